@@ -1,21 +1,22 @@
-"""Read chunks from files, each node its own part: JSON lines, Parquet, and plain texts.
+"""Read chunks from files, each node its own part: JSON lines, packed or not, Parquet, and plain texts.
 
 Files are listed once, in the order of their paths, and cut into pieces of about equal size: runs of bytes of JSON
-lines, row groups of Parquet, whole texts. A shard is made of a run of pieces, so its node reads nothing else, then or
-when it is made again; and positions follow the order of the files, whoever reads them.
+lines, runs of rows of Parquet, whole texts and whole files that are packed. A shard is made of a run of pieces, so its
+node reads nothing else, then or when it is made again; and positions follow the order of the files, whoever reads them.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.chunking import split
 from relevance_gen.cluster.folder import as_address
@@ -25,23 +26,24 @@ from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks, metadata_of, of_record
+from relevance_gen.retrieval.arrays import steps
+from relevance_gen.retrieval.records import BUFFER_BYTES, KINDS, Batch, kind_of, lines, row_groups, rows
+from relevance_gen.retrieval.segment.chunks import Blank, read_records
 from relevance_gen.tokens import TokenCounter
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 """A file, a folder, or several of both; paths that all nodes share, or addresses that `fsspec` knows."""
 
-Kind: TypeAlias = Literal["lines", "parquet", "text"]
-
-_KINDS: Final[dict[str, Kind]] = {
-    ".jsonl": "lines",
-    ".ndjson": "lines",
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".md": "text",
-}
+_TEXTS: Final = (".txt", ".md")
+_KINDS: Final = f"{KINDS}, {' or '.join(_TEXTS)}"
 _PIECE_BYTES: Final = 16 << 20
-_BUFFER_BYTES: Final = 1 << 20
+_MOST_RUNS: Final = 4096
+"""Most pieces of a row group, whatever the file says of its size."""
+_LONGEST: Final = 4 << 20
+"""Most bytes of a line, and of lines and rows that are read together, which take several times as much: a quarter of a
+block of text, and what `relevance_gen.ChunkIndex.build` takes by default."""
+_TIMES_PACKED: Final = 4
+"""About how many times as large JSON lines are when they are unpacked."""
 
 
 @frozen
@@ -49,10 +51,9 @@ class Piece:
     """A part of a file that is read at once."""
 
     address: str
-    kind: Kind
-    start: int  # the first byte, or row group
-    stop: int  # the byte, or row group, behind the last
-    n_bytes: int  # about how large it is
+    start: int  # the first byte, or row of Parquet; 0 for what is read whole
+    stop: int  # the byte, or row, behind the last
+    n_bytes: int  # about how large it is, unpacked
 
 
 @frozen(eq=False)
@@ -60,7 +61,8 @@ class FilePieces:
     """Chunks in some pieces of files."""
 
     pieces: tuple[Piece, ...]  # in order
-    text_field: str  # the field, or column, that holds a chunk's text; all others are its metadata
+    text: str  # the field, or column, that holds a chunk's text
+    title: str  # that of its title; all others are its metadata
     blank: Blank
 
     @property
@@ -70,39 +72,18 @@ class FilePieces:
 
     def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
         """Read the chunks and make them searchable; the error of something that is no chunk names file and place."""
-        return make(self._batches(), counter, progress, removed)
-
-    def _batches(self) -> Iterator[Chunks]:
-        for piece in self.pieces:
-            values = _READERS[piece.kind](piece)
-            while read := [(place, self._chunk(value)) for place, value in itertools.islice(values, BATCH)]:
-                yield self._checked(piece.address, read)
-
-    def _checked(self, address: str, read: Sequence[tuple[str, Any]]) -> Chunks:
-        try:
-            return Chunks.read([value for _, value in read], blank=self.blank)
-        except InvalidRequestError:
-            for place, value in read:  # one by one, so that the error names the place
-                try:
-                    Chunks.read([value], blank=self.blank)
-                except InvalidRequestError as error:
-                    raise of_record(error, f"{address} {place}", {"text": self.text_field}) from None
-            raise
-
-    def _chunk(self, value: Any) -> Any:
-        """Return what a file holds in one place as what may be a chunk."""
-        if not isinstance(value, Mapping):
-            return value
-        return {"text": value.get(self.text_field), "metadata": metadata_of(value, self.text_field)}
+        batches = itertools.chain.from_iterable(map(_read, self.pieces))
+        chunks = (read_records(batch, self.text, self.title, self.blank) for batch in batches)
+        return make(chunks, counter, progress, removed)
 
 
-def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[FilePieces]:
+def plan_reading(
+    source: Paths, n_shards: int | None, text: str, title: str, blank: Blank, n_cpus: int
+) -> list[FilePieces]:
     """Say which shard reads which pieces, for at most so many shards; None for as many as `how_many` says.
 
     An `InvalidRequestError` says that there is nothing to read, or no way to read it.
     """
-    if not isinstance(text_field, str) or not text_field:
-        raise InvalidRequestError.must_be("text_field", "a string that is not empty", text_field)
     listed = [source] if isinstance(source, str | PathLike) else source
     if not isinstance(listed, Sequence) or not listed or not all(map(_is_path, listed)):
         raise InvalidRequestError.must_be("source", "a file, a folder or a list of these", source)
@@ -113,12 +94,24 @@ def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Bl
     piece_bytes = min(_PIECE_BYTES, n_bytes // (2 * wanted) + 1)
     pieces = [piece for address, size in found for piece in _cut(address, size, piece_bytes)]
     if not pieces:  # of files without a byte or a row: an index without a chunk
-        return [FilePieces((), text_field, blank)]
+        return [FilePieces((), text, title, blank)]
     sizes = np.array([max(piece.n_bytes, 1) for piece in pieces])
     middles = 2 * np.cumsum(sizes) - sizes
     shard_of = (middles * wanted // (2 * sizes.sum())).tolist()
     numbered = itertools.groupby(zip(shard_of, pieces, strict=True), key=lambda pair: pair[0])
-    return [FilePieces(tuple(piece for _, piece in some), text_field, blank) for _, some in numbered]
+    return [FilePieces(_joined(piece for _, piece in some), text, title, blank) for _, some in numbered]
+
+
+def _joined(pieces: Iterator[Piece]) -> tuple[Piece, ...]:
+    """Return pieces of which those that follow each other in a file are one: the file is opened once."""
+    joined = [next(pieces)]
+    for piece in pieces:
+        last = joined[-1]
+        if (last.address, last.stop) == (piece.address, piece.start):
+            joined[-1] = evolve(last, stop=piece.stop, n_bytes=last.n_bytes + piece.n_bytes)
+        else:
+            joined.append(piece)
+    return tuple(joined)
 
 
 def _is_path(value: object) -> bool:
@@ -129,89 +122,62 @@ def _is_path(value: object) -> bool:
 
 
 def _files(address: str) -> list[tuple[str, int]]:
-    """Return the files that can be read, and their sizes, in the order of their paths."""
+    """Return the files that can be read, and about how large they are, in the order of their paths."""
     files, root = file_system(address)
     if not files.exists(root):
         raise InvalidRequestError(f"must be there: no file or folder at {address}", "source")
     scheme = address.split("://")[0] + "://" if "://" in address else ""
-    if not files.isdir(root):
-        if _kind(root) is None:
-            raise InvalidRequestError(f"must be one of {', '.join(_KINDS)}, or a folder of such", "source", address)
-        return [(scheme + root, int(files.size(root)))]
-    found = files.find(root, detail=True)
-    readable = [(scheme + path, int(one["size"])) for path, one in sorted(found.items()) if _kind(path) is not None]
-    if not readable:
-        raise InvalidRequestError(f"must hold files of {', '.join(_KINDS)}: {address} has none", "source")
-    return readable
+    found = files.find(root, detail=True) if files.isdir(root) else {root: files.info(root)}
+    sizes = [(path, int(one["size"])) for path, one in sorted(found.items()) if _is_readable(path)]
+    if not sizes:
+        raise InvalidRequestError.must_be("source", f"{_KINDS}, or a folder that has some", address)
+    return [(scheme + path, n_bytes * (_TIMES_PACKED if kind_of(path)[1] else 1)) for path, n_bytes in sizes]
 
 
-def _kind(path: str) -> Kind | None:
-    return _KINDS.get(os.path.splitext(path)[1].lower())  # noqa: PTH122 an address is no path
+def _is_readable(path: str) -> bool:
+    return kind_of(path)[0] is not None or path.lower().endswith(_TEXTS)
 
 
 def _cut(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
-    kind = _kind(address)
-    if kind == "lines":
+    kind, packing = kind_of(address)
+    if kind == "parquet":
+        files, path = file_system(address)
+        with files.open(path, "rb") as file:
+            groups = row_groups(file, address)
+        first = 0
+        for n_rows, size in groups:
+            n_runs = max(min(-(-size // piece_bytes), n_rows, _MOST_RUNS), 1)
+            for start, stop in itertools.pairwise(first + n_rows * run // n_runs for run in range(n_runs + 1)):
+                yield Piece(address, start, stop, size // n_runs)
+            first += n_rows
+    elif kind == "lines" and not packing:
         for start in range(0, n_bytes, piece_bytes):
             stop = min(start + piece_bytes, n_bytes)
-            yield Piece(address, kind, start, stop, stop - start)
-    elif kind == "parquet":
-        with _parquet(address) as file:
-            for number in range(file.metadata.num_row_groups):
-                yield Piece(address, kind, number, number + 1, file.metadata.row_group(number).total_byte_size)
+            yield Piece(address, start, stop, stop - start)
     else:
-        yield Piece(address, "text", 0, n_bytes, n_bytes)
+        yield Piece(address, 0, sys.maxsize, n_bytes)
 
 
 # ── What is in them ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _lines(piece: Piece) -> Iterator[tuple[str, Any]]:
-    """Yield the lines that begin in a piece."""
+def _read(piece: Piece) -> Iterator[Batch]:
     files, path = file_system(piece.address)
+    kind, packing = kind_of(path)
     with files.open(path, "rb") as file:
-        at = piece.start
-        if at:
-            file.seek(at - 1)
-            at += len(file.readline()) - 1
-        while at < piece.stop and (line := file.readline()):
-            place = f"at byte {at}"
-            at += len(line)
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InvalidRequestError(f"must hold a JSON value {place}: {error}", piece.address) from None
-            yield place, value
+        if kind == "parquet":
+            yield from rows(file, piece.address, _LONGEST, piece.start, piece.stop)
+        elif kind == "lines":  # files of fsspec read lines of any length
+            buffered = io.BufferedReader(file, BUFFER_BYTES)
+            yield from lines(buffered, piece.address, _LONGEST, packing, piece.start, piece.stop)
+        else:
+            yield from _chunks_of(file.read(), piece.address)
 
 
-def _rows(piece: Piece) -> Iterator[tuple[str, Any]]:
-    with _parquet(piece.address) as file:
-        for number in range(piece.start, piece.stop):
-            batches = file.iter_batches(BATCH, row_groups=[number], use_threads=False)  # a group may be large
-            rows = (row for batch in batches for row in batch.to_pylist())
-            yield from ((f"row {place} of group {number}", row) for place, row in enumerate(rows))
-
-
-def _parquet(address: str) -> Any:
-    import pyarrow.parquet
-
-    files, path = file_system(address)
+def _chunks_of(content: bytes, address: str) -> Iterator[Batch]:
     try:
-        return pyarrow.parquet.ParquetFile(files.open(path, "rb"), buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    except pyarrow.ArrowInvalid as error:
-        raise InvalidRequestError(f"must be Parquet: {error}", address) from None
-
-
-def _texts(piece: Piece) -> Iterator[tuple[str, Any]]:
-    files, path = file_system(piece.address)
-    try:
-        text = files.cat_file(path).decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"must be UTF-8: byte {error.start} is not", piece.address) from None
-    for number, part in enumerate(split(text)):
-        yield f"chunk {number}", part
-
-
-_READERS: Final[Mapping[Kind, Any]] = {"lines": _lines, "parquet": _rows, "text": _texts}
+        raise InvalidRequestError(f"must be UTF-8: byte {error.start} is not", address) from None
+    numbered = [(f"{address} chunk {number}", part) for number, part in enumerate(split(text))]
+    yield from (numbered[some] for some in steps(len(numbered), BATCH))

@@ -69,14 +69,17 @@ class ClusterIndex(Searchable):
     others go with their process.
 
     Args:
-        chunks: as for `relevance_gen.ChunkIndex`.
+        chunks: as for `relevance_gen.ChunkIndex`, tables among them.
         source: instead of chunks, what the nodes read themselves, each its own part, so that no machine ever holds all
             of it: a file, a folder or a list of these, by a path that all nodes share or an address that `fsspec`
-            knows. Each line of ``.jsonl`` or ``.ndjson`` and each row of ``.parquet`` is a chunk; ``.txt`` and ``.md``
-            are cut as `relevance_gen.split` does. Other files of a folder are left alone.
-        text_field: the field, or column, of a source that holds a chunk's text; all others are its metadata.
+            knows. Each line of ``.jsonl`` or ``.ndjson``, also with ``.gz`` or ``.zst``, and each row of ``.parquet``
+            is a chunk, as `relevance_gen.ChunkIndex.build` has it; ``.txt`` and ``.md`` are cut as
+            `relevance_gen.split` does. Other files of a folder are left alone. A line may have 4 MiB.
+        text: the field, or column, that has the text of a chunk, as for `relevance_gen.ChunkIndex`.
+        title: the field of a source that has a chunk's title, where it has one. All fields but these two are metadata.
         n_shards: how many shards at most; by default one for each processor of the cluster that has 256 Mi characters
-            of text, or of a source 256 MiB of files, and so many that none has more than 1 Gi.
+            of text, or of a source 256 MiB of files (those that are compressed count four times), and so many that none
+            has more than 1 Gi, unless one compressed file has.
         replicas: how many nodes have each shard; with two or more, losing one changes nothing.
         address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
             that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
@@ -97,7 +100,8 @@ class ClusterIndex(Searchable):
         chunks: Iterable[str | Metadata | Chunk] | None = None,
         *,
         source: Paths | None = None,
-        text_field: str = "text",
+        text: str | None = None,
+        title: str = "title",
         n_shards: int | None = None,
         replicas: int = 1,
         address: str | None = None,
@@ -118,12 +122,14 @@ class ClusterIndex(Searchable):
         if n_shards is not None:
             check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
         check_integer("replicas", replicas, 1)
-        checked = Chunks.read(() if chunks is None else chunks, blank=blank)
+        if not isinstance(title, str) or (source is None and title != "title"):
+            raise InvalidRequestError.must_be("title", 'the name of a field, and "title" without a source', title)
+        checked = Chunks.read(() if chunks is None else chunks, blank=blank, text=text)
         with reporting(progress) as report:
             connect(address)
             parts: Sequence[Part]
             if source is not None:
-                parts = plan_reading(source, n_shards, text_field, blank, _n_cpus())
+                parts = plan_reading(source, n_shards, "text" if text is None else text, title, blank, _n_cpus())
             else:
                 n_parts = n_shards or how_many(sum(map(len, checked.texts)), _n_cpus())
                 parts = _hand_over(checked, max(1, min(n_parts, len(checked.texts))))

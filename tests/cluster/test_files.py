@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex, InvalidRequestError, split
+from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, split
 from relevance_gen.cluster import ClusterIndex, files
 from relevance_gen.errors import ClusterError
 from relevance_gen.tokens import token_counter
 from tests.cluster.shared import QUERIES, kill_process, texts, until
 
 
+def plan(source: Any, n_shards: int | None = None, n_cpus: int = 2, text: str = "text") -> list[files.FilePieces]:
+    return files.plan_reading(source, n_shards, text, "title", "error", n_cpus)
+
+
 def read(source: Any, n_shards: int | None = None, n_cpus: int = 2) -> list[tuple[str, Any]]:
     """Return what the parts of a source hold, in order, as their segments hold it."""
     found = []
-    for part in files.plan_reading(source, n_shards, "text", "error", n_cpus):
+    for part in plan(source, n_shards, n_cpus):
         found += [(chunk.text, chunk.metadata) for chunk in part.make(token_counter(), None).segment.chunks]
     return found
 
@@ -43,12 +51,46 @@ def test_every_line_is_read_once(
         assert read(path, n_shards) == [(text, {}) for text, _ in lines]
 
 
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 9))
+def test_every_row_is_read_once(
+    tmp_path_factory: pytest.TempPathFactory, group: int, piece_bytes: int, n_shards: int
+) -> None:
+    """However the row groups of a file are cut into pieces, each row is read once, in order."""
+    path = tmp_path_factory.mktemp("rows") / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts(30)}), path, row_group_size=group)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_PIECE_BYTES", piece_bytes)
+        assert read(path, n_shards) == [(text, {}) for text in texts(30)]
+
+
+def test_a_large_row_group_is_cut(tmp_path: Path) -> None:
+    """The rows of one row group make as many shards of about the same size as are wanted, each read at once."""
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts(1000)}), path)
+    shards = plan(path, 4)
+    assert [len(one.pieces) for one in shards] == [1] * 4
+    sizes = [piece.stop - piece.start for one in shards for piece in one.pieces]
+    assert sum(sizes) == 1000
+    assert max(sizes) <= 2 * min(sizes)
+    assert read(path, 4) == [(text, {}) for text in texts(1000)]
+
+
+def test_what_is_packed_is_one_piece_of_about_its_size_unpacked(tmp_path: Path) -> None:
+    """Files that are packed cannot be cut; they count four times, and several of them make shards of about a size."""
+    for number in range(6):
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(json.dumps(texts(40, number)[0]).encode()))
+    shards = plan(tmp_path, 3)
+    assert [len(one.pieces) for one in shards] == [2, 2, 2]
+    n_bytes = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert sum(one.n_chars for one in shards) == 4 * n_bytes
+
+
 @given(st.integers(1, 9), st.integers(1, 2000))
 def test_shards_of_a_source_are_about_as_large(tmp_path_factory: pytest.TempPathFactory, n_shards: int, n: int) -> None:
     """Of one file of lines there are as many shards as asked for, and none has more than twice its share of it."""
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
     path.write_bytes(b'"a"\n' * 100 * n)
-    shards = [sum(piece.n_bytes for piece in one.pieces) for one in files.plan_reading(path, n_shards, "t", "skip", 1)]
+    shards = [sum(piece.n_bytes for piece in one.pieces) for one in plan(path, n_shards)]
     assert len(shards) == n_shards
     assert sum(shards) == 400 * n
     assert max(shards) <= 2 * 400 * n / n_shards + 1
@@ -64,10 +106,15 @@ def fill(folder: Path) -> list[Any]:
     pyarrow.parquet.write_table(table, folder / "b" / "c.parquet", row_group_size=3)
     (folder / "d.txt").write_text("\n\n".join(third))
     (folder / "_SUCCESS").write_text("")
+    (folder / "e.jsonl.gz").write_bytes(gzip.compress(json.dumps(first[0]).encode()))
+    (folder / "f.ndjson.zst").write_bytes(zstandard.compress(json.dumps(second[0]).encode()))
+    (folder / "g.txt.gz").write_bytes(b"left alone")
     return [
         *({"text": text, "metadata": {"page": place, "by": "us"}} for place, text in enumerate(first)),
         *({"text": text, "metadata": {"page": place}} for place, text in enumerate(second)),
         *split("\n\n".join(third)),
+        first[0],
+        second[0],
     ]
 
 
@@ -93,23 +140,82 @@ def test_a_folder_of_every_kind(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_addresses_are_read(tmp_path: Path) -> None:
-    """An address is read as the path is, and a list of files in its own order."""
+    """An address is read as the path is, in another store too, and a list of files in its own order."""
     chunks = fill(tmp_path / "in")
+    store = fsspec.filesystem("memory")
+    store.put(f"{tmp_path}/in", "/shared", recursive=True)
     plain = [(one, {}) if isinstance(one, str) else (one["text"], one["metadata"]) for one in chunks]
-    assert read(f"file://{tmp_path}/in") == plain
+    assert read(f"file://{tmp_path}/in") == read("memory://shared", 3) == plain
+    store.rm("/shared", recursive=True)
     assert read([tmp_path / "in" / "b", tmp_path / "in" / "a.jsonl"]) == plain[10:20] + plain[:10]
+
+
+RECORDS = [
+    {"body": body, "head": f"Part {place % 3}" if place % 2 else None, "page": place % 5, "of": {"a": [place]}}
+    for place, body in enumerate(texts(60, 7))
+]
+LINES = b"\xef\xbb\xbf" + "\r\n\n".join(map(json.dumps, RECORDS)).encode()
+
+
+def as_parquet(path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path, row_group_size=25)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.jsonl", lambda path: path.write_bytes(LINES)),
+        ("a.ndjson.gz", lambda path: path.write_bytes(gzip.compress(LINES[:99]) + gzip.compress(LINES[99:]))),
+        ("a.jsonl.zst", lambda path: path.write_bytes(zstandard.compress(LINES[:99]) + zstandard.compress(LINES[99:]))),
+        ("a.parquet", as_parquet),
+    ],
+)
+def test_a_source_is_what_one_process_reads(
+    cluster: Any, tmp_path: Path, name: str, write: Callable[[Path], Any]
+) -> None:
+    """Chunks, titles and metadata of a file, and answers, have the bits of `ChunkIndex.build`."""
+    write(tmp_path / name)
+    one = ChunkIndex.build(tmp_path / name, tmp_path / "built", text="body", title="head")
+    with ClusterIndex(source=tmp_path / name, text="body", title="head", n_shards=2) as index:
+        assert len(index.stats().shards) == (1 if name.endswith((".gz", ".zst")) else 2)
+        assert list(index) == list(one)
+        assert {chunk.title for chunk in index} == {"", "Part 0", "Part 1", "Part 2"}
+        for query in [*QUERIES, "Part 1"]:
+            found, expected = index.search(query, where={"page": [1, 2]}), one.search(query, where={"page": [1, 2]})
+            assert (found, found.confidence) == (expected, expected.confidence)
+            assert index.explain(query, 3) == one.explain(query, 3)
+
+
+def test_a_table_is_chunks(cluster: Any) -> None:
+    """The rows of a table, and mappings whose field of the text is named, are the chunks that `ChunkIndex` has."""
+    for chunks in (pyarrow.Table.from_pylist(RECORDS), RECORDS):
+        one = ChunkIndex(chunks, text="body")
+        with ClusterIndex(chunks, text="body", n_shards=2) as index:
+            assert list(index) == list(one)
+            assert index.search(QUERIES) == one.search(QUERIES)
+    with ClusterIndex(pyarrow.table({"text": ["a cat"], "title": ["Cats"], "page": [3]})) as index:
+        assert index[0] == Chunk("a cat", {"page": 3}, 0, "Cats")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", b'"fine"\n{"no text": 1}\n', r"a\.jsonl at byte 7: text must be a string .* got None"),
-        ("a.jsonl", b'"fine"\n17\n', r"a\.jsonl at byte 7 must be a string, .* got 17"),
-        ("a.jsonl", b'"fine"\nno JSON\n', r"a\.jsonl must hold a JSON value at byte 7"),
-        ("a.jsonl", b'"fine"\n" "\n', r"a\.jsonl at byte 7.*not blank"),
+        (
+            "a.jsonl",
+            b'"fine"\n{"no text": 1}\n',
+            r"a\.jsonl line 2 must have the field 'text'.* text= names.* mean no text\?",
+        ),
+        ("a.jsonl", b'"fine"\n17\n', r"a\.jsonl line 2 must be a string, .* got 17"),
+        ("a.jsonl", b'"fine"\nno JSON\n', r"a\.jsonl line 2 must be JSON"),
+        ("a.jsonl", b'"fine"\n" "\n', r"a\.jsonl line 2: text .*not blank"),
+        ("a.jsonl", b'"fine"\n{"text": "a", "title": 7}\n', r"a\.jsonl line 2: title must be a string, got 7"),
+        ("a.jsonl", b'"fine"\n' + b"a" * (5 << 20), r"a\.jsonl line 2 must be at most 4,194,304 bytes long"),
+        ("a.jsonl.gz", gzip.compress(b'"a"\n' * 9)[:-9], r"a\.jsonl\.gz line \d+ is damaged or cut short"),
+        ("a.jsonl.gz", b'"no gzip"', r"a\.jsonl\.gz line 1 is damaged"),
+        ("a.jsonl.zst", gzip.compress(LINES), r"a\.jsonl\.zst line 1 is damaged"),
         ("a.parquet", b"no Parquet at all", r"a\.parquet must be Parquet"),
         ("a.txt", b"\xff\xfe\xfd", r"a\.txt must be UTF-8"),
-        ("a.pdf", b"", "source must hold files of"),
+        ("a.pdf", b"", r"source must be JSON lines .*, Parquet .*, \.txt or \.md, or a folder that has some, got"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -119,11 +225,15 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes,
         read(tmp_path)
 
 
-def test_an_error_calls_the_text_as_its_file_does(tmp_path: Path) -> None:
-    """Where another field holds the text, the error names that."""
+def test_an_error_says_where_in_its_shard_it_is(tmp_path: Path) -> None:
+    """Where a shard begins further on, and another field holds the text, the error names byte or row, and the field."""
     (tmp_path / "a.jsonl").write_text('{"body": "fine"}\n{"body": 4}\n')
-    (part,) = files.plan_reading(tmp_path, 1, "body", "error", 2)
-    with pytest.raises(InvalidRequestError, match=r"a\.jsonl at byte 17: body must be a string .* got 4$"):
+    part = plan(tmp_path, 2, text="body")[-1]
+    with pytest.raises(InvalidRequestError, match=r"a\.jsonl line at byte 17: body must be a string .* got 4$"):
+        part.make(token_counter(), None)
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["fine", "fine", None]}), tmp_path / "b.parquet")
+    part = plan(tmp_path / "b.parquet", 3, text="body")[-1]
+    with pytest.raises(InvalidRequestError, match=r"b\.parquet row 2: body must be a string .* got None"):
         part.make(token_counter(), None)
 
 
@@ -136,8 +246,10 @@ def test_an_error_calls_the_text_as_its_file_does(tmp_path: Path) -> None:
         ({"source": []}, "source must be a file"),
         ({"source": [__file__, ""]}, "source must be a file"),
         ({"source": "nowhere://a"}, "nowhere://a must be an address that fsspec can open"),
-        ({"source": __file__}, "source must be one of"),
-        ({"source": __file__, "text_field": ""}, "text_field must be"),
+        ({"source": __file__}, "source must be JSON lines .*, or a folder that has some"),
+        ({"source": __file__, "text": 7}, "text must be the name of a field, or None, got 7"),
+        ({"source": __file__, "title": None}, "title must be the name of a field"),
+        ({"chunks": ["a"], "title": "head"}, "title must be .* \"title\" without a source, got 'head'"),
         ({"source": __file__, "blank": "maybe"}, "blank must be"),
     ],
 )
@@ -150,13 +262,13 @@ def test_bad_sources_are_named(cluster: Any, options: Any, said: str) -> None:
 def test_a_bad_file_fails_the_building(cluster: Any, tmp_path: Path) -> None:
     """What a node finds wrong reaches the caller."""
     (tmp_path / "a.jsonl").write_text("no JSON")
-    with pytest.raises(ClusterError, match=r"a\.jsonl must hold a JSON value at byte 0"):
+    with pytest.raises(ClusterError, match=r"a\.jsonl line 1 must be JSON"):
         ClusterIndex(source=tmp_path)
 
 
 def test_files_without_a_chunk_make_an_index_without_one(cluster: Any, tmp_path: Path) -> None:
     """An empty file is no error, alone or beside others, as an empty list of chunks is none."""
-    for name in ("a.jsonl", "b.txt"):
+    for name in ("a.jsonl", "b.txt", "d.jsonl.gz", "e.jsonl.zst"):
         (tmp_path / name).touch()
     pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), tmp_path / "c.parquet")
     for source in (*tmp_path.iterdir(), tmp_path):

@@ -12,7 +12,7 @@ from relevance_gen.tokens import token_counter
 
 def test_what_was_closed_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """An index that is closed while its shards are being made ends without a warning of missing replicas."""
-    shard = KeptShard(0, Recipe.of(FilePieces((), "text", "error")))
+    shard = KeptShard(0, Recipe.of(FilePieces((), "text", "title", "error")))
     hosts = Hosts("pivoted", token_counter(), 1, lambda: None)
     hosts.shards = [shard]
     hosts.close()

@@ -245,13 +245,6 @@ def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blan
         raise error.at(f"{place}: { {'text': text, 'title': title}.get(name, name) }" if name else place) from None
 
 
-def of_record(error: InvalidRequestError, place: str, names: Mapping[str, str]) -> InvalidRequestError:
-    """Return an error of `Chunks.read`, given one record, that says where it stands and calls its fields by `names`."""
-    name = str(error.field).removeprefix("chunks[0]").removeprefix(".")
-    name = names.get(name, name)
-    return error.at(f"{place}: {name}" if name else place)
-
-
 def is_table(values: Any) -> bool:
     """Tell whether something is a table in Arrow's sense, as data frames are, and not one of its columns."""
     return hasattr(values, "__arrow_c_stream__") and (hasattr(values, "columns") or hasattr(values, "schema"))
