@@ -32,7 +32,7 @@ CHARS_PER_TOKEN: Final = 4
 BATCH: Final = 256
 """Chunks that are read together."""
 _BLOCK_BYTES: Final = 16 << 20
-"""Texts that are made searchable together; while they are, some five times as much memory is taken."""
+"""Texts, titles and metadata that are made searchable together; meanwhile some five times as much memory is taken."""
 _FETCH_S: Final = 60.0
 """Longest time to wait for chunks from the process that handed them over."""
 
@@ -162,7 +162,8 @@ def _block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
     held, n_bytes = [], 0
     for batch in batches:
         held.append(batch)
-        n_bytes += sum(map(sys.getsizeof, batch.texts))
+        n_bytes += sum(map(sys.getsizeof, (*batch.texts, *batch.titles.values())))
+        n_bytes += len(ray.cloudpickle.dumps(batch.metadata))  # of what callers made, too
         if n_bytes >= _BLOCK_BYTES:
             return Chunks.joined(held), False
     return Chunks.joined(held), True

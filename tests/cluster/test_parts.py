@@ -36,7 +36,8 @@ def product(n_blocks: int) -> tuple[Product, list[tuple[int, int]]]:
     batches = [chunks.take(range(first, min(first + 7, 200))) for first in range(0, 200, 7)]
     told: list[tuple[int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "_BLOCK_BYTES", sum(map(parts.sys.getsizeof, chunks.texts)) // n_blocks + (n_blocks == 1))
+        n_bytes = sum(map(parts.sys.getsizeof, chunks.texts))
+        patch.setattr(parts, "_BLOCK_BYTES", n_bytes // n_blocks if n_blocks > 1 else 1 << 30)
         return make(batches, token_counter(), lambda done, total: told.append((done, total))), told
 
 
@@ -60,3 +61,13 @@ def test_blocks_are_what_all_at_once_is(n_blocks: int) -> None:
         for name in ("positions", "hashes", "norms", "votes", "title_hashes"):
             assert np.asarray(getattr(made.segment, name)).tobytes() == getattr(one.segment, name).tobytes()
     assert answers[1] == answers[0] == answers[2]
+
+
+def test_titles_and_metadata_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of which the text is the least are made in blocks all the same, so that memory is bounded."""
+    monkeypatch.setattr(parts, "_BLOCK_BYTES", 10_000)
+    for kind in (lambda long: {"title": long}, lambda long: {"metadata": {"all": long}}):
+        batches = [Chunks.read([{"text": "a cat", **kind(f"{n} " * 250)} for n in range(5)])] * 20
+        told: list[int] = []
+        make(batches, token_counter(), lambda _, total, told=told: told.append(total))
+        assert sorted(set(told)) == [*range(20, 101, 20)]
