@@ -245,6 +245,16 @@ class ClusterIndex(Searchable):
         wanted = (chunk.text, chunk.metadata, chunk.title) if isinstance(chunk, Chunk) else (chunk,)
         return any((one.text, one.metadata, one.title)[: len(wanted)] == wanted for one in self)
 
+    @property
+    def metadata_keys(self) -> set[str]:
+        """The keys under which any chunk has metadata."""
+        return self._ask(lambda collection: collection.metadata_keys or set())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the texts and arrays of one replica of each shard, in bytes; of lost shards nothing is counted."""
+        return sum(self._call("nbytes"))
+
     def __repr__(self) -> str:
         state = self._fresh().state
         return (

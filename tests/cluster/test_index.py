@@ -51,6 +51,8 @@ def test_shards_are_spread(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
     assert len({node for shard in stats.shards for node in shard.nodes}) == 3
     assert stats.num_missing_chunks == 0
     assert all(shard.size_bytes > 0 for shard in stats.shards)
+    assert pair[0].nbytes >= sum(shard.size_bytes for shard in stats.shards) > 0
+    assert pair[0].metadata_keys == pair[1].metadata_keys == {"page"}
 
 
 @costly
