@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import ClusterError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Offsets, steps
-from relevance_gen.retrieval.segment.builder import build
+from relevance_gen.retrieval.segment.builder import build, merge
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.segment.spill import Spill
@@ -33,6 +33,8 @@ BATCH: Final = 256
 """Chunks that are read together."""
 _BLOCK_BYTES: Final = 16 << 20
 """Texts, titles and metadata that are made searchable together; meanwhile some five times as much memory is taken."""
+_MERGED_POSTINGS: Final = 1 << 22
+"""Segments that have fewer, some 30 MiB of text, are merged in memory."""
 _FETCH_S: Final = 60.0
 """Longest time to wait for chunks from the process that handed them over."""
 
@@ -151,6 +153,22 @@ def make(
             if is_last:
                 return Product(spill.mapped() if first else segment, n_read, n_tokens)
             del chunks, kept, segment  # before the next block is read
+
+
+def merged(segments: Sequence[Segment], counter: TokenCounter) -> Segment:
+    """Return one segment of the chunks of several that stand behind each other, without those taken out.
+
+    Much is mapped from a temporary file without a name.
+    """
+    is_one = len(segments) == 1 and segments[0].postings.live is None
+    if is_one or sum(one.postings.chunk.size for one in segments) <= _MERGED_POSTINGS:
+        return merge(segments)
+    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
+        for one in segments:
+            spill.add_whole(
+                make_again(one, np.flatnonzero(one.live), counter).segment if one.postings.live is not None else one
+            )
+        return spill.mapped()
 
 
 def _told(progress: Progress, first: int, n_read: int, done: int, _: int) -> None:

@@ -6,20 +6,21 @@ import itertools
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.cluster import folder
-from relevance_gen.cluster.parts import Part, Recipe, make_again
+from relevance_gen.cluster.parts import Part, Recipe, make_again, merged
 from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.cluster.store import Store
 from relevance_gen.retrieval.arrays import Flags, Ids, Offsets
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
-from relevance_gen.retrieval.segment.builder import in_tiers, merge, without
+from relevance_gen.retrieval.segment.builder import in_tiers, without
 from relevance_gen.retrieval.segment.layout import Array
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.tokens import TokenCounter
@@ -56,6 +57,7 @@ class Shard:
     def __init__(self, weighting: WeightingName, counter: TokenCounter) -> None:
         self._weighting = weighting_named(weighting)
         self._counter = counter
+        self._merged = partial(merged, counter=counter)
         self._epochs: OrderedDict[int, list[SegmentScorer]] = OrderedDict()
         self._n_tokens = 0
         self._next: tuple[list[Segment], int] | None = None
@@ -71,7 +73,7 @@ class Shard:
         segments = _moved([one.segment for one in made], [first for _, first in recipe.parts])
         segments = [one for one in segments if one.size] or segments[:1]
         return self._propose(
-            in_tiers(segments), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
+            in_tiers(segments, self._merged), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
         )
 
     def copy(self) -> list[int]:
@@ -103,12 +105,12 @@ class Shard:
     def add(self, part: Part, first: int) -> Contribution:
         """Add chunks behind those that are there, at positions from `first` on."""
         made = part.make(self._counter, self._note)
-        segments = in_tiers([*self._segments(), *_moved([made.segment], [first])])
+        segments = in_tiers([*self._segments(), *_moved([made.segment], [first])], self._merged)
         return self._propose(segments, self._n_tokens + made.n_tokens)
 
     def remove(self, positions: Offsets) -> Contribution:
         """Remove the chunks at some positions."""
-        segments, texts = without(self._segments(), positions)
+        segments, texts = without(self._segments(), positions, self._merged)
         return self._propose(segments, self._n_tokens - self._counter.count_all(texts))
 
     def middle(self) -> int | None:
@@ -169,7 +171,7 @@ class Shard:
         """
         counter = self._counter
         saved = storage.SavedIndex(
-            merge(self._segments()),
+            self._merged(self._segments()),
             self._weighting.name,
             counter.name,
             counter.fingerprint,

@@ -43,8 +43,13 @@ def recipe(n: int = 500, n_added: int = 300) -> Recipe:
     return made.without(np.arange(0, n, 7))
 
 
-def test_a_shard_of_many_parts_has_few_segments() -> None:
-    """A shard that is made again has as few segments as one that was never lost, and the same chunks."""
+@pytest.mark.parametrize("most_in_memory", [0, 1 << 22])
+def test_a_shard_of_many_parts_has_few_segments(most_in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that is made again has as few segments as one that was never lost, and the same chunks.
+
+    So it is where segments are merged in files, too.
+    """
+    monkeypatch.setattr(parts, "_MERGED_POSTINGS", most_in_memory)
     grown, again = (Shard("pivoted", token_counter()) for _ in range(2))
     first, *others = recipe().parts
     told = grown.build(Recipe.of(*first))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,9 @@ _TIER: Final = 4
 """A segment is merged with the one before it unless that is more than so many times its size."""
 _N_RANGES: Final = 16
 """The counts of a long chunk's pieces are added up by so many ranges of ids in turn, to bound the memory."""
+
+Merge: TypeAlias = Callable[[Sequence[Segment]], Segment]
+"""Makes one segment of several, as `merge` does."""
 
 
 def build(
@@ -182,34 +185,6 @@ def _markers() -> tuple[Ids, Offsets]:
 # ── Merging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def in_tiers(segments: list[Segment]) -> list[Segment]:
-    """Merge the last segments until each is much smaller than the one before it.
-
-    So there are few of them, and a chunk is copied only a few times in its life, however it was added.
-    """
-    while len(segments) > 1 and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks:
-        segments[-2:] = [merge(segments[-2:])]
-    return segments
-
-
-def without(segments: Sequence[Segment], positions: Offsets) -> tuple[list[Segment], list[str]]:
-    """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.
-
-    A segment of which most is gone is made anew of what is left; of segments of which nothing is left one stays.
-    """
-    left, texts = [], []
-    for segment in segments:
-        numbers = segment.find(positions)
-        numbers = numbers[numbers >= 0]
-        if numbers.size:
-            texts += [segment.chunks.texts[number] for number in numbers.tolist()]
-            segment = segment.without(numbers)
-        if 2 * segment.statistics.n_chunks < segment.size:
-            segment = merge([segment])
-        left.append(segment)
-    return [segment for segment in left if segment.size] or left[:1], texts
-
-
 def merge(segments: Sequence[Segment]) -> Segment:
     """Return one segment of the chunks of several, without those taken out. Their occurrences must be kept."""
     if len(segments) == 1 and segments[0].postings.live is None:
@@ -237,3 +212,31 @@ def merge(segments: Sequence[Segment]) -> Segment:
         passages=Passages.joined(passages).take(order) if passages and len(passages) == len(parts) else None,
         **of_chunks,
     )
+
+
+def in_tiers(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
+    """Merge the last segments until each is much smaller than the one before it.
+
+    So there are few of them, and a chunk is copied only a few times in its life, however it was added.
+    """
+    while len(segments) > 1 and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks:
+        segments[-2:] = [merge(segments[-2:])]
+    return segments
+
+
+def without(segments: Sequence[Segment], positions: Offsets, merge: Merge = merge) -> tuple[list[Segment], list[str]]:
+    """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.
+
+    A segment of which most is gone is made anew of what is left; of segments of which nothing is left one stays.
+    """
+    left, texts = [], []
+    for segment in segments:
+        numbers = segment.find(positions)
+        numbers = numbers[numbers >= 0]
+        if numbers.size:
+            texts += [segment.chunks.texts[number] for number in numbers.tolist()]
+            segment = segment.without(numbers)
+        if 2 * segment.statistics.n_chunks < segment.size:
+            segment = merge([segment])
+        left.append(segment)
+    return [segment for segment in left if segment.size] or left[:1], texts
