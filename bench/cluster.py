@@ -271,7 +271,7 @@ def building(record: Record, chunks: list[str], rounds: int) -> None:
 
 def cutting(record: Record, chunks: list[str]) -> None:
     """Cut a shard in two while it is asked: how long that takes, beside building, and what a question waits."""
-    from relevance_gen.cluster import ClusterIndex, keeper
+    from relevance_gen.cluster import ClusterIndex, balance
     from relevance_gen.cluster.actors import get
 
     draw = random.Random(6)
@@ -294,7 +294,7 @@ def cutting(record: Record, chunks: list[str]) -> None:
             ask(asked_s[0])
         before_s, before_bytes = of_host(lambda _: time.process_time()), of_host(_anonymous_bytes)
         most_bytes = before_bytes
-        most, keeper._MOST_TOKENS = keeper._MOST_TOKENS, index._keeper._shards[0].size - 1
+        most, balance._MOST_TOKENS = balance._MOST_TOKENS, index._keeper._shards[0].size - 1
         try:
             with ThreadPoolExecutor(1) as pool:
                 started_s = time.perf_counter()
@@ -304,7 +304,7 @@ def cutting(record: Record, chunks: list[str]) -> None:
                     most_bytes = max(most_bytes, of_host(_anonymous_bytes))
                 cut.result()
         finally:
-            keeper._MOST_TOKENS = most
+            balance._MOST_TOKENS = most
         cut_s, process_s = time.perf_counter() - started_s, of_host(lambda _: time.process_time()) - before_s
         assert index.stats().num_shards > 1
     record.add(group, "built", built_s, "s")

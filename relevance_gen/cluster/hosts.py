@@ -6,25 +6,22 @@ import itertools
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import ray
-from attrs import define, field
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start
+from relevance_gen.cluster.balance import Balance
 from relevance_gen.cluster.host import Host
-from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Recipe
+from relevance_gen.cluster.kept import NOT_MADE, KeptHost, KeptShard
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
-from relevance_gen.cluster.runs import NO_POSITIONS
 from relevance_gen.cluster.shard import Contribution
-from relevance_gen.cluster.state import HostState, ShardState
+from relevance_gen.cluster.state import HostState
 from relevance_gen.errors import ClusterError
-from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
 
@@ -36,75 +33,13 @@ _LONGEST_PAUSE_S: Final = 30.0
 """Between two attempts to restore a shard that cannot be restored."""
 _AT_ONCE: Final = 1 << 12
 """Replicas that are made at once; each waits for its turn in its host."""
-_ENOUGH_TOKENS: Final = 1 << 24
-"""A host that has more, about 64 Mi characters, takes longer for a question than it takes to ask another one."""
 _CALLS: Final = 16
 """Calls of shards that a host works at together, but for questions."""
-_SILENT_S: Final = 2.0
-"""A host that has not answered a ping for so long is not asked any more, and ended if others have its shards."""
 BUILD_SILENT_S: Final = 30.0
 """An actor that unpickles gigabytes leaves a ping unanswered for so long at most."""
 _FILL_S: Final = 30.0
 """How long further shards are restored together with others, before changes have their turn."""
 _LOOK_S: Final = 0.2
-NOT_MADE: Final = Contribution(Statistics(), NO_POSITIONS, 0, 0, 0)
-
-
-@define(eq=False)
-class KeptHost:
-    """What the keeper knows of a host."""
-
-    state: HostState
-    end: Any  # an answer that never comes, but fails when it dies
-    is_up: bool = False  # whether it has started, with the right versions
-    ping: Any = None  # an answer that shows that it lives; None between two pings
-    next_ping_s: float = 0.0  # when to ping it again, in seconds of the monotonic clock
-    silent_s: float = 0.0  # how long a ping was not answered
-
-    @property
-    def handle(self) -> Any:
-        """The actor."""
-        return self.state.handle
-
-    @property
-    def node_id(self) -> str:
-        """The node that it runs on."""
-        return self.state.node_id
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether callers had better not wait for it."""
-        return self.silent_s > _SILENT_S
-
-
-@define(eq=False)
-class KeptShard:
-    """What the keeper knows of a shard."""
-
-    number: int  # no other shard of the index has it
-    recipe: Recipe
-    contribution: Contribution = NOT_MADE  # what it adds to the whole; `NOT_MADE` before it was made for the first time
-    replicas: list[KeptHost] = field(factory=list)  # the hosts that have it, and live
-    coming: list[KeptHost] = field(factory=list)  # those that are making it
-    error: str | None = None  # why it could not be restored
-    n_failures: int = 0  # how often in a row that failed
-    next_try_s: float = 0.0  # when to try again, in seconds of the monotonic clock
-
-    @property
-    def statistics(self) -> Statistics:
-        """Of its chunks."""
-        return self.contribution.statistics
-
-    @property
-    def size(self) -> int:
-        """How much it loads a host: its tokens, as far as they are known, and one."""
-        return 1 + (self.contribution.n_tokens or self.recipe.n_chars // CHARS_PER_TOKEN)
-
-    def state(self, n_wanted: int) -> ShardState:
-        """Return what callers are told, where so many replicas are wanted."""
-        hosts = tuple(one.state for one in self.replicas if not one.is_silent)
-        of_chunks = self.contribution.runs, self.statistics.n_chunks
-        return ShardState(self.number, *of_chunks, hosts, n_wanted - len(hosts), self.error)
 
 
 class _Call(NamedTuple):
@@ -139,18 +74,6 @@ class Hosts:
     def of(self, host: KeptHost) -> list[KeptShard]:
         """Return the shards that a host has."""
         return [shard for shard in self.shards if host in shard.replicas]
-
-    @property
-    def loads(self) -> Counter[str]:
-        """The sizes of all replicas that are, or will soon be, on each node, by its id."""
-        return self._loads(lambda host: host.node_id)
-
-    def _loads(self, key: Callable[[KeptHost], Any]) -> Counter[Any]:
-        loads: Counter[Any] = Counter()
-        for shard in self.shards:
-            for host in (*shard.replicas, *shard.coming):
-                loads[key(host)] += shard.size
-        return loads
 
     def lacking(self) -> list[KeptShard]:
         """Return the shards that lack replicas, and for which it is time to try again."""
@@ -360,42 +283,11 @@ class Hosts:
 
     def _place(self, shard: KeptShard, node: Node | None) -> KeptHost:
         """Return the host that a shard is to be made in, on the node with most room unless one is named."""
+        balance = Balance(self.shards, self.all)
         having = [one.node_id for one in (*shard.replicas, *shard.coming)]
-        node = node or least_loaded(living_nodes(), self.loads, having)
-        host, _ = self._fitting(shard, node)
+        node = node or least_loaded(living_nodes(), balance.of_nodes, having)
+        host, _ = balance.fitting(shard, node)
         return host or self._new(node)
-
-    def _fitting(self, shard: KeptShard, node: Node) -> tuple[KeptHost | None, int]:
-        """Return the host of a node that a shard is to be made in, and its load; None for a new one, without load.
-
-        That is the one with the least, or if it would have enough a new one, while there are fewer than processors.
-        """
-        loads = self._loads(lambda host: host)
-        hosts = [one for one in self.all if one.node_id == node.id]
-        fit = [one for one in hosts if one not in shard.replicas and one not in shard.coming]
-        best = min(fit, key=lambda one: loads[one], default=None)
-        is_full = best in loads and loads[best] + shard.size > _ENOUGH_TOKENS
-        if best is None or (is_full and len(hosts) < int(node.n_cpus)):
-            return None, 0
-        return best, loads[best]
-
-    def crowded(self, nodes: Sequence[Node], worth: float) -> tuple[KeptShard, KeptHost, Node] | None:
-        """Return a replica that had better be in another process of its node: one that has enough has it.
-
-        The other one would have at most a `worth`-th of the load.
-        """
-        loads = self._loads(lambda host: host)
-        for node in nodes:
-            hosts = [one for one in self.all if one.node_id == node.id]
-            busiest = max(hosts, key=lambda one: loads[one], default=None)
-            if busiest is None or loads[busiest] <= _ENOUGH_TOKENS:
-                continue
-            for shard in self.of(busiest):
-                other, load = self._fitting(shard, node)
-                has_place = other is not None or len(hosts) < int(node.n_cpus)
-                if has_place and loads[busiest] > worth * (load + shard.size):
-                    return shard, busiest, node
-        return None
 
     def _new(self, node: Node) -> KeptHost:
         """Start a host on a node."""

@@ -20,11 +20,13 @@ from ray.exceptions import RayActorError
 
 from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.actors import Actor, get
+from relevance_gen.cluster.balance import Balance, Move, has_room, too_large
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.hosts import Hosts, KeptHost, KeptShard
-from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Part, Recipe, ShardFile
-from relevance_gen.cluster.placing import LEAST_CHARS, MOST_CHARS, Node, how_many, least_loaded, living_nodes
+from relevance_gen.cluster.hosts import Hosts
+from relevance_gen.cluster.kept import KeptShard
+from relevance_gen.cluster.parts import Part, Recipe, ShardFile
+from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.cluster.store import Store
@@ -38,12 +40,6 @@ from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
 
-_MOST_TOKENS: Final = MOST_CHARS // CHARS_PER_TOKEN
-"""Chunks that are added become a shard of their own where the smallest had more with them; what has more is cut."""
-_LEAST_TOKENS: Final = LEAST_CHARS // CHARS_PER_TOKEN
-"""No shard is cut into halves that have less, to have more of them."""
-_WORTH: Final = 1.25
-"""A shard is moved where its node, or process, has so many times the load that the other one will have."""
 _PROGRESS_S: Final = 1.0
 """How long to wait for the progress of a shard."""
 
@@ -119,12 +115,11 @@ class Keeper(Actor):
             if not living:
                 raise self._missing("no shard can take the chunks now")
             shard = min(living, key=lambda one: one.size)
-            size = shard.size + part.n_chars // CHARS_PER_TOKEN
-            if shard.contribution.n_tokens and size > _MOST_TOKENS:
-                self._make_shard(part, first)
-            else:
+            if has_room(shard, part.n_chars):
                 self._change([shard], "add", [(part, first)])
                 shard.recipe = shard.recipe.with_part(part, first)
+            else:
+                self._make_shard(part, first)
             self._n_positions += n_positions
             self._adopt(self._epoch + 1)
         return first
@@ -208,32 +203,21 @@ class Keeper(Actor):
         whole: set[KeptShard] = set()
         unfit: set[str] = set()  # nodes such as have died, which Ray does not know yet
         with self._changing:
-            while shards := self._too_large(whole):
+            while shards := too_large(self._shards, int(sum(node.n_cpus for node in living_nodes())), whole):
                 whole |= {*shards} - (cut := self._cut(shards))
                 n_done += len(cut)
             while (move := self._next_move(unfit)) is not None:
-                shard, host, node = move
-                if not self._hosts.make(shard, node):
-                    unfit.add(node.id)
+                if not self._hosts.make(move.shard, move.node):
+                    unfit.add(move.node.id)
                     continue
-                self._hosts.drop(shard, host)
+                self._hosts.drop(move.shard, move.host)
                 n_done += 1
             self._hosts.end_idle()
         return n_done
 
-    def _too_large(self, whole: set[KeptShard]) -> list[KeptShard]:
-        """Return the shards to be cut, but for those that must stay `whole`.
-
-        These are all that have too much, and of the others the largest: as many as processors lack.
-        """
-        n_chars = CHARS_PER_TOKEN * sum(shard.size for shard in self._shards)
-        n_lacking = how_many(n_chars, int(sum(node.n_cpus for node in living_nodes()))) - len(self._shards)
-        by_size = sorted((shard for shard in self._shards if shard not in whole), key=lambda one: -one.size)
-        return [
-            shard
-            for rank, shard in enumerate(by_size)
-            if shard.size > (2 * _LEAST_TOKENS if rank < n_lacking else _MOST_TOKENS)
-        ]
+    def _next_move(self, unfit: set[str]) -> Move | None:
+        nodes = [node for node in living_nodes() if node.id not in unfit]
+        return Balance(self._shards, self._hosts.all).next_move(nodes)
 
     def _cut(self, shards: Sequence[KeptShard]) -> set[KeptShard]:
         """Cut shards in two where they are, and return those that have several chunks, and so were cut.
@@ -267,19 +251,6 @@ class Keeper(Actor):
                 self._shards.append(behind)
         self._adopt(self._epoch + 1)
         return {shard for shard, *_ in cuts}
-
-    def _next_move(self, unfit: set[str]) -> tuple[KeptShard, KeptHost, Node] | None:
-        """Return a replica to move, and where to, if that makes the loads of nodes, or of one's hosts, more even."""
-        nodes, loads = [node for node in living_nodes() if node.id not in unfit], self._hosts.loads
-        n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
-        target = least_loaded(nodes, loads)
-        for shard in self._shards:
-            held = {one.node_id: one for one in shard.replicas}
-            if held and target.id not in held:
-                load, source = max((loads[node_id] / n_cpus.get(node_id, 1.0), node_id) for node_id in held)
-                if load > _WORTH * (loads[target.id] + shard.size) / n_cpus[target.id]:
-                    return shard, held[source], target
-        return self._hosts.crowded(nodes, _WORTH)
 
     def close(self) -> None:
         """End all hosts."""

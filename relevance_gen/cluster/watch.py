@@ -11,7 +11,8 @@ from typing import Final
 import ray
 
 from relevance_gen.cluster.actors import SILENT_S
-from relevance_gen.cluster.hosts import BUILD_SILENT_S, Hosts, KeptHost
+from relevance_gen.cluster.hosts import BUILD_SILENT_S, Hosts
+from relevance_gen.cluster.kept import KeptHost
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from tests.profiles import costly
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have shards cut that have more than some hundred tokens."""
-    monkeypatch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", 100)
+    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 100)
 
 
 def in_each(index: ClusterIndex, work: Any) -> None:
@@ -58,7 +58,7 @@ def test_the_law_of_segments_holds_when_shards_are_cut(
     assert ours.add(chunks) == one.add(chunks)
     most = max(shard.size for shard in ours._keeper._shards) * data.draw(st.sampled_from([2, 4, 6])) // 5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", most)
+        patch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", most)
         ours.rebalance()
     assert all(shard.size <= most or shard.statistics.n_chunks == 1 for shard in ours._keeper._shards)
     left = [place for place in range(one._state.n_positions) if one._state.collection.holds(np.array([place]))[0]]
@@ -122,7 +122,7 @@ def test_parts_of_one_file_come_back(cluster: Any, monkeypatch: pytest.MonkeyPat
     n_files = len(list(tmp_path.glob("*.shard")))
     with ClusterIndex.load(tmp_path) as index:
         largest = max(shard.size for shard in index._keeper._shards)
-        monkeypatch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", largest - 1)
+        monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", largest - 1)
         assert index.rebalance() >= 1
         assert index.stats().num_shards == 3
         for handle in {host.handle for shard in index._fresh().state.shards for host in shard.hosts}:
@@ -219,7 +219,7 @@ def test_a_process_that_dies_while_it_cuts(cluster: Any, small: None, replicas: 
 
 def test_more_processors_get_parts(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node of two processors that joins gets parts of a shard that was one, a process for each."""
-    for name, value in (("keeper._LEAST_TOKENS", 20), ("placing.LEAST_CHARS", 80), ("hosts._ENOUGH_TOKENS", 1)):
+    for name, value in (("balance._LEAST_TOKENS", 20), ("placing.LEAST_CHARS", 80), ("balance._ENOUGH_TOKENS", 1)):
         monkeypatch.setattr(f"relevance_gen.cluster.{name}", value)
     chunks = texts(60, seed=7)
     expected = ChunkIndex(chunks).search(QUERIES)

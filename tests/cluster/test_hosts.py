@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relevance_gen.cluster.files import FilePieces
-from relevance_gen.cluster.hosts import Hosts, KeptShard
+from relevance_gen.cluster.hosts import Hosts
+from relevance_gen.cluster.kept import KeptShard
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.tokens import token_counter
 

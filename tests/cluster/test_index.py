@@ -209,7 +209,7 @@ def test_a_name_is_found_by_others(cluster: Any) -> None:
 
 def test_a_full_shard_takes_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all shards are full, chunks that are added become a shard of their own, and the bits are the same."""
-    monkeypatch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", 20)
+    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 20)
     one = ChunkIndex(texts(20))
     with ClusterIndex(texts(20), n_shards=2, replicas=2) as ours:
         for index in (one, ours):
@@ -221,7 +221,7 @@ def test_a_full_shard_takes_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_chunks_go_where_there_is_room(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that would make the smallest shard too large become one of their own, but not where it is empty."""
-    monkeypatch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", 1000)
+    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 1000)
     large = "dogs bark " * 500
     one = ChunkIndex(texts(4))
     with ClusterIndex(texts(4), n_shards=2) as ours, ClusterIndex([]) as empty:

@@ -40,7 +40,7 @@ def test_a_node_that_joins_gets_work(cluster: Any) -> None:
 
 def test_the_hosts_of_a_node_are_asked_through_one(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node of two processors has two hosts, of which one asks the other; the shards of one that dies come back."""
-    monkeypatch.setattr("relevance_gen.cluster.hosts._ENOUGH_TOKENS", 1)
+    monkeypatch.setattr("relevance_gen.cluster.balance._ENOUGH_TOKENS", 1)
     chunks = texts(60, seed=8)
     expected = ChunkIndex(chunks).search(QUERIES)
     node = cluster.add_node(**NODE | {"num_cpus": 2})
