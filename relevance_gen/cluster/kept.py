@@ -65,7 +65,8 @@ class KeptShard:
     @property
     def size(self) -> int:
         """How much it loads a host: its tokens, as far as they are known, and one."""
-        return 1 + (self.contribution.n_tokens or self.recipe.n_chars // CHARS_PER_TOKEN)
+        is_made = self.contribution is not NOT_MADE
+        return 1 + (self.contribution.n_tokens if is_made else self.recipe.n_chars // CHARS_PER_TOKEN)
 
     def state(self, n_wanted: int) -> ShardState:
         """Return what callers are told, where so many replicas are wanted."""
