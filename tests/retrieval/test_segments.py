@@ -24,8 +24,9 @@ from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, searc
 from relevance_gen.retrieval.question.answering import explain
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.query import Query, Question
+from relevance_gen.retrieval.question.scorer import TermPostings
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build, merge
+from relevance_gen.retrieval.segment.builder import build, merge, without
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import WeightingName
@@ -70,6 +71,31 @@ def test_the_law_of_segments(drawn: tuple[str, list[str], list[list[int]]], name
     assert bits(cut, query, top_n) == bits(whole, query, top_n)
     for position in range(len(chunks)):
         assert explain(cut, Question(query), position) == explain(whole, Question(query), position)
+
+
+@given(cut_chunks(), weightings, st.booleans())
+def test_what_is_forgotten_is_found_again(
+    drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, removes: bool
+) -> None:
+    """A segment finds the same postings of a word by what it stands for in all segments as by the word itself."""
+    query, chunks, parts = drawn
+    segments = segments_of(chunks, parts)
+    if removes:
+        segments, _ = without(segments, np.arange(0, len(chunks), 2))
+    collection = Collection(segments, weighting_named(name))
+    terms = collection.plan(parsed(collection, query)).terms
+    asked = [pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].inflected]
+    for scorer in collection._scorers:
+        scorer.words_found.clear()
+        by_word = [*scorer._find([(term, None) for term, _ in asked])]
+        scorer.words_found.clear()
+        for one, other in zip(by_word, scorer._find(asked), strict=True):
+            assert told(one) == told(other)
+
+
+def told(found: TermPostings) -> list[object]:
+    match = found.matched.match
+    return [found.matched.df, *(one.tolist() for one in (match.ids, match.weight, found.chunk, found.tf, found.weight))]
 
 
 @costly

@@ -119,6 +119,16 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
     return Match.in_full(ids) if weight is None else Match(ids, weight[: MAX_FORMS + 1])
 
 
+def match_among(postings: Postings, whole: Match) -> Match:
+    """Return what is left of a match in several segments together in one of them."""
+    numbers = postings.lexicon.find(whole.ids)
+    here = numbers >= 0
+    if postings.live is not None:
+        here[here] = postings.df(numbers[here]) > 0
+    ids = whole.ids[here]
+    return Match.in_full(ids) if whole.counts_in_full else Match(ids, whole.weight[here])
+
+
 def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> tuple[Offsets, Floats | None]:
     """Return the numbers of a folded word's forms, however many, and the weight of each; None where all count in full.
 

@@ -24,7 +24,7 @@ from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.arrays import ChunkNumbers, Flags, Floats, Ids, Offsets, different, run_starts, sum_by
 from relevance_gen.retrieval.question.evidence import Excerpt, Inquiry, merged
 from relevance_gen.retrieval.question.filtering import Filter
-from relevance_gen.retrieval.question.matching import Match, match_inflections
+from relevance_gen.retrieval.question.matching import Match, match_among, match_inflections
 from relevance_gen.retrieval.question.query import QueryTerm
 from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
 from relevance_gen.retrieval.question.signs import Sign, allowed
@@ -153,7 +153,7 @@ class SegmentScorer:
         exact = self._exact.get_all(uninflected)
         if len(exact) < len(uninflected):
             exact |= self._match_exactly([term_id for term_id in uninflected if term_id not in exact])
-        found = self._find([term for term in terms if term.inflected])
+        found = self._find([(term, None) for term in terms if term.inflected])
         return tuple([next(found).matched if term.inflected else exact[term.term_id] for term in terms])
 
     def candidates(self, plan: Plan, n: int, chosen: Filter | None = None, *, everyone: bool = False) -> Candidates:
@@ -251,7 +251,8 @@ class SegmentScorer:
         if number < 0:
             return None
         shares = []
-        for found, gain in zip(self._find(plan.terms.query.terms), plan.gains, strict=True):
+        asked = [*zip(plan.terms.query.terms, plan.terms.matches, strict=True)]
+        for found, gain in zip(self._find(asked), plan.gains, strict=True):
             here = found.chunk == number
             given = gain * float(found.weight[here].sum()) / float(self.denominators[number])
             shares.append((float(found.tf[here].sum()), given))
@@ -272,16 +273,17 @@ class SegmentScorer:
 
         Function words count in chunks that hold another word of the query, unless no chunk of any segment does.
         """
+        terms = plan.terms
         counted = [
-            (term, gain)
-            for term, gain, n in zip(plan.terms.query.terms, plan.gains, plan.terms.df, strict=True)
+            ((term, match), gain)
+            for term, match, gain, n in zip(terms.query.terms, terms.matches, plan.gains, terms.df, strict=True)
             if gain and n
         ]
-        others = [one for one in counted if not one[0].stop] or counted
+        others = [one for one in counted if not one[0][0].stop] or counted
         sums: Floats | None = None
         parts: list[tuple[ChunkNumbers, Floats]] = []
         n_postings = 0
-        for (_, gain), found in zip(others, self._find([term for term, _ in others]), strict=True):
+        for (_, gain), found in zip(others, self._find([asked for asked, _ in others]), strict=True):
             parts.append((found.chunk, gain * found.weight))
             n_postings += found.chunk.size
             if n_postings >= _POSTINGS_STEP:
@@ -290,8 +292,8 @@ class SegmentScorer:
         sums = self._add(sums, parts) if n_postings else sums
         if sums is None or others is counted:
             return sums
-        stop = [one for one in counted if one[0].stop]
-        for (_, gain), found in zip(stop, self._find([term for term, _ in stop]), strict=True):
+        stop = [one for one in counted if one[0][0].stop]
+        for (_, gain), found in zip(stop, self._find([asked for asked, _ in stop]), strict=True):
             chunk = found.chunk.astype(np.intp)  # once for both
             before = sums.take(chunk)
             sums[chunk] = before + gain * found.weight * (before > 0.0)
@@ -334,23 +336,27 @@ class SegmentScorer:
             self._exact.put(term_id, matches[term_id])
         return matches
 
-    def _find(self, terms: Sequence[QueryTerm]) -> Iterator[TermPostings]:
-        """Find the chunks that hold each of some terms of the query, one after the other, or remember them."""
-        keys = [(term.term_id, term.word, term.inflected, self._by_prefix) for term in terms]
+    def _find(self, asked: Sequence[tuple[QueryTerm, Match | None]]) -> Iterator[TermPostings]:
+        """Find the chunks that hold each of some terms of the query, one after the other, or remember them.
+
+        With each comes what it stands for in all segments, so that no other word here has to be looked at; None where
+        that is not known, and forms of the term are looked for.
+        """
+        keys = [(term.term_id, term.word, term.inflected, self._by_prefix) for term, _ in asked]
         known = self.words_found.get_all(keys)
-        for key, term in zip(keys, terms, strict=True):
+        for key, (term, whole) in zip(keys, asked, strict=True):
             found = known.get(key)
             if found is None:
-                found = self._find_now(term)
+                found = self._find_now(term, whole)
                 self.words_found.put(key, found)
             yield found
 
-    def _find_now(self, term: QueryTerm) -> TermPostings:
+    def _find_now(self, term: QueryTerm, whole: Match | None) -> TermPostings:
         postings = self.segment.postings
-        if term.inflected:
+        if whole is None:
             match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
         else:
-            match = self._match_exactly([term.term_id])[term.term_id].match
+            match = match_among(postings, whole)
         numbers = [] if match.is_crowded else postings.lexicon.ids.searchsorted(match.ids).tolist()
         tf: npt.NDArray[Any]
         chunk, tf, counts = postings.of_terms(numbers)
