@@ -7,6 +7,7 @@ or cut off: others are asked for its shards, and whoever has answered first coun
 
 from __future__ import annotations
 
+import pickle
 import random
 import statistics
 import time
@@ -131,6 +132,8 @@ class _Round:
 
     def _ordered(self, shard: ShardState) -> list[HostState]:
         """Return the hosts of a shard, the one to be asked first last."""
+        if len(shard.hosts) == 1:  # as most have: there may be a thousand shards
+            return [*shard.hosts]
         asked_before = self._calls.hosts.get(shard)
         some_order = random.sample(shard.hosts, len(shard.hosts))
         return sorted(some_order, key=lambda host: host is asked_before)
@@ -152,7 +155,8 @@ class _Round:
             for shard, host in hosts.items():
                 wanted[host.number].append(shard.number)
             first = random.choice([*hosts.values()])  # noqa: S311
-            parts.append(_Part(hosts, first.handle.ask.remote(self._calls.epoch, dict(wanted), self._question)))
+            whom = pickle.dumps((self._calls.epoch, dict(wanted)))
+            parts.append(_Part(hosts, first.handle.ask.remote(whom, self._question)))
             self._open[parts[-1].pieces[0]] = parts[-1]
         return parts
 

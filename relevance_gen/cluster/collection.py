@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -117,7 +118,9 @@ class ClusterCollection(Collection):
         """Ask for shards, all at once, and return what is told of them, put together."""
         if not hasattr(self._asking, "calls"):
             self._asking.calls = Calls(self.state, self._pace)
-        told = self._asking.calls.ask(shards, cloudpickle.dumps((function, args, kwargs, merge)))
+        # Hosts may not know the modules of what a caller filters by. All else is known by its name, and soon pickled.
+        dumps = cloudpickle.dumps if any(isinstance(one, Filter) for one in args) else pickle.dumps
+        told = self._asking.calls.ask(shards, dumps((function, args, kwargs, merge)))
         return told[0] if len(told) == 1 else merge(told)
 
 
