@@ -79,9 +79,12 @@ class Host(Actor):
         self._shards[shard] = made = Shard(*self._made_with)
         try:
             sizes = get_from(twin, twin.call.remote(shard, "copy"))
+            n_bytes = sum(map(aligned, sizes))
             with tempfile.TemporaryFile() as file:
-                for start in range(0, sum(map(aligned, sizes)), _COPIED_BYTES):
+                for start in range(0, n_bytes, _COPIED_BYTES):
                     file.write(get_from(twin, twin.call.remote(shard, "piece", start, start + _COPIED_BYTES)))
+                if file.tell() < n_bytes:
+                    raise SilentError("it has another state now")  # noqa: TRY301
                 return made.take(arrayfile.mapped(file), sizes)
         except (RayActorError, SilentError) as error:
             raise ClusterError(f"the replica that was being copied is gone: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -63,7 +64,9 @@ class Shard:
         self._next: tuple[list[Segment], int] | None = None
         """What the last change made, and the tokens in it, until it is adopted."""
         self._progress = 0, 0
+        self._copying = threading.Lock()
         self._copied: list[memoryview] = []
+        """The parts of a copy, and behind each the bytes between it and the next."""
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -79,18 +82,19 @@ class Shard:
     def copy(self) -> list[int]:
         """Hold what is searchable now as bytes until the next state, and return the sizes of the parts that they have.
 
-        The first part is a pickle, and the others are its arrays as they lie in memory, aligned for numpy.
+        The first part is a pickle, and the others are its arrays as they lie in memory, aligned for numpy. All who copy
+        this state get the same bytes.
         """
-        arrays: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps((self._segments(), self._n_tokens), 5, buffer_callback=arrays.append)
-        parts = [memoryview(pickled), *(one.raw() for one in arrays)]
-        self._copied = [
-            some for part in parts for some in (part, memoryview(bytes(aligned(part.nbytes) - part.nbytes)))
-        ]
-        return [part.nbytes for part in parts]
+        with self._copying:
+            if not self._copied:
+                arrays: list[pickle.PickleBuffer] = []
+                pickled = pickle.dumps((self._segments(), self._n_tokens), 5, buffer_callback=arrays.append)
+                for part in (memoryview(pickled), *(one.raw() for one in arrays)):
+                    self._copied += [part, memoryview(bytes(aligned(part.nbytes) - part.nbytes))]
+            return [part.nbytes for part in self._copied[::2]]
 
     def piece(self, start: int, stop: int) -> bytes:
-        """Return some of these bytes."""
+        """Return some of these bytes: fewer where they end, and none in the next state."""
         firsts = itertools.accumulate((part.nbytes for part in self._copied), initial=0)
         spans = [(max(start - first, 0), max(stop - first, 0)) for first in firsts]
         return b"".join([part[begin:end] for part, (begin, end) in zip(self._copied, spans, strict=False)])

@@ -74,12 +74,17 @@ def test_a_copy_is_the_same(step: int) -> None:
     total = sum(map(aligned, sizes))
     sent = b"".join(one.piece(start, start + step) for start in range(0, total, step))
     assert len(sent) == total
+    one._segments()[0].lengths  # noqa: B018 remembered from now on, and so it would be in a second pickle
+    assert one.copy() == sizes
+    assert one.piece(0, total) == sent
     copy = Shard("pivoted", token_counter())
     copied = copy.take(np.frombuffer(sent, np.uint8), sizes)
     copy.adopt(0, copied.statistics)
     for first, second in ((told, copied), (one.remove(np.array([1, 97])), copy.remove(np.array([1, 97])))):
         assert (first.digest, first.n_tokens) == (second.digest, second.n_tokens)
         assert first.statistics.norm_sum == second.statistics.norm_sum
+    one.adopt(1, told.statistics)
+    assert one.piece(0, total) == b""
 
 
 def test_a_mapped_shard_is_copied_as_it_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
