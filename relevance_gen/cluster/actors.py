@@ -33,6 +33,7 @@ class Actor:
 
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}
 
+    @ray.method(concurrency_group=HEALTH)
     def whereabouts(self) -> tuple[str, str]:
         """Return the id of the node that it runs on, and the versions there."""
         return own_node(), versions()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from attrs import frozen
@@ -28,9 +28,9 @@ def has_room(shard: KeptShard, n_chars: int) -> bool:
 
 
 def too_large(shards: Iterable[KeptShard], n_cpus: int, whole: set[KeptShard]) -> list[KeptShard]:
-    """Return the shards to be cut, but for those that must stay `whole`.
+    """Return the shards to be cut: all that have too much, and while there are fewer than processors, the largest ones.
 
-    These are all that have too much, and of the others the largest: as many as so many processors lack.
+    Those are not cut that must stay `whole`.
     """
     by_size = sorted(shards, key=lambda one: -one.size)
     n_lacking = how_many(CHARS_PER_TOKEN * sum(one.size for one in by_size), n_cpus) - len(by_size)
@@ -74,19 +74,23 @@ class Balance:
         is_full = load > 0 and load + shard.size > _ENOUGH_TOKENS
         return (None, 0) if best is None or (is_full and len(hosts) < int(node.n_cpus)) else (best, load)
 
-    def next_move(self, nodes: Sequence[Node]) -> Move | None:
-        """Return what to move so that the loads of nodes, or else those of the hosts of one, are more even."""
-        if not nodes:
+    def next_move(self, nodes: Sequence[Node], unfit: Collection[str] = ()) -> Move | None:
+        """Return what to move so that the loads of nodes, or else those of the hosts of one, are more even.
+
+        No node with an `unfit` id is moved to.
+        """
+        fit = [node for node in nodes if node.id not in unfit]
+        if not fit:
             return None
         n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
-        target = least_loaded(nodes, self.of_nodes)
+        target = least_loaded(fit, self.of_nodes)
         for shard in self._shards:
             held = {one.node_id: one for one in shard.replicas}
             if held and target.id not in held:
                 load, source = max((self.of_nodes[one] / n_cpus.get(one, 1.0), one) for one in held)
                 if load > _WORTH * (self.of_nodes[target.id] + shard.size) / n_cpus[target.id]:
                     return Move(shard, held[source], target)
-        moves = (self._within(node) for node in nodes)
+        moves = (self._within(node) for node in fit)
         return next((move for move in moves if move is not None), None)
 
     def _within(self, node: Node) -> Move | None:

@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError
 from relevance_gen.cluster.actors import HEALTH, Actor, SilentError, get, get_from, wait_for
 from relevance_gen.cluster.crowd import Crowd
 from relevance_gen.cluster.parts import Recipe
-from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard, aligned
+from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
 from relevance_gen.errors import BusyError, ClusterError
 from relevance_gen.quota import Quota
 from relevance_gen.retrieval.question.scorer import SegmentScorer
@@ -65,6 +65,12 @@ class Host(Actor):
         """Take note of the hosts of this node, by their numbers."""
         self._others |= hosts
 
+    @ray.method(concurrency_group=HEALTH)
+    def ping(self) -> None:
+        """Answer, and let go of what is of no use any more: nothing else comes so regularly."""
+        for shard in [*self._shards.values()]:
+            shard.let_go()
+
     # ── Shards ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @ray.method(concurrency_group=_MAKING)
@@ -79,7 +85,7 @@ class Host(Actor):
         self._shards[shard] = made = Shard(*self._made_with)
         try:
             sizes = get_from(twin, twin.call.remote(shard, "copy"))
-            n_bytes = sum(map(aligned, sizes))
+            n_bytes = sum(map(arrayfile.padded, sizes))
             with tempfile.TemporaryFile() as file:
                 for start in range(0, n_bytes, _COPIED_BYTES):
                     file.write(get_from(twin, twin.call.remote(shard, "piece", start, start + _COPIED_BYTES)))
@@ -90,9 +96,9 @@ class Host(Actor):
             raise ClusterError(f"the replica that was being copied is gone: {error}") from None
 
     @ray.method(concurrency_group=_MAKING)
-    def cut(self, shard: int, at: int, behind: int) -> tuple[Contribution, Contribution]:
+    def cut(self, shard: int, at: int, rest: int) -> tuple[Contribution, Contribution]:
         """Cut a shard as `Shard.cut` does, and hold the chunks from a position on under another number."""
-        self._shards[behind] = made = Shard(*self._made_with)
+        self._shards[rest] = made = Shard(*self._made_with)
         return self._shards[shard].cut(at, made)
 
     def drop(self, shard: int) -> None:
@@ -120,30 +126,34 @@ class Host(Actor):
         arguments, and those by name; and a function that puts together what several hosts tell. All is pickled here,
         for Ray sends bytes as they are, and takes longer for anything else.
 
-        Raises:
-            OutdatedError: that state is forgotten, or one of the hosts does not have a shard, is dead or is silent.
-            BusyError: one of them works at too many questions.
+        Instead of an answer comes an error, which `whole` raises: an OutdatedError where that state is forgotten, or
+        one of the hosts does not have a shard, is dead or is silent; a BusyError where one works at too many questions.
         """
         busy = BusyError(f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later")
-        with self._asked.taken(refusal=lambda: busy):
-            epoch, shards = pickle.loads(whom)  # noqa: S301 from a process of the cluster
-            try:
-                others = [(self._others[host], {host: some}) for host, some in shards.items() if host != self._number]
-                here = [self._shards[shard].scorers(epoch) for shard in shards.get(self._number, ())]
-            except KeyError:
-                raise OutdatedError from None
-            try:
-                asked = [(handle, handle.ask.remote(pickle.dumps((epoch, some)), question)) for handle, some in others]
-                function, args, kwargs, merge = pickle.loads(question)  # noqa: S301 from a process of the cluster
-                told = [function(self._scorers(here), *args, **kwargs)] if here else []
-                for handle, pieces in asked:
-                    wait_for(handle, pieces[0], _SILENT_S)
-                    told.append(whole(get(pieces)))
-                answer = _pickled(merge(told) if len(told) > 1 else told[0])
-            except (RayActorError, SilentError):
-                raise OutdatedError from None
+        try:
+            with self._asked.taken(refusal=lambda: busy):
+                epoch, shards = pickle.loads(whom)  # noqa: S301 from a process of the cluster
+                answer = self._answer(epoch, shards, question)
+        except (OutdatedError, RayActorError, SilentError):
+            answer = _pickled(OutdatedError())
+        except BusyError as error:
+            answer = _pickled(error)
         size = max(_PIECE_BYTES, -(-len(answer) // _N_PIECES))
         return [answer[size * number : size * (number + 1)] for number in range(_N_PIECES)]
+
+    def _answer(self, epoch: int, shards: Mapping[int, Sequence[int]], question: bytes) -> bytes:
+        try:
+            others = [(self._others[host], {host: some}) for host, some in shards.items() if host != self._number]
+            here = [self._shards[shard].scorers(epoch) for shard in shards.get(self._number, ())]
+        except KeyError:
+            raise OutdatedError from None
+        asked = [(handle, handle.ask.remote(pickle.dumps((epoch, some)), question)) for handle, some in others]
+        function, args, kwargs, merge = pickle.loads(question)  # noqa: S301 from a process of the cluster
+        told = [function(self._scorers(here), *args, **kwargs)] if here else []
+        for handle, pieces in asked:
+            wait_for(handle, pieces[0], _SILENT_S)
+            told.append(whole(get(pieces)))
+        return _pickled(merge(told) if len(told) > 1 else told[0])
 
     def _scorers(self, of_shards: Sequence[Sequence[SegmentScorer]]) -> Scorers:
         every = [*itertools.chain.from_iterable(of_shards)]
@@ -160,5 +170,8 @@ def _pickled(answer: Any) -> bytes:
 
 
 def whole(pieces: Sequence[bytes]) -> Any:
-    """Return the answer that comes in some pieces."""
-    return pickle.loads(b"".join(pieces))  # noqa: S301 from a process of the cluster
+    """Return the answer that comes in some pieces, or raise the error that comes instead."""
+    answer = pickle.loads(b"".join(pieces))  # noqa: S301 from a process of the cluster
+    if isinstance(answer, OutdatedError | BusyError):
+        raise answer
+    return answer

@@ -146,16 +146,16 @@ class Hosts:
         return answers
 
     def cut(self, cuts: Sequence[tuple[KeptShard, int, KeptShard]]) -> list[list[tuple[Contribution, Contribution]]]:
-        """Have all replicas of shards cut them, all at once, each at a position from where on another shard has it.
+        """Have all replicas of shards cut them, all at once: each at a position, from where on another shard has it.
 
         Return what the replicas of each tell of both; those that turn out to be dead or silent are struck out.
         """
-        sent = [
-            [(host, host.handle.cut.remote(shard.number, at, behind.number)) for host in list(shard.replicas)]
-            for shard, at, behind in cuts
+        calls = [
+            [(host, host.handle.cut.remote(shard.number, at, rest.number)) for host in list(shard.replicas)]
+            for shard, at, rest in cuts
         ]
-        told = iter(self._answers([*itertools.chain.from_iterable(sent)]))
-        return [[both for _ in some for both in next(told)] for some in sent]
+        told = iter(self._answers([*itertools.chain.from_iterable(calls)]))
+        return [[one for answer in itertools.islice(told, len(some)) for one in answer] for some in calls]
 
     def strike(self, host: KeptHost) -> None:
         """End a host, if it still lives, and strike it and its replicas out."""
@@ -233,7 +233,7 @@ class Hosts:
             shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
             self.on_change()
         if not self.closed.is_set():
-            _log.warning("a shard lacks a replica: %s", shard.error)
+            _log.warning("a replica of a shard could not be made: %s", shard.error)
         return False
 
     def _make(self, shard: KeptShard, host: KeptHost) -> None:

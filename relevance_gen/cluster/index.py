@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from os import PathLike
 from typing import Any, Final, Self, TypeVar, get_args, overload
 
@@ -30,6 +31,7 @@ from relevance_gen.cluster.parts import Part, ShardFile, StoredChunks
 from relevance_gen.cluster.placing import how_many, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
+from relevance_gen.cluster.threads import in_thread
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position, indexed
@@ -366,11 +368,11 @@ class ClusterIndex(Searchable):
 
         A shard is cut in two, each with half of its text, if it has more than 1 Gi characters; or more than 512 Mi, if
         there are fewer shards than processors. Moved are those of nodes, and of processes, that have more than their
-        share, as when others have joined. Questions go on meanwhile, and changes wait.
+        share, as when others have joined. Questions go on meanwhile, and changes between two steps of it. A shard that
+        is lost meanwhile is made again, and cut by a later call.
 
         Raises:
-            ChunksMissingError: a shard that is to be cut was lost meanwhile; none was cut with it.
-            OSError: a node has no room for what it makes of a shard; none was cut.
+            OSError: a node has no room for what it makes of a shard; what was done before stays done.
         """
         return int(self._change("rebalance"))
 
@@ -413,8 +415,11 @@ class ClusterIndex(Searchable):
         return known
 
     def _change(self, verb: str, *args: Any) -> Any:
-        """Have the keeper change something, and take note of what is so now."""
-        result = self._call(verb, *args)
+        """Have the keeper change something, and take note of what is so now.
+
+        ^C ends the waiting for it, and not the change, of which half would be worse than all.
+        """
+        result = in_thread(partial(self._call, verb, *args), "change-index").result()
         self._refresh()
         return result
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import ray
 from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster import folder as folders
-from relevance_gen.cluster.actors import Actor, get
-from relevance_gen.cluster.balance import Balance, Move, has_room, too_large
+from relevance_gen.cluster.actors import HEALTH, Actor, get
+from relevance_gen.cluster.balance import Balance, has_room, too_large
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.hosts import Hosts
@@ -40,12 +41,19 @@ from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
 
+_TELLING: Final = "telling"
+"""The calls of whoever asks the index, which do not wait for changes."""
+
+_BREATH_S: Final = 0.01
+"""How long others have their turn between two steps of making loads even: whoever waits for a lock is not first."""
 _PROGRESS_S: Final = 1.0
 """How long to wait for the progress of a shard."""
 
 
 class Keeper(Actor):
     """Keeps one index. A change is seen whole by every question that begins after it, or not at all."""
+
+    groups: ClassVar[dict[str, int]] = {HEALTH: 2, _TELLING: 32}
 
     def __init__(self, weighting: WeightingName, counter: TokenCounter, n_replicas: int) -> None:
         self._weighting = weighting
@@ -61,6 +69,7 @@ class Keeper(Actor):
 
     # ── Told to callers ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    @ray.method(concurrency_group=_TELLING)
     def state(self, known: int | None = None, timeout_s: float = 0.0) -> IndexState | None:
         """Return the state; None if it still has the version that is known when the time is over."""
         with self._hosts.changed:
@@ -69,6 +78,7 @@ class Keeper(Actor):
                 raise ClusterError("this index is still being built")
             return None if self._state.version == known else self._state
 
+    @ray.method(concurrency_group=_TELLING)
     def progress(self) -> tuple[int, int]:
         """Return how many chunks are searchable, and how many will be as far as is known."""
         done = [(0, 0)]
@@ -137,7 +147,7 @@ class Keeper(Actor):
     def remove(self, positions: Any, where: Where | None = None) -> int:
         """Remove chunks as `ClusterIndex.remove` does."""
         with self._changing:
-            state = self.state()
+            state = self._state
             if state is None or state.n_missing_chunks:
                 raise self._missing("chunks cannot be removed now")
             try:
@@ -198,59 +208,71 @@ class Keeper(Actor):
         return {name: saved[name] for name in names}
 
     def rebalance(self) -> int:
-        """Cut and move shards as `ClusterIndex.rebalance` does."""
+        """Cut and move shards as `ClusterIndex.rebalance` does; between two steps others may change the index."""
         n_done = 0
-        whole: set[KeptShard] = set()
-        unfit: set[str] = set()  # nodes such as have died, which Ray does not know yet
-        with self._changing:
-            while shards := too_large(self._shards, int(sum(node.n_cpus for node in living_nodes())), whole):
-                whole |= {*shards} - (cut := self._cut(shards))
-                n_done += len(cut)
-            while (move := self._next_move(unfit)) is not None:
-                if not self._hosts.make(move.shard, move.node):
-                    unfit.add(move.node.id)
-                    continue
-                self._hosts.drop(move.shard, move.host)
-                n_done += 1
+        whole: set[KeptShard] = set()  # shards that cannot be cut
+        unfit: set[str] = set()  # nodes where nothing can be made, such as have died, which Ray does not know yet
+        try:
+            while n_new := self._cut_some(whole) or self._move_one(unfit):
+                n_done += n_new
+                time.sleep(_BREATH_S)
+        finally:
             self._hosts.end_idle()
         return n_done
 
-    def _next_move(self, unfit: set[str]) -> Move | None:
-        nodes = [node for node in living_nodes() if node.id not in unfit]
-        return Balance(self._shards, self._hosts.all).next_move(nodes)
+    def _cut_some(self, whole: set[KeptShard]) -> int:
+        """Cut in two where they are all shards that are too large, and return how many these are.
 
-    def _cut(self, shards: Sequence[KeptShard]) -> set[KeptShard]:
-        """Cut shards in two where they are, and return those that have several chunks, and so were cut.
-
-        Whatever is raised, nothing was changed.
+        Those that have only one chunk, or were lost, are `whole` from now on. Whatever is raised, nothing was changed.
         """
-        middles = self._hosts.call_one(shards, "middle", [()] * len(shards))
-        cuts = [
-            (shard, at, KeptShard(next(self._numbers), shard.recipe.cut(at, self._n_positions)[1]))
-            for shard, told in zip(shards, middles, strict=True)
-            for at in told
-            if at is not None
-        ]
-        if not cuts:
-            return set()
+        with self._changing:
+            self._hosts.fill()
+            n_cpus = int(sum(node.n_cpus for node in living_nodes()))
+            while shards := too_large(self._shards, n_cpus, whole):
+                middles = self._hosts.call_one(shards, "middle", [()] * len(shards))
+                cuts = [
+                    (shard, at, KeptShard(next(self._numbers), shard.recipe.cut(at, self._n_positions)[1]))
+                    for shard, told in zip(shards, middles, strict=True)
+                    for at in told
+                    if at is not None
+                ]
+                done = self._cut(cuts)
+                whole.update(set(shards) - done)
+                if done:
+                    return len(done)
+        return 0
+
+    def _cut(self, cuts: Sequence[tuple[KeptShard, int, KeptShard]]) -> set[KeptShard]:
+        """Cut shards, each at a position into itself and another; return those that were not lost meanwhile."""
         try:
             told = self._hosts.cut(cuts)
-            if not all(told):
-                raise self._missing("shards cannot be cut now")  # noqa: TRY301
         except Exception:
-            for shard, _, behind in cuts:
+            for shard, _, rest in cuts:
                 for host in shard.replicas:
-                    self._hosts.drop(behind, host)
+                    self._hosts.drop(rest, host)
             self._hosts.call([shard for shard, *_ in cuts], "forget", [()] * len(cuts))
             raise
+        done = {shard: (at, rest, of_both[0]) for (shard, at, rest), of_both in zip(cuts, told, strict=True) if of_both}
         with self._hosts.changed:
-            for (shard, at, behind), ((kept, given), *_) in zip(cuts, told, strict=True):
+            for shard, (at, rest, (of_shard, of_rest)) in done.items():
                 shard.recipe, _ = shard.recipe.cut(at, self._n_positions)
-                shard.contribution, behind.contribution = kept, given
-                behind.replicas = [*shard.replicas]
-                self._shards.append(behind)
-        self._adopt(self._epoch + 1)
-        return {shard for shard, *_ in cuts}
+                shard.contribution, rest.contribution = of_shard, of_rest
+                rest.replicas = [*shard.replicas]
+                self._shards.append(rest)
+        if done:
+            self._adopt(self._epoch + 1)
+        return {*done}
+
+    def _move_one(self, unfit: set[str]) -> int:
+        """Move a replica to where there is less, if that is worth it, and return how many were moved: one or none."""
+        with self._changing:
+            self._hosts.fill()
+            while move := Balance(self._shards, self._hosts.all).next_move(living_nodes(), unfit):
+                if self._hosts.make(move.shard, move.node):
+                    self._hosts.drop(move.shard, move.host)
+                    return 1
+                unfit.add(move.node.id)
+        return 0
 
     def close(self) -> None:
         """End all hosts."""

@@ -56,9 +56,9 @@ class Part(Protocol):
         """About how much text they are."""
 
     def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
-        """Fetch the chunks and make those searchable that were not removed.
+        """Fetch the chunks, and make those searchable whose positions are not among `removed`.
 
-        Positions count from 0, unless they were saved with the chunks.
+        These count as the part itself does: from 0, or as they were saved with the chunks.
         """
 
 
@@ -103,40 +103,40 @@ class ShardFile:
 
     def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
         """Open the file, mapped into memory where it lies in this machine's file system; if most is gone, make anew."""
+        del progress
         saved = folder.read_index(self.folder, self.name)
         if saved.n_context_tokens != self.n_tokens:
             raise ClusterError(f"{self.folder}/{self.name} is not the file that belongs to this index")
-        segment = saved.segment
+        segment, n_positions = saved.segment, saved.n_positions
         is_gone = removed.hold(segment.positions)
-        left, gone = np.flatnonzero(~is_gone), np.flatnonzero(is_gone)
-        if left.size < gone.size:
-            return evolve(make_again(segment, left, counter, progress), n_positions=saved.n_positions)
-        texts = map(segment.chunks.texts.__getitem__, gone.tolist())
-        segment = segment.without(gone) if gone.size else segment
-        return Product(segment, saved.n_positions, self.n_tokens - counter.count_all(texts))
+        if 2 * np.count_nonzero(is_gone) > segment.size:
+            left = make_again(segment, np.flatnonzero(~is_gone))
+            return Product(left, n_positions, counter.count_all(left.chunks.texts))
+        gone = np.flatnonzero(is_gone)
+        n_gone = counter.count_all(segment.chunks.texts[number] for number in gone.tolist())
+        return Product(segment.without(gone) if gone.size else segment, n_positions, self.n_tokens - n_gone)
 
 
 def _batches(chunks: Chunks, numbers: Offsets) -> Iterator[Chunks]:
     return (chunks.take(numbers[some].tolist()) for some in steps(numbers.size, BATCH))
 
 
-def make_again(segment: Segment, numbers: Offsets, counter: TokenCounter, progress: Progress | None = None) -> Product:
+def make_again(segment: Segment, numbers: Offsets) -> Segment:
     """Make some chunks of a segment searchable without the others, at the positions that they have."""
-    made = make(_batches(segment.chunks, numbers), counter, progress)
-    return evolve(made, segment=evolve(made.segment, positions=segment.positions[numbers]))
+    made = make(_batches(segment.chunks, numbers)).segment
+    return evolve(made, positions=segment.positions[numbers])
 
 
 def make(
     batches: Iterable[Chunks],
-    counter: TokenCounter,
-    progress: Progress | None,
+    counter: TokenCounter | None = None,
+    progress: Progress | None = None,
     removed: PositionRuns = NO_POSITIONS,
 ) -> Product:
-    """Make chunks searchable, without blank and removed ones.
+    """Make chunks searchable, without blank and removed ones; where there is no counter, no tokens are counted.
 
-    More than a block are mapped from a temporary file without a name.
-
-    `progress` is called with the chunks that are made, and those that are read so far.
+    More than a block are mapped from a temporary file without a name. `progress` is called with the chunks that are
+    made, and those that are read so far.
     """
     batches, n_read, n_tokens = iter(batches), 0, 0
     with closing(Spill(Path(tempfile.gettempdir()))) as spill:
@@ -147,7 +147,7 @@ def make(
             if (is_gone := removed.hold(first + numbers)).any():
                 kept, numbers = kept.take(np.flatnonzero(~is_gone).tolist()), numbers[~is_gone]
             segment = build(kept, first + numbers, progress=progress and partial(_told, progress, first, n_read))
-            n_tokens += counter.count_all(kept.texts)
+            n_tokens += counter.count_all(kept.texts) if counter is not None else 0
             if first or not is_last:
                 spill.add_whole(segment)
             if is_last:
@@ -155,7 +155,7 @@ def make(
             del chunks, kept, segment  # before the next block is read
 
 
-def merged(segments: Sequence[Segment], counter: TokenCounter) -> Segment:
+def merged(segments: Sequence[Segment]) -> Segment:
     """Return one segment of the chunks of several that stand behind each other, without those taken out.
 
     Much is mapped from a temporary file without a name.
@@ -165,9 +165,7 @@ def merged(segments: Sequence[Segment], counter: TokenCounter) -> Segment:
         return merge(segments)
     with closing(Spill(Path(tempfile.gettempdir()))) as spill:
         for one in segments:
-            spill.add_whole(
-                make_again(one, np.flatnonzero(one.live), counter).segment if one.postings.live is not None else one
-            )
+            spill.add_whole(one if one.postings.live is None else make_again(one, np.flatnonzero(one.live)))
         return spill.mapped()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,10 +18,11 @@ from relevance_gen.cluster import folder
 from relevance_gen.cluster.parts import Part, Recipe, make_again, merged
 from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.cluster.store import Store
-from relevance_gen.retrieval.arrays import Flags, Ids, Offsets
+from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
+from relevance_gen.retrieval.segment.arrayfile import padded
 from relevance_gen.retrieval.segment.builder import in_tiers, without
 from relevance_gen.retrieval.segment.layout import Array
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
@@ -29,8 +31,9 @@ from relevance_gen.types import WeightingName
 
 _KEPT_EPOCHS: Final = 3
 """A question that began before so many changes is asked again."""
+_USED_S: Final = 60.0
+"""No question takes longer, nor is there so long between two pieces of a copy."""
 _DIGESTS: Final = 1 << 64
-_ALIGNMENT: Final = 64
 
 
 class OutdatedError(Exception):
@@ -58,7 +61,6 @@ class Shard:
     def __init__(self, weighting: WeightingName, counter: TokenCounter) -> None:
         self._weighting = weighting_named(weighting)
         self._counter = counter
-        self._merged = partial(merged, counter=counter)
         self._epochs: OrderedDict[int, list[SegmentScorer]] = OrderedDict()
         self._n_tokens = 0
         self._next: tuple[list[Segment], int] | None = None
@@ -67,6 +69,8 @@ class Shard:
         self._copying = threading.Lock()
         self._copied: list[memoryview] = []
         """The parts of a copy, and behind each the bytes between it and the next."""
+        self._used_s = 0.0
+        """When there was a new state, or a piece of a copy was fetched, in seconds of the monotonic clock."""
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,32 +80,32 @@ class Shard:
         segments = _moved([one.segment for one in made], [first for _, first in recipe.parts])
         segments = [one for one in segments if one.size] or segments[:1]
         return self._propose(
-            in_tiers(segments, self._merged), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
+            in_tiers(segments, merged), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
         )
 
     def copy(self) -> list[int]:
-        """Hold what is searchable now as bytes until the next state, and return the sizes of the parts that they have.
+        """Keep the arrays of the last state at hand for `piece`, and return how many bytes each part has.
 
-        The first part is a pickle, and the others are its arrays as they lie in memory, aligned for numpy. All who copy
-        this state get the same bytes.
+        The first part is a pickle that refers to the others. All who copy a state get the same bytes.
         """
         with self._copying:
             if not self._copied:
                 arrays: list[pickle.PickleBuffer] = []
                 pickled = pickle.dumps((self._segments(), self._n_tokens), 5, buffer_callback=arrays.append)
                 for part in (memoryview(pickled), *(one.raw() for one in arrays)):
-                    self._copied += [part, memoryview(bytes(aligned(part.nbytes) - part.nbytes))]
+                    self._copied += [part, memoryview(bytes(padded(part.nbytes) - part.nbytes))]
             return [part.nbytes for part in self._copied[::2]]
 
     def piece(self, start: int, stop: int) -> bytes:
-        """Return some of these bytes: fewer where they end, and none in the next state."""
+        """Return some of the bytes of all parts, of which each begins at a multiple of 64; none in the next state."""
+        self._used_s = time.monotonic()
         firsts = itertools.accumulate((part.nbytes for part in self._copied), initial=0)
         spans = [(max(start - first, 0), max(stop - first, 0)) for first in firsts]
         return b"".join([part[begin:end] for part, (begin, end) in zip(self._copied, spans, strict=False)])
 
     def take(self, content: Array, sizes: Sequence[int]) -> Contribution:
         """Make what another replica has, of the bytes that it holds; their arrays stay where they are."""
-        firsts = itertools.accumulate(map(aligned, sizes), initial=0)
+        firsts = itertools.accumulate(map(padded, sizes), initial=0)
         pickled, *arrays = [content[first : first + size] for first, size in zip(firsts, sizes, strict=False)]
         segments, n_tokens = pickle.loads(pickled.data, buffers=arrays)  # noqa: S301 from a process of the cluster
         return self._propose(segments, n_tokens)
@@ -109,12 +113,12 @@ class Shard:
     def add(self, part: Part, first: int) -> Contribution:
         """Add chunks behind those that are there, at positions from `first` on."""
         made = part.make(self._counter, self._note)
-        segments = in_tiers([*self._segments(), *_moved([made.segment], [first])], self._merged)
+        segments = in_tiers([*self._segments(), *_moved([made.segment], [first])], merged)
         return self._propose(segments, self._n_tokens + made.n_tokens)
 
     def remove(self, positions: Offsets) -> Contribution:
         """Remove the chunks at some positions."""
-        segments, texts = without(self._segments(), positions, self._merged)
+        segments, texts = without(self._segments(), positions, merged)
         return self._propose(segments, self._n_tokens - self._counter.count_all(texts))
 
     def middle(self) -> int | None:
@@ -124,20 +128,21 @@ class Shard:
         if positions.size < 2:
             return None
         order = positions.argsort()
-        n_words = np.concatenate([one.n_occurrences[numbers] for one, numbers in alive])[order].cumsum()
-        number = int(n_words.searchsorted(n_words[-1] // 2, "right"))
+        sizes = np.concatenate([one.n_occurrences[numbers] for one, numbers in alive])[order] + 1  # some have no word
+        before = sizes.cumsum()
+        number = int(before.searchsorted(before[-1] // 2, "right"))
         return int(positions[order[min(max(number, 1), positions.size - 1)]])
 
-    def cut(self, at: int, behind: Shard) -> tuple[Contribution, Contribution]:
-        """Keep the chunks before a position, and give the others to another shard, which has none yet.
+    def cut(self, at: int, rest: Shard) -> tuple[Contribution, Contribution]:
+        """Keep the chunks before a position, and give those from there on to `rest`, which is empty.
 
         Segments that have chunks of both are made again of each, block by block as when they were built.
         """
-        kept = self._only(lambda positions: positions < at)
-        given = self._only(lambda positions: positions >= at)
+        kept = self._between(0, at)
+        given = self._between(at, sys.maxsize)
         texts = (one.chunks.texts[number] for one in given for number in np.flatnonzero(one.live).tolist())
         n_tokens = self._counter.count_all(texts)
-        return self._propose(kept, self._n_tokens - n_tokens), behind._propose(given, n_tokens)
+        return self._propose(kept, self._n_tokens - n_tokens), rest._propose(given, n_tokens)
 
     def move(self, first: int) -> Contribution:
         """Move what was made, and is not adopted yet, to positions that begin with `first`."""
@@ -152,9 +157,16 @@ class Shard:
             SegmentScorer(segment, self._weighting, statistics, words.get(id(segment))) for segment in segments
         ]
         self._next = None
-        self._copied = []
+        self._copied, self._used_s = [], time.monotonic()
         while len(self._epochs) > _KEPT_EPOCHS:
             self._epochs.popitem(last=False)
+
+    def let_go(self) -> None:
+        """Let go of earlier states, and of what is copied, where they have been of no use for a while."""
+        if time.monotonic() - self._used_s > _USED_S:
+            self._copied = []
+            while len(self._epochs) > 1:
+                self._epochs.popitem(last=False)
 
     def forget(self) -> None:
         """Forget a change that is not to be."""
@@ -175,7 +187,7 @@ class Shard:
         """
         counter = self._counter
         saved = storage.SavedIndex(
-            self._merged(self._segments()),
+            merged(self._segments()),
             self._weighting.name,
             counter.name,
             counter.fingerprint,
@@ -206,16 +218,16 @@ class Shard:
     def _segments(self) -> list[Segment]:
         return [scorer.segment for scorer in self._last()]
 
-    def _only(self, wanted: Callable[[Offsets], Flags]) -> list[Segment]:
-        """Return segments of the chunks at wanted positions: where those are all of a segment, it stays as it is."""
-        only = []
+    def _between(self, first: int, stop: int) -> list[Segment]:
+        """Return segments of the chunks at some positions: where those are all of a segment, it stays as it is."""
+        found = []
         for segment in self._segments():
-            is_wanted = segment.live & wanted(segment.positions)
-            if np.array_equal(is_wanted, segment.live):
-                only.append(segment)
-            elif is_wanted.any():
-                only.append(make_again(segment, np.flatnonzero(is_wanted), self._counter).segment)
-        return only
+            wanted = segment.live & (segment.positions >= first) & (segment.positions < stop)
+            if np.array_equal(wanted, segment.live):
+                found.append(segment)
+            elif wanted.any():
+                found.append(make_again(segment, np.flatnonzero(wanted)))
+        return found
 
     def _note(self, done: int, total: int) -> None:
         self._progress = done, total
@@ -231,11 +243,6 @@ class Shard:
             n_tokens=n_tokens,
             digest=sum(_digest(positions, hashes) for positions, hashes in live) % _DIGESTS,
         )
-
-
-def aligned(n_bytes: int) -> int:
-    """Return how many bytes a part of a copy takes, with those between it and the next."""
-    return n_bytes + -n_bytes % _ALIGNMENT
 
 
 def _moved(segments: Sequence[Segment], firsts: Sequence[int]) -> list[Segment]:

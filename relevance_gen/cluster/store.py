@@ -12,13 +12,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
+from relevance_gen.cluster.threads import in_thread
 from relevance_gen.errors import InvalidRequestError, TimedOutError
 
 _LIMIT_S: Final = 30.0
@@ -148,13 +148,11 @@ def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable
 
     It raises an OSError, or an `InvalidRequestError` where `fsspec` knows no such store.
     """
-    end_s, answer = time.monotonic() + limit_s, Future[Any]()
+    end_s = time.monotonic() + limit_s
 
-    def make() -> None:
+    def make() -> Any:
         try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
+            return call()
         finally:
             places.release()  # type: ignore[union-attr]
 
@@ -164,7 +162,7 @@ def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable
         if not places.acquire(timeout=limit_s):
             raise TimeoutError  # noqa: TRY301
         try:
-            threading.Thread(target=make, name="ask-store", daemon=True).start()  # the process may end while it hangs
+            answer = in_thread(make, "ask-store")  # the process may end while it hangs
         except BaseException:
             places.release()
             raise

@@ -69,6 +69,23 @@ def test_moves_come_to_an_end_where_loads_are_even(cpus: list[int], sizes: list[
             assert now.of_hosts[mine] <= max(16 * MI, 1.25 * (now.of_hosts[one] + some.size))
 
 
+def test_nodes_where_nothing_can_be_made() -> None:
+    """An unfit node gets nothing, and keeps what it has: it still counts with all of its processors."""
+    nodes = [Node("a", 16.0, 0.0), Node("b", 16.0, 0.0), Node("c", 16.0, 0.0)]
+    hosts = [host(number, node.id) for number, node in enumerate(nodes)]
+    shards = [shard(20 * MI) for _ in range(32)]
+    for number, one in enumerate(shards):
+        one.replicas = [hosts[number % 2]]
+    move = Balance(shards, hosts).next_move(nodes)
+    assert move is not None
+    assert move.node.id == "c"
+    assert Balance(shards, hosts).next_move(nodes[:2], {"a", "b"}) is None
+    within = Balance(shards, hosts).next_move(nodes[:2], {"a"})
+    assert within is not None
+    assert within.node.id == within.host.node_id == "b"
+    assert Balance(shards, hosts).next_move([]) is None
+
+
 def test_what_is_cut() -> None:
     """Shards with more than 1 Gi characters are cut, and large ones where there are fewer than processors."""
     small, large, huge = shard(100 * MI), shard(129 * MI), shard(257 * MI)

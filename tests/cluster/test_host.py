@@ -136,10 +136,10 @@ def test_what_a_host_refuses() -> None:
     question = hosts.pickle.dumps((hosts.Scorers.ask, (hosts.Scorers.ask,), {}, max))
     for epoch, shards in ((7, {0: [0]}), (0, {0: [5]}), (0, {0: [0], 9: [1]})):
         with pytest.raises(OutdatedError):
-            host.ask(hosts.pickle.dumps((epoch, shards)), question)
+            hosts.whole(host.ask(hosts.pickle.dumps((epoch, shards)), question))
     host._asked.charge(64)
     with pytest.raises(BusyError, match="works at 64 questions already"):
-        host.ask(hosts.pickle.dumps((0, {0: [0]})), question)
+        hosts.whole(host.ask(hosts.pickle.dumps((0, {0: [0]})), question))
 
 
 def test_what_only_cloudpickle_can_pickle_is_told() -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from relevance_gen.cluster import parts
 from relevance_gen.cluster.parts import Product, Recipe, ShardFile, make
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
-from relevance_gen.cluster.shard import Contribution, Shard, aligned
+from relevance_gen.cluster.shard import Contribution, Shard
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.segment import storage
+from relevance_gen.retrieval.segment import layout, storage
+from relevance_gen.retrieval.segment.arrayfile import padded
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.tokens import TokenCounter, token_counter
 from tests.cluster.shared import texts
@@ -71,7 +72,7 @@ def test_a_copy_is_the_same(step: int) -> None:
     """A replica that was copied, however it was sent, tells what the other tells, and can be changed as that can."""
     one, told = made(recipe(90, 10))
     sizes = one.copy()
-    total = sum(map(aligned, sizes))
+    total = sum(map(padded, sizes))
     sent = b"".join(one.piece(start, start + step) for start in range(0, total, step))
     assert len(sent) == total
     one._segments()[0].lengths  # noqa: B018 remembered from now on, and so it would be in a second pickle
@@ -101,6 +102,7 @@ def test_a_mapped_shard_is_copied_as_it_lies_there(monkeypatch: pytest.MonkeyPat
     assert copy.take(np.frombuffer(one.piece(0, 1 << 30), np.uint8), sizes).digest == told.digest
     copy.adopt(0, told.statistics)
     (first,), (second,) = one._segments(), copy._segments()
+    assert all(array.flags.aligned for _, array in layout.arrays_of(second))
     assert [*first.chunks] == [*second.chunks]
     assert second.chunks.metadata_of(5) == {"day": day, "page": 1}
     assert second.occurrences is not None
@@ -148,7 +150,7 @@ def test_a_cut_shard_is_two(cuts: list[int], block_bytes: int) -> None:
 
 def test_the_middle_has_half_of_the_words() -> None:
     """A shard is cut where about half of its words are, whatever chunks they are in, and one chunk is not cut."""
-    for sizes, expected in (([1, 1, 1, 9], 3), ([9, 1, 1, 1], 1), ([2, 2, 2, 2], 2), ([0, 0, 0], 2), ([5], None)):
+    for sizes, expected in (([1, 1, 1, 9], 3), ([9, 1, 1, 1], 1), ([2, 2, 2, 2], 2), ([0, 0, 0], 1), ([5], None)):
         shard, _ = made(Recipe.of(Texts(["cat " * size or "?" for size in sizes])))
         assert shard.middle() == expected
     shard, told = made(recipe())
@@ -163,7 +165,43 @@ def test_most_of_a_file_that_is_gone_is_made_anew(tmp_path: Path) -> None:
     chunks = texts(60, seed=5)
     one, told = made(Recipe.of(Texts(chunks)))
     one.save(str(tmp_path), "a.shard", 60)
+    is_whole = []
     saved = Recipe.of(ShardFile(str(tmp_path), "a.shard", told.n_tokens))
     for gone in (np.arange(5, 9), np.arange(3, 55)):
         assert made(saved.without(gone))[1].n_tokens == (removed := one.remove(gone)).n_tokens
-        assert made(saved.without(gone))[1].digest == removed.digest
+        left, told = made(saved.without(gone))
+        assert told.digest == removed.digest
+        is_whole.append(left._segments()[0].postings.live is None)
+    assert is_whole == [False, True]
+
+
+def test_a_segment_on_one_side_stays_as_it_is() -> None:
+    """Only what has chunks of both sides is made again when a shard is cut."""
+    shard, _ = made(Recipe.of(Texts(texts(100))))
+    told = shard.add(Texts(texts(9, seed=2)), 100)
+    shard.adopt(1, told.statistics)
+    others = shard._segments()
+    rest = Shard("pivoted", token_counter())
+    shard.cut(100, rest)
+    for one in (shard, rest):
+        one.adopt(2, told.statistics)
+    assert len(others) == 2
+    assert [*map(id, shard._segments()), *map(id, rest._segments())] == [*map(id, others)]
+
+
+def test_what_is_of_no_use_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier states and copies stay for a minute, and the last state for good."""
+    shard, told = made(Recipe.of(Texts(texts(9))))
+    shard.remove(np.array([2]))
+    shard.adopt(1, told.statistics)
+    sizes = shard.copy()
+    shard.let_go()
+    assert shard.scorers(0)
+    assert shard.piece(0, sizes[0])
+    monkeypatch.setattr("relevance_gen.cluster.shard._USED_S", -1.0)
+    shard.let_go()
+    assert shard.scorers(1)
+    assert not shard.piece(0, sizes[0])
+    with pytest.raises(KeyError):
+        shard.scorers(0)
+    assert shard.copy() == sizes

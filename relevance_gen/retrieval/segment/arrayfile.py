@@ -55,7 +55,7 @@ class Writer:
         body = file.tell()
         self._at = {name: body + layout[name]["offset"] for name in types}
         last = list(types)[-1]
-        self.end = self._at[last] + _padded(sizes[last] * np.dtype(types[last]).itemsize)
+        self.end = self._at[last] + padded(sizes[last] * np.dtype(types[last]).itemsize)
         if self.end > body:
             file.seek(self.end - 1)
             file.write(b"\0")
@@ -105,11 +105,12 @@ def _layout(types: Types, sizes: Mapping[str, int]) -> dict[str, Any]:
     layout, offset = {}, 0
     for name, kind in types.items():
         layout[name] = {"type": kind, "shape": [sizes[name]], "offset": offset}
-        offset += _padded(sizes[name] * np.dtype(kind).itemsize)
+        offset += padded(sizes[name] * np.dtype(kind).itemsize)
     return layout
 
 
-def _padded(n_bytes: int) -> int:
+def padded(n_bytes: int) -> int:
+    """Return how many bytes an array of so many takes with those behind it, so that the next one is aligned."""
     return n_bytes + -n_bytes % _ALIGNMENT
 
 
