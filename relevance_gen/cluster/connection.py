@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import ray
 from ray._private import services
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
 from relevance_gen.errors import ClusterError, InvalidRequestError
 
@@ -32,6 +33,10 @@ def connect(address: str | None) -> None:
     with _connecting:
         if not ray.is_initialized():
             _join(address)
+        elif address not in (None, "auto", "local"):
+            joined = ray.get_runtime_context().gcs_address
+            if joined not in (address, services.canonicalize_bootstrap_address(address)):
+                raise ClusterError(f"this process is in the cluster at {joined} already, and cannot join {address}")
 
 
 def _join(address: str | None) -> None:
@@ -46,10 +51,16 @@ def _join(address: str | None) -> None:
     try:
         if found is None:
             raise ConnectionError("this machine is in none")
-        _greet(found)
-        ray.init(address=found, **quiet)
+        found = services.canonicalize_bootstrap_address(found)
+        _greet(found or "")
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
         raise ClusterError(f"no cluster answers at {found or address}: {error}") from None
+    try:
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        ray.init(address=found, **quiet)
+    except (OSError, ValueError, RuntimeError) as error:
+        remedy = "where it wants a token, that of whoever started it must be in ~/.ray/auth_token"
+        raise ClusterError(f"the cluster at {found} cannot be joined: {error}; {remedy}") from None
 
 
 def _current() -> str | None:

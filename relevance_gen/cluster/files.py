@@ -85,8 +85,11 @@ def plan_reading(
     An `InvalidRequestError` says that there is nothing to read, or no way to read it.
     """
     listed = [source] if isinstance(source, str | PathLike) else source
-    if not isinstance(listed, Sequence) or not listed or not all(map(_is_path, listed)):
+    if not isinstance(listed, Sequence) or not listed:
         raise InvalidRequestError.must_be("source", "a file, a folder or a list of these", source)
+    for number, one in enumerate(listed):
+        if not isinstance(one, str | PathLike) or not os.fspath(one):
+            raise InvalidRequestError.must_be(f"source[{number}]", "a file or a folder", one)
     found = [file for one in listed for file in _files(as_address(one))]
     n_bytes = sum(size for _, size in found)
     wanted = n_shards or how_many(n_bytes, n_cpus)
@@ -112,10 +115,6 @@ def _joined(pieces: Iterator[Piece]) -> tuple[Piece, ...]:
         else:
             joined.append(piece)
     return tuple(joined)
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str | PathLike) and bool(os.fspath(value))
 
 
 # ── Which files ──────────────────────────────────────────────────────────────────────────────────────────────────────

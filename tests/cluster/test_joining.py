@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from relevance_gen.cluster import connection
+from relevance_gen.errors import ClusterError
+
 ASK = """
 import os, ray
 from relevance_gen.cluster import ClusterIndex
@@ -97,3 +100,64 @@ def test_ray_does_not_end_this_process_with_the_head() -> None:
     ]
     assert told[0] > 10**7
     assert told[1] == 7
+
+
+def test_a_process_is_in_one_cluster(cluster: Any) -> None:
+    """Whoever is in a cluster cannot join another, and is told so; the same one may be named in any way."""
+    connection.connect(cluster.address)
+    for address in (None, "auto", "local"):
+        connection.connect(address)
+    with nobody() as there, pytest.raises(ClusterError, match=f"is in the cluster at {cluster.address} already"):
+        connection.connect(there)
+
+
+TOKENS = """
+import os
+from relevance_gen.cluster import ClusterIndex
+import ray
+with ClusterIndex(["cats purr"], address="local", name="pets"):
+    print(ray.get_runtime_context().gcs_address, flush=True)
+    input()
+"""
+JOIN = """
+import sys
+from relevance_gen.cluster import ClusterIndex
+from relevance_gen.errors import ClusterError
+try:
+    print(len(ClusterIndex.named("pets", address=sys.argv[1]).search("cats")), "found")
+except ClusterError as error:
+    print("refused:", error)
+"""
+
+
+@contextmanager
+def with_token(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Start a cluster as a user of a home does; give its address, and the user's environment."""
+    environment = os.environ | {"HOME": str(home)}
+    environment.pop("RAY_AUTH_MODE", None)
+    start = [sys.executable, "-c", TOKENS]
+    with subprocess.Popen(start, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        yield started.stdout.readline().strip(), environment
+        started.communicate("over")
+
+
+def joined(address: str, environment: dict[str, str]) -> str:
+    """Return what a process says that joins a cluster."""
+    join = [sys.executable, "-c", JOIN, address]
+    return subprocess.run(join, env=environment, capture_output=True, text=True, timeout=TRIES_S, check=True).stdout
+
+
+def test_a_cluster_with_a_token_is_joined_with_it(tmp_path: Path) -> None:
+    """The cluster that a process starts wants its user's token, as Ray has it: others of that user bring it along."""
+    with with_token(tmp_path) as (address, environment):
+        assert joined(address, environment) == "1 found\n"
+
+
+@pytest.mark.soak
+def test_who_lacks_the_token_is_told(tmp_path: Path) -> None:
+    """Whoever has no token is refused after a while, and told where it belongs."""
+    with with_token(tmp_path) as (address, environment):
+        said = joined(address, environment | {"HOME": str(tmp_path / "nobody")})
+        assert said.startswith(f"refused: the cluster at {address} cannot be joined: ")
+        assert "~/.ray/auth_token" in said
