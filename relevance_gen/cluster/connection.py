@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,9 +18,7 @@ from relevance_gen.errors import ClusterError, InvalidRequestError
 NAMESPACE: Final = "relevance_gen"
 """Of all names that this library gives in a cluster."""
 _CONNECT_S: Final = 4.0
-_GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""HTTP/2, which a head speaks, begins with this, and with an empty frame of settings from both sides."""
-_SETTINGS: Final = 4
+_LONGEST_REPLY: Final = 1 << 16
 _connecting: Final = threading.Lock()
 
 
@@ -52,11 +51,12 @@ def _join(address: str | None) -> None:
         if found is None:
             raise ConnectionError("this machine is in none")
         found = services.canonicalize_bootstrap_address(found)
-        _greet(found or "")
+        wants_token = _greet(found or "")
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
         raise ClusterError(f"no cluster answers at {found or address}: {error}") from None
     try:
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        if wants_token:
+            maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         ray.init(address=found, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         remedy = "where it wants a token, that of whoever started it must be in ~/.ray/auth_token"
@@ -74,18 +74,40 @@ def _current() -> str | None:
     return None
 
 
-def _greet(address: str) -> None:
-    """Greet a cluster's head, because Ray itself tries for minutes where none is.
+def _greet(address: str) -> bool:
+    """Greet a cluster's head, because Ray itself tries for minutes where none is; tell whether it wants a token.
 
     An OSError says that nobody listens there or answers as a head does, a ValueError or OverflowError that the address
     has no port.
     """
     host, _, port = address.rpartition(":")
+    end_s, reply = time.monotonic() + _CONNECT_S, b""
     with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as head:
-        if os.environ.get("RAY_USE_TLS", "0") == "0":  # else Ray alone can greet it
-            head.sendall(_GREETING)
-            if head.recv(9, socket.MSG_WAITALL)[3:4] != bytes((_SETTINGS,)):
+        if os.environ.get("RAY_USE_TLS", "0") != "0":  # then Ray alone can greet it
+            return False
+        head.sendall(_greeting())
+        while b"grpc-status" not in reply:
+            part = head.recv(_LONGEST_REPLY)
+            reply += part
+            if not part or len(reply) > _LONGEST_REPLY or time.monotonic() > end_s:
                 raise ConnectionError("who listens there is no cluster's head")
+    return b"InvalidAuthToken" in reply
+
+
+def _greeting() -> bytes:
+    """Return what asks a head by gRPC for the id of its cluster: a connection of HTTP/2 with one request in it."""
+
+    def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+        return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
+
+    def field(name: bytes, value: bytes) -> bytes:
+        return bytes((0, len(name))) + name + bytes((len(value),)) + value
+
+    headers = b"\x83\x86"  # POST, and http
+    headers += field(b":path", b"/ray.rpc.NodeInfoGcsService/GetClusterId") + field(b":authority", b"head")
+    headers += field(b"te", b"trailers") + field(b"content-type", b"application/grpc")
+    settings, request, message = frame(4, 0, 0), frame(1, 4, 1, headers), frame(0, 1, 1, bytes(5))
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + request + message
 
 
 def check_name(name: object) -> None:
