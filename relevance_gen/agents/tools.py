@@ -16,6 +16,7 @@ from attrs import field, frozen
 from relevance_gen import checks, wire
 from relevance_gen.agents.folders import Folders, Found, shown
 from relevance_gen.asking.api import ask
+from relevance_gen.chunking import sentences, spans_of_tokens
 from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.generation.runner import Runner
 from relevance_gen.tokens import token_counter
@@ -30,6 +31,8 @@ MOST_TOKENS: Final = 100_000
 """Most tokens of an answer: more than most models can read."""
 _TOKEN_CHARS: Final = 128
 """A token has no more characters, but for rare runs of one kind."""
+_FEWEST_TOKENS: Final = 32
+"""Tokens of a result's text that go before more results: with fewer it would say nothing."""
 _LIKELY: Final = 0.5
 """The confidence from which on an answer is more likely than none."""
 _JSON_TYPES: Final = {"str": "string", "int": "integer"}
@@ -175,16 +178,21 @@ class Tools:
         shares: list[str] = []
         left = call.max_tokens
         for place, result in enumerate(found.results):
-            share = left // (len(found.results) - place)
             is_titled = call.index and result.title not in ("", result.metadata.get("path"))
             title = f"  {shown(result.title[:200])}" if is_titled else ""
             head = f"{_place(result, call.index)}  {result.chunk_score:.2f}{title}\n"
             if (n_head := self._count(head)) > left:
                 break
             lines = _numbered(result.chunk_txt, result.metadata.get("first_line"))
-            best = result.chunk_txt.count("\n", 0, result.passage.start) if result.passage else 0
-            start, end, n_body = self._fitting(lines, best, share - n_head)
-            shares.append(head + "".join(lines[start:end]))
+            first, behind = (result.passage.start, result.passage.end) if result.passage else (0, 0)
+            best, line_start = result.chunk_txt.count("\n", 0, first), result.chunk_txt.rfind("\n", 0, first) + 1
+            share = max(left // (len(found.results) - place), n_head + _FEWEST_TOKENS)
+            room = min(share, left) - n_head
+            start, end, n_body = self._fitting(lines, best, room)
+            body = "".join(lines[start:end])
+            if not body:
+                body, n_body = self._window(lines[best], first - line_start, behind - line_start, room)
+            shares.append(head + body)
             left -= n_head + n_body
         if not found.results:
             return f"nothing found in {found.searched}; try other words, or fewer"
@@ -232,6 +240,24 @@ class Tools:
     def _n_tokens(self, line: str, most: int) -> int:
         """Return the tokens of a line; of one that is far too long only that they are too many."""
         return self._count(line) if len(line) <= _TOKEN_CHARS * max(most, 1) else most + 1
+
+    def _window(self, line: str, start: int, end: int, most: int) -> tuple[str, int]:
+        """Return what there is room for of a numbered line that holds a passage of its text, with its tokens.
+
+        It begins with the sentence that the passage begins in, or with the passage if that would have no room.
+        """
+        number, _, text = line.removesuffix("\n").partition("\t")
+        room = most - self._count(f"{number}\t… …\n")
+        if room < 1:
+            return "", 0
+        first = max((one for one, _ in sentences(text[:end]) if one <= start), default=0)
+        if self._n_tokens(text[first:end], room) > room:
+            first = start
+        rest = text[first : first + _TOKEN_CHARS * room]
+        begin, behind = next(spans_of_tokens(rest, room, self._count), (0, 0))
+        more = " …" if first + behind < len(text.rstrip()) else ""
+        shown_line = f"{number}\t{'… ' if first else ''}{rest[begin:behind]}{more}\n"
+        return shown_line, self._count(shown_line)
 
     def _cut(self, line: str, most: int) -> tuple[str, int]:
         """Return the beginning of a line that is at most so many tokens, with their number."""

@@ -280,6 +280,24 @@ def test_what_is_left_out_of_an_index_is_told_with_what_helps() -> None:
     assert answer.startswith("0 of 3 results shown (raise max_tokens for the others), 0 tokens; ")
 
 
+def test_of_a_line_without_room_its_best_sentences_are_shown() -> None:
+    """Every result that is shown has text, within the budget: from the passage's sentence on, cut between words."""
+    filler = " ".join(f"Sheep number {n} sleeps soundly." for n in range(200))
+    chunks = [f"{filler} The cows moo at noon, and loudly. {filler}", f"Cows moo {'and moo ' * 500}", "cows漢" * 900]
+    index = ChunkIndex(chunks)
+    tools = Tools(Folders(), indexes={"farm": lambda query, top_n: index.search(query, top_n, spans=True)})
+    for most, n_shown in ((1500, 3), (150, 3), (60, 2)):
+        answer = tools.call("search", {"question": "when do cows moo at noon?", "index": "farm", "max_tokens": most})
+        *body, last = answer.splitlines()
+        assert COUNT("\n".join(body)) <= most
+        assert last.startswith(f"{n_shown} of 3 result")
+        heads, texts = body[::2], body[1::2]
+        assert len(heads) == len(texts) == n_shown
+        assert texts[0].startswith("|\t… The cows moo at noon, and loudly. Sheep number 0")
+        assert all(text.startswith("|\t") and text.endswith(" …") for text in texts)
+    assert texts[0].rstrip(" …").rpartition(" ")[2] in filler.split()
+
+
 def test_an_index_has_no_files(project: Path) -> None:
     """Arguments that choose files are refused beside one, as are names that are not offered."""
     tools = Tools(Folders.open([str(project)]), indexes={"farm": cows, "pets": cows})
