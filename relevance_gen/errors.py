@@ -11,8 +11,8 @@ _SHOWN_CHARS = 80
 """How much of an offending value or name an error repeats: enough to recognise it, too little to leak or flood."""
 _LIKENESS = 0.65
 """How like a name must be to be suggested: ``meta`` for ``metadata``, and not ``prompt`` for ``prompt_lookup``."""
-_FURTHER_FIELD = re.compile(r"(?<=beside )\w+|[a-z]+(?:_[a-z]+)+")
-"""How rules and remedies name further fields."""
+_FURTHER_FIELD = re.compile(r"(?<=beside )\w+|\b[a-z]+=(?:\"[a-z]+\")?|[a-z]+(?:_[a-z]+)+")
+"""How rules and remedies name further fields, and those that are Python's arguments."""
 _OF_EXTRA = re.compile(r"""([^;]+?) *;.*\bextra *== *["'](\w+)["']""")
 """A requirement in a package's metadata, and the extra that has it."""
 _IN_JSON = {"None": "null", "True": "true", "False": "false"}

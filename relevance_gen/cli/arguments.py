@@ -46,14 +46,11 @@ class Parser(argparse.ArgumentParser):
 
     def in_its_words(self, error: InvalidRequestError) -> InvalidRequestError:
         """Return an error with options and arguments in place of the fields that they are the values of."""
-        return error.renamed(
-            {
-                action.dest: next(
-                    (flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar)
-                )
-                for action in self._actions
-            }
-        )
+        names = {
+            action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
+            for action in self._actions
+        }
+        return error.renamed(names | {f"{name}=": flag for name, flag in names.items()})
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """End the process with status 2 after the names of arguments that are not known, and what they may mean."""

@@ -164,7 +164,8 @@ def paths_of(args: argparse.Namespace) -> list[str]:
         except (OSError, ValueError) as error:
             with suppress(OSError, ValueError):
                 beside = [one.name for one in place.parent.iterdir() if one.name != place.name]
-            otherwise = "correct its name or leave it out; a question of several words goes in quotes"
+            otherwise = "correct its name or leave it out"
+            otherwise += "; a question of several words goes in quotes" * hasattr(args, "query")
             said = f"{path}: {getattr(error, 'strerror', error)}; {did_you_mean(place.name, beside, otherwise)}"
             raise InvalidRequestError(visible(said)) from None
     return args.paths or [_default_path(args)]

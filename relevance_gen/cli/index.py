@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relevance_gen.cli.arguments import add_rows, not_empty
+from relevance_gen.cli.arguments import STDIN, add_rows, not_empty
 from relevance_gen.cli.corpus import origin_of, paths_of, reader_of
 from relevance_gen.cli.search import FILE, FOUND, SWITCH, TROUBLE, add_building, add_files, add_paths, models_of
-from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.sources import holds_records
@@ -21,14 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.usage = "%(prog)s [OPTION ...] --save INDEX [FILE ...]"
     parser.epilog = "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
-    add_paths(parser, "one file of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
+    add_paths(parser, "files of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
     save: dict[str, Any] = {"type": not_empty, "required": True, "metavar": "INDEX"}
     add_rows(parser, ("--save", save, "the file; it replaces an index, and no other file"))
-    text, title = ({"default": name, "metavar": "FIELD"} for name in ("text", "title"))
+    field: dict[str, Any] = {"metavar": "FIELD"}
     add_rows(
         parser.add_argument_group("records"),
-        ("--text", text, "field, or column, of the text (default: %(default)s)"),
-        ("--title", title, "that of the title (default: %(default)s)"),
+        ("--text", field, "field, or column, of the text (default: text)"),
+        ("--title", field, "that of the title (default: title)"),
         ("--skip-blank", SWITCH, "leave out records whose text is blank or missing"),
     )
     add_files(parser.add_argument_group("which files of a folder"))
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     status = StatusLine(sys.stderr)
     paths = paths_of(args)
     reader = reader_of(args, status)
-    is_records = len(paths) == 1 and holds_records(Path(paths[0]))
-    source: str | Iterable[Any] = paths[0] if is_records else reader.read(paths)
+    is_records = _are_records(args, paths)
+    source: Iterable[Any] = map(Path, paths) if is_records else reader.read(paths)
 
     def told(done: int, total: int) -> None:
         if is_records or models.encoder is not None:
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
             index = ChunkIndex.build(
                 source,
                 args.save,
-                text=args.text,
-                title=args.title,
+                text="text" if args.text is None else args.text,
+                title="title" if args.title is None else args.title,
                 blank="skip" if args.skip_blank else "error",
                 weighting=args.weighting,
                 encoder=models.encoder,
@@ -68,12 +68,26 @@ def run(args: argparse.Namespace) -> int:
             )
     except InvalidRequestError as error:
         if error.field != "path":
-            raise
+            raise error.renamed({'blank="skip"': "--skip-blank"}) from None
         raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
     except OSError as error:
         raise InvalidRequestError(f"{error.filename or args.save}: {error.strerror or error}") from None
     finally:
         status.clear()
-    of = origin_of(paths, reader) if not is_records else paths[0]
+    of = origin_of(paths, reader) if not is_records else paths[0] if len(paths) == 1 else counted(len(paths), "file")
     sys.stdout.write(f"{args.save}: {counted(len(index), 'chunk')} of {of}\n")
     return TROUBLE if reader.failed else FOUND
+
+
+def _are_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
+    """Tell whether the files are read record by record; raise where some are not, or options do not fit them."""
+    records = [path for path in paths if path != STDIN and holds_records(path)]
+    if records and len(records) < len(paths):
+        others = next(path for path in paths if path not in records)
+        raise InvalidRequestError(visible(f"{records[0]} holds records, and {others} does not: index them apart"))
+    given = {"--text": args.text is not None, "--title": args.title is not None, "--skip-blank": args.skip_blank}
+    if not records and any(given.values()):
+        names = " and ".join(name for name, is_given in given.items() if is_given)
+        remedy = "name files that end in .jsonl, .ndjson (also .gz or .zst) or .parquet"
+        raise InvalidRequestError(f"only files of records take {names}; {remedy}")
+    return bool(records)

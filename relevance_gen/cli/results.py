@@ -14,7 +14,7 @@ from attrs import frozen
 from relevance_gen.checks import is_integer
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.terminal import size, visible, wants_colour
-from relevance_gen.display import Part
+from relevance_gen.display import Part, one_line
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.errors import counted
 from relevance_gen.types import SearchResponse, SearchResult, Span
@@ -22,6 +22,7 @@ from relevance_gen.types import SearchResponse, SearchResult, Span
 _INDENT = "  "
 _LIKELY = 0.5
 """The confidence from which on a chunk that holds what was asked is more likely than none."""
+_TITLE_CHARS = 200
 _MIN_COLUMNS = 20
 _MAX_COLUMNS = 120
 """Lines longer than this are hard to read, however wide the terminal is."""
@@ -83,7 +84,10 @@ class Printer:
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
         cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
         similar = f"  (and {result.num_similar} more)" if result.num_similar else ""
-        head = f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{similar}{cut}{note}"
+        where = self._coloured(name, _PATH) + (f":{self._coloured(place, _LINE)}" if place else "")
+        if "path" not in result.metadata and result.title and not note:
+            note = f"  {one_line(result.title[:_TITLE_CHARS])}"
+        head = f"{label}{score}  {where}{similar}{cut}{note}"
         return "\n".join([head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"])
 
     def _marked(self, text: str, line: Part, found: list[Part]) -> str:
@@ -112,7 +116,7 @@ def _place(result: SearchResult, n_lines_before: int) -> str:
     metadata = result.metadata
     if is_integer(metadata.get("first_line")):
         return str(metadata["first_line"] + n_lines_before)
-    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet", "chapter") if kind in metadata), "?")
+    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet", "chapter") if kind in metadata), "")
 
 
 def _wrap(text: str, columns: int) -> list[Part]:

@@ -79,6 +79,7 @@ class ClusterIndex(Searchable):
             `relevance_gen.split` does. Other files of a folder are left alone. A line may have 4 MiB.
         text: the field, or column, that has the text of a chunk, as for `relevance_gen.ChunkIndex`.
         title: the field of a source that has a chunk's title, where it has one. All fields but these two are metadata.
+            Nobody looks whether any record has it.
         n_shards: how many shards at most; by default one for each processor of the cluster that has 256 Mi characters
             of text, or of a source 256 MiB of files (those that are compressed count four times), and so many that none
             has more than 1 Gi, unless one compressed file has.

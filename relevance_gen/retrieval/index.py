@@ -365,11 +365,12 @@ class ChunkIndex(Searchable):
         Args:
             source: a file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet
                 (``.parquet``), a folder of documents, a table, or an iterable of strings, mappings and `Chunk` objects.
-                Parquet, tables and ``.zst`` need the extra ``data``.
+                What is a ``pathlib.Path`` in an iterable is such a file or folder, too; a string is a text. Parquet,
+                tables and ``.zst`` need the extra ``data``.
             path: as for `save`. Until all is done nothing is there, or what was there before.
             text: the field that has a record's text.
-            title: the field that has its title, where it has one. All other fields are metadata, and so is what a field
-                ``metadata`` has.
+            title: the field that has its title, where it has one; "" for none. All other fields are metadata, and so is
+                what a field ``metadata`` has.
             blank: as for the class.
             weighting: as for the class.
             encoder: as for the class.
@@ -383,7 +384,7 @@ class ChunkIndex(Searchable):
 
         Raises:
             InvalidRequestError: an argument is not allowed, or something in the source is no chunk; the error names
-                file and line.
+                file and line. Or no record has the field that `title` names.
             EncoderError: the encoder failed.
             OSError: the source cannot be read, or the file not be written.
         """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
@@ -19,12 +20,12 @@ from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.records import KINDS, kind_of, lines, row_groups, rows
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks, is_table, read_records, rows_of
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks, is_table, lacking, read_records, rows_of
 from relevance_gen.retrieval.segment.storage import ContentWriter
 
 Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
 """A file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet (``.parquet``), a folder of
-documents, a table, or an iterable of texts, mappings and `Chunk` objects."""
+documents, a table, or an iterable of texts, mappings, `Chunk` objects and, as ``pathlib.Path``, files and folders."""
 
 _KINDS: Final = f"{KINDS}, a folder, or an iterable"
 _LEAST_MEMORY_BYTES: Final = 16 << 20
@@ -63,14 +64,18 @@ class Records:
         They come with their positions; at the end perhaps there are none.
 
         Raises:
-            InvalidRequestError: something is no chunk, or no such file; the error names file and place.
+            InvalidRequestError: something is no chunk, or no such file; the error names file and place. Or a title is
+                named that no record has.
             OSError: a file cannot be read.
         """
         texts: list[str] = []
         titles: dict[int, str] = {}
         positions: list[int] = []
         n_bytes = 0
+        is_missing, seen = self.title not in ("", "title"), None
         for place, record in self._records():
+            if is_missing and isinstance(record, Mapping):
+                is_missing, seen = self.title not in record, record
             one = read_records([(place, record)], self.text, self.title, self.blank)
             try:
                 text, title = one.texts[0], one.title_of(0)
@@ -91,40 +96,56 @@ class Records:
                 positions.append(self.n_read)
                 n_bytes += size
             self.n_read += 1
+        if is_missing and seen is not None:
+            raise lacking(seen, self.title, "title", "a record of the source")
         yield Chunks(texts, {}, titles), np.array(positions, np.int64)
 
     def _records(self) -> Iterator[tuple[str, Any]]:
         """Yield each record with the words for where it stands."""
         source = self.source
         if isinstance(source, str | PathLike):
-            yield from self._in_files(Path(check_path("source", source)))
+            yield from self._in_file(source, "source")
         elif is_table(source) or (isinstance(source, Iterable) and not isinstance(source, bytes | dict)):
             size = len(source) if isinstance(source, Sized) else 0
             for number, value in enumerate(rows_of(source) if is_table(source) else source):
-                self.share = (number + 1) / size if size > number else 1.0
-                yield f"source[{number}]", value
+                place, done, part = f"source[{number}]", number / max(size, 1), 1 / max(size, 1)
+                if number >= size:
+                    done, part = 1.0, 0.0
+                if isinstance(value, PathLike):
+                    yield from self._in_file(value, place, done, part)
+                    continue
+                if number == 0 and isinstance(value, str) and holds_records(value):
+                    remedy = f"Path({value!a}) is read, and {{{self.text!a}: {value!a}}} is a text"
+                    raise InvalidRequestError.must_be(place, "a text, and not the name of a file", value, remedy=remedy)
+                self.share = done + part
+                yield place, value
         else:
             raise InvalidRequestError.must_be("source", _KINDS, source)
 
-    def _in_files(self, path: Path) -> Iterator[tuple[str, Any]]:
-        n_bytes = max(path.stat().st_size, 1)  # raises where there is nothing
+    def _in_file(
+        self, source: str | PathLike[str], place: str, done: float = 0.0, part: float = 1.0
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the records of a file or a folder, which is that part of all, behind what is done."""
+        path = Path(check_path(place, source))
+        n_bytes, first = max(path.stat().st_size, 1), self.n_read  # raises where there is nothing
         kind, packing = kind_of(path.name)
         if path.is_dir():
             yield from _documents(path)
         elif kind is None:
-            raise InvalidRequestError.must_be("source", _KINDS, str(path), remedy="read_documents() reads documents")
+            raise InvalidRequestError.must_be(place, _KINDS, str(path), remedy="read_documents() reads documents")
         else:
             name, longest = str(path), self.memory_bytes // _LINES_IN_MEMORY
             with path.open("rb") as file:
                 n_rows = sum(n for n, _ in row_groups(file, name)) if kind == "parquet" else 0
                 for batch in lines(file, name, longest, packing) if kind == "lines" else rows(file, name, longest):
-                    self.share = (self.n_read + len(batch)) / n_rows if n_rows else file.tell() / n_bytes
+                    read = (self.n_read - first + len(batch)) / n_rows if n_rows else file.tell() / n_bytes
+                    self.share = done + part * read
                     yield from batch
 
 
-def holds_records(path: Path) -> bool:
-    """Tell whether a file is read record by record, by its name."""
-    return kind_of(path.name)[0] is not None and not path.is_dir()
+def holds_records(path: str) -> bool:
+    """Tell whether a path is that of a file that is read record by record, by its name."""
+    return kind_of(path)[0] is not None and os.path.isfile(path)  # noqa: PTH113 - a text may be too long for a path
 
 
 def _documents(folder: Path) -> Iterator[tuple[str, Any]]:

@@ -40,17 +40,44 @@ def test_records_are_chunks(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert '"original_index":2' in capsys.readouterr().out.replace(" ", "")
     Path("pets.index").unlink()
     assert main(arguments) == 2
-    assert "pets.jsonl line 2: body must be" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "pets.jsonl line 2: body must be" in err
+    assert err.endswith("; leave it out, or pass --skip-blank\n")
     assert not Path("pets.index").exists()
 
 
+def test_several_files_of_records_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are read one after the other, by the same fields, and a field that is not there is named as an option."""
+    Path("cats.jsonl").write_text('{"body": "Cats purr.", "head": "Cats"}\n')
+    Path("dogs.ndjson").write_text('{"body": "Dogs bark."}\n')
+    arguments = ["index", "cats.jsonl", "dogs.ndjson", "--save", "pets.index"]
+    assert main([*arguments, "--text", "body", "--title", "head"]) == 0
+    assert capsys.readouterr() == ("pets.index: 2 chunks of 2 files\n", "")
+    assert [(one.text, one.title) for one in ChunkIndex.load("pets.index")] == [
+        ("Cats purr.", "Cats"),
+        ("Dogs bark.", ""),
+    ]
+    assert main(arguments) == 2
+    assert "must have the field 'text', which --text names; its fields are body, head" in capsys.readouterr().err
+    assert main([*arguments, "--text", "body", "--title", "heat"]) == 2
+    assert "must have the field 'heat', which --title names; " in capsys.readouterr().err
+
+
 def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An index that a program saved is searched, too; its chunks are numbered where they say nothing of a place."""
-    ChunkIndex(["pears", {"text": "apples", "metadata": {"first_line": "x", "page": "\x1b"}}]).save("other.index")
+    """An index that a program saved is searched, too; chunks that tell no place are numbered and titled."""
+    ChunkIndex(
+        [
+            "pears",
+            {"text": "plums", "title": "Red\nor blue"},
+            {"text": "apples", "metadata": {"first_line": "x", "page": "\x1b"}},
+        ]
+    ).save("other.index")
     assert main(["search", "apples", "--index", "other.index"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1:page ␛")
+    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 2:page ␛")
     assert main(["search", "pears", "--index", "other.index"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 0:?")
+    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 0")
+    assert main(["search", "plums", "--index", "other.index"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1  Red or blue")
 
 
 def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +135,14 @@ def test_what_was_not_read_whole_is_said_again(
         (["index", "--save", "no/where", "."], "no/where: No such file or directory"),
         (["index", "--save", "deep", "."], "deep: Is a directory"),
         (["index", "--save", "x", "none.jsonl"], "none.jsonl: No such file or directory"),
+        (
+            ["index", "--save", "x", "a.jsonl", "fruit.txt"],
+            "a.jsonl holds records, and fruit.txt does not: index them ap",
+        ),
+        (
+            ["index", "--save", "x", "fruit.txt", "--text", "a", "--skip-blank"],
+            "records take --text and --skip-blank; ",
+        ),
         (["search", "x", "-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),
     ],
 )
@@ -115,6 +150,7 @@ def test_what_makes_no_sense_is_trouble(
     arguments: list[str], complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Options that contradict each other, or an index that cannot be, are refused in one line, before any work."""
+    Path("a.jsonl").write_text('{"text": "a"}')
     assert main(arguments) == 2
     shown = capsys.readouterr()
     assert complaint in shown.err

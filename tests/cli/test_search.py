@@ -172,7 +172,8 @@ def test_a_file_that_is_not_there_is_the_only_thing_said(
         assert main([*command, "fruit.txt", name]) == 2
         shown = capsys.readouterr()
         assert shown.out == ""
-        assert shown.err.startswith(f"relevance-gen: {visible(name)}: {complaint}")
+        assert shown.err.startswith(f"relevance-gen: {visible(name)}: {complaint.partition('; a ')[0]}")
+        assert "a question" not in shown.err or command[0] == "search"
         assert shown.err.count("\n") == 1
     assert not Path("kept.index").exists()
 

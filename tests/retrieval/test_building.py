@@ -156,6 +156,34 @@ def test_fields_have_the_callers_names(tmp_path: Path) -> None:
     record = {"body": "a cat", "head": "Pets", "text": "x", "metadata": {"page": 1}, "none": None, "title": 3}
     built = ChunkIndex.build([record], tmp_path / "built", text="body", title="head")
     assert built[0] == Chunk("a cat", {"text": "x", "title": 3, "page": 1}, 0, "Pets")
+    untitled = ChunkIndex.build([record], tmp_path / "built", text="body", title="")
+    assert (untitled[0].title, untitled[0].metadata["head"]) == ("", "Pets")
+
+
+def test_a_title_that_no_record_has_is_refused(tmp_path: Path) -> None:
+    """A field that is named for titles may be missing in records, and not in all of them."""
+    records = [{"text": "a cat", "head": "Pets"}, {"text": "a dog"}, "a bird"]
+    assert ChunkIndex.build(records, tmp_path / "built", title="head")[0].title == "Pets"
+    with pytest.raises(InvalidRequestError, match=r"'haed', which title= names; did you mean head\?"):
+        ChunkIndex.build(records[:1], tmp_path / "built", title="haed")
+    assert len(ChunkIndex.build(records[2:], tmp_path / "built", title="head")) == 1
+
+
+def test_paths_among_others_are_files(tmp_path: Path) -> None:
+    """Files that are paths are read where they stand, and positions go on; the name of one as a text is refused."""
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    parquet(tmp_path / "b.parquet")
+    told: list[tuple[int, int]] = []
+    source = [tmp_path / "a.jsonl", "a bird", tmp_path / "b.parquet"]
+    built = ChunkIndex.build(source, tmp_path / "built", progress=lambda *one: told.append(one))
+    assert_same(built, ChunkIndex([*AS_CHUNKS, "a bird", *AS_CHUNKS]), "the cat")
+    assert told[-1] == (len(built), len(built))
+    assert len(ChunkIndex.build(iter(source), tmp_path / "built")) == len(built)
+    with pytest.raises(InvalidRequestError, match=r"source\[0\] must be a text, and not the name of a file"):
+        ChunkIndex.build([str(tmp_path / "a.jsonl")], tmp_path / "built")
+    with pytest.raises(InvalidRequestError, match=r"source\[1\] must be JSON lines"):
+        ChunkIndex.build(["a bird", tmp_path / "built"], tmp_path / "other")
+    assert len(ChunkIndex.build(["x" * 5000 + ".jsonl", "none.jsonl"], tmp_path / "built")) == 2
 
 
 def test_a_folder_of_documents(

@@ -212,14 +212,19 @@ def record_chunk(record: Any, text: str, place: str, *, title: str = "title") ->
     if not isinstance(record, Mapping):
         return record
     if text not in record:
-        fields = [str(name) for name in record]
-        remedy = did_you_mean(text, fields, f"its fields are {', '.join(map(shorten, fields[:_MOST_LISTED]))}")
-        raise InvalidRequestError(f"must have the field {text!a}, which text= names", place, remedy=remedy)
+        raise lacking(record, text, "text", place)
     return {
         "text": record[text],
         "title": "" if (heading := record.get(title)) is None else heading,
         "metadata": metadata_of(record, text, title),
     }
+
+
+def lacking(record: Mapping[Any, Any], name: str, argument: str, place: str) -> InvalidRequestError:
+    """Make the error for a field that an argument names, and that a record has not."""
+    fields = [str(one) for one in record]
+    remedy = did_you_mean(name, fields, f"its fields are {', '.join(map(shorten, fields[:_MOST_LISTED]))}")
+    return InvalidRequestError(f"must have the field {name!a}, which {argument}= names", place, remedy=remedy)
 
 
 def metadata_of(record: Mapping[Any, Any], *others: str) -> Metadata:
