@@ -72,7 +72,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with real search and a folder of its own, that writes a word every 5 ms."""
     folder = tmp_path_factory.mktemp("harbour")
     (folder / "fees.md").write_text("The fee for a boat is three crowns a night.\n\nShips pay by their length.")
-    with Server("--rate-limit", "off", "--index", f"harbour={folder}", program=HALF_SCRIPTED) as started:
+    records = tmp_path_factory.mktemp("records") / "boats.index"
+    ChunkIndex([{"text": "Boats are painted in spring.", "title": "Paint"}, "Sails are mended in winter."]).save(
+        records
+    )
+    offered = ("--index", f"harbour={folder}", "--index", f"boats={records}")
+    with Server("--rate-limit", "off", *offered, program=HALF_SCRIPTED) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
         yield started
 
@@ -323,6 +328,35 @@ def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> 
     visit.ask(QUESTION)
     visit.page.wait_for_selector("#earlier-turns li")
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+
+
+def test_the_address_keeps_which_index_was_asked(visit: Visit) -> None:
+    """Back and a reload bring what was found, with its title and status, and choose the index that was asked."""
+
+    def assert_shown(question: str, scope: str, source: str) -> None:
+        visit.page.wait_for_selector(f".from:text-is('{source}')" if source else "#found li")
+        assert visit.page.inner_text("#asked") == visit.page.input_value("#question") == question
+        assert visit.page.input_value("#scope") == scope
+        assert re.match(r"\d+ passages? of ", visit.page.inner_text("#status"))
+        assert visit.page.is_hidden("#nothing")
+
+    visit.page.select_option("#scope", "index:boats")
+    visit.ask("When are boats painted?")
+    visit.wait_for_end()
+    assert visit.page.url.endswith("&in=index%3Aboats")
+    visit.page.select_option("#scope", "all")
+    visit.ask(QUESTION)
+    visit.page.wait_for_selector("#earlier-turns li")
+    visit.wait_for_end()
+    visit.page.go_back()
+    assert_shown("When are boats painted?", "index:boats", "Paint")
+    visit.page.reload()
+    assert_shown("When are boats painted?", "index:boats", "Paint")
+    assert visit.page.inner_text(".sample")
+    visit.page.go_forward()
+    assert_shown(QUESTION, "all", "")
+    visit.page.go_back()
+    assert_shown("When are boats painted?", "index:boats", "Paint")
 
 
 def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:

@@ -2,7 +2,7 @@
 
 import { answer, drawAnswers, hidePeek, LEAST_CONFIDENCE, nodesOf } from "./answering.js";
 import { unitsOf } from "./chunking.js";
-import { corpus, documents } from "./documents.js";
+import { chooseScope, corpus, documents } from "./documents.js";
 import { at, button, complain, counted, make, Problem, say } from "./dom.js";
 import { keepTurns } from "./keeping.js";
 import { bringIntoView, inOrder, markHits } from "./marks.js";
@@ -40,6 +40,8 @@ async function work(doing, onFailure = () => {}) {
   }
 }
 
+const addressOf = ({ question, scope }) => `#q=${encodeURIComponent(question)}${scope === "all" ? "" : `&in=${encodeURIComponent(scope)}`}`;
+
 export async function ask(question) {
   complain(null);
   choose("found");
@@ -50,7 +52,7 @@ export async function ask(question) {
   }
   const turn = { id: Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0)), question, scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
   show(turn);
-  history.pushState({ turn: turn.id }, "", `#q=${encodeURIComponent(question)}`);
+  history.pushState({ turn: turn.id }, "", addressOf(turn));
   at("right").scrollTop = 0;
   await work(async (signal) => {
     say("Searching …");
@@ -187,10 +189,23 @@ export function goBack({ turn: id, view } = {}) {
   const turn = turns.find((one) => one.id === id) ?? current;
   if (turn && turn !== current) {
     stopAll();
-    show(turn);
-    at("question").value = turn.question;
+    revisit(turn);
   }
   choose(view ?? "found");
+}
+
+/** Show an earlier turn, with its question and where that was asked; what was found and is lost is searched again. */
+export function revisit(turn) {
+  at("question").value = turn.question;
+  const isThere = chooseScope(turn.scope);
+  show(turn);
+  if (turn.status) return;
+  if (!isThere) say("What was found is not there any more.");
+  else work(async (signal) => {
+    turn.corpus = corpus();
+    await search(turn, signal);
+    if (current === turn) show(turn);
+  });
 }
 
 /** Take out what was found in a document that is gone. */
@@ -219,12 +234,12 @@ export function restore(saved) {
   const byId = new Map(documents.map((one) => [one.id, one]));
   const back = (places) => places.map(({ from: [id, number], ...rest }) => ({ ...rest, chunk: byId.get(id)?.chunks[number] })).filter((one) => one.chunk);
   turns = saved.map((turn) => {
-    at("scope").value = turn.scope;
-    if (at("scope").selectedIndex < 0) at("scope").value = "all";
-    const sources = back(turn.sources);
-    return { ...turn, corpus: corpus(), hits: back(turn.hits), sources: sources.length === turn.sources.length ? sources : [] };
+    chooseScope(turn.scope);
+    const [hits, sources] = [back(turn.hits), back(turn.sources)];
+    const status = hits.length === turn.hits.length ? turn.status : "";  // it tells of what is not shown
+    return { ...turn, corpus: corpus(), hits, status, sources: sources.length === turn.sources.length ? sources : [] };
   });
-  at("scope").value = "all";
+  chooseScope("all");
 }
 
 export function forgetTurns() {

@@ -176,9 +176,16 @@ export function listScopes() {
     make("option", { value: "all", textContent: documents.length === 1 ? "this document" : documents.length ? `all ${documents.length} documents` : "no document" }),
     ...(documents.length > 1 ? documents.map(({ id, name }) => make("option", { value: id, textContent: name })) : []), ...offered,
   );
-  at("scope").value = chosen;
-  if (at("scope").selectedIndex < 0) at("scope").value = "all";
+  chooseScope(chosen);
   at("scope-label").hidden = documents.length < 2 && !offered.length;
+}
+
+/** Choose what is asked, all documents where that is not there, and tell whether it is. */
+export function chooseScope(scope) {
+  at("scope").value = scope;
+  const isThere = at("scope").selectedIndex >= 0;
+  if (!isThere) at("scope").value = "all";
+  return isThere;
 }
 
 /** See anew what can be asked, when a document has come or gone. */

@@ -2,7 +2,7 @@
 
 import { isDrawn } from "./answering.js";
 import * as asking from "./asking.js";
-import { addDocument, addFiles, documents, listeners, listScopes, removeDocument } from "./documents.js";
+import { addDocument, addFiles, chooseScope, documents, listeners, listScopes, removeDocument } from "./documents.js";
 import { at, complain } from "./dom.js";
 import { copy, markdownOf, save } from "./exporting.js";
 import { forgetAll, kept } from "./keeping.js";
@@ -95,14 +95,18 @@ function prepareDialog(name, onGiven = () => {}) {
 
 // ── What is there ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-const questionInAddress = () => new URLSearchParams(location.hash.slice(1)).get("q") ?? "";
+/** Return the question in the address, and where it was asked. */
+function inAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  return { question: given.get("q") ?? "", scope: given.get("in") ?? "all" };
+}
 
 /** Show what was there before, or on a first visit the example. */
 async function begin() {
   askForLimits();
   const before = await kept();
   if (hasKey()) await lookForIndexes();
-  const asked = questionInAddress();
+  const { question: asked, scope } = inAddress();
   const isExample = before.documents.every(({ name }) => name === EXAMPLE.name);
   at("question").value = asked || before.turns.at(-1)?.question || (isExample ? EXAMPLE.question : "");
   if (before.documents.length) {
@@ -111,8 +115,9 @@ async function begin() {
   } else {
     await addDocument({ name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] }).catch(complain);
   }
-  const last = asking.turns.findLast((turn) => !asked || turn.question === asked);
-  if (last) asking.show(last);
+  const last = asking.turns.findLast((turn) => !asked || (turn.question === asked && turn.scope === scope));
+  if (!last) chooseScope(scope);
+  if (last) asking.revisit(last);
   else if (asked && hasKey() && before.documents.length) asking.ask(asked);
   listeners.changed = (removed) => {
     if (removed) asking.forgetDocument(removed);
@@ -154,7 +159,13 @@ function start() {
   addEventListener("keydown", onKey);
   addEventListener("paste", onPaste);
   addEventListener("popstate", (event) => asking.goBack(event.state ?? {}));
-  addEventListener("hashchange", () => { takeKey(); if (questionInAddress()) at("question").value = questionInAddress(); });
+  addEventListener("hashchange", () => {
+    takeKey();
+    const { question, scope } = inAddress();
+    if (!question) return;
+    at("question").value = question;
+    chooseScope(scope);
+  });
   addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
   addEventListener("drop", onDrop);

@@ -59,12 +59,13 @@ class OfferedIndex {
   }
 
   /** Return the chunk that a result of a search is; null for one that was not found before and has no text. */
-  chunkOf({ original_index: position, chunk_txt: text, metadata = {} }) {
+  chunkOf({ original_index: position, chunk_txt: text, metadata = {}, title }) {
     if (this.chunks.get(position)?.text === (text ?? this.chunks.get(position)?.text)) return this.chunks.get(position) ?? null;
     this.chunks.get(position)?.group.remove();  // the index has changed
     if (!this.sheet.isConnected) at("text").append(this.sheet);
-    const document = { id: this.name, name: String(metadata.path ?? metadata.source ?? this.name), isOffered: true };
-    document.kind = kindOf(document.name, text);
+    const file = metadata.path ?? metadata.source;
+    const document = { id: this.name, name: String(file ?? title ?? this.name), isOffered: true };
+    document.kind = kindOf(String(file ?? this.name), text);
     const element = make("p", { className: "chunk", tabIndex: -1 }, ...reading(text, document.kind));
     element.classList.toggle("code", document.kind === "code");
     element.style.setProperty("--blank-lines", 1);
