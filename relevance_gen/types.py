@@ -302,7 +302,7 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
         return {"results": [result.to_dict() for result in self.results], "metadata": self.metadata.to_dict()}
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the results as a stream of Arrow's; metadata of types that no column can have together as JSON.
+        """Return the results as a stream of Arrow's; metadata that no column can hold as JSON, and none at all as null.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -313,10 +313,11 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
             raise ImportError(f"tables need pyarrow: {to_install('data')}") from None
         columns = {name: [getattr(one, name) for one in self.results] for name in fields_dict(SearchResult)}
         columns["spans"] = [spans and list(map(asdict, spans)) for spans in columns["spans"]]
-        columns["metadata"] = list(map(dict, columns["metadata"]))
+        has_any = any(columns["metadata"])  # Parquet has no struct without a field
+        columns["metadata"] = [dict(one) if has_any else None for one in columns["metadata"]]
         try:
             pyarrow.array(columns["metadata"])
-        except (pyarrow.ArrowException, TypeError):
+        except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
             columns["metadata"] = [json.dumps(one, default=str) for one in columns["metadata"]]
         table = pyarrow.table({name: pyarrow.array(one, _ARROW_TYPES.get(name)) for name, one in columns.items()})
         return table.__arrow_c_stream__(requested_schema)

@@ -6,7 +6,7 @@ import gc
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import Any, NoReturn, TypeVar
@@ -127,7 +127,9 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidRequestError(f"the body must be JSON: {name} is not")
 
 
-def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool = False) -> T:
+def structure(
+    cls: type[T], value: object, *, path: str = "", is_lenient: bool = False, beside: Sequence[str] = ()
+) -> T:
     """Make a `cls`, which checks the values itself, from a mapping of its fields.
 
     Args:
@@ -135,6 +137,7 @@ def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool =
         value: what must be a mapping.
         path: where `value` stands, to prefix the field names in errors, e.g. ``"chunk_txts[3]"``.
         is_lenient: ignore unknown fields, and take ``null`` for a field that was not given.
+        beside: fields that the caller reads itself, and has taken out: errors name them among the known ones.
 
     Raises:
         InvalidRequestError: not a mapping; an unknown field (the nearest known one is suggested); a missing field; or
@@ -149,7 +152,7 @@ def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool =
         value = {name: given for name, given in value.items() if name in fields and given is not None}
     for name in value:
         if name not in fields:
-            remedy = _fields_to_choose(prefix, shorten(name), list(fields))
+            remedy = _fields_to_choose(prefix, shorten(name), [*fields, *beside])
             raise InvalidRequestError("is not a known field", f"{prefix}{shorten(name)}", remedy=remedy)
     for name, attribute in fields.items():
         if attribute.default is attrs.NOTHING and name not in value:

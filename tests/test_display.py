@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import html
+import io
 import json
 import pickle
 import re
 
 import pandas as pd
 import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +231,12 @@ def test_a_table_of_arrow_has_the_same_columns(response: SearchResponse) -> None
     assert spans == (response[0].spans and [span.start for span in response[0].spans])
     mixed = search("cats", [{"text": "cats", "metadata": {"page": 2}}, {"text": "cats", "metadata": {"page": "x"}}])
     assert pyarrow.table(mixed)["metadata"].to_pylist() == ['{"page": 2}', '{"page": "x"}']
+    for odd in (2**70, "\ud800"):
+        held = search("cats", [{"text": "cats", "metadata": {"odd": odd}}])
+        assert json.loads(pyarrow.table(held)["metadata"][0].as_py()) == {"odd": odd}
+    bare = pyarrow.table(search("cats", ["cats"]))
+    pyarrow.parquet.write_table(bare, file := io.BytesIO())
+    assert pyarrow.parquet.read_table(file)["metadata"].to_pylist() == [None]
     none = pyarrow.table(search("zebra", ["cats"]))
     assert (none.num_rows, none.schema.field("chunk_score").type) == (0, pyarrow.float64())
     assert ChunkIndex(table, text="chunk_txt").search("cats").results[0].metadata["page"] == 2

@@ -18,7 +18,7 @@ from relevance_gen.serve.work.searching import CompressionTask, ExplanationTask,
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
     body, named = _read_name(body, "index", "allow_partial")
-    request = wire.structure(types.SearchRequest, body)
+    request = wire.structure(types.SearchRequest, body, beside=("index",))
     task = SearchTask(_question(request.query, request), request.chunk_txts, named=named, keeps=request.keep)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
@@ -37,7 +37,7 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
 def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
     """Read the body of ``POST /explain``."""
     body, named = _read_name(body, "index")
-    request = wire.structure(types.ExplanationRequest, body)
+    request = wire.structure(types.ExplanationRequest, body, beside=("index",))
     question = _question(request.query, request)
     task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named, keeps=request.keep)
     return task, wire.unstructure
@@ -56,7 +56,7 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
 def read_compression(body: object) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
     body, named = _read_name(body, "index")
-    request = wire.structure(types.CompressionRequest, body)
+    request = wire.structure(types.CompressionRequest, body, beside=("index",))
     question = Question(request.question, N_CANDIDATES, reranked=0)
     task = CompressionTask(question, request.chunk_txts, named=named, max_tokens=request.max_tokens)
     return task, types.CompressionResponse.to_dict
@@ -76,7 +76,7 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptRespons
     """Read the body of ``POST /prompt``."""
     body, model = _read_model(body)
     body, named = _read_name(body, "index")
-    request = wire.structure(types.PromptRequest, body)
+    request = wire.structure(types.PromptRequest, body, beside=("index", "model"))
     question = _question(request.question, request, true_order=False, spans=True)
     task = PromptTask(question, request.chunk_txts, request=request, named=named, keeps=request.keep, model=model)
     return task, wire.unstructure

@@ -55,6 +55,17 @@ def test_bad_input_is_named(change: dict[str, Any], field: str) -> None:
     assert caught.value.field == field
 
 
+def test_index_is_among_the_fields_that_are_told() -> None:
+    """Whoever mistypes a field beside the name of an index is told of that, too."""
+    for body, remedy in (
+        ({**ASKED, "zebra": 1}, ", index"),
+        ({"query": "a", "indx": "b"}, "did you mean index?"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            own.read_search(body)
+        assert remedy in str(caught.value)
+
+
 @pytest.mark.parametrize("body", [{"query": "a", "chunk_txts": ["a"], "allow_partial": True}, {"query": "a"}])
 def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
     """Chunks stay required without a name, and what goes with a name only is no known field."""
