@@ -188,6 +188,11 @@ def open_index(
     return opened([evolve(part, n_positions=manifest.n_positions) for part in parts], counter)
 
 
+def holds_shards(folder: Path) -> bool:
+    """Tell whether a folder of this machine is one that holds files of shards, whether or not they can be read."""
+    return folder.is_dir() and any(_SHARD_FILE.fullmatch(one.name) for one in folder.iterdir())
+
+
 def read_manifest(folder: str) -> Manifest:
     """Read which files belong together.
 

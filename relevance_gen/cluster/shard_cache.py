@@ -80,11 +80,19 @@ class ShardCache:
             weakref.finalize(index, held.pop_all().close)
         return index
 
-    def last(self, address: str) -> tuple[Manifest, float] | None:
-        """Return the state of an index that was opened last on this machine, and when that was, in seconds."""
+    def open_last(self, address: str, encoding: Encoding | None = None) -> tuple[Manifest, ChunkIndex, float] | None:
+        """Open the state of an index that was opened last on this machine, and tell when that was, in seconds.
+
+        None says that not all of it is here. What is raised, and the encoding, are as for `open`.
+        """
         copy = self._copy(address)
-        with suppress(OSError):
-            return parse_manifest(copy.read_bytes(), address), copy.stat().st_mtime
+        with suppress(FileNotFoundError):
+            manifest, opened_s = parse_manifest(copy.read_bytes(), address), copy.stat().st_mtime
+            paths = [self.folder / _file_of(address, name, one) for name, one in manifest.shards.items()]
+            if all(path.stat().st_mtime_ns == _WHOLE_NS for path in paths):
+                index = self.open(address, manifest, encoding)
+                os.utime(copy, (opened_s, opened_s))
+                return manifest, index, opened_s
         return None
 
     def _copy(self, address: str) -> Path:

@@ -48,8 +48,9 @@ class Store:
         self._protocols = (protocol,) if isinstance(protocol, str) else protocol
 
     def make(self) -> None:
-        """Make the folder, if it is not there."""
-        self._call("makedirs", self._root, exist_ok=True)
+        """Make the folder, if it is not there; object stores have none, and a bucket is its owner's to make."""
+        if not self._files.async_impl:
+            self._call("makedirs", self._root, exist_ok=True)
 
     def names(self) -> list[str]:
         """Return the names of its files, as they are now."""
@@ -172,7 +173,7 @@ def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable
     except (OSError, InvalidRequestError):
         raise
     except Exception as error:  # the packages for stores raise what they like
-        raise OSError(f"the store does not answer ({type(error).__name__})") from error
+        raise OSError(errno.EIO, f"the store does not answer ({type(error).__name__})") from error
 
 
 def file_system(address: str) -> tuple[Any, str]:

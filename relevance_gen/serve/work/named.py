@@ -104,14 +104,17 @@ class NamedIndexes:
         if one is None or one.is_fresh:
             return None
         look = one.look()
-        if one.is_behind:  # nobody waits for a store that does not answer
+        if one.is_behind or one.is_unanswered:  # nobody waits for a store that does not answer
             return None
-        return partial(self._wait, look, is_first=not isinstance(one.found, Searchable))
+        return partial(self._wait, one, look)
 
-    async def _wait(self, look: Future[None], *, is_first: bool) -> None:
-        done, _ = await asyncio.wait([asyncio.wrap_future(look)], timeout=self._timeout_s if is_first else PATIENCE_S)
-        if not done and is_first:
-            raise errors.BusyError("the index is still being read", retry_after_s=5)
+    async def _wait(self, one: OfferedIndex, look: Future[None]) -> None:
+        done = asyncio.wrap_future(look)
+        for timeout_s in (PATIENCE_S, max(self._timeout_s - PATIENCE_S, 0.0)):
+            await asyncio.wait([done], timeout=timeout_s)
+            if done.done() or isinstance(one.found, Searchable) or one.is_unanswered:
+                return
+        raise errors.BusyError("the index is still being read", retry_after_s=5)
 
     def ask(self, name: str, client: str, work: Callable[[Searchable, bool], T]) -> T:
         """Return what `work` makes of an index, given it as it is now, and whether an encoder may have a part.

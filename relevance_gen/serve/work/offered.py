@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from relevance_gen.cluster.folder import Manifest, open_index, read_index, read_manifest
+from relevance_gen.cluster.folder import Manifest, holds_shards, open_index, read_index, read_manifest
 from relevance_gen.cluster.shard_cache import ShardCache, check_files
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError, RelevanceGenError, counted
 from relevance_gen.folders.cache import default_folder, fingerprint
@@ -58,6 +58,7 @@ class OfferedIndex:
         self._seen: Hashable = None
         self._seen_s = self._began_s = -math.inf
         self._seen_at = 0.0
+        self._is_answered = False
         self._wrong: dict[Hashable, tuple[float, float, str]] = {}
         """The last states that are not as they were written: how long to pause, until when, and what is wrong."""
         folder = default_folder() if settings.shard_cache_bytes else None
@@ -69,7 +70,8 @@ class OfferedIndex:
         """Return what can be searched; where nothing can, raise an `IndexUnavailableError`."""
         if isinstance(found := self.found, Searchable):  # read once: a look may end meanwhile
             return found
-        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {found or 'it is being read'}")
+        waits = "its store has not answered yet" if self.is_unanswered else "it is being read"
+        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {found or waits}")
 
     def described(self) -> dict[str, object]:
         """Return what is told of it."""
@@ -92,8 +94,17 @@ class OfferedIndex:
     @property
     def is_behind(self) -> bool:
         """Whether what is searched are shards that were seen some time ago, and nobody knows what is there now."""
-        is_late = self._looking.locked() and time.monotonic() > self._began_s + PATIENCE_S
-        return self._kind == "shards" and isinstance(self.found, Searchable) and (is_late or self._failure is not None)
+        is_behind = self._is_late or self._failure is not None
+        return self._kind == "shards" and isinstance(self.found, Searchable) and is_behind
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether its store has not even told for a while which shards there are."""
+        return self._kind == "shards" and self._is_late and not self._is_answered
+
+    @property
+    def _is_late(self) -> bool:
+        return self._looking.locked() and time.monotonic() > self._began_s + PATIENCE_S
 
     def look(self) -> Future[None]:
         """Begin to look what is there; what is returned is done when a look is over that began after this."""
@@ -107,7 +118,7 @@ class OfferedIndex:
     def _look(self, asked: Future[None]) -> None:
         with self._looking:  # one at a time, while at most one other waits
             asked.set_running_or_notify_cancel()
-            before, self._began_s = self.found, time.monotonic()
+            before, self._began_s, self._is_answered = self.found, time.monotonic(), False
             try:
                 self.found = self._open()
                 if self.found is not before and not (self._kind == "folder" and isinstance(before, Searchable)):
@@ -121,26 +132,36 @@ class OfferedIndex:
 
     def _open(self) -> ChunkIndex | FolderSnapshot:
         place, encoding = Path(self._place), self._settings.encoding
-        self._kind = "shards" if "://" in self._place else "folder" if place.is_dir() else "file"
-        if self._kind == "shards":
+        if holds_shards(place):
+            self._place = f"file://{place}"
+        if "://" in self._place:
+            self._kind = "shards"
             return self._open_shards()
+        status = place.stat()  # where nothing is there, it stays what it was
+        self._kind = "folder" if place.is_dir() else "file"
         if self._kind == "folder":
             self._folder = self._folder or FolderIndex(place, weighting=self._settings.weighting, encoding=encoding)
             return self._folder.snapshot()
-        seen = fingerprint(place.stat())
+        seen = fingerprint(status)
         if seen == self._seen and isinstance(self.found, ChunkIndex):
             return self.found
         self._seen = seen
         return self._unless_wrong(seen, lambda: ChunkIndex.load(place, encoding=encoding))
 
     def _open_shards(self) -> ChunkIndex:
-        """Open what the manifest names; where that cannot be had now, stay with what is open, or is on this machine.
+        """Open what the manifest names; where that cannot be had now, stay with what is open.
 
-        A manifest that is gone or damaged ends this: so an index is withdrawn.
+        What is on this machine is opened before the store is asked, which may not answer. A manifest that is gone or
+        damaged ends this: so an index is withdrawn.
         """
+        if not isinstance(self.found, ChunkIndex) and self._cache is not None:
+            with suppress(Exception):  # then it is fetched
+                if (last := self._cache.open_last(self._place, self._settings.encoding)) is not None:
+                    self._seen, self.found, self._seen_at = last
         seen_at, manifest, index = time.time(), None, self.found
         try:
             manifest = read_manifest(self._place)
+            self._is_answered = True
             if manifest != self._seen or not isinstance(index, ChunkIndex):
                 index = self._opened(manifest)
         except Exception as error:
@@ -150,11 +171,7 @@ class OfferedIndex:
                 if manifest is not None and read_manifest(self._place) != manifest:
                     return self._open_shards()  # it was replaced meanwhile, and its files removed
             if not isinstance(index, ChunkIndex):
-                last = None if self._cache is None else self._cache.last(self._place)
-                if last is None:
-                    raise
-                manifest, seen_at = last
-                index, self._seen_at = self._opened(manifest), seen_at
+                raise
             if self._failure is None:
                 _log.warning("index %s stays as it was: %s: %s", self.name, self._place, error)
             self._failure = self._reason(error)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import IndexUnavailableError, InvalidRequestError
 from relevance_gen.serve.dialects import own
 from relevance_gen.serve.flags import read
 from relevance_gen.serve.settings import Settings
@@ -141,7 +141,7 @@ def test_where_no_thread_is_to_be_had_the_next_look_is_another(tmp_path: Path, m
 def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
     """Whatever store `fsspec` knows, answers are those of one index."""
     chunks = [f"A cat number {n} purrs." for n in range(20)]
-    for address in ("memory://named/shards", f"file://{tmp_path}"):
+    for address in ("memory://named/shards", f"file://{tmp_path}/a", str(tmp_path / "b")):
         save_shards(address, chunks)
         one = OfferedIndex("cats", address, Settings())
         one.look().result(60)
@@ -152,6 +152,11 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
         one.look().result(60)
         assert one.now() is not index
         assert [found.original_index for found in one.now().search("okapi")] == [0]
+    (tmp_path / "b" / "index.json").unlink()
+    for again in (one, OfferedIndex("cats", str(tmp_path / "b"), Settings())):
+        again.look().result(60)
+        with pytest.raises(IndexUnavailableError, match="holds no saved index"):
+            again.now()
 
 
 @pytest.mark.parametrize(

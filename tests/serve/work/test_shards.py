@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -39,6 +40,7 @@ from relevance_gen.errors import (
 )
 from relevance_gen.retrieval.segment import storage
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.named import NamedIndexes
 from relevance_gen.serve.work.offered import OfferedIndex
 from tests.serve.harness import eventually
 from tests.serve.objects import object_store
@@ -373,9 +375,15 @@ def test_shards_of_another_index_are_refused(tmp_path: Path) -> None:
     for wrong in (evolve(manifest, n_positions=3), evolve(manifest, weighting="cosine")):
         with pytest.raises(IndexFormatError, match="is not the file that belongs to this index"):
             cache.open(place, wrong)
-    found = cache.last(place)
+    found = cache.open_last(place)
     assert found is not None
-    assert found[0] == manifest
+    last, index, opened_s = found
+    assert last == manifest
+    assert states(index) == {"0"}
+    assert cache.open_last(place) is not None
+    assert cache._copy(place).stat().st_mtime == opened_s < time.time()
+    next(cache.folder.glob("*.shard")).unlink()
+    assert cache.open_last(place) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
@@ -614,6 +622,43 @@ def test_a_store_that_hangs(
         assert states(one.now()) == {"0"}
     finally:
         store.send_signal(signal.SIGCONT)
+
+
+def test_whoever_starts_while_a_store_hangs(
+    store: subprocess.Popen[str], searcher: Callable[[str], OfferedIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on this machine is searched at once; of what is not, questions learn soon that nobody answers."""
+    place, settings = "s3://corpora/starts", Settings(index=(("cats", "s3://corpora/starts/other"),))
+    save_shards(place, state(0), 1)
+    looked(searcher(place))
+    monkeypatch.setattr("relevance_gen.serve.work.offered.PATIENCE_S", 0.1)
+    monkeypatch.setattr("relevance_gen.serve.work.named.PATIENCE_S", 0.1)
+    store.send_signal(signal.SIGSTOP)
+    try:
+        one, cold = searcher(place), NamedIndexes(settings)
+        look = one.look()
+        assert eventually(lambda: isinstance(one.found, ChunkIndex))
+        assert not look.done()
+        assert states(one.now()) == {"0"}
+        assert eventually(lambda: one.is_behind)
+        assert one.described()["state"] == "ready"
+        cold.begin()
+        for _ in range(2):
+            waiting = cold.look("cats", "")
+            if waiting is not None:
+                asyncio.run(waiting())
+            with pytest.raises(IndexUnavailableError, match="its store has not answered yet"):
+                cold.ask("cats", "", lambda index, _: len(index))  # type: ignore[arg-type]
+        assert waiting is None
+    finally:
+        store.send_signal(signal.SIGCONT)
+
+
+def test_a_bucket_is_not_made(store: Any) -> None:
+    """Saving where there is no bucket fails, as whoever has misspelt its name will want."""
+    with pytest.raises(OSError, match="bucket"):
+        save_shards("s3://corpra/typo", state(0), 1)
+    assert "corpra" not in Store("s3://corpora")._files.ls("")
 
 
 class Hanging(MemoryFileSystem):
