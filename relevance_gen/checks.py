@@ -62,12 +62,18 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
     return int(value)
 
 
-def check_path(name: str, value: Any) -> str | os.PathLike[str]:
-    """Return `value`, if it may be the path of a file; an empty one would mean the working folder."""
+def check_path(name: str, value: Any, takes_addresses: str | None = None) -> str | os.PathLike[str]:
+    """Return `value`, if it may be the path of a file; an empty one would mean the working folder.
+
+    Where something else `takes_addresses`, as ``s3://…``, the error of one says so.
+    """
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)
     if "\0" in str(value):
         raise InvalidRequestError("cannot be a path: it has a null byte", name)
+    if takes_addresses and "://" in str(value):
+        remedy = f"{takes_addresses} takes addresses"
+        raise InvalidRequestError.must_be(name, "a path of this machine, and no address", value, remedy=remedy)
     return value
 
 

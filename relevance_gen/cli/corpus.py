@@ -18,7 +18,7 @@ from relevance_gen.cli.reader import Reader
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.documents.walker import Selection, Walker
-from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted, did_you_mean
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError, counted, did_you_mean
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.retrieval.index import ChunkIndex
@@ -59,10 +59,10 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | No
         raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}")
     try:
         index = _load(args, status, encoder)
-    except IndexFormatError:
+    except RelevanceGenError:
         raise
     except OSError as error:
-        raise InvalidRequestError(f"{args.index}: {error.strerror}") from None
+        raise InvalidRequestError(f"{args.index}: {error.strerror or error}") from None
     cut = {
         f"{chunk.metadata.get('path')}: {chunk.metadata[INCOMPLETE]}"
         for chunk in (index.chunks if INCOMPLETE in index.metadata_keys else ())
@@ -74,6 +74,8 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | No
 
 
 def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
+    if "://" in args.index or Path(args.index).is_dir():
+        return _load_shards(args)
     if encoder is not None:
         try:
             return ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder)
@@ -82,6 +84,14 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
                 raise
             status.say(f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now")
     return ChunkIndex.load(args.index, encoding=args.encoding)
+
+
+def _load_shards(args: argparse.Namespace) -> ChunkIndex:
+    """Open what a cluster saved in a folder or at an address; an encoder encodes the best of its chunks."""
+    from relevance_gen.cluster.folder import open_index, read_index, read_manifest
+
+    manifest = read_manifest(args.index)
+    return open_index(args.index, manifest, [read_index(args.index, name) for name in manifest.shards], args.encoding)
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> Corpus:

@@ -202,6 +202,10 @@ def read_manifest(folder: str) -> Manifest:
     """
     try:
         return parse_manifest(Store(folder).read(_MANIFEST), folder)
+    except NotADirectoryError:
+        raise IndexFormatError(
+            f"{folder} is a file, and not where a cluster saved; ChunkIndex.load opens files"
+        ) from None
     except FileNotFoundError:
         raise IndexFormatError(f"{folder} holds no saved index of a cluster: it has no {_MANIFEST}") from None
 
@@ -222,4 +226,5 @@ def parse_manifest(content: bytes, folder: str) -> Manifest:
         shards = {name: wire.structure(SavedShard, one, path=f"shards.{shorten(name)}") for name, one in shards.items()}
         return wire.structure(Manifest, parsed | {"shards": shards})
     except InvalidRequestError as error:
-        raise IndexFormatError(f"{folder} holds no index that this library wrote: {error}") from None
+        wrong = str(error).replace("the body", _MANIFEST)  # as errors of JSON call what a client sends
+        raise IndexFormatError(f"{folder} holds no index that this library wrote: {wrong}") from None

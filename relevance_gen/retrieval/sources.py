@@ -126,7 +126,7 @@ class Records:
         self, source: str | PathLike[str], place: str, done: float = 0.0, part: float = 1.0
     ) -> Iterator[tuple[str, Any]]:
         """Yield the records of a file or a folder, which is that part of all, behind what is done."""
-        path = Path(check_path(place, source))
+        path = Path(check_path(place, source, takes_addresses="ClusterIndex(source=…)"))
         n_bytes, first = max(path.stat().st_size, 1), self.n_read  # raises where there is nothing
         kind, packing = kind_of(path.name)
         if path.is_dir():

@@ -10,6 +10,7 @@ from relevance_gen.documents import extraction
 from small_models import ENCODER
 from tests.cli.conftest import FRUIT
 from tests.cli.documents import pdf
+from tests.serve.shards import save_shards
 
 
 def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +79,19 @@ def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 0")
     assert main(["search", "plums", "--index", "other.index"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1  Red or blue")
+
+
+def test_what_a_cluster_saved_is_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its folder or its address, without a cluster; a folder or an address without one is told of."""
+    save_shards(str(folder / "saved"), ["pears", {"text": "apples", "metadata": {"path": "fruit.txt"}}], 2)
+    for place in ("saved", f"file://{folder}/saved"):
+        assert main(["search", "apples", "--index", place]) == 0
+        assert capsys.readouterr().out.splitlines()[0].endswith("  fruit.txt")
+    for place in ("deep", "memory://nothing"):
+        assert main(["search", "apples", "--index", place]) == 2
+        assert f"{place} holds no saved index of a cluster" in capsys.readouterr().err
+    assert main(["search", "apples", "--index", "nothing://there"]) == 2
+    assert "must be an address that fsspec can open" in capsys.readouterr().err
 
 
 def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -296,6 +296,7 @@ def test_large_rows_are_read_and_made_searchable_few_at_once(tmp_path: Path, mon
         (7, {}, "source must be JSON lines"),
         (b"a cat", {}, "source must be JSON lines"),
         ("", {}, "source must be the path of a file"),
+        ("file:///a.jsonl", {}, r"source must be .* no address, got .*; ClusterIndex\(source=…\) takes addresses"),
         ("a\0.jsonl", {}, "source cannot be a path: .*null byte"),
         (NO_TEXT, {}, "a table must be readable, and row 0 .*codec can't decode"),
         (FAR, {}, "a table must be readable, and row 0 .*out of range"),

@@ -378,6 +378,17 @@ def test_a_null_byte_is_refused_by_name() -> None:
         assert refused.value.field == "path"
 
 
+def test_an_address_and_a_folder_are_refused(folder: Path) -> None:
+    """What takes addresses is named, and so is what opens folders."""
+    for use in (ChunkIndex(["a cat"]).save, ChunkIndex.load):
+        with pytest.raises(
+            InvalidRequestError, match=r"path must be .* no address, got 's3://b/a'; ClusterIndex, in save"
+        ):
+            use("s3://b/a")
+    with pytest.raises(IndexFormatError, match=r"is a folder, .*; ClusterIndex\.load opens .*FolderIndex"):
+        ChunkIndex.load(folder)
+
+
 def test_another_file_is_not_overwritten(folder: Path) -> None:
     """A file that is no index stays as it is, unless it is empty or the caller says so; an index is replaced."""
     index, other = ChunkIndex(["a cat"]), folder / "notes.txt"

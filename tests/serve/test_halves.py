@@ -137,6 +137,13 @@ def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
         assert server.search({"query": "fruit", "chunk_txts": ["red fruit"]}).status == 200
 
 
+def test_without_a_model_a_prompt_says_so(by_words: Server) -> None:
+    """And what to start the server with."""
+    answer = by_words.call("POST", "/prompt", {"question": "cats", "chunk_txts": ["Cats purr."]}, KEYED)
+    assert (answer.status, answer.error["type"]) == (503, "no_runner")
+    assert answer.error["message"] == "this server has no model; start it with --model"
+
+
 def test_search_over_http_is_search(real: Server, by_words: Server) -> None:
     """POST /search answers exactly what `search` returns, with and without an encoder, from the cache, in any order."""
     chunks = [

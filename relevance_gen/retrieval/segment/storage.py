@@ -37,6 +37,7 @@ from relevance_gen.types import Metadata, WeightingName
 
 _LINE_END: Final = ord("\n")
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.unfinished")
+_TAKES_ADDRESSES: Final = "ClusterIndex, in save and load,"
 _to_json: Final = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -60,7 +61,7 @@ def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         InvalidRequestError: it is no path, or another file is there.
         OSError: it is a folder, or in none.
     """
-    target = Path(check_path("path", path))
+    target = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not target.parent.is_dir():
@@ -223,7 +224,11 @@ def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
         IndexFormatError: the file is damaged, foreign, of another format version, or its offsets lead astray.
         OSError: the file cannot be read.
     """
-    if Path(check_path("path", path)).stat().st_size < arrayfile.PREFIX_BYTES:
+    file = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
+    if file.is_dir():
+        remedy = "ClusterIndex.load opens what ClusterIndex.save wrote, and FolderIndex searches files"
+        raise IndexFormatError(f"{path} is a folder, and not a file that ChunkIndex.save wrote; {remedy}")
+    if file.stat().st_size < arrayfile.PREFIX_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
     return _read(np.memmap(path, np.uint8, "r"), path, check=check)
 

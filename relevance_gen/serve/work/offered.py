@@ -29,6 +29,7 @@ _FRESH_S: Final = 1.0
 """How old may be what is known of a file: to ask an object store takes long, and costs money."""
 PATIENCE_S: Final = 2.0
 """How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
+_UNANSWERED: Final = "its store has not answered yet"
 _PAUSES_S: Final = (60.0, 3600.0)
 """How long a state that is not as it was written is left alone, at first and at most: reading it again costs much."""
 
@@ -40,7 +41,8 @@ class OfferedIndex:
 
     Args:
         name: its name.
-        place: a file that `ChunkIndex.save` wrote, a folder of files, or the address where `ClusterIndex.save` wrote.
+        place: a file that `ChunkIndex.save` wrote, a folder of files, or the folder or address where
+            `ClusterIndex.save` wrote.
 
     Attributes:
         found: what can be searched, as of one moment, or why nothing can; None before the first look is over.
@@ -70,12 +72,12 @@ class OfferedIndex:
         """Return what can be searched; where nothing can, raise an `IndexUnavailableError`."""
         if isinstance(found := self.found, Searchable):  # read once: a look may end meanwhile
             return found
-        waits = "its store has not answered yet" if self.is_unanswered else "it is being read"
-        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {found or waits}")
+        why = found or (_UNANSWERED if self.is_unanswered else "it is being read")
+        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {why}")
 
     def described(self) -> dict[str, object]:
         """Return what is told of it."""
-        found = self.found
+        found = self.found or (_UNANSWERED if self.is_unanswered else None)
         state = "reading" if found is None else "unavailable" if isinstance(found, str) else "ready"
         told: dict[str, object] = {"name": self.name, "kind": self._kind, "state": state}
         if not isinstance(found, Searchable):
@@ -126,7 +128,7 @@ class OfferedIndex:
             except BaseException as error:  # of this thread, which nobody else would hear of
                 self.found, self._failure = self._reason(error), None
                 if self.found != before:
-                    _log.error("index %s cannot be searched: %s: %s", self.name, self._place, error)
+                    _log.error("index %s cannot be searched: %s", self.name, self._logged(error))
             self._seen_s = self._began_s
         asked.set_result(None)
 
@@ -173,7 +175,7 @@ class OfferedIndex:
             if not isinstance(index, ChunkIndex):
                 raise
             if self._failure is None:
-                _log.warning("index %s stays as it was: %s: %s", self.name, self._place, error)
+                _log.warning("index %s stays as it was: %s", self.name, self._logged(error))
             self._failure = self._reason(error)
         else:
             self._seen_at, self._failure = seen_at, None
@@ -212,6 +214,9 @@ class OfferedIndex:
             if len(self._wrong) > 2:  # what is there now, and what was opened last
                 del self._wrong[next(iter(self._wrong))]
             raise
+
+    def _logged(self, error: BaseException) -> str:
+        return str(error) if self._place in str(error) else f"{self._place}: {error}"
 
     def _reason(self, error: BaseException) -> str:
         """Return what clients are told of an error: not where files lie."""

@@ -133,7 +133,8 @@ class ModelRegistry:
         """
         names = [entry.source.name for entry in self._entries if entry.task == task]
         if not names:
-            raise errors.ModelLoadError("this server has no such model")
+            what = {"generate": "model", "embed": "encoder", "rerank": "reranker"}[task]
+            raise errors.ModelLoadError(f"this server has no {what}; start it with --{what}")
         if name in names:
             return name
         if name is None or name == DEFAULT_NAME or len(names) == 1:
