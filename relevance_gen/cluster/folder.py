@@ -37,6 +37,8 @@ _MANIFEST: Final = "index.json"
 _FORMAT: Final = 3
 _KEPT_S: Final = 3600
 """How long files stay that a change has replaced: a reader may be fetching them."""
+_HEAD_CHARS: Final = 4096
+"""How much of a manifest is read to see that it names shards."""
 _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
 _OURS: Final = re.compile(rf"{_SHARD_FILE.pattern}|{re.escape(_MANIFEST)}\.[0-9a-f]{{16}}\.unfinished")
 """Files of shards, and what a process left behind that was killed while it replaced the manifest. Files that are being
@@ -189,8 +191,13 @@ def open_index(
 
 
 def holds_shards(folder: Path) -> bool:
-    """Tell whether a folder of this machine is one that holds files of shards, whether or not they can be read."""
-    return folder.is_dir() and any(_SHARD_FILE.fullmatch(one.name) for one in folder.iterdir())
+    """Tell whether a folder of this machine holds an index of shards, or what is left of one."""
+    with suppress(OSError):
+        if any(_SHARD_FILE.fullmatch(one.name) for one in folder.iterdir()):
+            return True
+        with (folder / _MANIFEST).open(errors="replace") as file:
+            return _SHARD_FILE.search(file.read(_HEAD_CHARS)) is not None
+    return False
 
 
 def read_manifest(folder: str) -> Manifest:

@@ -178,9 +178,11 @@ def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable
 
 def file_system(address: str) -> tuple[Any, str]:
     """Return the file system of an address, as `fsspec` has it, and the path there."""
-    import fsspec
-
+    if address.endswith("://"):
+        raise InvalidRequestError("must be an address that fsspec can open: it names no place", address)
     try:
+        import fsspec
+
         files, path = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
         raise InvalidRequestError(f"must be an address that fsspec can open: {error}", address) from None

@@ -153,10 +153,10 @@ class OfferedIndex:
     def _open_shards(self) -> ChunkIndex:
         """Open what the manifest names; where that cannot be had now, stay with what is open.
 
-        What is on this machine is opened before the store is asked, which may not answer. A manifest that is gone or
-        damaged ends this: so an index is withdrawn.
+        At first, what is on this machine is opened before the store is asked, which may not answer. A manifest that is
+        gone or damaged ends this: so an index is withdrawn.
         """
-        if not isinstance(self.found, ChunkIndex) and self._cache is not None:
+        if self.found is None and self._cache is not None:
             with suppress(Exception):  # then it is fetched
                 if (last := self._cache.open_last(self._place, self._settings.encoding)) is not None:
                     self._seen, self.found, self._seen_at = last

@@ -152,6 +152,13 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
         one.look().result(60)
         assert one.now() is not index
         assert [found.original_index for found in one.now().search("okapi")] == [0]
+    for shard in (tmp_path / "b").glob("*.shard"):
+        shard.rename(tmp_path / shard.name)
+    left = OfferedIndex("cats", str(tmp_path / "b"), Settings())
+    left.look().result(60)
+    assert left.described()["state"] == "unavailable"
+    for shard in tmp_path.glob("*.shard"):
+        shard.rename(tmp_path / "b" / shard.name)
     (tmp_path / "b" / "index.json").unlink()
     for again in (one, OfferedIndex("cats", str(tmp_path / "b"), Settings())):
         again.look().result(60)

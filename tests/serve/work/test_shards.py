@@ -531,8 +531,15 @@ def test_a_store_that_is_away(searcher: Callable[[str], OfferedIndex], tmp_path:
     assert states(looked(one).now()) == {"1"}
     assert not one.is_behind
     Store(place).remove(["index.json"])
-    with pytest.raises(IndexUnavailableError, match="holds no saved index"):
-        looked(one).now()
+    looked(one)
+    opened: list[Any] = []
+    away.setattr(shard_cache.ShardCache, "open_last", lambda *args: opened.append(args))
+    try:
+        with pytest.raises(IndexUnavailableError, match="holds no saved index"):
+            looked(one).now()
+        assert not opened, "what was withdrawn is not opened again"
+    finally:
+        away.undo()
 
 
 def test_a_change_that_cannot_be_had(searcher: Callable[[str], OfferedIndex], tmp_path: Path) -> None:
@@ -709,3 +716,5 @@ def test_an_address_that_nothing_can_open() -> None:
     """The error names it."""
     with pytest.raises(InvalidRequestError, match="must be an address that fsspec can open"):
         folder.read_manifest("nothing://there")
+    with pytest.raises(InvalidRequestError, match="it names no place"):
+        folder.read_manifest("s3://")
