@@ -29,8 +29,8 @@ from tests.profiles import costly
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have shards cut that have more than some hundred tokens."""
-    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 100)
+    """Have shards cut that have more than some hundreds of tokens."""
+    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 300)
 
 
 def in_each(index: ClusterIndex, work: Any) -> None:
@@ -99,7 +99,7 @@ def test_cutting_is_seen_by_nobody(cluster: Any, small: None, tmp_path: Path) ->
             thread.join()
         assert not wrong
         stats = index.stats()
-        assert n_done >= stats.num_shards - 1 >= 8
+        assert n_done >= stats.num_shards - 1 >= 4
         assert len({node for shard in stats.shards for node in shard.nodes}) == 3
         assert sum(shard.num_chunks for shard in stats.shards) == 80
         assert index.rebalance() == 0
@@ -243,13 +243,11 @@ def test_more_processors_get_parts(cluster: Any, monkeypatch: pytest.MonkeyPatch
 
 def slow(host: Any) -> None:
     """Have a host take its time for changes."""
-    import time
-
     from relevance_gen.cluster.shard import Shard
 
     class Slow(Shard):
         def cut(self, *args: Any) -> Any:
-            time.sleep(1.0)
+            time.sleep(0.6)
             return super().cut(*args)
 
         def add(self, *args: Any) -> Any:
@@ -287,12 +285,10 @@ def test_questions_do_not_wait_for_changes(cluster: Any) -> None:
         in_each(index, slow)
         keeper = index._keeper
         waiting = [keeper.add.remote(StoredChunks.put(Chunks.read(["a cat"])), 1) for _ in range(70)]
-        asked_s = time.monotonic()
         assert actors.get(keeper.state.remote()) is not None
         assert ClusterIndex.named("busy").search("zebra") is not None
-        assert time.monotonic() - asked_s < 30.0, "it waited for 70 changes of a second each"
-        done, _ = actors.ray.wait(waiting, timeout=0.0)
-        assert len(done) < len(waiting)
+        done, _ = actors.ray.wait(waiting, num_returns=len(waiting), timeout=0.0)
+        assert len(done) < 6, "they waited until a thread was free"
 
 
 def test_what_is_lost_comes_back_between_two_steps(cluster: Any, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
