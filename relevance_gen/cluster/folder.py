@@ -193,8 +193,9 @@ def open_index(
 def holds_shards(folder: Path) -> bool:
     """Tell whether a folder of this machine holds an index of shards, or what is left of one."""
     with suppress(OSError):
-        if any(_SHARD_FILE.fullmatch(one.name) for one in folder.iterdir()):
-            return True
+        with os.scandir(folder) as entries:  # of a folder of texts this comes before each question
+            if any(_SHARD_FILE.fullmatch(one.name) for one in entries):
+                return True
         with (folder / _MANIFEST).open(errors="replace") as file:
             return _SHARD_FILE.search(file.read(_HEAD_CHARS)) is not None
     return False

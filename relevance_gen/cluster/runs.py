@@ -40,7 +40,7 @@ class PositionRuns:
         order = first.argsort(kind="stable")
         first, behind = first[order], np.concatenate((self.behind, other.behind))[order]
         reached = np.maximum.accumulate(behind)
-        leads = np.flatnonzero(first > np.concatenate(([-1], reached[:-1]))[: first.size])
+        leads = np.flatnonzero(first > np.concatenate(([-1], reached))[: first.size])  # behind a gap
         return PositionRuns(first[leads], np.maximum.reduceat(behind, leads) if leads.size else behind)
 
     def hold(self, positions: Offsets) -> Flags:

@@ -61,6 +61,7 @@ class OfferedIndex:
         self._seen_s = self._began_s = -math.inf
         self._seen_at = 0.0
         self._is_answered = False
+        """Whether the store has said, in the look that runs, which shards there are."""
         self._wrong: dict[Hashable, tuple[float, float, str]] = {}
         """The last states that are not as they were written: how long to pause, until when, and what is wrong."""
         folder = default_folder() if settings.shard_cache_bytes else None
