@@ -18,7 +18,16 @@ from bench import rendering
 
 TEXTS = ("speed", "memory", "needle", "reranking")
 JUDGED = ("quality", "encoder", "answerable", "passages", "asking", "compress", "citing")
-OTHERS = ("generation", "constraints", "copying", "busy", "cluster", "serve_load", "peers", "attack")
+OTHERS = (
+    "generation",
+    "constraints",
+    "copying",
+    "busy",
+    "cluster",
+    "serve_load",
+    "peers",
+    "attack",
+)
 _ONLY = {"passages": "covidqa", "asking": "xquad-en"}
 """What stands in the names of the collections that some benches are for."""
 BENCHES = (*TEXTS, *JUDGED, *OTHERS)
@@ -34,17 +43,29 @@ def run(name: str, arguments: list[str]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)} (default: all)"
+    )
     parser.add_argument("--quick", action="store_true", help="only show that everything works")
     parser.add_argument("--books", help="a text of 8 MB or so, gzipped or not")
-    parser.add_argument("--judged", nargs="*", default=[], metavar="DIR", help="judged collections as BEIR has them")
-    parser.add_argument("--ngrams", nargs="*", default=[], metavar="FILE", help="texts in Chinese, Thai …")
+    parser.add_argument(
+        "--judged", nargs="*", default=[], metavar="DIR", help="judged collections as BEIR has them"
+    )
+    parser.add_argument(
+        "--ngrams", nargs="*", default=[], metavar="FILE", help="texts in Chinese, Thai …"
+    )
     args = parser.parse_args()
     if unknown := set(args.names) - {"all", *BENCHES}:
         parser.error(f"no such bench: {', '.join(sorted(unknown))}")
     wanted = [name for name in BENCHES if name in args.names or set(args.names) <= {"all"}]
-    failed = [name for name in wanted if (given := options(name, args)) is not None and not run(name, given)]
+    failed = [
+        name
+        for name in wanted
+        if (given := options(name, args)) is not None and not run(name, given)
+    ]
     rendering.main()
     if failed:
         print(f"\nfailed: {', '.join(failed)}")

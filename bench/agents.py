@@ -56,7 +56,9 @@ def _grep(files: _Files, words: list[str]) -> list[str]:
 
 def by_grep(files: _Files, query: str, relevant: set[str]) -> _Cost:
     """Read what grep finds."""
-    words = dict.fromkeys(word for word in re.findall(r"\w+", query.lower()) if word not in ENGLISH and len(word) > 2)
+    words = dict.fromkeys(
+        word for word in re.findall(r"\w+", query.lower()) if word not in ENGLISH and len(word) > 2
+    )
     found = {word: len(lines) for word in words if (lines := _grep(files, [word]))}
     rarest = sorted(found, key=found.__getitem__)
     until, every, is_found = 0, 0, False
@@ -87,16 +89,28 @@ def main() -> None:
         tools = Tools(Folders.open([str(root)]))
         files = {path: text.split("\n") for path, text in sorted(texts.items())}
         ways: dict[str, Callable[[str, set[str]], _Cost]] = {
-            "grep, rarest words": lambda query, relevant, files=files: by_grep(files, query, relevant),
-            "search, top 10": lambda query, relevant, tools=tools: by_search(tools, query, relevant),
+            "grep, rarest words": lambda query, relevant, files=files: by_grep(
+                files, query, relevant
+            ),
+            "search, top 10": lambda query, relevant, tools=tools: by_search(
+                tools, query, relevant
+            ),
         }
         for task in json.loads((folder / "tasks.json").read_text()):
             for name, way in ways.items():
                 told[name].append(way(task["query"], set(task["relevant"])))
-    print(f"{'':20}{'found':>8}  tokens to the first right line: median, mean, p90; of all answers: median, mean")
+    print(
+        f"{'':20}{'found':>8}  tokens to the first right line: median, mean, p90; of all answers: median, mean"
+    )
     for name, rows in told.items():
         until, every, found = np.array(rows).T
-        spread = (np.median(until), until.mean(), np.quantile(until, 0.9), np.median(every), every.mean())
+        spread = (
+            np.median(until),
+            until.mean(),
+            np.quantile(until, 0.9),
+            np.median(every),
+            every.mean(),
+        )
         print(f"{name:20}{found.mean():8.3f}" + "".join(f"{number:8.0f}" for number in spread))
 
 

@@ -43,7 +43,9 @@ def confidences(folder: Path, asked: list[str]) -> list[float]:
 
 
 def report(record: Record, name: str, own: np.ndarray, foreign: np.ndarray) -> float:
-    auc = float(roc_auc_score(np.repeat([1, 0], [own.size, foreign.size]), np.concatenate((own, foreign))))
+    auc = float(
+        roc_auc_score(np.repeat([1, 0], [own.size, foreign.size]), np.concatenate((own, foreign)))
+    )
     bound = np.quantile(own, 0.05)
     figures = {
         "AUC": auc,
@@ -72,9 +74,15 @@ def fit(measured: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
             own.append(np.full(some.size, is_own))
             weight.append(np.full(some.size, 1000.0 / values.size))
     model = LogisticRegression(C=1e9)
-    model.fit(np.concatenate(logs)[:, np.newaxis], np.concatenate(own), sample_weight=np.concatenate(weight))
+    model.fit(
+        np.concatenate(logs)[:, np.newaxis],
+        np.concatenate(own),
+        sample_weight=np.concatenate(weight),
+    )
     steepness = float(model.coef_[0, 0])
-    print(f"fitted: middle {np.exp(-model.intercept_[0] / steepness):.3f}, steepness {steepness:.2f}")
+    print(
+        f"fitted: middle {np.exp(-model.intercept_[0] / steepness):.3f}, steepness {steepness:.2f}"
+    )
 
 
 def main() -> None:
@@ -86,14 +94,21 @@ def main() -> None:
     asked = {folder: questions(folder) for folder in args.folders}
     measured = {}
     for folder in args.folders:
-        others = [query for other in args.folders if family(other) != family(folder) for query in asked[other]]
+        others = [
+            query
+            for other in args.folders
+            if family(other) != family(folder)
+            for query in asked[other]
+        ]
         values = np.array(confidences(folder, [*asked[folder], *others]))
         measured[folder.name] = values[: len(asked[folder])], values[len(asked[folder]) :]
     with Record("answerable", args) as record:
         aucs = [report(record, name, *sides) for name, sides in measured.items()]
         record.add("All collections", "mean", float(np.mean(aucs)), "AUC", places=3)
         record.add("All collections", "worst", min(aucs), "AUC", places=3)
-        own, foreign = (np.concatenate([sides[number] for sides in measured.values()]) for number in (0, 1))
+        own, foreign = (
+            np.concatenate([sides[number] for sides in measured.values()]) for number in (0, 1)
+        )
         report(record, "all together", own, foreign)
     if args.fit:
         fit(measured)

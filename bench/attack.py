@@ -77,7 +77,9 @@ def one_word(n_bytes: int) -> bytes:
 
 def ideographs(n_bytes: int) -> bytes:
     chance = random.Random(6)
-    return _search("天地玄黃", ["".join(chr(chance.randrange(0x4E00, 0x9FA5)) for _ in range(n_bytes // 3))])
+    return _search(
+        "天地玄黃", ["".join(chr(chance.randrange(0x4E00, 0x9FA5)) for _ in range(n_bytes // 3))]
+    )
 
 
 def combining(n_bytes: int) -> bytes:
@@ -86,7 +88,9 @@ def combining(n_bytes: int) -> bytes:
 
 def metadata(n_bytes: int) -> bytes:
     n_fields = min(2_000_000, n_bytes // 12)
-    return _search("x", [{"text": "x", "metadata": {f"{number:x}": 1 for number in range(n_fields)}}])
+    return _search(
+        "x", [{"text": "x", "metadata": {f"{number:x}": 1 for number in range(n_fields)}}]
+    )
 
 
 def empty_lists(n_bytes: int) -> bytes:
@@ -108,7 +112,13 @@ def ties(n_bytes: int) -> bytes:
 
 def letters(n_bytes: int) -> bytes:
     chance = random.Random(7)
-    return _search("a b", [chance.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min(MOST_CHUNKS, n_bytes // 5))])
+    return _search(
+        "a b",
+        [
+            chance.choice("abcdefghijklmnopqrstuvwxyz")
+            for _ in range(min(MOST_CHUNKS, n_bytes // 5))
+        ],
+    )
 
 
 def camel_words(n_bytes: int) -> bytes:
@@ -121,12 +131,16 @@ def one_camel_word(n_bytes: int) -> bytes:
 
 def emoji(n_bytes: int) -> bytes:
     chance = random.Random(8)
-    return _search("😀 😁", ["".join(chr(chance.randrange(0x1F600, 0x1F640)) for _ in range(n_bytes // 4))])
+    return _search(
+        "😀 😁", ["".join(chr(chance.randrange(0x1F600, 0x1F640)) for _ in range(n_bytes // 4))]
+    )
 
 
 def thai(n_bytes: int) -> bytes:
     chance = random.Random(9)
-    return _search("กขค งจ", ["".join(chr(chance.randrange(0xE01, 0xE2F)) for _ in range(n_bytes // 3))])
+    return _search(
+        "กขค งจ", ["".join(chr(chance.randrange(0xE01, 0xE2F)) for _ in range(n_bytes // 3))]
+    )
 
 
 def many_words(n_bytes: int) -> bytes:
@@ -141,7 +155,10 @@ def question_of_3000(n_bytes: int) -> bytes:
 
 
 def short_words_question(n_bytes: int) -> bytes:
-    return _search(" ".join(random.Random(10).choices([f"{n:x}" for n in range(4096)], k=n_bytes // 4)), ["one chunk"])
+    return _search(
+        " ".join(random.Random(10).choices([f"{n:x}" for n in range(4096)], k=n_bytes // 4)),
+        ["one chunk"],
+    )
 
 
 def words_in_both(n_bytes: int) -> bytes:
@@ -154,8 +171,28 @@ def one_beginning_small(n_bytes: int) -> bytes:
 
 
 SHAPES: tuple[Callable[[int], bytes], ...] = (
-    *(prose, few_chars, repeated_question, one_beginning, long_question, one_word, ideographs, combining),
-    *(metadata, empty_lists, brackets, backslashes, ties, letters, camel_words, one_camel_word, emoji, thai),
+    *(
+        prose,
+        few_chars,
+        repeated_question,
+        one_beginning,
+        long_question,
+        one_word,
+        ideographs,
+        combining,
+    ),
+    *(
+        metadata,
+        empty_lists,
+        brackets,
+        backslashes,
+        ties,
+        letters,
+        camel_words,
+        one_camel_word,
+        emoji,
+        thai,
+    ),
     *(many_words, question_of_3000, short_words_question, words_in_both, one_beginning_small),
 )
 
@@ -189,7 +226,16 @@ class Served:
     @classmethod
     def start(cls) -> Served:
         """Start a server and wait until it has warmed up."""
-        flags = ["--port", "0", "--model", "none", "--max-buffered-bytes", "4GiB", "--log-level", "error"]
+        flags = [
+            "--port",
+            "0",
+            "--model",
+            "none",
+            "--max-buffered-bytes",
+            "4GiB",
+            "--log-level",
+            "error",
+        ]
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "relevance_gen.serve", *flags],
             env={**os.environ, "RELEVANCE_GEN_API_KEYS": "bench"},
@@ -255,7 +301,11 @@ def measure(record: Record, shape: Callable[[int], bytes], n_bytes: int) -> None
     mib = len(body) / (1 << 20)
     served = Served.start()
     served.new_peak()
-    before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
+    before_mib, before_s, started_s = (
+        served.memory_mib("VmRSS"),
+        served.processor_s(),
+        time.perf_counter(),
+    )
     status = served.search(body)
     seconds = time.perf_counter() - started_s
     cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
@@ -269,7 +319,12 @@ def measure(record: Record, shape: Callable[[int], bytes], n_bytes: int) -> None
     record.add(group, shape.__name__, own_mib, "MiB", places=1)
     record.add(group, shape.__name__, counter_mib, "MiB of words", places=1)
     record.add(
-        group, shape.__name__, max(own_mib - FLOOR_MIB, 0.0) / mib, "MiB a MiB above the floor", places=1, at_most=12
+        group,
+        shape.__name__,
+        max(own_mib - FLOOR_MIB, 0.0) / mib,
+        "MiB a MiB above the floor",
+        places=1,
+        at_most=12,
     )
 
 

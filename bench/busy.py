@@ -61,7 +61,9 @@ def beside_one(n_threads: int | None, n_rounds: int) -> list[float]:
             alone, quiet = engine_seconds(single, [request]), engine_seconds(model, [request])
             with busy_loops(1):
                 shares.append((alone / quiet, alone / engine_seconds(model, [request])))
-    return [statistics.median(column) for column in zip(*shares[1:], strict=True)]  # the first round warms up
+    return [
+        statistics.median(column) for column in zip(*shares[1:], strict=True)
+    ]  # the first round warms up
 
 
 def together(n_threads: int | None, n_sequences: int, n_rounds: int) -> float:
@@ -80,7 +82,9 @@ def behind_a_large_request() -> list[float]:
     first: dict[int, float] = {}
     done = threading.Event()
     with Runner(EMBEDDED_MODEL, n_slots=16, n_ctx=256, prefix_cache_bytes=0) as runner:
-        large = runner.submit(GenerationRequest("Once upon a time", max_tokens=100, num_samples=256))
+        large = runner.submit(
+            GenerationRequest("Once upon a time", max_tokens=100, num_samples=256)
+        )
         while not runner.counters().generated_tokens:
             time.sleep(0.001)
         started = time.perf_counter()
@@ -99,14 +103,21 @@ def behind_a_large_request() -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="CPU threads (default: as a runner chooses)")
     add_quick(parser)
     args = parser.parse_args()
     make_model()
     cases = (
-        ("30 tokens of the embedded model", EMBEDDED_MODEL, GenerationRequest("Once", max_tokens=30), 20),
+        (
+            "30 tokens of the embedded model",
+            EMBEDDED_MODEL,
+            GenerationRequest("Once", max_tokens=30),
+            20,
+        ),
         ("8 samples of 125M", MODEL, GenerationRequest("ONCE", max_tokens=16, num_samples=8), 6),
     )
     with Record("busy", args) as record:
@@ -123,7 +134,13 @@ def main() -> None:
         record.add(group, "beside one busy loop", beside, "×", at_least=0.8)
         for n_sequences in (2, 3, 4, 6, 16):
             ratio = together(args.threads, n_sequences, n_rounds)
-            record.add("125M, one after another / together", f"{n_sequences} sequences", ratio, "×", at_least=1)
+            record.add(
+                "125M, one after another / together",
+                f"{n_sequences} sequences",
+                ratio,
+                "×",
+                at_least=1,
+            )
         first = behind_a_large_request()
         group = f"First token of {N_SHORT} short requests behind 256 × 100 tokens"
         record.add(group, "of the first", first[0], "s")

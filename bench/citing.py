@@ -49,7 +49,10 @@ class Shares:
     def threshold(self) -> float:
         """Return the middle of the least shares that part the two best."""
         tried = np.arange(0.05, 1.0, 0.01)
-        parted = [np.mean(np.array(self.changed) >= one) + np.mean(np.array(self.foreign) < one) for one in tried]
+        parted = [
+            np.mean(np.array(self.changed) >= one) + np.mean(np.array(self.foreign) < one)
+            for one in tried
+        ]
         return float(tried[np.isclose(parted, max(parted))].mean())
 
 
@@ -58,15 +61,19 @@ def cases(folder: Path, n: int) -> list[Case]:
     documents: dict[str, list[str]] = {}
     for record in layouts.read(folder).chunks:
         if record["text"].strip():
-            documents.setdefault(record["title"] or record["_id"].rpartition("-")[0] or record["_id"], []).append(
-                record["text"]
-            )
+            documents.setdefault(
+                record["title"] or record["_id"].rpartition("-")[0] or record["_id"], []
+            ).append(record["text"])
     draw, made, names = random.Random(0), [], list(documents)
     while len(made) < n:
         inside = draw.sample(names, min(N_SOURCES, len(names) - 1))
         sources = [draw.choice(documents[name]) for name in inside]
-        outside = draw.choice(documents[draw.choice([name for name in names if name not in inside])])
-        of_all = [(source, *place) for source, text in enumerate(sources) for place in sentences(text)]
+        outside = draw.choice(
+            documents[draw.choice([name for name in names if name not in inside])]
+        )
+        of_all = [
+            (source, *place) for source, text in enumerate(sources) for place in sentences(text)
+        ]
         foreign = [outside[start:end] for start, end in sentences(outside)]
         long = [one for one in of_all if len(words(at(sources, one))) >= MIN_WORDS]
         if len(long) > 1 and (foreign := [one for one in foreign if len(words(one)) >= MIN_WORDS]):
@@ -82,7 +89,11 @@ def at(sources: list[str], place: tuple[int, int, int]) -> str:
 
 def words(text: str) -> list[str]:
     parts = text.split()
-    return parts if 16 * len(parts) > len(text) else [text[start : start + 4] for start in range(0, len(text), 4)]
+    return (
+        parts
+        if 16 * len(parts) > len(text)
+        else [text[start : start + 4] for start in range(0, len(text), 4)]
+    )
 
 
 def joined(parts: list[str], like: str) -> str:
@@ -100,7 +111,10 @@ def changed(case: Case, change: str, draw: random.Random) -> str:
 def named(text: str, sources: list[str]) -> list[list[str]]:
     """Return for each sentence of a text what the places say that support it."""
     cited = [one.places for one in cite(text, sources)]
-    return [[at(sources, (place.source, place.start, place.end)) for place in places] for places in cited]
+    return [
+        [at(sources, (place.source, place.start, place.end)) for place in places]
+        for places in cited
+    ]
 
 
 def is_right(case: Case, text: str) -> bool:
@@ -123,17 +137,28 @@ def measure(record: Record, name: str, made: list[Case]) -> Shares:
     def add(group: str, what: str, holds: list[bool], at_least: float | None = None) -> None:
         record.add(group, row, np.mean(holds), what, at_least=at_least, places=3)
 
-    add("Right place named", "word for word", [is_right(case, case.sentence) for case in made], 0.95)
+    add(
+        "Right place named", "word for word", [is_right(case, case.sentence) for case in made], 0.95
+    )
     for change in CHANGES:
         texts = [changed(case, change, draw) for case in made]
-        add("Right place named", change, [is_right(case, text) for case, text in zip(made, texts, strict=True)])
-        shares.changed.extend(best_share(text, case.sources) for case, text in zip(made, texts, strict=True))
+        add(
+            "Right place named",
+            change,
+            [is_right(case, text) for case, text in zip(made, texts, strict=True)],
+        )
+        shares.changed.extend(
+            best_share(text, case.sources) for case, text in zip(made, texts, strict=True)
+        )
     both, more = [], []
     for case in made:
         other = at(case.sources, case.other)
         first, second = words(case.sentence), words(other)
         halves = joined(first[: len(first) // 2] + second[len(second) // 2 :], case.sentence)
-        both.append({case.sentence, other} <= {place for places in named(halves, case.sources) for place in places})
+        both.append(
+            {case.sentence, other}
+            <= {place for places in named(halves, case.sources) for place in places}
+        )
         more.append(len(named(changed(case, "3 words replaced", draw), case.sources)[0]) > 1)
     add("Two halves", "both places named", both)
     add("Two halves", "more than one named where 3 words were replaced", more)
@@ -149,8 +174,12 @@ def choose(record: Record, name: str, own: Shares, others: list[Shares]) -> None
     least = Shares(foreign, [share for one in others for share in one.changed]).threshold()
     group = "Least share, chosen on the others"
     record.add(group, name, least, "share")
-    record.add(group, name, np.mean(np.array(own.foreign) < least), "foreign ones below it", places=3)
-    record.add(group, name, np.mean(np.array(own.changed) >= least), "changed ones above it", places=3)
+    record.add(
+        group, name, np.mean(np.array(own.foreign) < least), "foreign ones below it", places=3
+    )
+    record.add(
+        group, name, np.mean(np.array(own.changed) >= least), "changed ones above it", places=3
+    )
 
 
 def seconds(text: str, sources: list[str]) -> float:
@@ -160,7 +189,9 @@ def seconds(text: str, sources: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     add_quick(parser)
     args = parser.parse_args()
@@ -168,7 +199,9 @@ def main() -> None:
         made = {folder.name: cases(folder, 30 if args.quick else 500) for folder in args.folders}
         shares = {name: measure(record, name, some) for name, some in made.items()}
         for name, own in shares.items():
-            choose(record, name, own, [one for other, one in shares.items() if other != name] or [own])
+            choose(
+                record, name, own, [one for other, one in shares.items() if other != name] or [own]
+            )
         taken = []
         for some in made.values():
             for ten in (some[first : first + 10] for first in range(0, len(some), 10)):
@@ -178,7 +211,14 @@ def main() -> None:
                 )
                 taken.append(seconds(answer, sources))
         ms = 1000 * float(np.median(taken))
-        record.add("Time", "5 sentences, 10 sources of 1,000 characters", ms, "ms, the median", at_most=10, places=1)
+        record.add(
+            "Time",
+            "5 sentences, 10 sources of 1,000 characters",
+            ms,
+            "ms, the median",
+            at_most=10,
+            places=1,
+        )
 
 
 if __name__ == "__main__":

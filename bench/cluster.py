@@ -119,7 +119,9 @@ def crowding(record: Record, chunks: list[str], rounds: int) -> None:
                     taken[what].append((cpu_s(index) - begun_s) / rounds)
             for what, seconds in taken.items():
                 note(record, group, f"{what}, {words}", seconds)
-            ratio = statistics.median(many / alone for alone, many in zip(*taken.values(), strict=True))
+            ratio = statistics.median(
+                many / alone for alone, many in zip(*taken.values(), strict=True)
+            )
             record.add(group, f"as much as one process, {words}", ratio, "×", at_most=6)
 
 
@@ -156,20 +158,28 @@ def measured(chunks: list[str], rounds: int) -> Costs:
         one.search(queries)
         again = [f"{query} {query.split()[0]}" for query in queries]
         shard_s, question_s = (
-            statistics.median(processor_s(partial(asked.search, query)) for query in again) for asked in (one, index)
+            statistics.median(processor_s(partial(asked.search, query)) for query in again)
+            for asked in (one, index)
         )
         collection = index._fresh()
         plan = collection.plan(collection.read(Question(queries[0]))[0])
         inquiries = [*collection.ahead(plan, 50).values()]
-        told = pickle.dumps(collection.leaders(plan, 50, None, everyone=False, n_told=8, inquiries=inquiries))
-        part_s = processor_s(lambda: Leaders.merge([pickle.loads(told) for _ in range(N_NODES)], 50)) / N_NODES  # noqa: S301
+        told = pickle.dumps(
+            collection.leaders(plan, 50, None, everyone=False, n_told=8, inquiries=inquiries)
+        )
+        part_s = (
+            processor_s(lambda: Leaders.merge([pickle.loads(told) for _ in range(N_NODES)], 50))  # noqa: S301
+            / N_NODES
+        )
         handle = collection.state.shards[0].hosts[0].handle
         call_s = processor_s(lambda: ask_all([handle] * 1000)) / 1000
         trips = [timed(lambda: get(handle.ping.remote())) for _ in range(rounds)]
     return Costs(question_s, call_s, part_s, shard_s, trips)
 
 
-def simulated(costs: Costs, n_shards: int, per_s: float, *, by_node: bool, hedges: bool) -> list[float]:
+def simulated(
+    costs: Costs, n_shards: int, per_s: float, *, by_node: bool, hedges: bool
+) -> list[float]:
     """Return how long each of some questions takes that come at random, so many a second.
 
     Every hundredth answer of a process takes ten times as long. A caller, and each process, does one thing at a time.
@@ -200,7 +210,10 @@ def simulated(costs: Costs, n_shards: int, per_s: float, *, by_node: bool, hedge
     def nodes(n: int) -> Any:
         """Return the times of some nodes: of one process, which asks the others, and waits for the last of them."""
         slowest = answers(n * n_others).reshape(n, n_others).max(axis=1) if n_others else 0.0
-        return np.maximum(answers(n), slowest + draw.choice(costs.trips, n) * bool(n_others)) + n_others * costs.call
+        return (
+            np.maximum(answers(n), slowest + draw.choice(costs.trips, n) * bool(n_others))
+            + n_others * costs.call
+        )
 
     while waiting:
         ready_s, number, n_done = heapq.heappop(waiting)
@@ -224,14 +237,19 @@ def simulating(record: Record, costs: Costs) -> None:
     """Say what the measured costs come to with many shards."""
     for n_shards, per_s in itertools.product((100, 1000), (2, 10, 40)):
         group = f"simulated from these costs: {n_shards:,} shards on {N_NODES} nodes, {per_s} questions a second"
-        ways = {"every shard called, three rounds": (False, False), "one host of each node": (True, False)}
+        ways = {
+            "every shard called, three rounds": (False, False),
+            "one host of each node": (True, False),
+        }
         ways["one host of each node, others after three medians"] = (True, True)
         for what, (by_node, hedges) in ways.items():
             taken = simulated(costs, n_shards, per_s, by_node=by_node, hedges=hedges)
             is_bar = hedges and (n_shards, per_s) == (1000, 10)
             record.add(group, f"{what}, median", statistics.median(taken) * 1e3, "ms", places=0)
             p99 = statistics.quantiles(taken, n=100)[98]
-            record.add(group, f"{what}, p99", p99 * 1e3, "ms", places=0, at_most=150 if is_bar else None)
+            record.add(
+                group, f"{what}, p99", p99 * 1e3, "ms", places=0, at_most=150 if is_bar else None
+            )
 
 
 def resident_mib(kind: str) -> float:
@@ -240,7 +258,11 @@ def resident_mib(kind: str) -> float:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
             if (entry / "comm").read_text().startswith(kind):
-                sizes.append(int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / (1 << 20))
+                sizes.append(
+                    int((entry / "statm").read_text().split()[1])
+                    * os.sysconf("SC_PAGESIZE")
+                    / (1 << 20)
+                )
     return statistics.median(sizes)
 
 
@@ -264,7 +286,9 @@ def building(record: Record, chunks: list[str], rounds: int) -> None:
     note(record, group, f"cluster, {N_SHARDS} shards of a word", found["empty"])
     triples = list(zip(found["one"], found["cluster"], found["empty"], strict=True))
     ratio = statistics.median(one / many for one, many, _ in triples)
-    record.add(group, "as fast as one machine, with the start of the actors", ratio, "×", at_least=0.8)
+    record.add(
+        group, "as fast as one machine, with the start of the actors", ratio, "×", at_least=0.8
+    )
     ratio = statistics.median(one / (many - empty) for one, many, empty in triples)
     record.add(group, "as fast as one machine, without it", ratio, "×")
 
@@ -305,12 +329,21 @@ def cutting(record: Record, chunks: list[str]) -> None:
                 cut.result()
         finally:
             balance._MOST_TOKENS = most
-        cut_s, process_s = time.perf_counter() - started_s, of_host(lambda _: time.process_time()) - before_s
+        cut_s, process_s = (
+            time.perf_counter() - started_s,
+            of_host(lambda _: time.process_time()) - before_s,
+        )
         assert index.stats().num_shards > 1
     record.add(group, "built", built_s, "s")
     record.add(group, "cut in two, and one part moved to another node", cut_s, "s")
     record.add(group, "processor time of the host, with the questions", process_s, "s")
-    record.add(group, "more memory of its own meanwhile", (most_bytes - before_bytes) / (1 << 20), "MiB", places=0)
+    record.add(
+        group,
+        "more memory of its own meanwhile",
+        (most_bytes - before_bytes) / (1 << 20),
+        "MiB",
+        places=0,
+    )
     note(record, group, "a question before", asked_s[0])
     note(record, group, "a question meanwhile", asked_s[1])
     record.add(group, "the longest meanwhile", max(asked_s[1]) * 1e3, "ms")
@@ -318,7 +351,11 @@ def cutting(record: Record, chunks: list[str]) -> None:
 
 def _anonymous_bytes(_: Any) -> int:
     """Return the memory of this process that is not of files."""
-    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    told = dict(
+        line.split(":", 1)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if ":" in line
+    )
     return int(told["RssAnon"].split()[0]) << 10
 
 
@@ -342,7 +379,12 @@ def asking(record: Record, chunks: list[str], rounds: int) -> None:
         more = [many - alone for alone, many in zip(found["one"], found["cluster"], strict=True)]
         record.add(group, "more in the cluster", statistics.median(more) * 1e3, "ms", at_most=15)
         batch = [f"{query} y" for query in queries]
-        record.add(group, "many at once", len(batch) / timed(lambda: index.search(batch)), "questions a second")
+        record.add(
+            group,
+            "many at once",
+            len(batch) / timed(lambda: index.search(batch)),
+            "questions a second",
+        )
         handles = [shard.hosts[0].handle for shard in index._fresh().state.shards]
         for n_calls in (N_SHARDS, 100, 1000):
             calls = [handles[place % len(handles)] for place in range(n_calls)]
@@ -354,10 +396,27 @@ def asking(record: Record, chunks: list[str], rounds: int) -> None:
             )
         (size, *_) = [shard.size_bytes for shard in index.stats().shards]
         group = "memory"
-        record.add(group, "of a shard, for each byte of text", size * N_SHARDS / sum(map(len, chunks)), "bytes")
+        record.add(
+            group,
+            "of a shard, for each byte of text",
+            size * N_SHARDS / sum(map(len, chunks)),
+            "bytes",
+        )
         with ClusterIndex(["a word"], name="bench"):
-            record.add(group, "an empty actor (a keeper)", resident_mib("ray::Keeper"), "MiB resident", places=0)
-        record.add(group, "a node without actors (raylet and agents)", _node_mib(), "MiB resident", places=0)
+            record.add(
+                group,
+                "an empty actor (a keeper)",
+                resident_mib("ray::Keeper"),
+                "MiB resident",
+                places=0,
+            )
+        record.add(
+            group,
+            "a node without actors (raylet and agents)",
+            _node_mib(),
+            "MiB resident",
+            places=0,
+        )
 
 
 def _node_mib() -> float:
@@ -369,10 +428,15 @@ def generating(record: Record, rounds: int) -> None:
     from relevance_gen.cluster import ClusterRunner
 
     options: dict[str, Any] = {"n_slots": 8, "n_ctx": 512, "n_threads": 1}
-    requests = [{"text": f"request {number}", "max_tokens": 64, "seed": number} for number in range(64)]
+    requests = [
+        {"text": f"request {number}", "max_tokens": 64, "seed": number} for number in range(64)
+    ]
 
     def work(runners: list[Any]) -> None:
-        futures = [runners[number % len(runners)].submit(request) for number, request in enumerate(requests)]
+        futures = [
+            runners[number % len(runners)].submit(request)
+            for number, request in enumerate(requests)
+        ]
         for future in futures:
             future.result()
 
@@ -387,12 +451,16 @@ def generating(record: Record, rounds: int) -> None:
             separate=lambda _: work([left, right]),
             together=lambda _: work([cluster]),
             first_alone=lambda number: next(alone.stream({"text": f"a {number}", "max_tokens": 2})),
-            first_cluster=lambda number: next(cluster.stream({"text": f"a {number}", "max_tokens": 2})),
+            first_cluster=lambda number: next(
+                cluster.stream({"text": f"a {number}", "max_tokens": 2})
+            ),
         )
     group = "64 requests for 64 tokens, two runners"
     note(record, group, "a backlog for each", found["separate"])
     note(record, group, "one backlog", found["together"])
-    ratio = statistics.median(a / b for a, b in zip(found["separate"], found["together"], strict=True))
+    ratio = statistics.median(
+        a / b for a, b in zip(found["separate"], found["together"], strict=True)
+    )
     record.add(group, "as fast as apart", ratio, "×", at_least=0.9)
     note(record, "the first token", "one process", found["first_alone"])
     note(record, "the first token", "cluster", found["first_cluster"])
@@ -423,7 +491,11 @@ def steering(record: Record, rounds: int) -> None:
                     futures = []
                     for talk in range(4):
                         beginning = f"talk {number} {talk}: {words[talk : talk + N_LONG]} "
-                        request = {"text": f"{beginning}{'and on ' * turn}", "max_tokens": 1, "seed": number}
+                        request = {
+                            "text": f"{beginning}{'and on ' * turn}",
+                            "max_tokens": 1,
+                            "seed": number,
+                        }
                         futures.append(runner.submit(request, on_text=on_text))
                     for future in futures:
                         future.result()
@@ -432,13 +504,17 @@ def steering(record: Record, rounds: int) -> None:
         for name, runner in works.items():
             counters = runner.counters()
             note(record, group, f"{name} prefix affinity, median", first_s[name])
-            record.add(group, f"{name} prefix affinity, mean", statistics.mean(first_s[name]) * 1e3, "ms")
+            record.add(
+                group, f"{name} prefix affinity, mean", statistics.mean(first_s[name]) * 1e3, "ms"
+            )
             share = counters.prompt_tokens_reused / counters.prompt_tokens
             record.add(group, f"{name} prefix affinity, prompt tokens reused", 100 * share, "%")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_quick(parser)
     parser.add_argument("--search", action="store_true", help="only what indexes do")
     args = parser.parse_args()
@@ -449,7 +525,11 @@ def main() -> None:
     from relevance_gen.cluster import connection
 
     n_chars, rounds = (4 << 20, 20) if args.quick else (64 << 20, 200)
-    node: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 160 << 20, "node_ip_address": "127.0.0.1"}
+    node: dict[str, Any] = {
+        "num_cpus": 2,
+        "object_store_memory": 160 << 20,
+        "node_ip_address": "127.0.0.1",
+    }
     cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
     try:
         for _ in range(2):

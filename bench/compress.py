@@ -46,7 +46,9 @@ def measure(record: Record, folder: Path, marked: dict[str, list[str]], what: st
         judged = [ids[one.original_index] in collection.qrels[query_id] for one in results]
         relevant = [n for n, one in enumerate(results) if judged[n] and holds(one.chunk_txt, right)]
         if relevant:
-            found.append((collection.queries[query_id], [one.chunk_txt for one in results], relevant, right))
+            found.append(
+                (collection.queries[query_id], [one.chunk_txt for one in results], relevant, right)
+            )
     for name, share in (("a quarter", 1 / 4), ("an eighth", 1 / 8)):
         n_kept = n_whole = 0
         for question, texts, relevant, right in found:
@@ -60,7 +62,9 @@ def measure(record: Record, folder: Path, marked: dict[str, list[str]], what: st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     add_quick(parser)
     args = parser.parse_args()

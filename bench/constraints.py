@@ -60,17 +60,26 @@ def measure(record: Record, n_texts: int) -> None:
     source = GrammarSource("json_schema", json.dumps(SCHEMA))
     started = time.perf_counter()
     grammar = grammars.compile(source).result()
-    record.add("Constrained output, V = 152,000", "the first schema", (time.perf_counter() - started) * 1000, "ms")
+    record.add(
+        "Constrained output, V = 152,000",
+        "the first schema",
+        (time.perf_counter() - started) * 1000,
+        "ms",
+    )
     again = []
     for _ in range(5):
         started = time.perf_counter()
         grammars.compile(source).result()
         again.append((time.perf_counter() - started) * 1000)
-    record.add("Constrained output, V = 152,000", "a schema seen before", statistics.median(again), "ms")
+    record.add(
+        "Constrained output, V = 152,000", "a schema seen before", statistics.median(again), "ms"
+    )
 
     chance = np.random.default_rng(1)
     logits = chance.normal(0, 3, (1, N_VOCAB)).astype(np.float32)
-    logits[0, [token for token, piece in enumerate(vocabulary) if piece.endswith(b'"')]] += 6  # strings shall end
+    logits[0, [token for token, piece in enumerate(vocabulary) if piece.endswith(b'"')]] += (
+        6  # strings shall end
+    )
     extra: list[float] = []
     for _ in range(n_texts):
         constraint = grammar.begin([END], Effort())
@@ -87,17 +96,34 @@ def measure(record: Record, n_texts: int) -> None:
             extra.append((times[1] - times[0] - (times[2] - times[1])) * 1000)
             if token == END or constraint.complete:
                 break
-    for what, value in (("mean", np.mean(extra)), ("99 of 100 are below", np.percentile(extra, 99))):
+    for what, value in (
+        ("mean", np.mean(extra)),
+        ("99 of 100 are below", np.percentile(extra, 99)),
+    ):
         bar = 0.3 if what == "mean" else None
-        record.add("A step beyond an ordinary draw, V = 152,000", what, float(value), "ms", at_most=bar, places=3)
+        record.add(
+            "A step beyond an ordinary draw, V = 152,000",
+            what,
+            float(value),
+            "ms",
+            at_most=bar,
+            places=3,
+        )
     waits = [wait for number in range(n_texts) for wait in waited(grammars, logits, number, chance)]
-    for what, value in (("half are below", np.median(waits)), ("99 of 100 are below", np.percentile(waits, 99))):
+    for what, value in (
+        ("half are below", np.median(waits)),
+        ("99 of 100 are below", np.percentile(waits, 99)),
+    ):
         bar = 2 if what.startswith("99") else None
-        record.add("A step waits for a mask, V = 152,000", what, float(value), "ms", at_most=bar, places=3)
+        record.add(
+            "A step waits for a mask, V = 152,000", what, float(value), "ms", at_most=bar, places=3
+        )
     grammars.close()
 
 
-def waited(grammars: Grammars, logits: np.ndarray, number: int, chance: np.random.Generator) -> list[float]:
+def waited(
+    grammars: Grammars, logits: np.ndarray, number: int, chance: np.random.Generator
+) -> list[float]:
     """Return how many milliseconds each step waits for its mask, in a text of a schema that nobody has asked for."""
     source = GrammarSource("json_schema", json.dumps({**SCHEMA, "title": f"{number}"}))
     constraint = grammars.compile(source).result().begin([END], Effort())
@@ -118,7 +144,9 @@ def waited(grammars: Grammars, logits: np.ndarray, number: int, chance: np.rando
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_quick(parser)
     args = parser.parse_args()
     with Record("constraints", args) as record:

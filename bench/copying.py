@@ -77,16 +77,23 @@ def copied(prompt: np.ndarray, length: int, seed: int) -> np.ndarray:
     parts: list[np.ndarray] = []
     while sum(map(len, parts)) < length:
         start = chance.integers(0, len(prompt) - 24)
-        parts += [prompt[start : start + chance.integers(8, 25)], chance.choice(prompt, chance.integers(2, 4))]
+        parts += [
+            prompt[start : start + chance.integers(8, 25)],
+            chance.choice(prompt, chance.integers(2, 4)),
+        ]
     return np.concatenate(parts)[:length]
 
 
-def copying_seconds(model: Decoder, n_others: int, n_others_guess: int, prompt_lookup: int) -> float:
+def copying_seconds(
+    model: Decoder, n_others: int, n_others_guess: int, prompt_lookup: int
+) -> float:
     """Serve requests whose answers copy from their prompts, one of them with `prompt_lookup`, all at once."""
     n_prompt, n_new = (400, 192) if n_others < 4 else (100, 64)
     texts = [generation.prompt_text(n_prompt, seed) for seed in range(1 + n_others)]
     prompts = [model.tokenize(text, 0) for text in texts]
-    answers = {prompt.tobytes(): copied(prompt, n_new + 1, seed) for seed, prompt in enumerate(prompts)}
+    answers = {
+        prompt.tobytes(): copied(prompt, n_new + 1, seed) for seed, prompt in enumerate(prompts)
+    }
     guesses = [prompt_lookup, *[n_others_guess] * n_others]
     requests = [
         GenerationRequest(text, max_tokens=n_new, temperature=0, prompt_lookup=n)
@@ -105,17 +112,27 @@ def measure(record: Record, args: argparse.Namespace) -> None:
                 results = generation.rounds(
                     args.rounds,
                     off=lambda model=model, n=n_others: copying_seconds(model, n, 0, 0),
-                    on=lambda model=model, n=n_others, theirs=theirs: copying_seconds(model, n, theirs, N_GUESSED),
+                    on=lambda model=model, n=n_others, theirs=theirs: copying_seconds(
+                        model, n, theirs, N_GUESSED
+                    ),
                 )
                 gain = generation.ratio(results, "off", "on")
-                record.add(f"Copying with prompt_lookup={N_GUESSED}, {name}", case, gain, "×", at_least=bar)
+                record.add(
+                    f"Copying with prompt_lookup={N_GUESSED}, {name}", case, gain, "×", at_least=bar
+                )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)")
-    parser.add_argument("--cpu-time", action="store_true", help="on one thread, by the processor's time")
+    parser.add_argument(
+        "--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="on one thread, by the processor's time"
+    )
     add_quick(parser)
     args = parser.parse_args()
     if args.quick:

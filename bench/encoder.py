@@ -32,22 +32,35 @@ N_QUESTIONS = 40
 Encode = Callable[[Sequence[str]], Any]
 
 
-def measure_quality(record: Record, folders: Sequence[Path], encoders: dict[str, KeptEncoder]) -> None:
+def measure_quality(
+    record: Record, folders: Sequence[Path], encoders: dict[str, KeptEncoder]
+) -> None:
     rankers = {"words alone": ours("pivoted")}
     rankers |= {f"with {name}": ours("pivoted", encoder) for name, encoder in encoders.items()}
     values: dict[str, dict[str, float]] = {}
     for name, ranker in rankers.items():
-        found = values[name] = {folder.name: measure(folder, ranker)[nDCG @ 10] for folder in folders}
+        found = values[name] = {
+            folder.name: measure(folder, ranker)[nDCG @ 10] for folder in folders
+        }
         for collection, value in found.items():
             bar = BARS.get(collection) if name == "with F16" else None
             record.add("nDCG@10", name, value, collection, at_least=bar, places=3)
         record.add("nDCG@10", name, statistics.fmean(found.values()), "mean", places=3)
     for name in rankers.keys() - {"words alone"}:
         least = min(value - values["words alone"][one] for one, value in values[name].items())
-        record.add("nDCG@10 above words alone", name, least, "in the worst collection", at_least=-0.005, places=3)
+        record.add(
+            "nDCG@10 above words alone",
+            name,
+            least,
+            "in the worst collection",
+            at_least=-0.005,
+            places=3,
+        )
 
 
-def measure_speed(record: Record, texts: Iterator[str], rivals: dict[str, Encode], n_threads: int, rounds: int) -> None:
+def measure_speed(
+    record: Record, texts: Iterator[str], rivals: dict[str, Encode], n_threads: int, rounds: int
+) -> None:
     """Encode fresh passages by turns; a ratio is the median of ratios within one round."""
     walls: dict[str, list[float]] = {name: [] for name in rivals}
     works: dict[str, list[float]] = {name: [] for name in rivals}
@@ -65,11 +78,17 @@ def measure_speed(record: Record, texts: Iterator[str], rivals: dict[str, Encode
         record.add(group, name, statistics.median(walls[name]), "s")
         record.add(group, name, statistics.median(works[name]), "processor s")
         if peer := works.get("sentence-transformers"):
-            ratio = statistics.median(own / other for own, other in zip(works[name], peer, strict=True))
-            record.add(group, name, ratio, "processor time, ×", at_most=1.2 if name in KINDS else None)
+            ratio = statistics.median(
+                own / other for own, other in zip(works[name], peer, strict=True)
+            )
+            record.add(
+                group, name, ratio, "processor time, ×", at_most=1.2 if name in KINDS else None
+            )
 
 
-def measure_questions(record: Record, chunks: list[str], questions: Sequence[str], encoder: KeptEncoder) -> None:
+def measure_questions(
+    record: Record, chunks: list[str], questions: Sequence[str], encoder: KeptEncoder
+) -> None:
     """Ask ever new questions of an index with vectors, by words alone and with the encoder, by turns."""
     index = ChunkIndex(chunks, encoder=encoder)
     index.search("warm")
@@ -105,8 +124,16 @@ def sentence_transformers(n_threads: int) -> Encode | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-    parser.add_argument("--vectors", type=Path, default=Path("bench/models"), metavar="DIR", help="where to keep them")
-    parser.add_argument("--threads", type=int, default=usable_cores(), metavar="N", help="that encode")
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        default=Path("bench/models"),
+        metavar="DIR",
+        help="where to keep them",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=usable_cores(), metavar="N", help="that encode"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of encoding by turns")
     add_quick(parser)
     args = parser.parse_args()
@@ -135,7 +162,9 @@ def main() -> None:
     with Record("encoder", args) as record:
         measure_speed(record, long, rivals, args.threads, 1 if args.quick else args.rounds)
         chunks = [text for text in largest.chunks.values() if text.strip()]
-        measure_questions(record, chunks, list(largest.queries.values())[:N_QUESTIONS], encoders["F16"])
+        measure_questions(
+            record, chunks, list(largest.queries.values())[:N_QUESTIONS], encoders["F16"]
+        )
         measure_quality(record, args.folders, encoders)
 
 

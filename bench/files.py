@@ -49,14 +49,23 @@ def by_folder(files: _Files) -> _Ask:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file["text"])
     index = FolderIndex(root, cache=False)
-    return lambda query: [result.metadata["path"] for result in index.search(query, true_order=False)]
+    return lambda query: [
+        result.metadata["path"] for result in index.search(query, true_order=False)
+    ]
 
 
 def by_chunks(files: _Files) -> _Ask:
     """Rank files by the best of their chunks, as plain search has them."""
-    rows = [(file["path"], chunk) for file in files for chunk in split(file["text"], max_chars=1000) if chunk.strip()]
+    rows = [
+        (file["path"], chunk)
+        for file in files
+        for chunk in split(file["text"], max_chars=1000)
+        if chunk.strip()
+    ]
     index = ChunkIndex([{"text": chunk, "metadata": {"path": path}} for path, chunk in rows])
-    return lambda query: [one.metadata["path"] for one in index.search(query, true_order=False, distinct="path")]
+    return lambda query: [
+        one.metadata["path"] for one in index.search(query, true_order=False, distinct="path")
+    ]
 
 
 def by_matches(files: _Files) -> _Ask:
@@ -72,8 +81,12 @@ def by_matches(files: _Files) -> _Ask:
 def by_fts5(files: _Files) -> _Ask:
     """Rank files as SQLite's FTS5 does, with its Porter stemmer."""
     database = sqlite3.connect(":memory:")
-    database.execute("create virtual table files using fts5(path, text, tokenize='porter unicode61')")
-    database.executemany("insert into files values (?, ?)", [(file["path"], file["text"]) for file in files])
+    database.execute(
+        "create virtual table files using fts5(path, text, tokenize='porter unicode61')"
+    )
+    database.executemany(
+        "insert into files values (?, ?)", [(file["path"], file["text"]) for file in files]
+    )
 
     def ask(query: str) -> list[str]:
         wanted = " or ".join(f'"{word}"' for word in _words(query)).replace(" or ", " OR ")
@@ -90,14 +103,21 @@ def by_bm25s(files: _Files) -> _Ask:
 
     stemmer = Stemmer.Stemmer("english")
     tokens = bm25s.tokenize(
-        [f"{file['path']}\n{file['text']}" for file in files], stopwords="en", stemmer=stemmer, show_progress=False
+        [f"{file['path']}\n{file['text']}" for file in files],
+        stopwords="en",
+        stemmer=stemmer,
+        show_progress=False,
     )
     index = bm25s.BM25()
     index.index(tokens, show_progress=False)
 
     def ask(query: str) -> list[str]:
-        asked = bm25s.tokenize(query, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)[0]
-        return _ordered(files, np.asarray(index.get_scores(asked)) if asked else np.zeros(len(files)))
+        asked = bm25s.tokenize(
+            query, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+        )[0]
+        return _ordered(
+            files, np.asarray(index.get_scores(asked)) if asked else np.zeros(len(files))
+        )
 
     return ask
 
@@ -116,7 +136,10 @@ def _same(one: str, other: str) -> bool:
 
 
 def _ndcg(found: list[str], wanted: list[str]) -> float:
-    ranks = [next((rank for rank, path in enumerate(found[:10], 1) if _same(path, one)), None) for one in wanted]
+    ranks = [
+        next((rank for rank, path in enumerate(found[:10], 1) if _same(path, one)), None)
+        for one in wanted
+    ]
     ideal = math.fsum(1 / math.log2(rank + 2) for rank in range(min(10, len(wanted))))
     return math.fsum(1 / math.log2(rank + 1) for rank in ranks if rank) / ideal
 
@@ -139,7 +162,9 @@ def main() -> None:
         with gzip.open(folder / "files.jsonl.gz", "rt") as lines:
             files = [json.loads(line) for line in lines]
         files = [
-            file for file in files if "." not in (name := Path(file["path"]).name) or name.rpartition(".")[2] in _CODE
+            file
+            for file in files
+            if "." not in (name := Path(file["path"]).name) or name.rpartition(".")[2] in _CODE
         ]
         tasks = json.loads((folder / "tasks.json").read_text())
         row = []

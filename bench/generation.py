@@ -63,14 +63,18 @@ def make_model() -> None:
     """Make the model of about 125M random weights, if it is not there."""
     if not MODEL.exists():
         MODEL.parent.mkdir(exist_ok=True)
-        write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+        write_random(
+            MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096
+        )
 
 
 def make_larger_model() -> None:
     """Make the model of Qwen2.5-0.5B's width, depth and vocabulary, of random weights, if it is not there."""
     if not LARGER_MODEL.exists():
         LARGER_MODEL.parent.mkdir(exist_ok=True)
-        write_random(LARGER_MODEL, n_vocab=151_936, n_embd=896, n_ff=4864, n_layer=24, n_head=14, n_ctx=4096)
+        write_random(
+            LARGER_MODEL, n_vocab=151_936, n_embd=896, n_ff=4864, n_layer=24, n_head=14, n_ctx=4096
+        )
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -95,7 +99,9 @@ class Answers:
         self.n_done += 1
 
 
-def engine_seconds(model: Decoder, requests: list[GenerationRequest], cache: PrefixCache | None = None) -> float:
+def engine_seconds(
+    model: Decoder, requests: list[GenerationRequest], cache: PrefixCache | None = None
+) -> float:
     """Serve `requests`, all at once, with the engine."""
     answers = Answers()
     engine = Engine(model, PrefixCache(0) if cache is None else cache, answers)
@@ -139,7 +145,11 @@ def completions_seconds(llama: Llama, n_samples: int) -> float:
     def work() -> None:
         for _ in range(n_samples):
             answer = llama.create_completion(
-                prompt_text(N_PROMPT), max_tokens=N_NEW, temperature=1.0, top_k=50, logit_bias=no_end
+                prompt_text(N_PROMPT),
+                max_tokens=N_NEW,
+                temperature=1.0,
+                top_k=50,
+                logit_bias=no_end,
             )
             assert answer["usage"]["completion_tokens"] == N_NEW
 
@@ -196,7 +206,11 @@ def own_work_us(n_vocab: int) -> float:
     """Return the engine's own work for one token at 16 sequences, in microseconds."""
     n_new = 200
     request = GenerationRequest("a", max_tokens=n_new, num_samples=16)
-    return statistics.median(engine_seconds(NullModel(n_vocab), [request]) for _ in range(5)) / (16 * n_new) * 1e6
+    return (
+        statistics.median(engine_seconds(NullModel(n_vocab), [request]) for _ in range(5))
+        / (16 * n_new)
+        * 1e6
+    )
 
 
 def measure_sampling(record: Record) -> None:
@@ -216,14 +230,35 @@ def measure_sampling(record: Record) -> None:
             times.append(time.thread_time() - started)
         return statistics.median(times) / n_rows * 1e6
 
-    drawn = {"top_k 50": (GenerationRequest(""), 150), "top_k 0": (GenerationRequest("", top_k=0), 700)}
+    drawn = {
+        "top_k 50": (GenerationRequest(""), 150),
+        "top_k 0": (GenerationRequest("", top_k=0), 700),
+    }
     drawn["top_k 0, top_p .95"] = (GenerationRequest("", top_k=0, top_p=0.95), 1000)
     for kind, logits in (("peaked", peaked), ("flat", flat)):
         for name, (settings, bar) in drawn.items():
-            measured = row_us(lambda logits=logits, settings=settings: sample(logits, [settings] * n_rows, uniforms))
-            record.add("Sampling a row of 152,000", f"{kind}, {name}", measured, "µs", at_most=bar, places=0)
+            measured = row_us(
+                lambda logits=logits, settings=settings: sample(
+                    logits, [settings] * n_rows, uniforms
+                )
+            )
+            record.add(
+                "Sampling a row of 152,000",
+                f"{kind}, {name}",
+                measured,
+                "µs",
+                at_most=bar,
+                places=0,
+            )
         measured = row_us(lambda logits=logits: log_probabilities(logits, np.arange(n_rows)))
-        record.add("Sampling a row of 152,000", f"{kind}, log probability", measured, "µs", at_most=700, places=0)
+        record.add(
+            "Sampling a row of 152,000",
+            f"{kind}, log probability",
+            measured,
+            "µs",
+            at_most=700,
+            places=0,
+        )
 
 
 # ── llama.cpp's own server ───────────────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +267,19 @@ def measure_sampling(record: Record) -> None:
 @contextlib.contextmanager
 def llama_server(binary: str, n_threads: int, flash_attention: str) -> Iterator[None]:
     """Run llama.cpp's server on the model, with the settings of ours."""
-    command = [binary, "-m", MODEL, "-c", str(16 * 512), "-np", "16", "-fa", flash_attention, "-t", str(n_threads)]
+    command = [
+        binary,
+        "-m",
+        MODEL,
+        "-c",
+        str(16 * 512),
+        "-np",
+        "16",
+        "-fa",
+        flash_attention,
+        "-t",
+        str(n_threads),
+    ]
     command += ["--port", str(PORT), "--no-webui", "--no-kv-unified", "--cache-ram", "0"]
     with subprocess.Popen(  # noqa: S603 - the caller's own binary
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -250,7 +297,12 @@ def llama_server(binary: str, n_threads: int, flash_attention: str) -> Iterator[
 
 def ask_server(method: str, path: str, body: object = None) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=300)
-    connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+    connection.request(
+        method,
+        path,
+        None if body is None else json.dumps(body),
+        {"Content-Type": "application/json"},
+    )
     response = connection.getresponse()
     return response.status, response.read()
 
@@ -259,7 +311,12 @@ def server_seconds(n_requests: int) -> float:
     """Send different prompts to llama.cpp's server, all at once."""
 
     def ask(seed: int) -> None:
-        body = {"prompt": prompt_text(N_PROMPT, seed), "n_predict": N_NEW, "ignore_eos": True, "cache_prompt": False}
+        body = {
+            "prompt": prompt_text(N_PROMPT, seed),
+            "n_predict": N_NEW,
+            "ignore_eos": True,
+            "cache_prompt": False,
+        }
         status, answer = ask_server(
             "POST", "/completion", body | {"temperature": 1.0, "top_k": 50, "top_p": 1, "min_p": 0}
         )
@@ -303,22 +360,34 @@ def compare(record: Record, model: Decoder, mode: str, args: argparse.Namespace)
     group = f"Ratios, {mode}"
     for n in (1, 8, 16):
         record.add(
-            group, f"{n}: engine / raw llama_decode", ratio(results, f"engine {n}", f"raw {n}"), "×", at_most=1.08
+            group,
+            f"{n}: engine / raw llama_decode",
+            ratio(results, f"engine {n}", f"raw {n}"),
+            "×",
+            at_most=1.08,
         )
     for n, bar in ((8, 3.3), (16, 5.0)):
-        record.add(group, f"{n} samples / 1", ratio(results, f"engine {n}", "engine 1"), "×", at_most=bar)
-        record.add(group, f"{n} samples / 1, raw llama.cpp", ratio(results, f"raw {n}", "raw 1"), "×")
+        record.add(
+            group, f"{n} samples / 1", ratio(results, f"engine {n}", "engine 1"), "×", at_most=bar
+        )
+        record.add(
+            group, f"{n} samples / 1, raw llama.cpp", ratio(results, f"raw {n}", "raw 1"), "×"
+        )
     compare_with_completions(record, model, group, args)
     compare_with_server(record, model, mode, args)
 
 
-def compare_with_completions(record: Record, model: Decoder, group: str, args: argparse.Namespace) -> None:
+def compare_with_completions(
+    record: Record, model: Decoder, group: str, args: argparse.Namespace
+) -> None:
     """Measure many samples against one completion after another."""
     from llama_cpp import (
         Llama,
     )  # not at the top: relevance_gen shall load llama.cpp, for its threads to wait as they do
 
-    llama = Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
+    llama = Llama(
+        str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False
+    )
     for n, bar in ((8, 2.0), (16, 2.5))[: 1 if args.quick else 2]:
         results = rounds(
             args.rounds,
@@ -330,14 +399,18 @@ def compare_with_completions(record: Record, model: Decoder, group: str, args: a
     llama.close()
 
 
-def compare_with_server(record: Record, model: Decoder, mode: str, args: argparse.Namespace) -> None:
+def compare_with_server(
+    record: Record, model: Decoder, mode: str, args: argparse.Namespace
+) -> None:
     """Measure 16 different requests against llama.cpp's own server."""
     if not args.server:
         print("16 different requests / llama.cpp's server: skipped, its binary is not named")
         return
     with llama_server(args.server, args.threads, MODES[mode]):
         results = rounds(
-            args.rounds, theirs=lambda: server_seconds(16), ours=lambda: engine_seconds(model, different(16))
+            args.rounds,
+            theirs=lambda: server_seconds(16),
+            ours=lambda: engine_seconds(model, different(16)),
         )
     what = "16 different requests / llama.cpp's own server"
     record.add(f"Ratios, {mode}", what, ratio(results, "ours", "theirs"), "×", at_most=1.15)
@@ -355,7 +428,9 @@ def measure_prefix_cache(record: Record, args: argparse.Namespace) -> None:
             return first / second
 
         value = statistics.median(twice(seed) for seed in range(args.rounds))
-    record.add("Prefix cache", "first token of 2,000: first time / repeated", value, "×", at_least=8)
+    record.add(
+        "Prefix cache", "first token of 2,000: first time / repeated", value, "×", at_least=8
+    )
 
 
 class OneByOne:
@@ -376,15 +451,22 @@ def measure_first_tokens(record: Record, args: argparse.Namespace) -> None:
     for path, name in ((MODEL, "125M"), (EMBEDDED_MODEL, "embedded")):
         with Decoder(path, ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads)) as model:
             for n_tokens in (8, 32):
-                requests = [GenerationRequest(prompt_text(n_tokens, seed), max_tokens=1) for seed in range(16)]
+                requests = [
+                    GenerationRequest(prompt_text(n_tokens, seed), max_tokens=1)
+                    for seed in range(16)
+                ]
                 results = rounds(
                     5 * args.rounds,
-                    apart=lambda model=model, requests=requests: engine_seconds(OneByOne(model), requests),
+                    apart=lambda model=model, requests=requests: engine_seconds(
+                        OneByOne(model), requests
+                    ),
                     together=lambda model=model, requests=requests: engine_seconds(model, requests),
                 )
                 group = f"All first tokens of 16 prompts at once, {name}"
                 for how, seconds in results.items():
-                    record.add(group, f"{n_tokens} letters, {how}", statistics.median(seconds) * 1000, "ms")
+                    record.add(
+                        group, f"{n_tokens} letters, {how}", statistics.median(seconds) * 1000, "ms"
+                    )
                 gain = ratio(results, "apart", "together")
                 record.add(group, f"{n_tokens} letters, apart / together", gain, "×", at_least=1)
 
@@ -394,7 +476,12 @@ def measure_own_work(record: Record) -> None:
     for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
         measured = own_work_us(n_vocab)
         record.add(
-            "Engine's own work for a token at 16 sequences", f"V = {n_vocab:,}", measured, "µs", at_most=bar, places=0
+            "Engine's own work for a token at 16 sequences",
+            f"V = {n_vocab:,}",
+            measured,
+            "µs",
+            at_most=bar,
+            places=0,
         )
 
 
@@ -402,7 +489,9 @@ def measure_modes(record: Record, args: argparse.Namespace) -> None:
     """Measure each mode of the engine against others."""
     make_model()
     for mode in list(MODES)[: 1 if args.quick else None]:
-        options = ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on")
+        options = ModelOptions(
+            n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on"
+        )
         with Decoder(MODEL, options) as model:
             compare(record, model, mode, args)
 
@@ -418,10 +507,16 @@ PARTS: dict[str, Callable[[Record, argparse.Namespace], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="rounds (default: %(default)s)")
-    parser.add_argument("--server", default=os.environ.get("LLAMA_SERVER"), help="llama.cpp's llama-server")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)")
+    parser.add_argument(
+        "--server", default=os.environ.get("LLAMA_SERVER"), help="llama.cpp's llama-server"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)"
+    )
     parser.add_argument(
         "--cpu-time",
         action="store_true",
@@ -437,7 +532,9 @@ def main() -> None:
         global _clock
         _clock, args.threads, args.server = time.process_time, 1, None
     print(system_info())
-    print(f"llama-cpp-python {version('llama-cpp-python')}, {args.threads} threads, {args.rounds} rounds")
+    print(
+        f"llama-cpp-python {version('llama-cpp-python')}, {args.threads} threads, {args.rounds} rounds"
+    )
     with Record("generation", args, is_whole=not args.parts) as record:
         for name in args.parts or PARTS:
             PARTS[name](record, args)

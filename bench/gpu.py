@@ -16,7 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.generation import LARGER_MODEL, MODEL, engine_seconds, make_larger_model, make_model, prompt_text
+from bench.generation import (
+    LARGER_MODEL,
+    MODEL,
+    engine_seconds,
+    make_larger_model,
+    make_model,
+    prompt_text,
+)
 from bench.recording import Record, add_quick
 from relevance_gen.generation.sampling import sample
 from relevance_gen.llama.decoder import Decoder
@@ -54,7 +61,11 @@ def measure_steps(record: Record, model: Decoder, name: str, n_times: int) -> No
         model.prefill([slot], [model.tokenize(prompt_text(N_SHORT, slot), 0)], [0])
     group = f"One step, {name}"
     for n in [n for n in (1, 16, 64, 128) if n <= model.n_slots]:
-        settings, uniforms, logits = [GenerationRequest("")] * n, np.full(n, 0.5), step(model, n, n).copy()
+        settings, uniforms, logits = (
+            [GenerationRequest("")] * n,
+            np.full(n, 0.5),
+            step(model, n, n).copy(),
+        )
         one = median_ms(partial(step, model, n, 1), n_times)
         every = median_ms(partial(step, model, n, n), n_times)
         drawing = median_ms(partial(sample, logits, settings, uniforms), n_times)
@@ -70,11 +81,17 @@ def measure_requests(record: Record, model: Decoder, name: str, n_rounds: int) -
     """Measure many short prompts at once, a long one, and samples of a long one."""
     n, long = model.n_slots, min(N_LONG, model.n_ctx - 64)
     group = f"Requests, {name}"
-    short = [GenerationRequest(prompt_text(N_SHORT, seed), max_tokens=1) for seed in range(min(64, n))]
+    short = [
+        GenerationRequest(prompt_text(N_SHORT, seed), max_tokens=1) for seed in range(min(64, n))
+    ]
     cases = {
         f"{len(short)} prompts of {N_SHORT} tokens, all first tokens": short,
-        f"a prompt of {long} tokens, first token": [GenerationRequest(prompt_text(long), max_tokens=1)],
-        f"16 samples of 32 tokens after {long}": [GenerationRequest(prompt_text(long), max_tokens=32, num_samples=16)],
+        f"a prompt of {long} tokens, first token": [
+            GenerationRequest(prompt_text(long), max_tokens=1)
+        ],
+        f"16 samples of 32 tokens after {long}": [
+            GenerationRequest(prompt_text(long), max_tokens=32, num_samples=16)
+        ],
     }
     for what, requests in cases.items():
         engine_seconds(model, requests)
@@ -100,16 +117,23 @@ def copy_and_decode(model: Decoder, n_tokens: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cpu", action="store_true", help="without a GPU, to see that it works")
     parser.add_argument("--model", type=Path, help="a GGUF file to measure too")
     add_quick(parser)
     args = parser.parse_args()
     devices = list(gpus())
     if not args.cpu and not (lib.llama_supports_gpu_offload() and devices):
-        print("llama.cpp as built here sees no GPU: see docs/generation.md on building it, or add --cpu")
+        print(
+            "llama.cpp as built here sees no GPU: see docs/generation.md on building it, or add --cpu"
+        )
         return 2
-    print(", ".join(f"{device.name}, {device.free_bytes >> 20:,} MiB free" for device in devices) or "no GPU")
+    print(
+        ", ".join(f"{device.name}, {device.free_bytes >> 20:,} MiB free" for device in devices)
+        or "no GPU"
+    )
     is_small = args.cpu or args.quick
     make_model()
     models = {"125M": MODEL}
@@ -121,7 +145,9 @@ def main() -> int:
     n_slots, n_ctx, n_times = (16, 512, 3) if is_small else (128, N_LONG + 64, 20)
     with Record("gpu", args, is_whole=not is_small) as record:
         for name, path in models.items():
-            options = ModelOptions(n_ctx=n_ctx, n_slots=n_slots, n_gpu_layers=0 if args.cpu else None)
+            options = ModelOptions(
+                n_ctx=n_ctx, n_slots=n_slots, n_gpu_layers=0 if args.cpu else None
+            )
             with Decoder(path, options) as model:
                 measure_steps(record, model, name, n_times)
                 measure_requests(record, model, name, 1 if is_small else 3)

@@ -44,12 +44,16 @@ def read(path: Path) -> Records:
 
 def read_beir(folder: Path) -> Records:
     chunks = [
-        {"_id": one["_id"], "title": one.get("title", ""), "text": one["text"]} for one in _json_lines(folder, "corpus")
+        {"_id": one["_id"], "title": one.get("title", ""), "text": one["text"]}
+        for one in _json_lines(folder, "corpus")
     ]
     queries = {query["_id"]: query["text"] for query in _json_lines(folder, "queries")}
     qrels: dict[str, dict[str, int]] = {}
     if _found(folder, "qrels.tsv") is None:
-        judged = ((one["query-id"], one["corpus-id"], one["score"]) for one in _json_lines(folder, "qrels"))
+        judged = (
+            (one["query-id"], one["corpus-id"], one["score"])
+            for one in _json_lines(folder, "qrels")
+        )
     else:
         judged = (tuple(line.split("\t")) for line in list(_lines(folder, "qrels.tsv"))[1:])
     for query_id, chunk_id, score in judged:
@@ -79,7 +83,9 @@ def read_squad(content: Any) -> Records:
 
 
 def read_npl(folder: Path) -> Records:
-    chunks = [{"_id": number, "title": "", "text": text} for number, text in _glasgow(folder / "doc-text")]
+    chunks = [
+        {"_id": number, "title": "", "text": text} for number, text in _glasgow(folder / "doc-text")
+    ]
     qrels = {number: dict.fromkeys(ids.split(), 1) for number, ids in _glasgow(folder / "rlv-ass")}
     return Records(chunks, dict(_glasgow(folder / "query-text")), qrels)
 
@@ -103,7 +109,11 @@ def _lines(folder: Path, name: str) -> Iterator[str]:
     path = _found(folder, name)
     if path is None:
         raise FileNotFoundError(f"no {name} in {folder}, gzipped or not")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8") as lines
+    ):
         yield from lines
 
 

@@ -60,7 +60,9 @@ def main() -> None:
     add_quick(parser)
     args = parser.parse_args()
     with Record("memory", args) as record:
-        for megabytes, name in itertools.product(SIZES_MB[:1] if args.quick else args.megabytes, JOBS):
+        for megabytes, name in itertools.product(
+            SIZES_MB[:1] if args.quick else args.megabytes, JOBS
+        ):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 n_bytes, taken = pool.apply(measure, (args.books, name, megabytes))
             group = f"{GROUP}, {megabytes} MB of text"

@@ -17,9 +17,18 @@ NEEDLES = (
         "The best thing to do in the town is to eat a sandwich and sit in the old park on a sunny day.",
         "What is the best thing to do in the town on a sunny day?",
     ),
-    ("The old man sold the white house on the hill to his sister.", "Who sold the white house on the hill?"),
-    ("He said that the time had come for her to go and see the man.", "When had the time come to go and see the man?"),
-    ("My uncle keeps the key of the house under the third stone from the door.", "Where is the key of the house?"),
+    (
+        "The old man sold the white house on the hill to his sister.",
+        "Who sold the white house on the hill?",
+    ),
+    (
+        "He said that the time had come for her to go and see the man.",
+        "When had the time come to go and see the man?",
+    ),
+    (
+        "My uncle keeps the key of the house under the third stone from the door.",
+        "Where is the key of the house?",
+    ),
 )
 N_PLACES = 20
 
@@ -32,7 +41,9 @@ def ranks(text: str, needle: str, query: str) -> list[int]:
         place = number * len(chunks) // N_PLACES
         host = chunks[place]
         hidden = f"{host[:512]} {needle} {host[512:]}"
-        results = ChunkIndex([*chunks[:place], hidden, *chunks[place + 1 :]]).search(query, 100, true_order=False)
+        results = ChunkIndex([*chunks[:place], hidden, *chunks[place + 1 :]]).search(
+            query, 100, true_order=False
+        )
         positions = [result.original_index for result in results.results]
         found.append(positions.index(place) + 1 if place in positions else 0)
     return found
@@ -49,8 +60,12 @@ def main() -> None:
         group = f"A sentence in {len(text):,} characters, at {N_PLACES} places in turn"
         for needle, query in NEEDLES:
             found = ranks(text, needle, query)
-            record.add(group, query, sum(rank == 1 for rank in found), "times first of all", places=0)
-            record.add(group, query, sum(0 < rank <= 10 for rank in found), "times among ten", places=0)
+            record.add(
+                group, query, sum(rank == 1 for rank in found), "times first of all", places=0
+            )
+            record.add(
+                group, query, sum(0 < rank <= 10 for rank in found), "times among ten", places=0
+            )
 
 
 if __name__ == "__main__":

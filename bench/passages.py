@@ -53,7 +53,9 @@ def measure(record: Record, folder: Path) -> None:
     group = f"{folder.name}: passages of {n_chars / n:.0f} characters in {n:,} chunks of {N_PARTS} parts"
     record.add(group, "wholly inside the relevant part", inside / n, "share", places=3)
     record.add(group, "its middle inside", middle / n, "share", places=3)
-    record.add(group, "wholly inside, in chunks ranked first", first_inside / n_first, "share", places=3)
+    record.add(
+        group, "wholly inside, in chunks ranked first", first_inside / n_first, "share", places=3
+    )
 
 
 def main() -> None:

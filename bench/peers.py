@@ -66,7 +66,9 @@ class Server:
     @contextmanager
     def running(self) -> Iterator[int]:
         """Run it, and yield its port."""
-        with serving(*self.command, ready="200", path=self.ready, RELEVANCE_GEN_API_KEYS=KEY) as port:
+        with serving(
+            *self.command, ready="200", path=self.ready, RELEVANCE_GEN_API_KEYS=KEY
+        ) as port:
             request(port, "POST", _PATH, body("warm", 8))
             yield port
 
@@ -74,26 +76,78 @@ class Server:
 def servers(args: argparse.Namespace) -> list[Server]:
     """Return the servers that can be measured here, ours first."""
     model, threads, n_ctx = str(args.model), str(args.threads), N_CTX * max(N_STREAMS)
-    ours = [sys.executable, "-m", "relevance_gen.serve", "--port", "{port}", "--model", model, "--n-threads", threads]
-    ours += ["--n-ctx", str(N_CTX), "--n-slots", str(max(N_STREAMS)), "--rate-limit", "off", "--access-log", "off"]
-    packaged = [sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", "{port}", "--n_ctx", str(N_CTX)]
+    ours = [
+        sys.executable,
+        "-m",
+        "relevance_gen.serve",
+        "--port",
+        "{port}",
+        "--model",
+        model,
+        "--n-threads",
+        threads,
+    ]
+    ours += [
+        "--n-ctx",
+        str(N_CTX),
+        "--n-slots",
+        str(max(N_STREAMS)),
+        "--rate-limit",
+        "off",
+        "--access-log",
+        "off",
+    ]
+    packaged = [
+        sys.executable,
+        "-m",
+        "llama_cpp.server",
+        "--model",
+        model,
+        "--port",
+        "{port}",
+        "--n_ctx",
+        str(N_CTX),
+    ]
     packaged += ["--n_threads", threads, "--n_threads_batch", threads]
     found = [Server(OURS, ours), Server(f"{OURS}, {' '.join(AS_OTHERS)}", [*ours, *AS_OTHERS])]
     found.append(Server("llama-cpp-python's server", packaged, "/v1/models", 1))
     if args.example is not None:
-        options = {"path": model, "alias": "m", "n_ctx": n_ctx, "n_seq_max": max(N_STREAMS), "n_batch": 512}
-        options |= {"n_ubatch": 512, "threads": args.threads, "threads_batch": args.threads, "kv_unified": True}
+        options = {
+            "path": model,
+            "alias": "m",
+            "n_ctx": n_ctx,
+            "n_seq_max": max(N_STREAMS),
+            "n_batch": 512,
+        }
+        options |= {
+            "n_ubatch": 512,
+            "threads": args.threads,
+            "threads_batch": args.threads,
+            "kv_unified": True,
+        }
         config = json.dumps({"server": {"host": "127.0.0.1", "port": "{port}"}, "model": options})
         command = [sys.executable, "-c", _EXAMPLE, str(args.example), config]
         found.append(Server("llama-cpp-python's example server", command, "/v1/models"))
     if args.llama_server is not None:
-        own = [str(args.llama_server), "-m", model, "--port", "{port}", "-c", str(n_ctx), "-np", str(max(N_STREAMS))]
+        own = [
+            str(args.llama_server),
+            "-m",
+            model,
+            "--port",
+            "{port}",
+            "-c",
+            str(n_ctx),
+            "-np",
+            str(max(N_STREAMS)),
+        ]
         found.append(Server("llama-server", [*own, "-t", threads, "-tb", threads]))
     return found
 
 
 def body(prompt: str, max_tokens: int, **more: object) -> bytes:
-    return json.dumps({"model": "m", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.8, **more}).encode()
+    return json.dumps(
+        {"model": "m", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.8, **more}
+    ).encode()
 
 
 def prompts(n_prompts: int, n_words: int, seed: int) -> list[str]:
@@ -112,7 +166,9 @@ def first_token_s(port: int, prompt: str) -> float:
         response = connection.getresponse()
         while b'"text"' not in (line := response.readline()):
             if response.status != 200 or not line:
-                raise RuntimeError(f"no piece of text, status {response.status}: {line.decode(errors='replace')}")
+                raise RuntimeError(
+                    f"no piece of text, status {response.status}: {line.decode(errors='replace')}"
+                )
         return time.perf_counter() - started_s
     finally:
         connection.close()
@@ -127,20 +183,44 @@ def measure(record: Record, server: Server, args: argparse.Namespace) -> None:
         for n_streams in N_STREAMS:
             taken_s = []
             for number in range(n_rounds):
-                asked = [body(prompt, N_TOKENS) for prompt in prompts(n_streams, N_WORDS, 100 * n_streams + number)]
+                asked = [
+                    body(prompt, N_TOKENS)
+                    for prompt in prompts(n_streams, N_WORDS, 100 * n_streams + number)
+                ]
                 taken_s.append(timed(lambda asked=asked: at_once(port, _PATH, asked)))
-            record.add(at_once_group, server.name, statistics.median(taken_s), f"{n_streams} at once, s", places=2)
-        times_s = [[first_token_s(port, prompt) for _ in range(2)] for prompt in prompts(n_rounds, N_WORDS_LONG, 7)]
+            record.add(
+                at_once_group,
+                server.name,
+                statistics.median(taken_s),
+                f"{n_streams} at once, s",
+                places=2,
+            )
+        times_s = [
+            [first_token_s(port, prompt) for _ in range(2)]
+            for prompt in prompts(n_rounds, N_WORDS_LONG, 7)
+        ]
     for name, column in zip(("fresh", "once more"), zip(*times_s, strict=True), strict=True):
-        record.add(first_group, server.name, statistics.median(column) * 1e3, f"{name}, ms", places=0)
+        record.add(
+            first_group, server.name, statistics.median(column) * 1e3, f"{name}, ms", places=0
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads that decode")
-    parser.add_argument("--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there")
-    parser.add_argument("--example", type=Path, metavar="FILE", help="examples/server/server.py of llama-cpp-python")
-    parser.add_argument("--llama-server", type=Path, metavar="FILE", help="llama.cpp's server, built")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--threads", type=int, default=usable_cores(), help="CPU threads that decode"
+    )
+    parser.add_argument(
+        "--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there"
+    )
+    parser.add_argument(
+        "--example", type=Path, metavar="FILE", help="examples/server/server.py of llama-cpp-python"
+    )
+    parser.add_argument(
+        "--llama-server", type=Path, metavar="FILE", help="llama.cpp's server, built"
+    )
     add_quick(parser)
     args = parser.parse_args()
     generation.make_model()

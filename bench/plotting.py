@@ -59,18 +59,27 @@ def lines(title: str, x_label: str, y_label: str, series: Series) -> str:
     x_axis = _Axis(min(xs) / 1.1, max(xs) * 1.1, _LEFT, WIDTH - _RIGHT, is_log=True)
     y_axis = _Axis(min(ys) / 1.5, max(ys) * 1.5, HEIGHT - _BOTTOM, _TOP, is_log=True)
     parts = [*_y_grid(y_axis, y_label)]
-    parts += [_text(x_axis.at(x), HEIGHT - _BOTTOM + 18, f"{x:,.0f}", "middle") for x in sorted(set(xs))]
+    parts += [
+        _text(x_axis.at(x), HEIGHT - _BOTTOM + 18, f"{x:,.0f}", "middle") for x in sorted(set(xs))
+    ]
     parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - _BOTTOM + 36, x_label, "middle"))
     for colour, line in zip(_COLOURS, series.values(), strict=False):
         path = " ".join(f"{x_axis.at(x):.1f},{y_axis.at(y):.1f}" for x, y in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x_axis.at(x):.1f}" cy="{y_axis.at(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in line]
+        parts += [
+            f'<circle cx="{x_axis.at(x):.1f}" cy="{y_axis.at(y):.1f}" r="3.5" fill="{colour}"/>'
+            for x, y in line
+        ]
     return _picture(title, f"{y_label} against {x_label}", parts, list(series))
 
 
-def bars(title: str, y_label: str, categories: Sequence[str], series: dict[str, Sequence[float]]) -> str:
+def bars(
+    title: str, y_label: str, categories: Sequence[str], series: dict[str, Sequence[float]]
+) -> str:
     """Return a plot of grouped bars from zero: for each category one of each series."""
-    y_axis = _Axis(0.0, 1.1 * max(max(values) for values in series.values()), HEIGHT - _BOTTOM, _TOP)
+    y_axis = _Axis(
+        0.0, 1.1 * max(max(values) for values in series.values()), HEIGHT - _BOTTOM, _TOP
+    )
     parts = [*_y_grid(y_axis, y_label)]
     group = (WIDTH - _LEFT - _RIGHT) / len(categories)
     width = 0.8 * group / len(series)
@@ -91,7 +100,9 @@ def _y_grid(axis: _Axis, label: str) -> list[str]:
     parts = [_text(_LEFT, _TOP - 10, label, "start")]
     for tick in axis.ticks():
         y = axis.at(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
         parts.append(_text(_LEFT - 8, y + 4, f"{tick:,g}", "end"))
     return parts
 
@@ -110,7 +121,9 @@ def _picture(title: str, shown: str, parts: list[str], names: list[str]) -> str:
         legend.append(f'<rect x="{x:.1f}" y="{y}" width="12" height="12" fill="{colour}"/>')
         legend.append(_text(x + 17, y + 11, name, "start"))
         x += width
-    body = "\n".join([f'<text class="title" x="{_LEFT}" y="16">{escape(title)}</text>', *parts, *legend])
+    body = "\n".join(
+        [f'<text class="title" x="{_LEFT}" y="16">{escape(title)}</text>', *parts, *legend]
+    )
     label = escape(f"{title}: {shown}, for {', '.join(names)}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {WIDTH} {y + 22}" role="img" '

@@ -39,14 +39,17 @@ KINDS = dict.fromkeys(("cranfield", "cisi", "med", "cacm", "npl"), "abstracts") 
 Ranker = Callable[[list[Chunk | str]], Callable[[str], list[tuple[int, float]]]]
 
 
-def ours(weighting: str, encoder: KeptEncoder | None = None, reranker: Reranker | None = None) -> Ranker:
+def ours(
+    weighting: str, encoder: KeptEncoder | None = None, reranker: Reranker | None = None
+) -> Ranker:
     """Rank with this library."""
 
     def build(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, float]]]:
         index = ChunkIndex(chunks, weighting=weighting, encoder=encoder)
         options = {} if reranker is None else {"reranker": reranker}
         return lambda query: [
-            (found.original_index, found.chunk_score) for found in index.search(query, **options).results
+            (found.original_index, found.chunk_score)
+            for found in index.search(query, **options).results
         ]
 
     return build
@@ -66,7 +69,9 @@ def scikit_learn(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, f
 
     def rank(query: str) -> list[tuple[int, float]]:
         scores = (matrix @ vectorizer.transform([query]).T).toarray().ravel()
-        return [(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")[:10]]
+        return [
+            (int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")[:10]
+        ]
 
     return rank
 
@@ -79,10 +84,15 @@ def bm25s_stemmed(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, 
     stemmer = Stemmer.Stemmer("english")
     index = bm25s.BM25()
     texts = list(map(in_one_text, chunks))
-    index.index(bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
+    index.index(
+        bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False),
+        show_progress=False,
+    )
 
     def rank(query: str) -> list[tuple[int, float]]:
-        terms = bm25s.tokenize([query], stopwords="en", stemmer=stemmer, show_progress=False, return_ids=False)
+        terms = bm25s.tokenize(
+            [query], stopwords="en", stemmer=stemmer, show_progress=False, return_ids=False
+        )
         if not terms[0]:
             return []
         places, scores = index.retrieve(terms, k=min(10, len(chunks)), show_progress=False)
@@ -117,8 +127,17 @@ def read_collection(folder: Path) -> Collection:
         chunks[record["_id"]] = f"{title} {text}"
         if (title + text).strip():
             titled[record["_id"]] = Chunk(text, title=title) if text.strip() else title
-    qrels = {name: judged for name, judged in records.qrels.items() if any(score > 0 for score in judged.values())}
-    return Collection(chunks, titled, {name: text for name, text in records.queries.items() if name in qrels}, qrels)
+    qrels = {
+        name: judged
+        for name, judged in records.qrels.items()
+        if any(score > 0 for score in judged.values())
+    }
+    return Collection(
+        chunks,
+        titled,
+        {name: text for name, text in records.queries.items() if name in qrels},
+        qrels,
+    )
 
 
 def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
@@ -130,7 +149,9 @@ def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
         # By rank, not by score: trec_eval breaks ties by name.
         ScoredDoc(query_id, ids[place], -rank_number)
         for query_id, query in collection.queries.items()
-        for rank_number, (place, _) in enumerate(sorted(rank(query), key=lambda pair: (-pair[1], pair[0])))
+        for rank_number, (place, _) in enumerate(
+            sorted(rank(query), key=lambda pair: (-pair[1], pair[0]))
+        )
     ]
     return ir_measures.calc_aggregate(MEASURES, collection.qrels, run)
 
@@ -149,10 +170,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--peers", action="store_true", help="measure scikit-learn and bm25s, too")
-    parser.add_argument("--encoder", nargs="?", const="", metavar="FILE", help="measure with an encoder, too")
+    parser.add_argument(
+        "--encoder", nargs="?", const="", metavar="FILE", help="measure with an encoder, too"
+    )
     parser.add_argument("--reranker", metavar="FILE", help="measure with a reranker, too")
     parser.add_argument(
-        "--vectors", type=Path, default=Path("bench/models"), metavar="DIR", help="where to keep vectors"
+        "--vectors",
+        type=Path,
+        default=Path("bench/models"),
+        metavar="DIR",
+        help="where to keep vectors",
     )
     add_quick(parser)
     args = parser.parse_args()

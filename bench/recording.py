@@ -66,7 +66,12 @@ class Record:
             at_least: to reach.
             places: decimals to show.
         """
-        measured: dict[str, Any] = {"group": group, "what": what, "unit": unit, "value": round(float(value), 6)}
+        measured: dict[str, Any] = {
+            "group": group,
+            "what": what,
+            "unit": unit,
+            "value": round(float(value), 6),
+        }
         measured["places"] = places
         bar = ""
         if at_most is not None or at_least is not None:
@@ -91,7 +96,9 @@ class Record:
         folder.mkdir(exist_ok=True)
         content = {
             "name": self.name,
-            "command": shlex.join(["python", "-m", f"bench.{self.name}", *map(_named, sys.argv[1:])]),
+            "command": shlex.join(
+                ["python", "-m", f"bench.{self.name}", *map(_named, sys.argv[1:])]
+            ),
             "quick": self._is_quick,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - self._started, 1),
@@ -107,7 +114,9 @@ class Record:
 
 def add_quick(parser: argparse.ArgumentParser) -> None:
     """Add the option that every bench has."""
-    parser.add_argument("--quick", action="store_true", help="only show that everything works, in a minute or so")
+    parser.add_argument(
+        "--quick", action="store_true", help="only show that everything works, in a minute or so"
+    )
 
 
 def _named(argument: str) -> str:
@@ -119,7 +128,9 @@ def commit() -> str:
     """Return the commit that is checked out, with a ``+`` if the package or the benches differ from it."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "relevance_gen", "bench/*.py")
+        changed = _git(
+            "status", "--porcelain", "--untracked-files=no", "--", "relevance_gen", "bench/*.py"
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + "+" * bool(changed)

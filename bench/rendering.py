@@ -29,7 +29,9 @@ TABLE = re.compile(
     r".*?(?P<end><!-- end of table -->)",
     re.DOTALL,
 )
-ORIGIN = re.compile(r"(?P<begin><!-- origin: (?P<name>\w+) -->\n).*?(?P<end><!-- end of origin -->)", re.DOTALL)
+ORIGIN = re.compile(
+    r"(?P<begin><!-- origin: (?P<name>\w+) -->\n).*?(?P<end><!-- end of origin -->)", re.DOTALL
+)
 HEADER = """\
 # Results
 
@@ -65,8 +67,14 @@ Results: TypeAlias = dict[str, dict[str, Any]]
 
 def read(folder: Path = RESULTS) -> Results:
     """Return all records, in the order of `TITLES`, others behind."""
-    records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
-    return {name: records[name] for name in sorted(records, key=lambda name: [*TITLES, name].index(name))}
+    records = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.json"))
+    }
+    return {
+        name: records[name]
+        for name in sorted(records, key=lambda name: [*TITLES, name].index(name))
+    }
 
 
 # ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,7 +92,10 @@ def _section(name: str, record: dict[str, Any] | None, folder: Path) -> str:
     if record is not None:
         parts.append(_origin(record))
         groups = dict.fromkeys(measured["group"] for measured in record["measurements"])
-        parts += [_table(group, [m for m in record["measurements"] if m["group"] == group]) for group in groups]
+        parts += [
+            _table(group, [m for m in record["measurements"] if m["group"] == group])
+            for group in groups
+        ]
     remarks = folder / f"{name}.md"
     if remarks.exists():
         parts.append(remarks.read_text(encoding="utf-8").strip() + "\n")
@@ -99,7 +110,11 @@ def _origin(record: dict[str, Any]) -> str:
         f"load {machine['load']}",
         ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
     ]
-    warning = "**A quick run: it shows that everything works, and not how fast.** " if record["quick"] else ""
+    warning = (
+        "**A quick run: it shows that everything works, and not how fast.** "
+        if record["quick"]
+        else ""
+    )
     return f"{warning}{'; '.join(parts)}.\n"
 
 
@@ -114,7 +129,10 @@ def _table(group: str, measurements: list[dict[str, Any]], *, is_turned: bool = 
             verdict = "" if measured["holds"] else ": **missed**"
             cells[measured[column]] += f" ({measured['bar']}{verdict})"
     lines = [f"| {group} | {' | '.join(units)} |", "|---" * (len(units) + 1) + "|"]
-    lines += [f"| {what} | {' | '.join(cells.get(unit, '') for unit in units)} |" for what, cells in rows.items()]
+    lines += [
+        f"| {what} | {' | '.join(cells.get(unit, '') for unit in units)} |"
+        for what, cells in rows.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -124,7 +142,11 @@ def _table(group: str, measurements: list[dict[str, Any]], *, is_turned: bool = 
 def plots(results: Results) -> dict[str, str]:
     """Return the plots that there are measurements for, by the name of their file."""
     makers = {"speed": _speed, "quality": _quality, "generation": _generation, "memory": _memory}
-    return {f"performance-{name}.svg": maker(results[name]) for name, maker in makers.items() if name in results}
+    return {
+        f"performance-{name}.svg": maker(results[name])
+        for name, maker in makers.items()
+        if name in results
+    }
 
 
 def _titled(title: str, record: dict[str, Any]) -> str:
@@ -138,11 +160,17 @@ def _speed(record: dict[str, Any]) -> str:
             n_chunks = float(measured["what"].removesuffix(" chunks").replace(",", ""))
             name = measured["unit"].removesuffix(", ms")
             series.setdefault(name, []).append((n_chunks, measured["value"]))
-    return plotting.lines(_titled("From strings to the ten best", record), "chunks of 1,000 characters", "ms", series)
+    return plotting.lines(
+        _titled("From strings to the ten best", record), "chunks of 1,000 characters", "ms", series
+    )
 
 
 def _quality(record: dict[str, Any]) -> str:
-    values = [m for m in record["measurements"] if m["group"] == "nDCG@10" and not m["unit"].startswith("mean")]
+    values = [
+        m
+        for m in record["measurements"]
+        if m["group"] == "nDCG@10" and not m["unit"].startswith("mean")
+    ]
     collections = list(dict.fromkeys(measured["unit"] for measured in values))
     series: dict[str, list[float]] = {}
     for measured in values:
@@ -159,7 +187,10 @@ def _generation(record: dict[str, Any]) -> str:
             name = {"engine": "relevance_gen", "raw": "raw llama_decode"}[who]
             series.setdefault(f"{name}, {mode}", []).append((float(n_samples), measured["value"]))
     return plotting.lines(
-        _titled("Samples of one prompt, 125M parameters", record), "samples at once", "tokens a second", series
+        _titled("Samples of one prompt, 125M parameters", record),
+        "samples at once",
+        "tokens a second",
+        series,
     )
 
 
@@ -171,7 +202,10 @@ def _memory(record: dict[str, Any]) -> str:
         series.setdefault(measured["what"], []).append(measured["value"])
     names = [size.removeprefix(f"{memory.GROUP}, ") for size in sizes]
     return plotting.bars(
-        _titled("Peak of memory above the input", record), "bytes for each byte of text", names, series
+        _titled("Peak of memory above the input", record),
+        "bytes for each byte of text",
+        names,
+        series,
     )
 
 
@@ -201,7 +235,9 @@ def with_figures(text: str, results: Results, passages: Sequence[dict[str, Any]]
         LookupError: nothing of that name was measured, or a passage does not stand in the document exactly once.
     """
     values = {
-        " :: ".join([record["name"], measured["group"], measured["what"], measured["unit"]]): measured["value"]
+        " :: ".join(
+            [record["name"], measured["group"], measured["what"], measured["unit"]]
+        ): measured["value"]
         for record in results.values()
         for measured in record["measurements"]
     }
@@ -222,7 +258,9 @@ def with_figures(text: str, results: Results, passages: Sequence[dict[str, Any]]
 
     def write_table(found: re.Match[str]) -> str:
         record = results.get(found["name"], {"measurements": []})
-        measurements = [measured for measured in record["measurements"] if measured["group"] == found["group"]]
+        measurements = [
+            measured for measured in record["measurements"] if measured["group"] == found["group"]
+        ]
         if not measurements:
             raise LookupError(f"no such table: {found['name']} :: {found['group']}")
         table = _table(found["group"], measurements, is_turned=found["turned"] is not None)
@@ -244,7 +282,9 @@ def main() -> None:
     for document in documents():
         written = with_figures(document.read_text(encoding="utf-8"), results, passages(document))
         document.write_text(written, encoding="utf-8")
-    print("→ bench/RESULTS.md, docs/pictures/performance-*.svg, and the figures in README.md and docs/")
+    print(
+        "→ bench/RESULTS.md, docs/pictures/performance-*.svg, and the figures in README.md and docs/"
+    )
 
 
 if __name__ == "__main__":

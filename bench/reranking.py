@@ -43,9 +43,26 @@ def write_model(folder: Path, text: str) -> None:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     torch.manual_seed(0)
-    letters = sorted({char for char in text.lower() if char.isascii() and char.isprintable() and not char.isspace()})
-    words = [word for word, _ in Counter(re.findall("[a-z]{2,}", text.lower())).most_common(N_VOCAB // 2)]
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *words]
+    letters = sorted(
+        {
+            char
+            for char in text.lower()
+            if char.isascii() and char.isprintable() and not char.isspace()
+        }
+    )
+    words = [
+        word for word, _ in Counter(re.findall("[a-z]{2,}", text.lower())).most_common(N_VOCAB // 2)
+    ]
+    tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *words,
+    ]
     tokens += [f"[unused{n}]" for n in range(N_VOCAB - len(tokens))]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     BertTokenizer(vocab={token: n for n, token in enumerate(tokens)}).save_pretrained(folder)
@@ -64,7 +81,9 @@ def cross_encoder(folder: Path, n_threads: int) -> Score:
 
     torch.set_num_threads(n_threads)
     model = CrossEncoder(str(folder), device="cpu", max_length=512)
-    return lambda query, texts: model.predict([(query, text) for text in texts], show_progress_bar=False)
+    return lambda query, texts: model.predict(
+        [(query, text) for text in texts], show_progress_bar=False
+    )
 
 
 def reranker(folder: Path, kind: str, n_threads: int) -> Score:
@@ -77,7 +96,9 @@ def rivals(folder: Path, n_threads: int) -> dict[str, Callable[[], Score]]:
     return {**ours, PEER: partial(cross_encoder, folder, n_threads)}
 
 
-def measure_speed(record: Record, folder: Path, chunks: list[str], n_threads: int, rounds: int) -> None:
+def measure_speed(
+    record: Record, folder: Path, chunks: list[str], n_threads: int, rounds: int
+) -> None:
     """Score fresh texts by turns; a ratio is the median of ratios within one round."""
     scorers = {name: load() for name, load in rivals(folder, n_threads).items()}
     for score in scorers.values():
@@ -94,16 +115,27 @@ def measure_speed(record: Record, folder: Path, chunks: list[str], n_threads: in
     group = f"A question with {N_PAIRS} texts of 1,000 characters, threads: {n_threads}"
     for name in scorers:
         record.add(group, name, statistics.median(walls[name]), "s")
-        record.add(group, name, N_PAIRS / statistics.median(walls[name]), "pairs a second", places=1)
+        record.add(
+            group, name, N_PAIRS / statistics.median(walls[name]), "pairs a second", places=1
+        )
         record.add(group, name, statistics.median(works[name]), "processor s")
-        ratio = statistics.median(own / other for own, other in zip(works[name], works[PEER], strict=True))
+        ratio = statistics.median(
+            own / other for own, other in zip(works[name], works[PEER], strict=True)
+        )
         record.add(group, name, ratio, "processor time, ×", at_most=1.3 if name == "Q8_0" else None)
     exact = cross_encoder(folder, n_threads)(QUERY, chunks[:N_PAIRS])
     for kind in ("f32", *KINDS.values()):
         with Reranker(folder / f"{kind}.gguf", n_threads=n_threads) as ours:
             error = float(np.abs(ours.score(QUERY, chunks[:N_PAIRS]) - exact).max())
         bar = 1e-3 if kind == "f32" else None
-        record.add(f"Greatest difference from {PEER}' scores", kind.upper(), error, "score", at_most=bar, places=5)
+        record.add(
+            f"Greatest difference from {PEER}' scores",
+            kind.upper(),
+            error,
+            "score",
+            at_most=bar,
+            places=5,
+        )
 
 
 def peak_bytes(folder: Path, name: str, chunks: list[str], n_threads: int) -> int:
@@ -117,7 +149,13 @@ def measure_memory(record: Record, folder: Path, chunks: list[str], n_threads: i
     for name in rivals(folder, n_threads):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             taken = pool.apply(peak_bytes, (folder, name, chunks, n_threads))
-        record.add("Peak of loading and one question, libraries included", name, taken / 1e6, "MB", places=0)
+        record.add(
+            "Peak of loading and one question, libraries included",
+            name,
+            taken / 1e6,
+            "MB",
+            places=0,
+        )
 
 
 def measure_questions(record: Record, folder: Path, chunks: list[str], n_threads: int) -> None:
@@ -131,14 +169,20 @@ def measure_questions(record: Record, folder: Path, chunks: list[str], n_threads
                 index.search(f"{QUERY} {number} {len(options)}", **options)
                 times[name].append(time.perf_counter() - started)
     for name, values in times.items():
-        group = f"A new question to an index of {len(chunks):,} chunks, Q8_0 reading the best {N_PAIRS}"
-        record.add(group, name, statistics.median(values[1:]) * 1e3, "ms", places=1)  # the first one warms
+        group = (
+            f"A new question to an index of {len(chunks):,} chunks, Q8_0 reading the best {N_PAIRS}"
+        )
+        record.add(
+            group, name, statistics.median(values[1:]) * 1e3, "ms", places=1
+        )  # the first one warms
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
-    parser.add_argument("--threads", type=int, default=usable_cores(), metavar="N", help="that compute")
+    parser.add_argument(
+        "--threads", type=int, default=usable_cores(), metavar="N", help="that compute"
+    )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of scoring by turns")
     add_quick(parser)
     args = parser.parse_args()
@@ -149,7 +193,9 @@ def main() -> None:
         try:
             write_model(folder, text)
         except ImportError as missing:
-            parser.exit(message=f"nothing is measured, {missing.name} is missing: pip install --group crossencoder\n")
+            parser.exit(
+                message=f"nothing is measured, {missing.name} is missing: pip install --group crossencoder\n"
+            )
         with Record("reranking", args) as record:
             measure_speed(record, folder, chunks, args.threads, 1 if args.quick else args.rounds)
             measure_memory(record, folder, chunks[:N_PAIRS], args.threads)

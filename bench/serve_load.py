@@ -71,7 +71,10 @@ def processor_s(port: int) -> float:
     """Processor time that the server on `port` and its workers have had."""
     pid = _pids[port]
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    fields = [Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split() for one in (str(pid), *children)]
+    fields = [
+        Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
+        for one in (str(pid), *children)
+    ]
     return sum(int(ticks) for stat in fields for ticks in stat[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -94,7 +97,9 @@ def serving(*command: str, ready: str, path: str = "/health", **environ: str) ->
                     break
             except OSError:
                 if process.poll() is not None:
-                    raise RuntimeError(f"{command} ended with status {process.returncode}") from None
+                    raise RuntimeError(
+                        f"{command} ended with status {process.returncode}"
+                    ) from None
             time.sleep(0.1)
         _pids[port] = process.pid
         yield port
@@ -108,7 +113,17 @@ def serving(*command: str, ready: str, path: str = "/health", **environ: str) ->
 
 @contextmanager
 def ours(*flags: str, model: str = "none") -> Iterator[int]:
-    base = [sys.executable, "-m", "relevance_gen.serve", "--port", "{port}", "--model", model, "--rate-limit", "off"]
+    base = [
+        sys.executable,
+        "-m",
+        "relevance_gen.serve",
+        "--port",
+        "{port}",
+        "--model",
+        model,
+        "--rate-limit",
+        "off",
+    ]
     options = ["--access-log", "off", "--index-cache-bytes", "0", *flags]
     ready = "200 503" if model == "none" else "200"
     with serving(*base, *options, ready=ready, RELEVANCE_GEN_API_KEYS=KEY) as port:
@@ -178,7 +193,9 @@ class Load:
 
     def quantile(self, share: float) -> float:
         """The latency that a `share` of the answers stayed below, in seconds."""
-        return sorted(self.latencies_s)[min(len(self.latencies_s) - 1, int(share * len(self.latencies_s)))]
+        return sorted(self.latencies_s)[
+            min(len(self.latencies_s) - 1, int(share * len(self.latencies_s)))
+        ]
 
 
 def load(port: int, n_clients: int, seconds: float, bodies: list[bytes]) -> Load:
@@ -276,7 +293,9 @@ def large(record: Record, rounds: int, n_chunks: int) -> None:
     with ours("--index-cache-bytes", "1GiB") as port:
         for _ in range(3):
             request(port, "POST", "/search", body)
-        cached_s = statistics.median(timed(lambda: request(port, "POST", "/search", body)) for _ in range(rounds))
+        cached_s = statistics.median(
+            timed(lambda: request(port, "POST", "/search", body)) for _ in range(rounds)
+        )
         record.add(group, "over HTTP, from the cache of indexes", cached_s, "s", places=3)
 
 
@@ -292,7 +311,9 @@ def add_pairs(record: Record, group: str, pairs: list[tuple[float, float]], *, b
 def many(record: Record, seconds: float, rounds: int) -> None:
     bodies_of_chunks = [make_chunks(100, 160, SEED + number) for number in range(64)]
     bodies = [body_of(chunks) for chunks in bodies_of_chunks]
-    group = f"64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {usable_cpus()} workers"
+    group = (
+        f"64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {usable_cpus()} workers"
+    )
     shares, ratios, rates, costs_s, lost = [], [], [], [], 0
     with ours("--workers", str(usable_cpus())) as port:
         load(port, 64, 2, bodies)
@@ -311,14 +332,22 @@ def many(record: Record, seconds: float, rounds: int) -> None:
     record.add(group, "over HTTP", rate, "a second", places=0)
     record.add(group, "over HTTP, p50", p50_s * 1e3, "ms", places=0)
     record.add(group, "over HTTP, p99", p99_s * 1e3, "ms", places=0)
-    record.add(group, "over HTTP / (cores × one thread)", statistics.median(shares), "×", at_least=0.7)
+    record.add(
+        group, "over HTTP / (cores × one thread)", statistics.median(shares), "×", at_least=0.7
+    )
     # A busy machine blurs rates more than processor time: while HTTP costs at most 1 / 0.7, the bar is within reach.
     started_s = time.process_time()
     for chunks in bodies_of_chunks:
         search(QUERY, chunks)
     here_s = (time.process_time() - started_s) / len(bodies_of_chunks)
     record.add(group, "processor time of a search in process", here_s * 1e3, "ms", places=1)
-    record.add(group, "processor time of a request over HTTP", statistics.median(costs_s) * 1e3, "ms", places=1)
+    record.add(
+        group,
+        "processor time of a request over HTTP",
+        statistics.median(costs_s) * 1e3,
+        "ms",
+        places=1,
+    )
     record.add(group, "p99 / p50", statistics.median(ratios), "×", at_most=5)
     record.add(group, "lost", lost, "requests", at_most=0, places=0)
     peer_many(record, group, seconds, bodies)
@@ -348,7 +377,9 @@ def peer_many(record: Record, group: str, seconds: float, bodies: list[bytes]) -
     folder = Path("build")
     folder.mkdir(exist_ok=True)
     (folder / "peer.py").write_text(PEER)
-    with serving(sys.executable, str(folder / "peer.py"), ready="200", WORKERS=str(usable_cpus())) as port:
+    with serving(
+        sys.executable, str(folder / "peer.py"), ready="200", WORKERS=str(usable_cpus())
+    ) as port:
         load(port, 64, 2, bodies)
         found = load(port, 64, seconds, bodies)
     record.add(group, "FastAPI + scikit-learn", found.rate, "a second", places=0)
@@ -358,19 +389,31 @@ def peer_many(record: Record, group: str, seconds: float, bodies: list[bytes]) -
 
 def generate(record: Record, model: Path, rounds: int, n_threads: int, n_times: int) -> None:
     prompts = [" ".join(make_chunks(1, 40, SEED + number)) for number in range(16)]
-    requests = [GenerationRequest(prompt, max_tokens=64, temperature=0.8, seed=1) for prompt in prompts]
-    bodies = [json.dumps({"text": p, "max_tokens": 64, "temperature": 0.8, "seed": 1}).encode() for p in prompts]
+    requests = [
+        GenerationRequest(prompt, max_tokens=64, temperature=0.8, seed=1) for prompt in prompts
+    ]
+    bodies = [
+        json.dumps({"text": p, "max_tokens": 64, "temperature": 0.8, "seed": 1}).encode()
+        for p in prompts
+    ]
     options = {"n_ctx": 512, "n_slots": 16, "n_threads": n_threads, "prefix_cache_bytes": 0}
-    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    flags = [
+        part
+        for name, value in options.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
     group = f"16 generations at once, 64 tokens each, {model.name}"
     in_process_s, http_s = [], []
     for _ in range(rounds):  # not both at once: two models in memory would fight for the cores
         with Runner(model, **options) as runner:
             in_process_s += [
-                timed(lambda: [f.result() for f in [runner.submit(r) for r in requests]]) for _ in range(n_times)
+                timed(lambda: [f.result() for f in [runner.submit(r) for r in requests]])
+                for _ in range(n_times)
             ][1:]
         with ours(*flags, model=str(model)) as port:
-            http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(n_times)][1:]
+            http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(n_times)][
+                1:
+            ]
     add_pairs(record, group, list(zip(in_process_s, http_s, strict=True)), bar=1.1)
 
 
@@ -379,18 +422,26 @@ def at_once(port: int, path: str, bodies: list[bytes]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(bodies)) as pool:
-        statuses = [status for status, _ in pool.map(lambda body: request(port, "POST", path, body), bodies)]
+        statuses = [
+            status for status, _ in pool.map(lambda body: request(port, "POST", path, body), bodies)
+        ]
     if set(statuses) != {200}:
         raise RuntimeError(f"statuses {statuses}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bars", nargs="*", default=sorted(BARS), help=", ".join(sorted(BARS)))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads that decode")
-    parser.add_argument("--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there")
+    parser.add_argument(
+        "--threads", type=int, default=usable_cores(), help="CPU threads that decode"
+    )
+    parser.add_argument(
+        "--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there"
+    )
     add_quick(parser)
     given = parser.parse_args()
     if given.quick:
@@ -402,7 +453,13 @@ def main() -> None:
             many(record, given.seconds, max(1, given.rounds // 2))
         if "generate" in given.bars:
             generation.make_model()
-            generate(record, given.model, max(1, given.rounds // 2), given.threads, 2 if given.quick else 3)
+            generate(
+                record,
+                given.model,
+                max(1, given.rounds // 2),
+                given.threads,
+                2 if given.quick else 3,
+            )
 
 
 if __name__ == "__main__":

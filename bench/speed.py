@@ -53,7 +53,9 @@ def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     weighting = weighting_named("pivoted")
     asked = parse(query, inflects=weighting.inflects)
-    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_occurrences=False, wanted=asked.beginnings)
+    segment = build(
+        Chunks(chunks, {}), np.arange(len(chunks)), keep_occurrences=False, wanted=asked.beginnings
+    )
     return Collection([segment], weighting).rank(asked, 10)[0]
 
 
@@ -114,7 +116,12 @@ def compare(record: Record, title: str, jobs: dict[str, Callable[[], object]], r
     first, *_ = times.values()
     for name, taken in times.items():
         record.add(title, name, statistics.median(taken) * 1e3, "ms")
-        record.add(title, name, statistics.median(t / own for t, own in zip(taken, first, strict=True)), "×")
+        record.add(
+            title,
+            name,
+            statistics.median(t / own for t, own in zip(taken, first, strict=True)),
+            "×",
+        )
 
 
 PEERS = {"scikit-learn": scikit_learn, "bm25s": bm25s, "tantivy, 2 threads": tantivy}
@@ -123,7 +130,9 @@ PEERS = {"scikit-learn": scikit_learn, "bm25s": bm25s, "tantivy, 2 threads": tan
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
-    parser.add_argument("--ngrams", type=Path, nargs="*", default=[], help="texts in Chinese, Thai …")
+    parser.add_argument(
+        "--ngrams", type=Path, nargs="*", default=[], help="texts in Chinese, Thai …"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     add_quick(parser)
     args = parser.parse_args()
@@ -153,17 +162,29 @@ def compare_starts(record: Record, chunks: list[str], rounds: int) -> None:
             "relevance-gen search, over a folder": ["-m", "relevance_gen", "search", QUERY, folder],
             "search()": ["-c", f"{read}from relevance_gen import search\nsearch({QUERY!r}, texts)"],
             **{
-                peer: ["-c", f"{read}import numpy as np\n{inspect.getsource(job)}{job.__name__}(texts, {QUERY!r})"]
+                peer: [
+                    "-c",
+                    f"{read}import numpy as np\n{inspect.getsource(job)}{job.__name__}(texts, {QUERY!r})",
+                ]
                 for peer, job in PEERS.items()
             },
             "numpy, imported": ["-c", "import numpy"],
             "nothing": ["-c", "pass"],
         }
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        env = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         start = functools.partial(
-            subprocess.run, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+            subprocess.run,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=env,
         )
-        jobs = {name: functools.partial(start, [sys.executable, *program]) for name, program in programs.items()}
+        jobs = {
+            name: functools.partial(start, [sys.executable, *program])
+            for name, program in programs.items()
+        }
         for job in jobs.values():  # its modules are compiled once and for all
             job()
         compare(record, "A first search, from the start of the process to its end", jobs, rounds)
@@ -175,7 +196,9 @@ def compare_peers(record: Record, chunks: list[str], rounds: int) -> None:
     tiktoken = token_counter(backend="tiktoken")
     for name, texts in (("ASCII copy", folded), ("original", chunks)):
         jobs: dict[str, Callable[[], object]] = {
-            f"search(), counts by {token_counter().backend}": lambda texts=texts: search(QUERY, texts),
+            f"search(), counts by {token_counter().backend}": lambda texts=texts: search(
+                QUERY, texts
+            ),
             "search, nothing counted": lambda texts=texts: without_counts(texts, QUERY),
             "tiktoken's counts alone": lambda texts=texts: tiktoken.count_all(texts),
             "ChunkIndex()": lambda texts=texts: ChunkIndex(texts),
@@ -210,7 +233,9 @@ def compare_pairs(record: Record, path: Path) -> None:
         "search()": lambda: search(query, texts),
         "scikit-learn, character pairs": lambda: scikit_learn_bigrams(texts, query),
     }
-    compare(record, f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3)
+    compare(
+        record, f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3
+    )
 
 
 def compare_changes(record: Record, chunks: list[str], rounds: int) -> None:
@@ -224,7 +249,9 @@ def compare_changes(record: Record, chunks: list[str], rounds: int) -> None:
     compare(record, f"250 chunks more for {len(chunks):,}", jobs, rounds)
 
 
-def compare_processes(record: Record, chunks: list[str], rounds: int, all_times: Sequence[int]) -> None:
+def compare_processes(
+    record: Record, chunks: list[str], rounds: int, all_times: Sequence[int]
+) -> None:
     """Compare building in one process with building in several, forked ones and, beside a thread, new ones.
 
     To be run before a peer starts a thread, as tqdm does.
@@ -232,12 +259,19 @@ def compare_processes(record: Record, chunks: list[str], rounds: int, all_times:
     for times in all_times:
         texts = chunks * times
         jobs = {
-            f"ChunkIndex(), n_jobs={n_jobs}": lambda texts=texts, n_jobs=n_jobs: ChunkIndex(texts, n_jobs=n_jobs)
+            f"ChunkIndex(), n_jobs={n_jobs}": lambda texts=texts, n_jobs=n_jobs: ChunkIndex(
+                texts, n_jobs=n_jobs
+            )
             for n_jobs in (1, 2, 4)
         }
         compare(record, f"Building an index of {len(texts):,} chunks in processes", jobs, rounds)
         with a_thread():
-            compare(record, f"Building an index of {len(texts):,} chunks in processes, beside a thread", jobs, rounds)
+            compare(
+                record,
+                f"Building an index of {len(texts):,} chunks in processes, beside a thread",
+                jobs,
+                rounds,
+            )
 
 
 @contextmanager

@@ -12,7 +12,9 @@ def read_text(path: Path | None) -> str:
     if path is None:
         sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
         sources += sorted(Path(sysconfig.get_path("stdlib")).glob("[a-t]*/*.py"))
-        return "".join(source.read_text(encoding="utf-8", errors="replace") for source in sources)[:8_000_000]
+        return "".join(source.read_text(encoding="utf-8", errors="replace") for source in sources)[
+            :8_000_000
+        ]
     if path.suffix == ".gz":
         with gzip.open(path, "rt", encoding="utf-8") as file:
             return file.read()

@@ -27,7 +27,9 @@ _type = {
 }
 
 
-def _palette(paper: str, raised: str, ink: str, quiet: str, line: str, accent: str) -> dict[str, str]:
+def _palette(
+    paper: str, raised: str, ink: str, quiet: str, line: str, accent: str
+) -> dict[str, str]:
     return {
         "color-background-primary": paper,
         "color-background-secondary": raised,
@@ -74,14 +76,22 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 
-def link_own_name(app: Sphinx, env: BuildEnvironment, node: Element, content: Element) -> Element | None:
+def link_own_name(
+    app: Sphinx, env: BuildEnvironment, node: Element, content: Element
+) -> Element | None:
     """Link `GenerationRequest`, which is documented as `relevance_gen.types.GenerationRequest`, if only one ends so."""
     objects: dict[str, Any] = env.get_domain("py").objects  # type: ignore[attr-defined]
-    found = [name for name in objects if name.endswith(f".{node.get('reftarget')}") and not objects[name].aliased]
+    found = [
+        name
+        for name in objects
+        if name.endswith(f".{node.get('reftarget')}") and not objects[name].aliased
+    ]
     if node.get("refdomain") != "py" or len(found) != 1:
         return None
     entry = objects[found[0]]
-    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, found[0])
+    return make_refnode(
+        app.builder, node["refdoc"], entry.docname, entry.node_id, content, found[0]
+    )
 
 
 _ACCESSIBLE = {

@@ -29,10 +29,19 @@ SEARCH = {
 messages: list[dict] = [{"role": "user", "content": "Where do whales sleep?"}]
 with Runner() as runner:
     for tool_choice in ("required", "none"):
-        options = {"tool_choice": tool_choice, "parallel_tool_calls": False, "max_tokens": 100, "temperature": 0}
+        options = {
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": False,
+            "max_tokens": 100,
+            "temperature": 0,
+        }
         turn = runner.chat(messages, tools=[SEARCH], **options).responses[0]
         calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.text},
+            }
             for call in turn.tool_calls
         ]
         messages.append({"role": "assistant", "content": turn.text, "tool_calls": calls})

@@ -32,7 +32,9 @@ class ChunkSearch:
         texts = [f"{corpus[name].get('title', '')} {corpus[name]['text']}".strip() for name in ids]
         index = ChunkIndex(texts, blank="skip")
         return {
-            name: {ids[one.original_index]: one.chunk_score for one in index.search(question, top_k)}
+            name: {
+                ids[one.original_index]: one.chunk_score for one in index.search(question, top_k)
+            }
             for name, question in queries.items()
         }
 
@@ -43,12 +45,18 @@ def ndcg(found: Scores, judged: Mapping[str, Mapping[str, int]], k: int = 10) ->
     for name, grades in judged.items():
         best = sorted(found.get(name, {}).items(), key=lambda item: -item[1])[:k]
         got = sum(grades.get(one, 0) / math.log2(place + 2) for place, (one, _) in enumerate(best))
-        ideal = sum(g / math.log2(place + 2) for place, g in enumerate(sorted(grades.values(), reverse=True)[:k]))
+        ideal = sum(
+            g / math.log2(place + 2)
+            for place, g in enumerate(sorted(grades.values(), reverse=True)[:k])
+        )
         gains.append(got / ideal if ideal else 0.0)
     return sum(gains) / len(gains)
 
 
 if __name__ == "__main__":
-    corpus = {"a": {"title": "Cats", "text": "They purr."}, "b": {"title": "Dogs", "text": "They bark."}}
+    corpus = {
+        "a": {"title": "Cats", "text": "They purr."},
+        "b": {"title": "Dogs", "text": "They bark."},
+    }
     found = ChunkSearch().search(corpus, {"1": "Do cats purr?", "2": "Who barks?"}, top_k=10)
     print(found, f"nDCG@10 {ndcg(found, {'1': {'a': 1}, '2': {'b': 1}}):.3f}")

@@ -17,7 +17,11 @@ PROMPT = "Context: {context}\nQuestion: {question}\nAnswer:"
 def show(label: str, text: str) -> None:
     """Print a label, and text beside it that is no wider than the screen."""
     first, rest = f"{label:>10}  ", " " * 12
-    print(textwrap.fill(text, 100, initial_indent=first, subsequent_indent=rest, max_lines=5, placeholder=" …"))
+    print(
+        textwrap.fill(
+            text, 100, initial_indent=first, subsequent_indent=rest, max_lines=5, placeholder=" …"
+        )
+    )
 
 
 def milliseconds(started: float) -> str:
@@ -28,9 +32,15 @@ def milliseconds(started: float) -> str:
 def find_chunk() -> str:
     """Search the document, show the best chunks, and return the first."""
     started = time.perf_counter()
-    chunks = {text: topic for topic, topic_text in topics.items() for text in split(topic_text, max_chars=600)}
+    chunks = {
+        text: topic
+        for topic, topic_text in topics.items()
+        for text in split(topic_text, max_chars=600)
+    }
     elapsed = milliseconds(started)
-    show("document", f"the Python language reference, {sum(map(len, topics.values())):,} characters")
+    show(
+        "document", f"the Python language reference, {sum(map(len, topics.values())):,} characters"
+    )
     show("split", f"into {len(chunks):,} chunks in {elapsed}")
 
     started = time.perf_counter()
@@ -54,12 +64,21 @@ def answer_from(chunk: str) -> None:
     generate({"text": QUESTION, "max_tokens": 1})  # loads the model
     started = time.perf_counter()
     response = generate(
-        {"text": prompt, "max_tokens": 100, "temperature": 0, "eos_token_ids": [END_TOKEN], "stop": ["\n"]}
+        {
+            "text": prompt,
+            "max_tokens": 100,
+            "temperature": 0,
+            "eos_token_ids": [END_TOKEN],
+            "stop": ["\n"],
+        }
     )
     (sample,) = response.responses
     elapsed = milliseconds(started)
     print()
-    show("generate", f"{response.prompt_tokens} tokens read and {sample.generated_tokens} written in {elapsed}")
+    show(
+        "generate",
+        f"{response.prompt_tokens} tokens read and {sample.generated_tokens} written in {elapsed}",
+    )
     show("answer", sample.text.strip())
 
 

@@ -12,7 +12,9 @@ with Runner(sys.argv[1] if len(sys.argv) > 1 else None) as runner:
 
     # Many at once: they share every step of the model, and each is done as soon as it can be.
     prompts = ["The sea was", "Nobody in the house", "It is a truth"]
-    futures = [runner.submit(GenerationRequest(prompt, max_tokens=30, num_samples=2)) for prompt in prompts]
+    futures = [
+        runner.submit(GenerationRequest(prompt, max_tokens=30, num_samples=2)) for prompt in prompts
+    ]
     for prompt, future in zip(prompts, futures, strict=True):
         for completion in future.result().responses:
             print(prompt + completion.text + "…", end="\n\n")

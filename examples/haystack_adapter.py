@@ -25,16 +25,25 @@ class ChunkRanker:
         return default_to_dict(self, top_k=self.top_k)
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[Document]]:
         texts = [document.content or "" for document in documents]
         response = search(query, texts, top_k or self.top_k, blank="skip")
-        return {"documents": [replace(documents[one.original_index], score=one.chunk_score) for one in response.best]}
+        return {
+            "documents": [
+                replace(documents[one.original_index], score=one.chunk_score)
+                for one in response.best
+            ]
+        }
 
 
 if __name__ == "__main__":
     pipeline = Pipeline()
     pipeline.add_component("ranker", ChunkRanker(top_k=2))
-    pages = [Document(content=text) for text in ("Cats purr.", "Dogs bark.", "Cats and dogs sleep.")]
+    pages = [
+        Document(content=text) for text in ("Cats purr.", "Dogs bark.", "Cats and dogs sleep.")
+    ]
     answer = pipeline.run({"ranker": {"query": "What do cats do?", "documents": pages}})
     for document in answer["ranker"]["documents"]:
         print(f"{document.score:.3f} {document.content}")

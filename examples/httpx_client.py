@@ -35,7 +35,9 @@ async def main() -> None:
         print()
         prompts = ["The sea was", "In the city", "A small dog"]
         bodies = [{"text": prompt, "max_tokens": 16, "seed": 1} for prompt in prompts]
-        answers = await asyncio.gather(*(client.post(f"{URL}/generate", json=body) for body in bodies))
+        answers = await asyncio.gather(
+            *(client.post(f"{URL}/generate", json=body) for body in bodies)
+        )
         for prompt, answer in zip(prompts, answers, strict=True):
             print(prompt + answer.json()["responses"][0]["text"])
 

@@ -22,7 +22,10 @@ from relevance_gen import ChunkIndex, FolderIndex, SearchResponse, compress, sea
 def found(response: SearchResponse, documents: Sequence[Document]) -> list[Document]:
     """Return the documents of the results, best first, each with its score in a copy of its metadata."""
     scored = [(documents[one.original_index], one.chunk_score) for one in response.best]
-    return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in scored]
+    return [
+        one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}})
+        for one, score in scored
+    ]
 
 
 class ChunkRetriever(BaseRetriever):
@@ -33,7 +36,9 @@ class ChunkRetriever(BaseRetriever):
     _index: ChunkIndex = PrivateAttr()
 
     def model_post_init(self, _: Any) -> None:
-        self._index = ChunkIndex([document.page_content for document in self.documents], blank="skip")
+        self._index = ChunkIndex(
+            [document.page_content for document in self.documents], blank="skip"
+        )
 
     def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
         return found(self._index.search(query, self.k), self.documents)
@@ -62,17 +67,29 @@ class ChunkCompressor(BaseDocumentCompressor):
     top_n: int = 3
     max_tokens: int | None = None
 
-    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
-        best = found(search(query, [one.page_content for one in documents], self.top_n, blank="skip"), documents)
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> list[Document]:
+        best = found(
+            search(query, [one.page_content for one in documents], self.top_n, blank="skip"),
+            documents,
+        )
         if self.max_tokens is None:
             return best
         kept = compress(query, [one.page_content for one in best], max_tokens=self.max_tokens)
         parts = groupby(kept, key=lambda sentence: sentence.original_index)
-        return [best[n].model_copy(update={"page_content": " ".join(one.text for one in part)}) for n, part in parts]
+        return [
+            best[n].model_copy(update={"page_content": " ".join(one.text for one in part)})
+            for n, part in parts
+        ]
 
 
 if __name__ == "__main__":
-    pages = [Document("Cats purr.", metadata={"page": 1}), Document("Dogs bark."), Document("Cats and dogs sleep.")]
+    pages = [
+        Document("Cats purr.", metadata={"page": 1}),
+        Document("Dogs bark."),
+        Document("Cats and dogs sleep."),
+    ]
     print(ChunkRetriever(documents=pages, k=2).invoke("What do cats do?"))
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "cats.md").write_text("Cats purr.\n")

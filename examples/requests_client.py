@@ -15,9 +15,14 @@ session.headers["X-API-Key"] = os.environ["SERVER_KEY"]
 chunks = [
     "Machine learning lets computers learn from data.",
     {"text": "The weather is sunny today.", "metadata": {"source": "diary", "page": 3}},
-    {"text": "Deep learning is machine learning with many layers.", "metadata": {"source": "book", "page": 12}},
+    {
+        "text": "Deep learning is machine learning with many layers.",
+        "metadata": {"source": "book", "page": 12},
+    },
 ]
-answer = session.post(f"{URL}/search", json={"query": "What is machine learning?", "chunk_txts": chunks, "top_n": 2})
+answer = session.post(
+    f"{URL}/search", json={"query": "What is machine learning?", "chunk_txts": chunks, "top_n": 2}
+)
 answer.raise_for_status()
 for result in answer.json()["results"]:
     print(f"{result['chunk_score']:.3f}  {result['chunk_txt']}  {result['metadata']}")
@@ -25,7 +30,9 @@ for result in answer.json()["results"]:
 # Large bodies travel faster compressed; requests expands compressed answers by itself.
 body = gzip.compress(json.dumps({"query": "sunny", "chunk_txts": chunks}).encode())
 answer = session.post(
-    f"{URL}/search", data=body, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    f"{URL}/search",
+    data=body,
+    headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
 )
 print(answer.json()["metadata"])
 
@@ -35,7 +42,8 @@ print(answer.status_code, answer.json()["error"])
 
 # Generate. The Content-Type must be exactly application/json, which is what json= sends.
 answer = session.post(
-    f"{URL}/generate", json={"text": "Once upon a time", "max_tokens": 16, "num_samples": 2, "seed": 1}
+    f"{URL}/generate",
+    json={"text": "Once upon a time", "max_tokens": 16, "num_samples": 2, "seed": 1},
 )
 answer.raise_for_status()
 for completion in answer.json()["responses"]:

@@ -7,7 +7,9 @@ from relevance_gen import FolderIndex
 
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
-    (folder / "orchard.md").write_text("# Harvest\n\nApples ripen in September.\nPears are picked earlier.\n")
+    (folder / "orchard.md").write_text(
+        "# Harvest\n\nApples ripen in September.\nPears are picked earlier.\n"
+    )
     (folder / "press.py").write_text("def press(apples):\n    return juice(apples)\n")
     index = FolderIndex(folder, cache=False)
 
@@ -16,7 +18,9 @@ with tempfile.TemporaryDirectory() as name:
         for result in index.search(question, top_n=1):
             place = result.metadata
             lines = index.read(place["path"], place["first_line"], place["last_line"])
-            print(f"{lines.path}:{lines.first_line}-{lines.last_line}  {lines.text.splitlines()[0]}")
+            print(
+                f"{lines.path}:{lines.first_line}-{lines.last_line}  {lines.text.splitlines()[0]}"
+            )
 
     show("function that makes juice of apples")
     (folder / "orchard.md").unlink()

@@ -21,4 +21,6 @@ for question, response in zip(questions, index.search(questions, top_n=1), stric
     print(f"{question}\n  {best.chunk_score:.2f}  page {best.metadata['page']}: {best.chunk_txt}")
     for term in index.explain(question, best.original_index).terms:
         if term.share:
-            print(f"        {term.term}: in {term.df} of {len(index)} chunks, gave {term.share:.2f}")
+            print(
+                f"        {term.term}: in {term.df} of {len(index)} chunks, gave {term.share:.2f}"
+            )

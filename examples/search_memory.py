@@ -19,7 +19,13 @@ memory = ChunkIndex([])
 def remember(day: str, who: str, text: str) -> None:
     """Keep a turn; its speaker and day are words of it, too."""
     memory.add(
-        [{"text": text, "title": f"{who}, {date.fromisoformat(day):%d %B %Y}", "metadata": {"day": day, "who": who}}]
+        [
+            {
+                "text": text,
+                "title": f"{who}, {date.fromisoformat(day):%d %B %Y}",
+                "metadata": {"day": day, "who": who},
+            }
+        ]
     )
 
 
@@ -29,7 +35,9 @@ for turn in TURNS:
 said_by_ana = memory.search("What is the name of the cat?", top_n=1, where={"who": "Ana"})
 print(said_by_ana[0].metadata["day"], said_by_ana[0].chunk_txt)
 
-since_may = memory.search("How is the rowing going?", top_n=1, where=lambda turn: turn["day"] >= "2026-05-01")
+since_may = memory.search(
+    "How is the rowing going?", top_n=1, where=lambda turn: turn["day"] >= "2026-05-01"
+)
 print(since_may[0].metadata["day"], since_may[0].chunk_txt)
 
 memory.remove(where={"who": "Ben"})  # whoever wants to be forgotten

@@ -10,7 +10,9 @@ def show(done: int, total: int) -> None:
     sys.stderr.write(f"\rindexing {done:,} of {total:,} chunks")
 
 
-chunks = [f"Order {number} was sent to customer {number * 7919 % 1000}." for number in range(50_000)]
+chunks = [
+    f"Order {number} was sent to customer {number * 7919 % 1000}." for number in range(50_000)
+]
 index = ChunkIndex(chunks, progress=show)
 sys.stderr.write("\n")
 for result in index.search("order 4711").results:

@@ -29,7 +29,10 @@ def called(tools: Tools, name: str, arguments: dict[str, Any]) -> str:
 def ask_openai(create: Callable[..., Any], model: str, question: str, tools: Tools) -> str:
     """Have a model of OpenAI's interface answer a question, calling tools until it does."""
     offered = [
-        {"type": "function", "function": {"name": name, "description": one.purpose, "parameters": one.schema}}
+        {
+            "type": "function",
+            "function": {"name": name, "description": one.purpose, "parameters": one.schema},
+        }
         for name, one in tools.by_name.items()
     ]
     messages: list[Any] = [{"role": "user", "content": question}]
@@ -46,7 +49,8 @@ def ask_openai(create: Callable[..., Any], model: str, question: str, tools: Too
 def ask_anthropic(create: Callable[..., Any], model: str, question: str, tools: Tools) -> str:
     """Have a model of Anthropic's interface answer a question, calling tools until it does."""
     offered = [
-        {"name": name, "description": one.purpose, "input_schema": one.schema} for name, one in tools.by_name.items()
+        {"name": name, "description": one.purpose, "input_schema": one.schema}
+        for name, one in tools.by_name.items()
     ]
     messages: list[Any] = [{"role": "user", "content": question}]
     while True:
@@ -56,7 +60,11 @@ def ask_anthropic(create: Callable[..., Any], model: str, question: str, tools: 
             return "".join(block.text for block in turn.content)
         messages.append({"role": "assistant", "content": turn.content})
         results = [
-            {"type": "tool_result", "tool_use_id": one.id, "content": called(tools, one.name, one.input)}
+            {
+                "type": "tool_result",
+                "tool_use_id": one.id,
+                "content": called(tools, one.name, one.input),
+            }
             for one in calls
         ]
         messages.append({"role": "user", "content": results})
@@ -66,8 +74,14 @@ def openai_stand_in(*, messages: list[Any], **_: Any) -> Any:
     """Search first, and then repeat the first line that was found."""
     if len(messages) == 1:
         function = Stub(name="search", arguments=json.dumps({"question": messages[0]["content"]}))
-        return Stub(choices=[Stub(message=Stub(content=None, tool_calls=[Stub(id="1", function=function)]))])
-    return Stub(choices=[Stub(message=Stub(content=messages[-1]["content"].split("\n")[1], tool_calls=None))])
+        return Stub(
+            choices=[Stub(message=Stub(content=None, tool_calls=[Stub(id="1", function=function)]))]
+        )
+    return Stub(
+        choices=[
+            Stub(message=Stub(content=messages[-1]["content"].split("\n")[1], tool_calls=None))
+        ]
+    )
 
 
 def anthropic_stand_in(*, messages: list[Any], **_: Any) -> Any:

@@ -29,7 +29,10 @@ class ChunkScorer(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Iterable[str], y: Any = None) -> Self:  # noqa: N803 - scikit-learn's names
         texts = list(X)
-        self.index_, self.n_texts_ = ChunkIndex(texts, weighting=self.weighting, blank="skip"), len(texts)
+        self.index_, self.n_texts_ = (
+            ChunkIndex(texts, weighting=self.weighting, blank="skip"),
+            len(texts),
+        )
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:  # noqa: N803
@@ -46,4 +49,6 @@ if __name__ == "__main__":
     texts = ["Cats purr.", "Dogs bark.", "Cats and dogs sleep."]
     scorer = ChunkScorer().fit(texts)
     print(scorer.transform(["What do cats do?", "Who barks?"]).round(3))
-    print(make_pipeline(ChunkScorer(), Binarizer(threshold=0.3)).fit(texts).transform(["Who barks?"]))
+    print(
+        make_pipeline(ChunkScorer(), Binarizer(threshold=0.3)).fit(texts).transform(["Who barks?"])
+    )

@@ -73,7 +73,9 @@ def check_path(name: str, value: Any, takes_addresses: str | None = None) -> str
         raise InvalidRequestError("cannot be a path: it has a null byte", name)
     if takes_addresses and "://" in str(value):
         remedy = f"{takes_addresses} takes addresses"
-        raise InvalidRequestError.must_be(name, "a path of this machine, and no address", value, remedy=remedy)
+        raise InvalidRequestError.must_be(
+            name, "a path of this machine, and no address", value, remedy=remedy
+        )
     return value
 
 
@@ -92,12 +94,16 @@ def must_be(allowed: str, holds: Callable[[Any], bool]) -> Validator:
 
 def one_of(*names: str) -> Validator:
     """Return a validator for one of some names."""
-    return must_be(" or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names)
+    return must_be(
+        " or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names
+    )
 
 
 def short(most: int) -> Validator:
     """Return a validator for strings of at most so many characters."""
-    return must_be(f"a string of at most {most:,} characters", lambda v: isinstance(v, str) and len(v) <= most)
+    return must_be(
+        f"a string of at most {most:,} characters", lambda v: isinstance(v, str) and len(v) <= most
+    )
 
 
 def integer(low: int, high: int | None = None) -> Validator:
@@ -117,12 +123,16 @@ def number(low: float, high: float = math.inf) -> Validator:
 
 def _is_number(value: Any, low: float, high: float) -> bool:
     # Not math.isfinite: an integer beyond a float's range would raise OverflowError there.
-    return (is_integer(value) or isinstance(value, float)) and bool(low <= value <= min(high, _MAX_FLOAT))
+    return (is_integer(value) or isinstance(value, float)) and bool(
+        low <= value <= min(high, _MAX_FLOAT)
+    )
 
 
 def above(low: float) -> Validator:
     """Make a validator of finite numbers greater than `low`."""
-    return must_be(f"a finite number above {low:g}", lambda v: _is_number(v, low, math.inf) and v > low)
+    return must_be(
+        f"a finite number above {low:g}", lambda v: _is_number(v, low, math.inf) and v > low
+    )
 
 
 def items(allowed: str, holds: Callable[[Any], bool]) -> Validator:
@@ -144,11 +154,17 @@ def token_numbers(low: float, high: float, n_most: int) -> Validator:
 
     def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
         if not isinstance(value, dict) or len(value) > n_most:
-            raise InvalidRequestError.must_be(attribute.name, f"an object of at most {n_most:,} token ids", value)
+            raise InvalidRequestError.must_be(
+                attribute.name, f"an object of at most {n_most:,} token ids", value
+            )
         for token, wanted in value.items():
             if not (is_integer(token) and 0 <= token < MAX_TOKEN_IDS):
-                raise InvalidRequestError("must have token ids as its keys", attribute.name, describe(token))
-            if not _is_number(wanted, low, high):  # checked first, as making the name takes longer than checking
+                raise InvalidRequestError(
+                    "must have token ids as its keys", attribute.name, describe(token)
+                )
+            if not _is_number(
+                wanted, low, high
+            ):  # checked first, as making the name takes longer than checking
                 refuse(instance, attribute.evolve(name=f"{attribute.name}[{token}]"), wanted)
 
     return check
@@ -156,7 +172,9 @@ def token_numbers(low: float, high: float, n_most: int) -> Validator:
 
 string = must_be("a string", lambda v: isinstance(v, str))
 not_blank = must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
-how_many = must_be("an integer of at least 0 or None", lambda v: v is None or (is_integer(v) and v >= 0))
+how_many = must_be(
+    "an integer of at least 0 or None", lambda v: v is None or (is_integer(v) and v >= 0)
+)
 flag = must_be("true or false", lambda v: isinstance(v, bool))
 an_object = must_be("an object", lambda v: isinstance(v, dict))
 a_list = must_be("a list", lambda v: isinstance(v, list | tuple))
@@ -180,7 +198,9 @@ def as_schema(value: Any) -> Any:
     if callable(written := getattr(value, "model_json_schema", None)):
         return written()
     if isinstance(value, str):
-        with suppress(ValueError, RecursionError):  # what is no JSON is refused as what is no object
+        with suppress(
+            ValueError, RecursionError
+        ):  # what is no JSON is refused as what is no object
             return json.loads(value)
     return value
 
@@ -189,7 +209,10 @@ def as_token_numbers(value: Any) -> Any:
     """Copy an object whose keys are token ids, which JSON can only write as strings; leave what is none as it is."""
     if not isinstance(value, Mapping):
         return value
-    return {int(k) if isinstance(k, str) and _ID.fullmatch(k) else plain(k): as_float(v) for k, v in value.items()}
+    return {
+        int(k) if isinstance(k, str) and _ID.fullmatch(k) else plain(k): as_float(v)
+        for k, v in value.items()
+    }
 
 
 def as_float(value: Any) -> Any:

@@ -59,7 +59,10 @@ def split(
     >>> split("one two three four five", max_chars=13, overlap=5)
     ['one two three', 'three four', 'four five']
     """
-    return [text[start:end] for start, end in spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)]
+    return [
+        text[start:end]
+        for start, end in spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)
+    ]
 
 
 def spans(
@@ -75,14 +78,19 @@ def spans(
         raise InvalidRequestError.must_be("text", "a string", text)
     if max_chars is None:
         max_chars = _MAX_CHARS if tokens is None else max(len(text), 1)
-    max_chars, overlap = check_integer("max_chars", max_chars, 1), check_integer("overlap", overlap, 0)
+    max_chars, overlap = (
+        check_integer("max_chars", max_chars, 1),
+        check_integer("overlap", overlap, 0),
+    )
     if tokens is None:
         return _spans(text, overlap, _Limit(max_chars))
     tokens = check_integer("tokens", tokens, 1)
     return _spans(text, overlap, _Limit(max_chars, tokens, token_counter(encoding).count))
 
 
-def spans_of_tokens(text: str, tokens: int, count: Callable[[str], int]) -> Iterator[tuple[int, int]]:
+def spans_of_tokens(
+    text: str, tokens: int, count: Callable[[str], int]
+) -> Iterator[tuple[int, int]]:
     """Yield those of chunks of at most so many tokens, at least 1, as `count` counts them, by the rule of `split`."""
     return _spans(text, 0, _Limit(max(len(text), 1), tokens, count))
 
@@ -107,7 +115,9 @@ def sentences(text: str, ends: Iterable[int] | None = None) -> Iterator[tuple[in
 class _Limit:
     """Chunks of at most so many characters, and of so many tokens where these are counted."""
 
-    def __init__(self, max_chars: int, tokens: int = 0, count: Callable[[str], int] | None = None) -> None:
+    def __init__(
+        self, max_chars: int, tokens: int = 0, count: Callable[[str], int] | None = None
+    ) -> None:
         self._max_chars, self._tokens, self._count = max_chars, tokens, count
         self._n_chars = tokens * _CHARS_PER_TOKEN
 
@@ -190,7 +200,11 @@ class _Breaks:
             or self._last(_LINE, middle, limit)
             or self._last(_SPACE, middle, limit)
             or next(
-                (end for end in range(limit, max(middle, limit - _LONGEST_CLUSTER), -1) if _parts(self._text, end)),
+                (
+                    end
+                    for end in range(limit, max(middle, limit - _LONGEST_CLUSTER), -1)
+                    if _parts(self._text, end)
+                ),
                 limit,
             )
         )

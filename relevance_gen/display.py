@@ -40,14 +40,23 @@ class Row:
     marks: Sequence[Part] = ()  # parts to mark in a table, ascending and apart
 
 
-def as_text(head: str, items: Sequence[T], row: Callable[[T], Row], n_chars: int = LINE_CHARS) -> str:
+def as_text(
+    head: str, items: Sequence[T], row: Callable[[T], Row], n_chars: int = LINE_CHARS
+) -> str:
     """Return `head`, and a line for each of the first items, with at most `n_chars` of its text."""
-    lines = [f"  {one.label}{one_line(_excerpt(one, n_chars)[2])}" for one in map(row, items[:_MOST_ROWS])]
+    lines = [
+        f"  {one.label}{one_line(_excerpt(one, n_chars)[2])}"
+        for one in map(row, items[:_MOST_ROWS])
+    ]
     return "\n".join([head, *lines, *_rest(items, "  … and {:,} more")])
 
 
 def as_html(
-    caption: str, columns: Sequence[str], items: Sequence[T], row: Callable[[T], Row], n_chars: int = CELL_CHARS
+    caption: str,
+    columns: Sequence[str],
+    items: Sequence[T],
+    row: Callable[[T], Row],
+    n_chars: int = CELL_CHARS,
 ) -> str:
     """Return a table of the first items, the last of its columns with at most `n_chars` of a text."""
     rows = ["".join(f"<th>{name}</th>" for name in columns)]
@@ -65,7 +74,10 @@ def in_few_words(mapping: Mapping[str, object]) -> str:
     'source: a.txt, page: 3'
     """
     fields = itertools.islice(mapping.items(), _MOST_FIELDS)
-    shown = (f"{key}: {value[:_FIELDS_CHARS] if isinstance(value, str) else describe(value)}" for key, value in fields)
+    shown = (
+        f"{key}: {value[:_FIELDS_CHARS] if isinstance(value, str) else describe(value)}"
+        for key, value in fields
+    )
     text = one_line(", ".join(shown))
     return text if len(text) <= _FIELDS_CHARS else text[:_FIELDS_CHARS] + "…"
 

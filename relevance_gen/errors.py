@@ -25,7 +25,11 @@ def describe(value: object) -> str:
             return repr(value)
         case int():
             # repr of an int beyond sys.get_int_max_str_digits() raises; its size says enough.
-            return repr(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
+            return (
+                repr(value)
+                if value.bit_length() <= 256
+                else f"an integer of {value.bit_length()} bits"
+            )
         case str():
             kept = ascii(value[:_SHOWN_CHARS])
             return kept if len(value) <= _SHOWN_CHARS else f"{kept}… ({len(value)} characters)"
@@ -58,7 +62,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     >>> nearest("max_token", ["min_tokens", "max_tokens"]), nearest("wings", ["min_tokens", "max_tokens"])
     ('max_tokens', None)
     """
-    return next(iter(difflib.get_close_matches(word[:_SHOWN_CHARS], list(known), n=1, cutoff=_LIKENESS)), None)
+    return next(
+        iter(difflib.get_close_matches(word[:_SHOWN_CHARS], list(known), n=1, cutoff=_LIKENESS)),
+        None,
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
@@ -69,10 +76,17 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
 
 def to_install(extra: str) -> str:
     """Return the command that installs the packages of an extra, and nothing that is compiled for another."""
-    from importlib.metadata import PackageNotFoundError, requires  # takes long to import, for few errors
+    from importlib.metadata import (
+        PackageNotFoundError,
+        requires,
+    )  # takes long to import, for few errors
 
     try:
-        named = [found.groups() for found in map(_OF_EXTRA.match, requires("relevance_gen") or ()) if found]
+        named = [
+            found.groups()
+            for found in map(_OF_EXTRA.match, requires("relevance_gen") or ())
+            if found
+        ]
     except PackageNotFoundError:  # the folder was copied, and nothing says what it needs
         named = []
     packages = [package for package, of in named if of == extra] or [f"relevance_gen[{extra}]"]
@@ -95,7 +109,9 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         remedy: what to do about it.
     """
 
-    def __init__(self, rule: str, field: str | None = None, got: str | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, rule: str, field: str | None = None, got: str | None = None, remedy: str | None = None
+    ) -> None:
         super().__init__(rule, field, got, remedy)
         self.rule, self.field, self.got, self.remedy = rule, field, got, remedy
 
@@ -116,7 +132,9 @@ class InvalidRequestError(RelevanceGenError, ValueError):
 
         name, bracket, place = (self.field or "").partition("[")
         field = names.get(name, name) + bracket + place
-        return type(self)(spoken(self.rule), field or None, self.got, self.remedy and spoken(self.remedy))
+        return type(self)(
+            spoken(self.rule), field or None, self.got, self.remedy and spoken(self.remedy)
+        )
 
     def in_json(self) -> str:
         """Return the sentence for a client, who sent null where Python has None."""
@@ -124,7 +142,11 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         return str(type(self)(self.rule, self.field, got, self.remedy))
 
     def __str__(self) -> str:
-        path = self.field if self.field is None or self.field.isprintable() else ascii(self.field)[1:-1]
+        path = (
+            self.field
+            if self.field is None or self.field.isprintable()
+            else ascii(self.field)[1:-1]
+        )
         field = "" if path is None else f"{path} "
         got = "" if self.got is None else f", got {self.got}"
         remedy = "" if self.remedy is None else f"; {self.remedy}"

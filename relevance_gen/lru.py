@@ -93,7 +93,10 @@ class SharedCache(LruCache[Value]):
     """
 
     def __init__(
-        self, limit_bytes: int, size_of: Callable[[Value], int], gives_way: Callable[[Hashable], bool] = lambda _: False
+        self,
+        limit_bytes: int,
+        size_of: Callable[[Value], int],
+        gives_way: Callable[[Hashable], bool] = lambda _: False,
     ) -> None:
         super().__init__(limit_bytes, size_of)
         self._gives_way = gives_way

@@ -23,7 +23,9 @@ def usable_cores(root: Path = _ROOT) -> int:
     Threads beyond them make every step of a model wait for the slowest.
     """
     cpus = root / "sys/devices/system/cpu"
-    siblings = {_read(cpus / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in _affinity()}
+    siblings = {
+        _read(cpus / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in _affinity()
+    }
     return _within_quota(len(siblings), root)
 
 
@@ -37,13 +39,19 @@ def available_memory(root: Path = _ROOT) -> int | None:
         if limit.isdecimal() and used.isdecimal():
             # Files that were read and are not in use are counted as used, and given back when memory is wanted.
             lines = _read(group / "memory.stat").splitlines()
-            cached = sum(int(line.split()[1]) for line in lines if line.split()[0] == "inactive_file")
+            cached = sum(
+                int(line.split()[1]) for line in lines if line.split()[0] == "inactive_file"
+            )
             free.append(max(0, int(limit) - int(used) + cached))
     return min(free, default=None)
 
 
 def _affinity() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
 
 
 def _within_quota(n: int, root: Path) -> int:

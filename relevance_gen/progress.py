@@ -35,7 +35,9 @@ def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterato
         yield None
     elif progress is not True:
         if not callable(progress):
-            raise InvalidRequestError.must_be("progress", "true, false or a function of two numbers", progress)
+            raise InvalidRequestError.must_be(
+                "progress", "true, false or a function of two numbers", progress
+            )
         yield progress
     else:
         bar = _bar(unit)
@@ -69,7 +71,9 @@ class _TqdmBar:
         from tqdm.auto import tqdm
 
         class Bar(tqdm):  # type: ignore[misc]
-            monitor_interval = 0  # no thread beside the bar: beside one, processes could not be forked
+            monitor_interval = (
+                0  # no thread beside the bar: beside one, processes could not be forked
+            )
 
         self._bar = Bar(total=0, unit=f" {unit}", unit_scale=True)
 

@@ -38,7 +38,9 @@ class Quota:
         self._watch = watch
         self._clock = clock
         self._looked_s = clock()
-        self._changed = threading.Condition()  # its lock is re-entrant: collecting garbage inside it may give back
+        self._changed = (
+            threading.Condition()
+        )  # its lock is re-entrant: collecting garbage inside it may give back
         self._by_client: dict[Hashable, float] = {}
         self._total: float = 0
 
@@ -63,7 +65,9 @@ class Quota:
     def seconds_until_room(self, client: Hashable = None) -> float:
         """Return how long it takes until a client has regained what it holds beyond its share; infinity for never."""
         beyond = max(0.0, self.held_by(client) - self.share)
-        return beyond / self._regained_per_s if self._regained_per_s else math.inf if beyond else 0.0
+        return (
+            beyond / self._regained_per_s if self._regained_per_s else math.inf if beyond else 0.0
+        )
 
     def take(self, amount: float = 1, client: Hashable = None, *, timeout_s: float = 0.0) -> bool:
         """Hold `amount` more; where there is no room, wait for it in this thread. Return whether it is held now."""
@@ -74,7 +78,9 @@ class Quota:
             return has_room
 
     @contextmanager
-    def taken(self, amount: float = 1, client: Hashable = None, *, refusal: Callable[[], Exception]) -> Iterator[None]:
+    def taken(
+        self, amount: float = 1, client: Hashable = None, *, refusal: Callable[[], Exception]
+    ) -> Iterator[None]:
         """Hold `amount` more until the context ends; where there is no room, raise the `refusal`."""
         if not self.take(amount, client):
             raise refusal()
@@ -105,6 +111,8 @@ class Quota:
             return
         now_s = self._clock()
         regained, self._looked_s = self._regained_per_s * (now_s - self._looked_s), now_s
-        self._by_client = {one: left for one, held in self._by_client.items() if (left := held - regained) > 0}
+        self._by_client = {
+            one: left for one, held in self._by_client.items() if (left := held - regained) > 0
+        }
         self._total = sum(self._by_client.values())
         self._watch(self._total)

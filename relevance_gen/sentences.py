@@ -18,12 +18,18 @@ from collections.abc import Iterator
 from typing import Final
 
 _CLOSING: Final = r"[\"'”’»›)\]}]*+(?:\[\d{1,3}\])*+"
-_STOP: Final = re.compile(rf"[.!?…](?<![.!?…][.!?…])([.!?…]*+){_CLOSING}(?=\s++[\"'“‘«‹„([{{¿¡*_]*+(.?))", re.DOTALL)
-_WIDE_STOP: Final = re.compile(r"(?:[。！？｡।॥؟۔።։။།]|．(?!\d))[。！？｡।॥]*+[」』”’）》】)\"'»]*+(?!と)")
+_STOP: Final = re.compile(
+    rf"[.!?…](?<![.!?…][.!?…])([.!?…]*+){_CLOSING}(?=\s++[\"'“‘«‹„([{{¿¡*_]*+(.?))", re.DOTALL
+)
+_WIDE_STOP: Final = re.compile(
+    r"(?:[。！？｡।॥؟۔።։။།]|．(?!\d))[。！？｡।॥]*+[」』”’）》】)\"'»]*+(?!と)"
+)
 _WIDE_OR_THAI: Final = re.compile(r"[。！？｡।॥؟۔።։។．ก-\u0eff]")
 _THAI_OR_LAO: Final = re.compile(r"[ก-\u0eff](?=[^\S\n]++[ก-\u0eff])")
 _BLANK: Final = re.compile(r"\n(?:[^\S\n]*+\n)++")
-_ITEM: Final = re.compile(r"[^\S\n]*+(?:(?:[-*+•‣◦▪●·–]|\(?\d{1,3}[.)]|\(?\w\)|#{1,6})[^\S\n]|[|>]|```)")
+_ITEM: Final = re.compile(
+    r"[^\S\n]*+(?:(?:[-*+•‣◦▪●·–]|\(?\d{1,3}[.)]|\(?\w\)|#{1,6})[^\S\n]|[|>]|```)"
+)
 _INITIALS: Final = re.compile(r"[^\W\d]|\d\d?|(?:[^\W\d]{1,2}\.)+[^\W\d]{1,2}")
 _FIRST_WORD: Final = re.compile(r"\s*+\S*+")
 _CODE: Final = re.compile(r"[{}=<>_\\|\t(;,](?:(?<=[^(;,])|(?<=\w\()|(?<=;)$|(?<=,)[^\s\d])")
@@ -72,7 +78,9 @@ def sentence_ends(text: str, *, in_small: bool | None = None) -> list[int]:
     in_small = text.islower() if in_small is None else in_small
     ends.update(_ends_by_stops(text, in_small=in_small))
     if not text.isascii() and _WIDE_OR_THAI.search(text):
-        ends.update(match.end() for mark in (_WIDE_STOP, _THAI_OR_LAO) for match in mark.finditer(text))
+        ends.update(
+            match.end() for mark in (_WIDE_STOP, _THAI_OR_LAO) for match in mark.finditer(text)
+        )
     found = sorted(ends)
     if found and not text[found[-1] :].strip():
         found.pop()
@@ -98,10 +106,20 @@ def _ends_by_stops(text: str, *, in_small: bool) -> Iterator[int]:
             continue
         if following and not more and text[start] == ".":
             before = text[max(start - _LONGEST_ABBREVIATION, 0) : start]
-            word = before.rsplit(None, 1)[-1].lstrip(_OPENING) if before and not before[-1].isspace() else ""
-            if len(word) <= _MOST_DIGITS and word.isdecimal() and before.rpartition("\n")[2].strip(_OPENING) == word:
+            word = (
+                before.rsplit(None, 1)[-1].lstrip(_OPENING)
+                if before and not before[-1].isspace()
+                else ""
+            )
+            if (
+                len(word) <= _MOST_DIGITS
+                and word.isdecimal()
+                and before.rpartition("\n")[2].strip(_OPENING) == word
+            ):
                 continue  # the number of a list's item
-            if _is_doubtful(word, following.isdecimal()) and not _STARTERS.match(text, stop.start(2)):
+            if _is_doubtful(word, following.isdecimal()) and not _STARTERS.match(
+                text, stop.start(2)
+            ):
                 continue
         yield stop.end()
 
@@ -111,7 +129,9 @@ def _is_doubtful(word: str, before_number: bool) -> bool:
     """Tell whether a full stop behind a word may belong to it."""
     small = word.lower()
     return (
-        _INITIALS.fullmatch(word) is not None or small in _ABBREVIATIONS or (before_number and small in _BEFORE_NUMBERS)
+        _INITIALS.fullmatch(word) is not None
+        or small in _ABBREVIATIONS
+        or (before_number and small in _BEFORE_NUMBERS)
     )
 
 
@@ -131,7 +151,9 @@ def _ends_within(paragraph: str, start: int) -> Iterator[int]:
         if line := paragraph.rstrip():
             yield start + len(line)
         return
-    widest = sorted(map(len, lines))[9 * len(lines) // 10]  # not one long line that stands out, such as an address
+    widest = sorted(map(len, lines))[
+        9 * len(lines) // 10
+    ]  # not one long line that stands out, such as an address
     is_set_in_lines = _are_mostly_code(lines) or (
         len(lines) >= _FEWEST_VERSES and all(line.lstrip(_OPENING)[:1].isupper() for line in lines)
     )

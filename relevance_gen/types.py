@@ -11,7 +11,17 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 from attrs import NOTHING, Attribute, Factory, asdict, evolve, field, fields, fields_dict, frozen
 from attrs.validators import optional
@@ -52,7 +62,9 @@ def _shows_fields(cls: type[T]) -> type[T]:
 
 
 _is_object = checks.must_be("an object", lambda v: isinstance(v, Mapping))
-_is_list = checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
+_is_list = checks.must_be(
+    "a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes))
+)
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,7 +155,11 @@ class Serialized:
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> dict[str, Any]:
         """Return a schema of pydantic-core's, which is a plain dict: pydantic itself need not be there."""
-        written = {"type": "function-plain", "function": lambda one: one.to_dict(), "return_schema": {"type": "any"}}
+        written = {
+            "type": "function-plain",
+            "function": lambda one: one.to_dict(),
+            "return_schema": {"type": "any"},
+        }
         return {"type": "is-instance", "cls": cls, "serialization": written}
 
 
@@ -190,12 +206,16 @@ class SearchResult(Serialized):
         plain = {name: getattr(self, name) for name in _RESULT_FIELDS}
         plain["metadata"] = dict(self.metadata)
         if self.spans is not None:
-            plain["spans"] = [{"start": span.start, "end": span.end, "score": span.score} for span in self.spans]
+            plain["spans"] = [
+                {"start": span.start, "end": span.end, "score": span.score} for span in self.spans
+            ]
         return plain | {name: value for name in _IF_ANY if (value := getattr(self, name))}
 
 
 _IF_ANY = ("title", "num_similar")
-_RESULT_FIELDS = tuple(name for name in fields_dict(SearchResult) if name not in ("spans", *_IF_ANY))
+_RESULT_FIELDS = tuple(
+    name for name in fields_dict(SearchResult) if name not in ("spans", *_IF_ANY)
+)
 # pandas makes a column of each field of a dataclass, and knows nothing of attrs.
 SearchResult.__dataclass_fields__ = dataclasses.make_dataclass(  # type: ignore[attr-defined]
     "SearchResult", list(fields_dict(SearchResult))
@@ -290,7 +310,9 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
     @property
     def best(self) -> tuple[SearchResult, ...]:
         """The results, best first, whatever their order; of equal scores the earlier chunk is the better."""
-        return tuple(sorted(self.results, key=lambda result: (-result.chunk_score, result.original_index)))
+        return tuple(
+            sorted(self.results, key=lambda result: (-result.chunk_score, result.original_index))
+        )
 
     def by_score(self) -> SearchResponse:
         """Return this response with its results best first, as ``true_order=False`` gives them."""
@@ -299,7 +321,10 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists, as the server answers; what metadata holds is not copied."""
-        return {"results": [result.to_dict() for result in self.results], "metadata": self.metadata.to_dict()}
+        return {
+            "results": [result.to_dict() for result in self.results],
+            "metadata": self.metadata.to_dict(),
+        }
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the results as a stream of Arrow's; metadata that no column can hold as JSON, and none at all as null.
@@ -311,7 +336,9 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
             import pyarrow
         except ImportError:
             raise ImportError(f"tables need pyarrow: {to_install('data')}") from None
-        columns = {name: [getattr(one, name) for one in self.results] for name in fields_dict(SearchResult)}
+        columns = {
+            name: [getattr(one, name) for one in self.results] for name in fields_dict(SearchResult)
+        }
         columns["spans"] = [spans and list(map(asdict, spans)) for spans in columns["spans"]]
         has_any = any(columns["metadata"])  # Parquet has no struct without a field
         columns["metadata"] = [dict(one) if has_any else None for one in columns["metadata"]]
@@ -319,7 +346,9 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
             pyarrow.array(columns["metadata"])
         except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
             columns["metadata"] = [json.dumps(one, default=str) for one in columns["metadata"]]
-        table = pyarrow.table({name: pyarrow.array(one, _ARROW_TYPES.get(name)) for name, one in columns.items()})
+        table = pyarrow.table(
+            {name: pyarrow.array(one, _ARROW_TYPES.get(name)) for name, one in columns.items()}
+        )
         return table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
@@ -469,7 +498,10 @@ class Explanation:
 
     def __repr__(self) -> str:
         shown = [f"  left out by {display.one_line(sign)}" for sign in self.left_out]
-        shown += [f"  {display.one_line(word)!r} taken for {taken!r}" for word, taken in self.corrections.items()]
+        shown += [
+            f"  {display.one_line(word)!r} taken for {taken!r}"
+            for word, taken in self.corrections.items()
+        ]
         shown += [
             f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {counted(one.df, 'chunk')}"
             for one in self.terms
@@ -557,7 +589,9 @@ class CompressionResponse(Sequence[KeptSentence]):
 
 
 def _row_of_sentence(one: KeptSentence) -> display.Row:
-    return display.Row(label=f"[{one.original_index}]  {'… ' * bool(one.num_left_out)}", cells=(), text=one.text)
+    return display.Row(
+        label=f"[{one.original_index}]  {'… ' * bool(one.num_left_out)}", cells=(), text=one.text
+    )
 
 
 # ── Citations ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -677,7 +711,9 @@ class PromptRequest:
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
     copy: bool | None = field(default=None, validator=optional(checks.flag))
-    min_confidence: float = field(default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1))
+    min_confidence: float = field(
+        default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1)
+    )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
     reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
@@ -734,13 +770,19 @@ _are_tokens = checks.items(
 
 
 def _some_texts(_: Any, attribute: Attribute[Any], value: Any) -> None:
-    if not (isinstance(value, tuple) and value and all(isinstance(text, str) and text for text in value)):
-        raise InvalidRequestError.must_be(attribute.name, "a list of at least one string, none of them empty", value)
+    if not (
+        isinstance(value, tuple) and value and all(isinstance(text, str) and text for text in value)
+    ):
+        raise InvalidRequestError.must_be(
+            attribute.name, "a list of at least one string, none of them empty", value
+        )
 
 
 def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:
     if value > request.max_tokens:
-        raise InvalidRequestError.must_be(attribute.name, f"at most max_tokens ({request.max_tokens})", value)
+        raise InvalidRequestError.must_be(
+            attribute.name, f"at most max_tokens ({request.max_tokens})", value
+        )
 
 
 @_shows_fields
@@ -786,10 +828,16 @@ class GenerationRequest:
 
     text: str = field(converter=checks.plain, validator=checks.string)
     max_tokens: int = field(default=512, converter=checks.plain, validator=checks.integer(1))
-    min_tokens: int = field(default=0, converter=checks.plain, validator=[checks.integer(0), _at_most_max_tokens])
-    eos_token_ids: tuple[int, ...] = field(default=(), converter=checks.as_tuple, validator=_are_tokens)
+    min_tokens: int = field(
+        default=0, converter=checks.plain, validator=[checks.integer(0), _at_most_max_tokens]
+    )
+    eos_token_ids: tuple[int, ...] = field(
+        default=(), converter=checks.as_tuple, validator=_are_tokens
+    )
     max_input_tokens: int = field(default=0, converter=checks.plain, validator=checks.integer(0))
-    num_samples: int = field(default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES))
+    num_samples: int = field(
+        default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES)
+    )
     stop: tuple[str, ...] = field(
         default=(),
         converter=checks.as_texts,
@@ -800,27 +848,47 @@ class GenerationRequest:
     top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
     typical_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
-    presence_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
-    frequency_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
-    repetition_penalty: float = field(default=1.0, converter=checks.as_float, validator=checks.above(0))
-    logit_bias: Mapping[int, float] = field(
-        factory=dict, converter=checks.as_token_numbers, validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS)
+    presence_penalty: float = field(
+        default=0.0, converter=checks.as_float, validator=checks.number(-2, 2)
     )
-    allowed_token_ids: tuple[int, ...] = field(default=(), converter=checks.as_tuple, validator=_are_tokens)
+    frequency_penalty: float = field(
+        default=0.0, converter=checks.as_float, validator=checks.number(-2, 2)
+    )
+    repetition_penalty: float = field(
+        default=1.0, converter=checks.as_float, validator=checks.above(0)
+    )
+    logit_bias: Mapping[int, float] = field(
+        factory=dict,
+        converter=checks.as_token_numbers,
+        validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
+    )
+    allowed_token_ids: tuple[int, ...] = field(
+        default=(), converter=checks.as_tuple, validator=_are_tokens
+    )
     json_schema: Mapping[str, Any] | None = field(
         default=None, converter=checks.as_schema, validator=optional(_is_object)
     )
-    regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
-    grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
+    regex: str | None = field(
+        default=None, converter=checks.plain, validator=[optional(checks.string), _alone]
+    )
+    grammar: str | None = field(
+        default=None, converter=checks.plain, validator=[optional(checks.string), _alone]
+    )
     choice: tuple[str, ...] | None = field(
         default=None, converter=checks.as_tuple, validator=[optional(_some_texts), _alone]
     )
-    prompt_lookup: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP))
+    prompt_lookup: int = field(
+        default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP)
+    )
     logprobs: bool = field(default=False, validator=checks.flag)
-    top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
+    top_logprobs: int = field(
+        default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS)
+    )
     prompt_logprobs: bool = field(default=False, validator=checks.flag)
     return_tokens: bool = field(default=False, validator=checks.flag)
-    seed: int | None = field(default=None, converter=checks.plain, validator=optional(checks.integer(0)))
+    seed: int | None = field(
+        default=None, converter=checks.plain, validator=optional(checks.integer(0))
+    )
 
 
 @frozen
@@ -908,7 +976,8 @@ class Completion:
         plain.pop("stopped_by")
         if self.top_logprobs is not None:
             plain["top_logprobs"] = [
-                [{"token": one.token, "logprob": one.logprob} for one in likeliest] for likeliest in self.top_logprobs
+                [{"token": one.token, "logprob": one.logprob} for one in likeliest]
+                for likeliest in self.top_logprobs
             ]
         if self.parts is not None:
             plain["parts"] = [part.to_dict() for part in self.parts]
@@ -918,7 +987,11 @@ class Completion:
 def _given(response: Completion | GenerationResponse) -> dict[str, Any]:
     """Return the fields that were asked for, with lists for tuples."""
     values = ((name, getattr(response, name)) for name in fields_dict(type(response)))
-    return {name: [*value] if isinstance(value, tuple) else value for name, value in values if value is not None}
+    return {
+        name: [*value] if isinstance(value, tuple) else value
+        for name, value in values
+        if value is not None
+    }
 
 
 @frozen
@@ -979,7 +1052,9 @@ class GenerationResponse(Serialized):
 
     def _repr_html_(self) -> str:
         columns = ("tokens", "ended by", "text")
-        return display.as_html(self._summary, columns, self.responses, _row_of_sample, display.ALL_CHARS)
+        return display.as_html(
+            self._summary, columns, self.responses, _row_of_sample, display.ALL_CHARS
+        )
 
     @property
     def _summary(self) -> str:

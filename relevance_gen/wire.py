@@ -29,10 +29,13 @@ _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
-_SELDOM_TOLD = "title meaning chunks name definitions exact reranking passage relevance left_out corrections"
+_SELDOM_TOLD = (
+    "title meaning chunks name definitions exact reranking passage relevance left_out corrections"
+)
 _SELDOM: Any = dict.fromkeys(_SELDOM_TOLD.split(), override(omit_if_default=True))
 _converter.register_unstructure_hook(
-    Explanation, make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM)
+    Explanation,
+    make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM),
 )
 
 
@@ -48,7 +51,9 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     try:
         with _collector_paused():
             text = body.decode("utf-8")
-            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer)
+            value = json.loads(
+                text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer
+            )
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
     except json.JSONDecodeError as error:
@@ -60,7 +65,9 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     except InvalidRequestError:
         raise
     except ValueError:  # int() refuses more digits than sys.get_int_max_str_digits()
-        raise InvalidRequestError("the body must be JSON whose integers have fewer digits") from None
+        raise InvalidRequestError(
+            "the body must be JSON whose integers have fewer digits"
+        ) from None
     if _is_deeper(value, max_depth):
         raise _too_deep(max_depth)
     return value
@@ -114,7 +121,9 @@ def _too_deep(max_depth: int) -> InvalidRequestError:
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise InvalidRequestError(f"the body must be JSON whose numbers a float can hold: {digits[:20]} is too large")
+        raise InvalidRequestError(
+            f"the body must be JSON whose numbers a float can hold: {digits[:20]} is too large"
+        )
     return number
 
 
@@ -128,7 +137,12 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def structure(
-    cls: type[T], value: object, *, path: str = "", is_lenient: bool = False, beside: Sequence[str] = ()
+    cls: type[T],
+    value: object,
+    *,
+    path: str = "",
+    is_lenient: bool = False,
+    beside: Sequence[str] = (),
 ) -> T:
     """Make a `cls`, which checks the values itself, from a mapping of its fields.
 
@@ -149,11 +163,15 @@ def structure(
     prefix = f"{path}." if path else ""
     fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
     if is_lenient:
-        value = {name: given for name, given in value.items() if name in fields and given is not None}
+        value = {
+            name: given for name, given in value.items() if name in fields and given is not None
+        }
     for name in value:
         if name not in fields:
             remedy = _fields_to_choose(prefix, shorten(name), [*fields, *beside])
-            raise InvalidRequestError("is not a known field", f"{prefix}{shorten(name)}", remedy=remedy)
+            raise InvalidRequestError(
+                "is not a known field", f"{prefix}{shorten(name)}", remedy=remedy
+            )
     for name, attribute in fields.items():
         if attribute.default is attrs.NOTHING and name not in value:
             raise InvalidRequestError("is required", f"{prefix}{name}")

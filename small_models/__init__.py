@@ -65,8 +65,12 @@ def add_chat_template(model: Path, target: Path, template: str) -> None:
     """Write `model` to `target` with a chat template in its file."""
     key, value = b"tokenizer.chat_template", template.encode()
     size = 8 + len(key) + 4 + 8 + len(value)
-    value += b"{#" + b" " * (-(size + 4) % 32) + b"#}"  # whole blocks of 32 bytes leave the tensors aligned
+    value += (
+        b"{#" + b" " * (-(size + 4) % 32) + b"#}"
+    )  # whole blocks of 32 bytes leave the tensors aligned
     original = model.read_bytes()
     magic, version, n_tensors, n_keys = struct.unpack("<4sIQQ", original[:24])
     entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(value)) + value
-    target.write_bytes(struct.pack("<4sIQQ", magic, version, n_tensors, n_keys + 1) + entry + original[24:])
+    target.write_bytes(
+        struct.pack("<4sIQQ", magic, version, n_tensors, n_keys + 1) + entry + original[24:]
+    )

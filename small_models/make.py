@@ -28,7 +28,23 @@ from small_models import BIGRAM, BIGRAM_TOKENS, ENCODER, RERANKER, TINY, bigram_
 from tools.convert_bert import DOCUMENT_OFFSET
 
 CONTROL = ("<|begin|>", "<|end|>")
-_MERGED_WORDS = ("the", "and", "ing", "ion", "ent", "er", "re", "on", "at", "is", "or", "es", "st", "an", "en")
+_MERGED_WORDS = (
+    "the",
+    "and",
+    "ing",
+    "ion",
+    "ent",
+    "er",
+    "re",
+    "on",
+    "at",
+    "is",
+    "or",
+    "es",
+    "st",
+    "an",
+    "en",
+)
 
 
 def byte_letters() -> list[str]:
@@ -101,7 +117,9 @@ def write_model(
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     of_two = [gguf.TokenType.CONTROL] * 2
-    writer.add_token_types(of_two + [types.get(token, gguf.TokenType.NORMAL) for token in tokens[2:]])
+    writer.add_token_types(
+        of_two + [types.get(token, gguf.TokenType.NORMAL) for token in tokens[2:]]
+    )
     writer.add_token_merges(merges)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
@@ -119,12 +137,16 @@ def write_model(
     writer.close()
 
 
-def random_tensors(*, n_vocab: int, n_embd: int, n_ff: int, n_layer: int, seed: int = 0) -> dict[str, NDArray[Any]]:
+def random_tensors(
+    *, n_vocab: int, n_embd: int, n_ff: int, n_layer: int, seed: int = 0
+) -> dict[str, NDArray[Any]]:
     """Draw a llama model's weights so that activations keep their size from block to block."""
     rng = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, gain: float = 1.0) -> NDArray[np.float32]:
-        return rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(gain / np.sqrt(columns))
+        return rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(
+            gain / np.sqrt(columns)
+        )
 
     tensors: dict[str, NDArray[Any]] = {
         "token_embd.weight": rng.standard_normal((n_vocab, n_embd), dtype=np.float32),
@@ -146,7 +168,9 @@ def random_tensors(*, n_vocab: int, n_embd: int, n_ff: int, n_layer: int, seed: 
     return tensors
 
 
-def write_random(path: Path, *, n_vocab: int, n_embd: int, n_ff: int, n_layer: int, n_head: int, n_ctx: int) -> None:
+def write_random(
+    path: Path, *, n_vocab: int, n_embd: int, n_ff: int, n_layer: int, n_head: int, n_ctx: int
+) -> None:
     """Write a transformer with random Q8_0 weights."""
     tokens, merges = byte_level_vocabulary(n_vocab)
     tensors = random_tensors(n_vocab=n_vocab, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer)
@@ -176,19 +200,36 @@ def write_bigram(path: Path) -> None:
 def write_encoder(path: Path) -> None:
     """Write a BERT of random weights with a vocabulary of letters: a model that reads, and does not generate."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    _write_bert(path, [*("▁" + letter for letter in letters), *letters], gguf.PoolingType.MEAN, n_ctx=32, scale=0.1)
+    _write_bert(
+        path,
+        [*("▁" + letter for letter in letters), *letters],
+        gguf.PoolingType.MEAN,
+        n_ctx=32,
+        scale=0.1,
+    )
 
 
 def write_reranker(path: Path) -> None:
     """Write a cross-encoder of the same kind, as `tools.convert_bert` would: with a second copy of the vocabulary."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    _write_bert(path, [*("▁" + letter for letter in letters), *letters], gguf.PoolingType.RANK, n_ctx=64, scale=0.3)
+    _write_bert(
+        path,
+        [*("▁" + letter for letter in letters), *letters],
+        gguf.PoolingType.RANK,
+        n_ctx=64,
+        scale=0.3,
+    )
 
 
-def _write_bert(path: Path, words: list[str], pooling: gguf.PoolingType, *, n_ctx: int, scale: float) -> None:
+def _write_bert(
+    path: Path, words: list[str], pooling: gguf.PoolingType, *, n_ctx: int, scale: float
+) -> None:
     n_embd, n_ff = 32, 32
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokens, kinds = special + words, [gguf.TokenType.CONTROL] * len(special) + [gguf.TokenType.NORMAL] * len(words)
+    tokens, kinds = (
+        special + words,
+        [gguf.TokenType.CONTROL] * len(special) + [gguf.TokenType.NORMAL] * len(words),
+    )
     n_tokens, ranks = len(tokens), pooling == gguf.PoolingType.RANK
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_context_length(n_ctx)
@@ -212,16 +253,24 @@ def _write_bert(path: Path, words: list[str], pooling: gguf.PoolingType, *, n_ct
     writer.add_bos_token_id(2)
     writer.add_sep_token_id(3)
     writer.add_mask_token_id(4)
-    shapes = {"token_embd": (n_tokens, n_embd), "position_embd": (n_ctx, n_embd), "token_types": (2, n_embd)}
+    shapes = {
+        "token_embd": (n_tokens, n_embd),
+        "position_embd": (n_ctx, n_embd),
+        "token_types": (2, n_embd),
+    }
     shapes |= {f"blk.0.attn_{name}": (n_embd, n_embd) for name in ("q", "k", "v", "output")}
     shapes |= {"blk.0.ffn_up": (n_ff, n_embd), "blk.0.ffn_down": (n_embd, n_ff)}
     if ranks:
         shapes |= {"cls": (n_embd, n_embd), "cls.output": (1, n_embd)}
     chance = np.random.default_rng(0)
-    tensors = {name: chance.normal(0, scale, shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors = {
+        name: chance.normal(0, scale, shape).astype(np.float32) for name, shape in shapes.items()
+    }
     if ranks:
         types = tensors["token_types"]
-        tensors["token_embd"] = np.concatenate((tensors["token_embd"], tensors["token_embd"] + types[1] - types[0]))
+        tensors["token_embd"] = np.concatenate(
+            (tensors["token_embd"], tensors["token_embd"] + types[1] - types[0])
+        )
     for name, tensor in tensors.items():
         writer.add_tensor(f"{name}.weight", tensor)
         if name.startswith(("blk", "cls")):

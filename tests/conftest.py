@@ -16,11 +16,16 @@ CLUSTER = "tests/cluster/"
 """Where tests share three nodes, which are started once for all of them."""
 
 # A job in the background ignores ^C, and one under nohup its terminal's end; so would all that the tests start.
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-os.environ["RELEVANCE_GEN_CACHE"] = tempfile.mkdtemp()  # before any test copies the environment for a process
+os.environ["RELEVANCE_GEN_CACHE"] = (
+    tempfile.mkdtemp()
+)  # before any test copies the environment for a process
 
 
 def pytest_unconfigure() -> None:

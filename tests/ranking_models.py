@@ -42,7 +42,9 @@ def write_xlm_roberta(path):
     layers = {f"attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
     layers |= {"ffn_up": (FF, WIDTH), "ffn_down": (WIDTH, FF)}
     layers |= {"attn_output_norm": (WIDTH,), "layer_output_norm": (WIDTH,)}
-    layers = {f"blk.{block}.{name}": shape for block in range(BLOCKS) for name, shape in layers.items()}
+    layers = {
+        f"blk.{block}.{name}": shape for block in range(BLOCKS) for name, shape in layers.items()
+    }
     layers |= {"cls": (WIDTH, WIDTH), "cls.output": (1, WIDTH), "token_embd_norm": (WIDTH,)}
     shapes = {"token_embd.weight": (len(PIECES), WIDTH), "position_embd.weight": (N_CTX, WIDTH)}
     shapes["token_types.weight"] = (1, WIDTH)
@@ -76,11 +78,24 @@ def write_xlm_roberta(path):
 def write_qwen3(path, *, has_head):
     """Write a Qwen3-Reranker, with the head of two rows that converters make, or without; return its tensors."""
     shapes = {"token_embd.weight": (len(BYTE_PAIRS), WIDTH), "output_norm.weight": (WIDTH,)}
-    layers = {"attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), "attn_q_norm": (HEAD,), "attn_k_norm": (HEAD,)}
-    layers |= {"attn_q": (HEADS * HEAD, WIDTH), "attn_k": (KV_HEADS * HEAD, WIDTH), "attn_v": (KV_HEADS * HEAD, WIDTH)}
+    layers = {
+        "attn_norm": (WIDTH,),
+        "ffn_norm": (WIDTH,),
+        "attn_q_norm": (HEAD,),
+        "attn_k_norm": (HEAD,),
+    }
+    layers |= {
+        "attn_q": (HEADS * HEAD, WIDTH),
+        "attn_k": (KV_HEADS * HEAD, WIDTH),
+        "attn_v": (KV_HEADS * HEAD, WIDTH),
+    }
     layers |= {"attn_output": (WIDTH, HEADS * HEAD), "ffn_gate": (FF, WIDTH), "ffn_up": (FF, WIDTH)}
     layers["ffn_down"] = (WIDTH, FF)
-    shapes |= {f"blk.{block}.{name}.weight": shape for block in range(BLOCKS) for name, shape in layers.items()}
+    shapes |= {
+        f"blk.{block}.{name}.weight": shape
+        for block in range(BLOCKS)
+        for name, shape in layers.items()
+    }
     tensors = _random(shapes)
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_name("Qwen3 Reranker Random")
@@ -97,7 +112,9 @@ def write_qwen3(path, *, has_head):
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(BYTE_PAIRS)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(BYTE_PAIRS) - 2))
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(BYTE_PAIRS) - 2)
+    )
     writer.add_token_merges(["n o", "y e", "ye s"])
     writer.add_eos_token_id(1)
     writer.add_add_bos_token(False)

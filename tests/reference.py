@@ -41,9 +41,14 @@ def kind(character: str) -> str:
 
 def terms(text: str) -> list[str]:
     """Cut a text into terms, in reading order: identifiers before their parts."""
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", " ")
+    text = (
+        text.encode("utf-16-le", "surrogatepass")
+        .decode("utf-16-le", "replace")
+        .replace("\ufffd", " ")
+    )
     folded = "".join(
-        c if c.isascii() or _is_emoji(c) else fold_character(c) for c in unicodedata.normalize("NFC", text)
+        c if c.isascii() or _is_emoji(c) else fold_character(c)
+        for c in unicodedata.normalize("NFC", text)
     )
     folded = _with_toneless(unicodedata.normalize("NFC", folded))
     found: list[str] = []
@@ -64,14 +69,20 @@ def terms(text: str) -> list[str]:
 
 def _with_toneless(folded: str) -> str:
     """Write each word with a letter that only Vietnamese has a second time, with the plain letters."""
-    runs = ["".join(run) for _, run in itertools.groupby(folded, lambda c: kind(c) == WORD and c != "_")]
-    return "".join(f"{run} {_toneless(run).lower()}" if _toneless(run) != run else run for run in runs)
+    runs = [
+        "".join(run) for _, run in itertools.groupby(folded, lambda c: kind(c) == WORD and c != "_")
+    ]
+    return "".join(
+        f"{run} {_toneless(run).lower()}" if _toneless(run) != run else run for run in runs
+    )
 
 
 def _toneless(word: str) -> str:
     plain = {"ơ": "o", "ư": "u"}
     return "".join(
-        unicodedata.normalize("NFD", c).translate({ord(one): other for one, other in plain.items()})[0]
+        unicodedata.normalize("NFD", c).translate(
+            {ord(one): other for one, other in plain.items()}
+        )[0]
         if 0x1EA0 <= ord(c) < 0x1EFA or c in plain
         else c
         for c in word
@@ -109,14 +120,19 @@ def is_inflected(word: str) -> bool:
     return (
         len(word) >= 3
         and len(word.encode()) < 64
-        and all(kind(character) == WORD and character != "_" and character not in "0123456789" for character in word)
+        and all(
+            kind(character) == WORD and character != "_" and character not in "0123456789"
+            for character in word
+        )
     )
 
 
 def is_english(chunks: Sequence[Sequence[str]]) -> bool:
     words = Counter(itertools.chain(*chunks))
     other = [terms(text)[0] for text in OTHER_MARKERS]
-    return sum(words[marker] for marker in ENGLISH_MARKERS) >= sum(words[marker] for marker in other)
+    return sum(words[marker] for marker in ENGLISH_MARKERS) >= sum(
+        words[marker] for marker in other
+    )
 
 
 def similarity(word: str, other: str) -> float:
@@ -127,7 +143,11 @@ def similarity(word: str, other: str) -> float:
         return 0.0  # three letters, but of words that mix alphabets
     share = shared / max(len(word), len(other))
     is_latin = not "\u0370" <= word[0] < "\u1e00"
-    return share if (shared >= 4 and share >= 0.5) or (shared == 3 and share >= 0.6 and not is_latin) else 0.0
+    return (
+        share
+        if (shared >= 4 and share >= 0.5) or (shared == 3 and share >= 0.6 and not is_latin)
+        else 0.0
+    )
 
 
 def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[str, float]:
@@ -137,7 +157,11 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
         return own
     size = {PAIRS: 2, TRIPLES: 3}.get(kind(word[0]), 0)
     if len(word) < size:
-        return {term: 1 / (size - len(word) + 1) if len(term) == size else 1.0 for term in vocabulary if word in term}
+        return {
+            term: 1 / (size - len(word) + 1) if len(term) == size else 1.0
+            for term in vocabulary
+            if word in term
+        }
     if not is_inflected(word):
         return own
     found = {}
@@ -151,7 +175,10 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
 
 
 def scores(
-    query: str, texts: Sequence[str], weighting: str = "pivoted", titles: Sequence[str] | None = None
+    query: str,
+    texts: Sequence[str],
+    weighting: str = "pivoted",
+    titles: Sequence[str] | None = None,
 ) -> list[float]:
     """Score every chunk against the query; "" is no title."""
     titles = [title if title.strip() else "" for title in titles or [""] * len(texts)]
@@ -174,10 +201,15 @@ def cosine(query: list[str], chunks: list[list[str]]) -> list[float]:
         return {term: weight / norm for term, weight in weights.items()}
 
     asked = vector(query)
-    return [math.fsum(asked.get(term, 0.0) * weight for term, weight in vector(chunk).items()) for chunk in chunks]
+    return [
+        math.fsum(asked.get(term, 0.0) * weight for term, weight in vector(chunk).items())
+        for chunk in chunks
+    ]
 
 
-def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool, titles: list[str]) -> list[float]:
+def pivoted(
+    query: list[str], chunks: list[list[str]], query_is_ascii: bool, titles: list[str]
+) -> list[float]:
     if not chunks:
         return []
     asked = _Asked(query, chunks, query_is_ascii)
@@ -189,40 +221,57 @@ def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool, tit
         return asked.norm * ((0.4 * mean + 0.6 * norm) or 1.0)
 
     sums = [
-        math.fsum(asked.weight[t] * _saturated(asked.tf(t, chunk)) for t in asked.terms) / below_the_line(norm)
+        math.fsum(asked.weight[t] * _saturated(asked.tf(t, chunk)) for t in asked.terms)
+        / below_the_line(norm)
         for chunk, norm in zip(chunks, norms, strict=True)
     ]
     subject = [t for t in asked.terms if not asked.stop[t] and asked.known[t]]
     if subject:  # function words alone find nothing
         sums = [
-            one if any(asked.tf(t, chunk) for t in subject) else 0.0 for one, chunk in zip(sums, chunks, strict=True)
+            one if any(asked.tf(t, chunk) for t in subject) else 0.0
+            for one, chunk in zip(sums, chunks, strict=True)
         ]
     promising = _best(sums, range(len(chunks)), 50)
     for place in promising:
         chunk = chunks[place]
-        sums[place] += 0.2 * asked.pairs(chunk) / below_the_line(norms[place]) + 0.2 * asked.coverage(chunk)
+        sums[place] += 0.2 * asked.pairs(chunk) / below_the_line(
+            norms[place]
+        ) + 0.2 * asked.coverage(chunk)
         sums[place] += 0.05 * asked.head(chunk) + 0.2 * asked.run(chunk) ** 3
         sums[place] += 0.1 * asked.title(terms(titles[place])) / titles.count(titles[place])
     known_words = [word for word in query if asked.known[asked.key(word)]]
     own_cosine = asked.own_cosine(known_words, below_the_line)
     if reads_letters:
         some = _best(sums, promising, 25)
-        for place, share in zip(some, letter_shares(query, [chunks[place] for place in some]), strict=True):
+        for place, share in zip(
+            some, letter_shares(query, [chunks[place] for place in some]), strict=True
+        ):
             sums[place] += 0.6 * own_cosine * share
 
     title = 0.1 if any(titles) else 0.0
     known = asked.own_score(known_words, below_the_line, reads_letters, title)
     all_words = asked.own_score(
-        [word for word in query if asked.counts(asked.key(word))], below_the_line, reads_letters, title
+        [word for word in query if asked.counts(asked.key(word))],
+        below_the_line,
+        reads_letters,
+        title,
     )
     known_share = min(1.0, known / all_words) if known else 1.0
-    verbatim = [bool(one) and sorted(chunk) == sorted(known_words) for one, chunk in zip(sums, chunks, strict=True)]
-    own = [1.0 if same else _below_one(one / known if one else 0.0) for one, same in zip(sums, verbatim, strict=True)]
+    verbatim = [
+        bool(one) and sorted(chunk) == sorted(known_words)
+        for one, chunk in zip(sums, chunks, strict=True)
+    ]
+    own = [
+        1.0 if same else _below_one(one / known if one else 0.0)
+        for one, same in zip(sums, verbatim, strict=True)
+    ]
     alike = dict.fromkeys(range(len(chunks)), 0.0)
     some = _best(own, promising, 50)
     if some:
         alike |= zip(
-            some, likeness([chunks[place] for place in some], [own[place] for place in some], chunks), strict=True
+            some,
+            likeness([chunks[place] for place in some], [own[place] for place in some], chunks),
+            strict=True,
         )
     return [
         known_share * (1.0 if same else ((one + 1.2 * alike[place]) / 2.2) ** 0.7)
@@ -237,12 +286,17 @@ def _best(scores: Sequence[float], places: Iterable[int], n: int) -> list[int]:
     return [place for place in positive if scores[place] >= bound[0] * (1 - 1e-12)]
 
 
-def likeness(chunks: list[list[str]], scores: list[float], everything: list[list[str]]) -> list[float]:
+def likeness(
+    chunks: list[list[str]], scores: list[float], everything: list[list[str]]
+) -> list[float]:
     """Return what chunks are given for being like the best five of them."""
     bags = [Counter(_stump(word) for word in chunk if word not in ENGLISH) for chunk in chunks]
     if len(chunks) < 2 or not any(bags):
         return scores
-    sample = [{_stump(word) for word in chunk if word not in ENGLISH} for chunk in sorted(everything, key=_hash)[:128]]
+    sample = [
+        {_stump(word) for word in chunk if word not in ENGLISH}
+        for chunk in sorted(everything, key=_hash)[:128]
+    ]
     idf = {
         word: math.log(1 + len(bags) / sum(word in bag for bag in bags))
         + math.log(1 + len(sample) / max(1, sum(word in chunk for chunk in sample)))
@@ -256,7 +310,12 @@ def likeness(chunks: list[list[str]], scores: list[float], everything: list[list
         min(
             max(scores),
             math.fsum(
-                weight[j] / math.fsum(weight.values()) * scores[j] * _dot(vectors[i], vectors[j]) / norms[i] / norms[j]
+                weight[j]
+                / math.fsum(weight.values())
+                * scores[j]
+                * _dot(vectors[i], vectors[j])
+                / norms[i]
+                / norms[j]
                 for j in best
             ),
         )
@@ -289,13 +348,22 @@ def letter_shares(query: list[str], chunks: list[list[str]]) -> list[float]:
     bags, asked = [grams(chunk) for chunk in chunks], grams(query)
     mean = sum(math.hypot(*map(_saturated, bag.values())) for bag in bags) / max(1, len(bags))
     df = {gram: sum(gram in bag for bag in bags) for gram in asked}
-    weight = {gram: (1 + math.log(n)) * math.log(1 + len(bags) / df[gram]) for gram, n in asked.items() if df[gram]}
+    weight = {
+        gram: (1 + math.log(n)) * math.log(1 + len(bags) / df[gram])
+        for gram, n in asked.items()
+        if df[gram]
+    }
 
     def score(bag: Counter[str], norm: float) -> float:
-        return math.fsum(one * _saturated(bag[gram]) for gram, one in weight.items()) / ((0.4 * mean + 0.6 * norm) or 1)
+        return math.fsum(one * _saturated(bag[gram]) for gram, one in weight.items()) / (
+            (0.4 * mean + 0.6 * norm) or 1
+        )
 
     own = score(asked, math.hypot(*(_saturated(asked[gram]) for gram in weight)))
-    return [min(1.0, score(bag, math.hypot(*map(_saturated, bag.values()))) / own) if own else 0.0 for bag in bags]
+    return [
+        min(1.0, score(bag, math.hypot(*map(_saturated, bag.values()))) / own) if own else 0.0
+        for bag in bags
+    ]
 
 
 class _Asked:
@@ -323,13 +391,18 @@ class _Asked:
         df = {t: sum(1 for chunk in chunks if self.tf(t, chunk)) for t in self.terms}
         self.known = {t: df[t] > 0 for t in self.terms}
         others = sum(not self.stop[t] for t in self.terms if self.known[t])
-        self.idf = {t: math.log(1 + len(chunks) / max(df[t], 1)) * self._share(t, others) for t in self.terms}
+        self.idf = {
+            t: math.log(1 + len(chunks) / max(df[t], 1)) * self._share(t, others)
+            for t in self.terms
+        }
         self.weight = {t: (1 + math.log(qtf[t])) * self.idf[t] for t in self.terms}
         self.norm = math.hypot(*(self.weight[t] for t in self.terms if self.known[t])) or 1.0
         counted = [t for t in self.terms if self.known[t] and self.idf[t]]
         between = [t for t in self.terms if self.known[t] and not self.idf[t]]
         self.near = sorted(counted, key=lambda t: -self.idf[t])[:32] + between[:32]
-        neighbours = itertools.pairwise(self.key(word) for word in query if self.known[self.key(word)])
+        neighbours = itertools.pairwise(
+            self.key(word) for word in query if self.known[self.key(word)]
+        )
         self.pairs_asked = Counter(pair for pair in neighbours if set(pair) <= set(self.near))
 
     def _share(self, t: object, others: int) -> float:
@@ -348,7 +421,9 @@ class _Asked:
                 if (word in ("many", "much") and self.query[place - 1 : place] == ["how"])
                 or (
                     re.fullmatch("(kind|type|sort|form)s?|(variet|categor)(y|ies)", word)
-                    and re.fullmatch("(what|which|any) of", " ".join(self.query[place - 1 : place + 2 : 2]))
+                    and re.fullmatch(
+                        "(what|which|any) of", " ".join(self.query[place - 1 : place + 2 : 2])
+                    )
                     and place
                 )
                 or (
@@ -359,7 +434,12 @@ class _Asked:
             form = {self.key(self.query[place]) for place in frame}
             form -= {self.key(word) for place, word in enumerate(self.query) if place not in frame}
         if not query_is_plain:
-            asking = {word for words in OTHER_ASKING for word in terms(words) if not english or not word[0].isascii()}
+            asking = {
+                word
+                for words in OTHER_ASKING
+                for word in terms(words)
+                if not english or not word[0].isascii()
+            }
             form |= {t for t in self.terms if self.word[t] in asking}
         return form
 
@@ -376,11 +456,17 @@ class _Asked:
 
     def stands_for(self, word: str) -> object:
         """Return the term of the query that a word of a chunk is read as: the one it matches best."""
-        return max((t for t in self.near if word in self.forms[t]), key=lambda t: self.forms[t][word], default=None)
+        return max(
+            (t for t in self.near if word in self.forms[t]),
+            key=lambda t: self.forms[t][word],
+            default=None,
+        )
 
     def pairs(self, chunk: list[str]) -> float:
         seen = Counter(itertools.pairwise(map(self.stands_for, chunk)))
-        return math.fsum(self._pair_weight(pair) * _saturated(seen[pair]) for pair in self.pairs_asked)
+        return math.fsum(
+            self._pair_weight(pair) * _saturated(seen[pair]) for pair in self.pairs_asked
+        )
 
     def _pair_weight(self, pair: tuple[object, object]) -> float:
         return (1 + math.log(self.pairs_asked[pair])) * (self.idf[pair[0]] + self.idf[pair[1]]) / 2
@@ -389,7 +475,11 @@ class _Asked:
         read = [self.stands_for(word) for word in chunk]
         whole = math.fsum(self.idf[t] for t in self.near)
         windows = [set(read[at : at + 24]) - {None} for at in range(len(read))]
-        return max(math.fsum(self.idf[t] for t in window) for window in windows) / whole if whole else 0.0
+        return (
+            max(math.fsum(self.idf[t] for t in window) for window in windows) / whole
+            if whole
+            else 0.0
+        )
 
     def head(self, chunk: list[str]) -> float:
         whole = math.fsum(self.idf[t] for t in self.near)
@@ -422,14 +512,24 @@ class _Asked:
 
     def own_cosine(self, said: list[str], below_the_line: Callable[[float], float]) -> float:
         qtf = Counter(map(self.key, said))
-        return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / below_the_line(_norm(said))
+        return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / below_the_line(
+            _norm(said)
+        )
 
     def own_score(
-        self, said: list[str], below_the_line: Callable[[float], float], reads_letters: bool, title: float
+        self,
+        said: list[str],
+        below_the_line: Callable[[float], float],
+        reads_letters: bool,
+        title: float,
     ) -> float:
         """Return what a part of the query would score as a chunk."""
-        pairs = math.fsum(self._pair_weight(pair) * _saturated(times) for pair, times in self.pairs_asked.items())
-        unknown = math.fsum(self.idf[t] for t in {self.key(word) for word in said} if not self.known[t])
+        pairs = math.fsum(
+            self._pair_weight(pair) * _saturated(times) for pair, times in self.pairs_asked.items()
+        )
+        unknown = math.fsum(
+            self.idf[t] for t in {self.key(word) for word in said} if not self.known[t]
+        )
         covered = math.fsum(self.idf[t] for t in self.near)
         return (
             self.own_cosine(said, below_the_line) * (1.6 if reads_letters else 1.0)

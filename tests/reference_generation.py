@@ -25,7 +25,9 @@ def distribution(
     for token in set(generated):
         repeated = request.repetition_penalty
         scores[token] = scores[token] / repeated if scores[token] > 0 else scores[token] * repeated
-        scores[token] -= request.presence_penalty + request.frequency_penalty * list(generated).count(token)
+        scores[token] -= request.presence_penalty + request.frequency_penalty * list(
+            generated
+        ).count(token)
     if len(generated) < request.min_tokens:
         scores[[token for token in request.eos_token_ids if token < len(scores)]] = -np.inf
     if request.temperature == 0:
@@ -35,7 +37,10 @@ def distribution(
         order = order[: request.top_k]
     if request.typical_p < 1:
         order = _typical(scores, order, request)
-    weight = {token: float(np.exp((scores[token] - scores[order[0]]) / request.temperature)) for token in order}
+    weight = {
+        token: float(np.exp((scores[token] - scores[order[0]]) / request.temperature))
+        for token in order
+    }
     total = sum(weight.values())
     nucleus, mass = [], 0.0
     for token in order:
@@ -62,7 +67,11 @@ def _typical(scores: Distribution, order: Sequence[int], request: GenerationRequ
         mass, furthest = mass + np.exp(-surprise[token]), abs(surprise[token] - entropy)
         if mass >= request.typical_p:
             break
-    return [token for token in order if token in surprise and abs(surprise[token] - entropy) <= furthest + 1e-9]
+    return [
+        token
+        for token in order
+        if token in surprise and abs(surprise[token] - entropy) <= furthest + 1e-9
+    ]
 
 
 def text_before_stop(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str, bool]:
@@ -75,7 +84,9 @@ def text_before_stop(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str
     return text, False
 
 
-def greedy(next_logits: Callable[[list[int]], NDArray[np.floating]], prompt: list[int], n_tokens: int) -> list[int]:
+def greedy(
+    next_logits: Callable[[list[int]], NDArray[np.floating]], prompt: list[int], n_tokens: int
+) -> list[int]:
     """Return the `n_tokens` likeliest continuations, each given all before it."""
     tokens = list(prompt)
     for _ in range(n_tokens):

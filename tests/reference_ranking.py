@@ -44,12 +44,18 @@ class ReferenceBert:
 
     def _attention(self, x, name):
         def heads(part):
-            return self._linear(x, f"{name}.{part}").reshape(len(x), self.n_heads, -1).transpose(1, 0, 2)
+            return (
+                self._linear(x, f"{name}.{part}")
+                .reshape(len(x), self.n_heads, -1)
+                .transpose(1, 0, 2)
+            )
 
         q, k, v = heads("attn_q"), heads("attn_k"), heads("attn_v")
         weights = np.exp(q @ k.transpose(0, 2, 1) / sqrt(q.shape[-1]))
         weights /= weights.sum(-1, keepdims=True)
-        return self._linear((weights @ v).transpose(1, 0, 2).reshape(len(x), -1), f"{name}.attn_output")
+        return self._linear(
+            (weights @ v).transpose(1, 0, 2).reshape(len(x), -1), f"{name}.attn_output"
+        )
 
 
 def qwen3_logits(tokens, of, *, n_heads, n_kv_heads, base, epsilon):
@@ -66,7 +72,10 @@ def qwen3_logits(tokens, of, *, n_heads, n_kv_heads, base, epsilon):
         half = x.shape[-1] // 2
         angles = np.outer(np.arange(len(tokens)), base ** (-np.arange(half) / half))
         first, second = x[..., :half], x[..., half:]
-        turned = first * np.cos(angles) - second * np.sin(angles), second * np.cos(angles) + first * np.sin(angles)
+        turned = (
+            first * np.cos(angles) - second * np.sin(angles),
+            second * np.cos(angles) + first * np.sin(angles),
+        )
         return np.concatenate(turned, -1)
 
     x = of["token_embd.weight"][np.asarray(tokens)]
@@ -76,10 +85,17 @@ def qwen3_logits(tokens, of, *, n_heads, n_kv_heads, base, epsilon):
         y = norm(x, f"{name}.attn_norm")
         q = turned(norm(heads(y, f"{name}.attn_q", n_heads), f"{name}.attn_q_norm"))
         k = turned(norm(heads(y, f"{name}.attn_k", n_kv_heads), f"{name}.attn_k_norm"))
-        k, v = (np.repeat(each, n_heads // n_kv_heads, 0) for each in (k, heads(y, f"{name}.attn_v", n_kv_heads)))
+        k, v = (
+            np.repeat(each, n_heads // n_kv_heads, 0)
+            for each in (k, heads(y, f"{name}.attn_v", n_kv_heads))
+        )
         weights = np.exp(q @ k.transpose(0, 2, 1) / sqrt(q.shape[-1]) + later)
         weights /= weights.sum(-1, keepdims=True)
-        x = x + (weights @ v).transpose(1, 0, 2).reshape(len(x), -1) @ of[f"{name}.attn_output.weight"].T
+        x = (
+            x
+            + (weights @ v).transpose(1, 0, 2).reshape(len(x), -1)
+            @ of[f"{name}.attn_output.weight"].T
+        )
         y = norm(x, f"{name}.ffn_norm")
         gate, up = y @ of[f"{name}.ffn_gate.weight"].T, y @ of[f"{name}.ffn_up.weight"].T
         x = x + (gate / (1 + np.exp(-gate)) * up) @ of[f"{name}.ffn_down.weight"].T

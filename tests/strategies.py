@@ -8,7 +8,9 @@ ENGLISH = [
     *"the a of cat cats purr connect connected connection fly flies running can cans will willing zebra".split(),
     *"how many kinds what".split(),
 ]
-IDENTIFIERS = [*"getUserName get_user_name HTTPServer parseXML2Json __init__ os.path user _ v2 x86_64 iPhone".split()]
+IDENTIFIERS = [
+    *"getUserName get_user_name HTTPServer parseXML2Json __init__ os.path user _ v2 x86_64 iPhone".split()
+]
 OTHER = [
     *"wie viele der und Straße STRASSE Häuser Haus Haustür für café cafe naïve Ünïcode ﬁnden ｆｕｌｌ".split(),
     *"сколько столица столицы столицей ёлка елка чай Москва καλημέρα ΚΑΛΗΜΕΡΑ λόγος λόγοι".split(),
@@ -22,7 +24,9 @@ glue = st.sampled_from([" ", " ", " ", " ", ", ", ". ", "\n", "", "-", "’"])
 any_text = st.text(st.characters(), max_size=20)
 """Any code points, lone surrogates and noncharacters included."""
 strange = st.text(
-    st.sampled_from("\x00\n\t\x1f\x7f\u00ad\u0301\u200d\u3099\ud800\udc00\ud83d\ude00\ufdd0\ufffd\ufffe\uffffÀﬀﷺĲ_aA9"),
+    st.sampled_from(
+        "\x00\n\t\x1f\x7f\u00ad\u0301\u200d\u3099\ud800\udc00\ud83d\ude00\ufdd0\ufffd\ufffe\uffffÀﬀﷺĲ_aA9"
+    ),
     max_size=12,
 )
 

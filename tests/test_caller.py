@@ -28,7 +28,10 @@ class Patience:
 def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
     """Whenever its caller loses interest a search ends; it looks at that several times, with an index or without."""
     index = ChunkIndex(CHUNKS)
-    for ask in (lambda: search("cats 7", CHUNKS, spans=True), lambda: index.search("cats 7", 60, spans=True)):
+    for ask in (
+        lambda: search("cats 7", CHUNKS, spans=True),
+        lambda: index.search("cats 7", 60, spans=True),
+    ):
         whole, n_looks = ask(), 0
         while True:
             try:
@@ -72,7 +75,10 @@ def test_spans_are_announced_before_they_are_made() -> None:
 
 def test_what_a_phrase_is_sought_in_is_announced() -> None:
     """Of the texts that have all of its words the most that are cut at once; nothing where no phrase is asked."""
-    for texts, n_announced in ((["black cat", "cat", "a black " + "cat " * 10], 9 + 48), (["cat"], 0)):
+    for texts, n_announced in (
+        (["black cat", "cat", "a black " + "cat " * 10], 9 + 48),
+        (["cat"], 0),
+    ):
         told: Counter[str] = Counter()
 
         def tell(unit: str, number: int, told: Counter[str] = told) -> None:

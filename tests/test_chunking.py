@@ -14,7 +14,20 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.tokens import token_counter
 from relevance_gen.tokens.encodings import EMBEDDED
 
-_SEAMS = ("\n", "\n\n", " \n\t\n", "    ", ". ", "。", '?" ', "word ", "e\u0301", "👩\u200d👧", "\r\n", "\u3000")
+_SEAMS = (
+    "\n",
+    "\n\n",
+    " \n\t\n",
+    "    ",
+    ". ",
+    "。",
+    '?" ',
+    "word ",
+    "e\u0301",
+    "👩\u200d👧",
+    "\r\n",
+    "\u3000",
+)
 _seams = st.sampled_from(_SEAMS)
 texts = st.lists(_seams | st.text(max_size=5) | st.characters(), max_size=80).map("".join)
 
@@ -50,12 +63,30 @@ def test_short_text_is_one_chunk(text: str, more: int) -> None:
 @pytest.mark.parametrize(
     ("text", "chunks"),
     [
-        pytest.param("One two three.\n\nFour\nfive. Six", ["One two three.", "Four\nfive. Six"], id="paragraph"),
-        pytest.param("One two\nthree. Four five six", ["One two\nthree.", "Four five six"], id="no line"),
-        pytest.param("one two three\nfour five six seven", ["one two three", "four five six seven"], id="line"),
-        pytest.param("One! two three four five six", ["One! two three four", "five six"], id="small letter"),
-        pytest.param("One two. Three four five six", ["One two.", "Three four five six"], id="first half"),
-        pytest.param('He said "one two." Then he left us.', ['He said "one two."', "Then he left us."], id="sentence"),
+        pytest.param(
+            "One two three.\n\nFour\nfive. Six",
+            ["One two three.", "Four\nfive. Six"],
+            id="paragraph",
+        ),
+        pytest.param(
+            "One two\nthree. Four five six", ["One two\nthree.", "Four five six"], id="no line"
+        ),
+        pytest.param(
+            "one two three\nfour five six seven",
+            ["one two three", "four five six seven"],
+            id="line",
+        ),
+        pytest.param(
+            "One! two three four five six", ["One! two three four", "five six"], id="small letter"
+        ),
+        pytest.param(
+            "One two. Three four five six", ["One two.", "Three four five six"], id="first half"
+        ),
+        pytest.param(
+            'He said "one two." Then he left us.',
+            ['He said "one two."', "Then he left us."],
+            id="sentence",
+        ),
         pytest.param(
             "今天天气很好我们一起出去玩吧。明天再说好不好啊",
             ["今天天气很好我们一起出去玩吧。", "明天再说好不好啊"],
@@ -63,9 +94,15 @@ def test_short_text_is_one_chunk(text: str, more: int) -> None:
         ),
         pytest.param("one two three four five six", ["one two three four", "five six"], id="word"),
         pytest.param("a" * 45, ["a" * 20, "a" * 20, "a" * 5], id="hard"),
-        pytest.param("def function():\n    return 1\n\n  # x", ["def function():", "    return 1\n\n  # x"], id="code"),
+        pytest.param(
+            "def function():\n    return 1\n\n  # x",
+            ["def function():", "    return 1\n\n  # x"],
+            id="code",
+        ),
         pytest.param("e\u0301" * 15, ["e\u0301" * 10, "e\u0301" * 5], id="accents"),
-        pytest.param("ab" + "👩\u200d👧" * 7, ["ab" + "👩\u200d👧" * 6, "👩\u200d👧"], id="joined emoji"),
+        pytest.param(
+            "ab" + "👩\u200d👧" * 7, ["ab" + "👩\u200d👧" * 6, "👩\u200d👧"], id="joined emoji"
+        ),
         pytest.param(" \n\t ", [], id="blank"),
         pytest.param("", [], id="empty"),
     ],
@@ -78,7 +115,9 @@ def test_cuts_where_a_reader_would(text: str, chunks: list[str]) -> None:
 @given(texts, st.integers(1, 60), st.integers(0, 40), st.none() | st.integers(1, 12))
 @example("a" * 50, 10, 9, None)
 @example("one two three  \n   four", 13, 6, 3)
-def test_chunks_overlap_and_lose_nothing(text: str, max_chars: int, overlap: int, tokens: int | None) -> None:
+def test_chunks_overlap_and_lose_nothing(
+    text: str, max_chars: int, overlap: int, tokens: int | None
+) -> None:
     """Chunks begin and end further and further on, share no more than the overlap, and lose only white space."""
     before = (-1, 0)
     for start, end in spans(text, max_chars, overlap=overlap, tokens=tokens):
@@ -103,14 +142,20 @@ def test_chunks_are_as_long_as_tokens_allow() -> None:
     """Where a text may be cut at every word, chunks come close to the tokens that are allowed, in any encoding."""
     text = "some words that say nothing at all, " * 400
     for encoding in (None, EMBEDDED):
-        counts = [token_counter().count(chunk) for chunk in split(text, tokens=200, encoding=encoding)]
+        counts = [
+            token_counter().count(chunk) for chunk in split(text, tokens=200, encoding=encoding)
+        ]
         assert min(counts[:-1]) > 180
         assert max(counts) <= 200
 
 
 def test_the_overlap_begins_with_a_word() -> None:
     """The repeated part begins where a sentence does, else a word, and where there is none, as far back as allowed."""
-    assert split("one two three four five", 13, overlap=5) == ["one two three", "three four", "four five"]
+    assert split("one two three four five", 13, overlap=5) == [
+        "one two three",
+        "three four",
+        "four five",
+    ]
     assert split("One two three. Four. Five six seven.", 21, overlap=12) == [
         "One two three. Four.",
         "Four. Five six seven.",
@@ -148,7 +193,9 @@ def test_numpy_integers_are_integers() -> None:
     assert all(type(place) is int for span in found for place in span)
 
 
-@pytest.mark.parametrize("unit", ["a", " ", "\n", " \n", "\u0301", "word ", "x. ", "\n" + " " * 3000 + "x"])
+@pytest.mark.parametrize(
+    "unit", ["a", " ", "\n", " \n", "\u0301", "word ", "x. ", "\n" + " " * 3000 + "x"]
+)
 def test_takes_linear_time(unit: str) -> None:
     """Two million characters of anything are cut in a few seconds of CPU, where quadratic time would take hours."""
     text = unit * (2_000_000 // len(unit)) + "x"

@@ -33,7 +33,12 @@ from relevance_gen import (
 )
 from tests import strategies
 
-CHUNKS = ["Dogs bark.", {"text": "Cats purr & <sleep>.", "metadata": {"page": 2}}, "A cat.", "Birds sing."]
+CHUNKS = [
+    "Dogs bark.",
+    {"text": "Cats purr & <sleep>.", "metadata": {"page": 2}},
+    "A cat.",
+    "Birds sing.",
+]
 
 
 @pytest.fixture
@@ -53,11 +58,15 @@ def test_a_response_is_a_sequence_of_its_results(response: SearchResponse) -> No
 
 
 @given(strategies.queries, strategies.chunk_lists, st.booleans())
-def test_best_is_best_first_whatever_the_order(query: str, chunks: list[str], true_order: bool) -> None:
+def test_best_is_best_first_whatever_the_order(
+    query: str, chunks: list[str], true_order: bool
+) -> None:
     """`best` gives the results in the order that they have without `true_order`, and as they are."""
     response = search(query, chunks, true_order=true_order)
     expected = search(query, chunks, true_order=False)
-    assert [result.original_index for result in response.best] == [result.original_index for result in expected]
+    assert [result.original_index for result in response.best] == [
+        result.original_index for result in expected
+    ]
     assert set(map(id, response.best)) == set(map(id, response.results))
     assert response.by_score() == expected
 
@@ -66,7 +75,10 @@ def test_a_dictionary_is_what_the_server_writes(response: SearchResponse) -> Non
     """`to_dict` gives the documented fields, to the letter, with spans only where they were asked for."""
     plain = search("What do cats do?", CHUNKS).to_dict()
     assert list(plain) == ["results", "metadata"]
-    assert plain["metadata"] == {"num_query_tokens": 5, "num_context_tokens": response.metadata.num_context_tokens}
+    assert plain["metadata"] == {
+        "num_query_tokens": 5,
+        "num_context_tokens": response.metadata.num_context_tokens,
+    }
     assert [list(result) for result in plain["results"]] == [
         ["chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index"]
     ] * 2
@@ -79,7 +91,10 @@ def test_a_dictionary_is_what_the_server_writes(response: SearchResponse) -> Non
 def test_confidence_is_written_where_it_was_asked_for() -> None:
     """The metadata has a confidence on the wire only if there is one."""
     response = SearchResponse((), SearchMetadata(1, 2), 0.5)
-    assert wire.unstructure(response)["metadata"] == {"num_query_tokens": 1, "num_context_tokens": 2}
+    assert wire.unstructure(response)["metadata"] == {
+        "num_query_tokens": 1,
+        "num_context_tokens": 2,
+    }
     asked = SearchResponse((), SearchMetadata(1, 2, confidence=0.5), 0.5)
     assert wire.unstructure(asked)["metadata"]["confidence"] == 0.5
 
@@ -88,7 +103,9 @@ def test_it_prints_in_a_few_lines() -> None:
     """However much was found, ten lines are shown, each of a text's beginning, and how many there are."""
     response = search("cat", ["A cat\n\x1b[2Jin\ta hat. " * 200] * 25, 25)
     lines = repr(response).splitlines()
-    assert re.fullmatch(r"<SearchResponse: 25 results, best first, confidence [01]\.\d\d>", lines[0])
+    assert re.fullmatch(
+        r"<SearchResponse: 25 results, best first, confidence [01]\.\d\d>", lines[0]
+    )
     assert re.fullmatch(r"  [01]\.\d{3}  \[0\]  A cat .\[2Jin a hat\. A cat .*…", lines[1])
     assert lines[-1] == "  … and 15 more"
     assert len(lines) == 12
@@ -102,7 +119,9 @@ def test_what_is_printed_says_its_order_and_whence_each_result_is() -> None:
     response = search("cats purr", ["Cats.", {"text": "Cats purr.", "metadata": page}, "A cat"])
     assert "3 results, in the chunks' order, " in repr(response)
     assert "3 results, best first, " in repr(response.by_score())
-    assert re.search(r"  \[1\]  \(page: 2, path: a \.txta .*…\)  Cats purr\.$", repr(response), re.MULTILINE)
+    assert re.search(
+        r"  \[1\]  \(page: 2, path: a \.txta .*…\)  Cats purr\.$", repr(response), re.MULTILINE
+    )
     assert re.search(r"  \[0\]  Cats\.$", repr(response), re.MULTILINE)
     assert "<td>page: 2, path: a .txta" in response._repr_html_()
     assert "1 result, " in repr(search("cats", ["Cats."]))
@@ -122,7 +141,9 @@ def test_an_explanation_prints_what_gave_something() -> None:
         "run",
         "likeness",
     ]
-    assert sum(float(line.split()[0]) for line in shares) == pytest.approx(explanation.score, abs=0.005)
+    assert sum(float(line.split()[0]) for line in shares) == pytest.approx(
+        explanation.score, abs=0.005
+    )
 
 
 def test_a_long_text_is_shown_where_the_answer_stands() -> None:
@@ -152,7 +173,9 @@ def test_anything_can_be_shown(query: str, chunks: list[str]) -> None:
     shown = [html.unescape(re.sub("</?mark>", "", cell)) for cell in cells]
     texts = (result.chunk_txt for result in response)
     wanted = [
-        html.unescape(html.escape(one.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")))
+        html.unescape(
+            html.escape(one.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+        )
         for one in texts
     ]
     assert shown == wanted[:10]
@@ -160,7 +183,9 @@ def test_anything_can_be_shown(query: str, chunks: list[str]) -> None:
 
 def test_a_generation_prints_its_texts_and_is_a_table_in_a_notebook() -> None:
     """A line for each of ten samples, printable whatever they say; the table has all of a text, escaped."""
-    samples = tuple(Completion(f"<b>{number}\n\x1b" + "x" * 500, 1, 2.0, "length") for number in range(12))
+    samples = tuple(
+        Completion(f"<b>{number}\n\x1b" + "x" * 500, 1, 2.0, "length") for number in range(12)
+    )
     response = GenerationResponse(1.0, 2.0, 12, "p", 1, samples)
     lines = repr(response).split("\n")
     assert lines[0] == "<GenerationResponse: 12 samples of a prompt of 1 token>"
@@ -170,12 +195,19 @@ def test_a_generation_prints_its_texts_and_is_a_table_in_a_notebook() -> None:
     table = response._repr_html_()
     assert table.count("<tr>") == 12
     assert html.escape(samples[9].text) in table
-    assert "\ud800" not in GenerationResponse(1.0, 2.0, 1, "", 1, (Completion("\ud800", 1, 2.0, "eos"),))._repr_html_()
+    assert (
+        "\ud800"
+        not in GenerationResponse(
+            1.0, 2.0, 1, "", 1, (Completion("\ud800", 1, 2.0, "eos"),)
+        )._repr_html_()
+    )
 
 
 def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse) -> None:
     """As text and as HTML: the answer, then each source by the number that a model was given for it."""
-    answer = Answer("They <purr>.", tuple(Source.whole(result) for result in response), "prompt", 0.5, None)
+    answer = Answer(
+        "They <purr>.", tuple(Source.whole(result) for result in response), "prompt", 0.5, None
+    )
     head, text, first, second = repr(answer).split("\n")
     assert (head, text) == ("<Answer: 2 sources, confidence 0.50>", "  They <purr>.")
     assert first.startswith("  [1] 0.")
@@ -185,7 +217,9 @@ def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse)
     assert "They &lt;purr&gt;." in shown
     assert shown.count("<tr>") == 3
     assert "<mark>Cats</mark> purr &amp; &lt;sleep&gt;." in shown
-    assert repr(Answer.none_found((), 0.0)).startswith("<Answer: 0 sources, confidence 0.00>\n  Nothing was found")
+    assert repr(Answer.none_found((), 0.0)).startswith(
+        "<Answer: 0 sources, confidence 0.00>\n  Nothing was found"
+    )
 
 
 def test_a_generation_as_a_dictionary_is_what_the_server_writes() -> None:
@@ -229,7 +263,10 @@ def test_a_table_of_arrow_has_the_same_columns(response: SearchResponse) -> None
     assert table["metadata"].to_pylist() == [{"page": 2}, {"page": None}]
     spans = [span["start"] for span in table["spans"][0].as_py()] if response[0].spans else None
     assert spans == (response[0].spans and [span.start for span in response[0].spans])
-    mixed = search("cats", [{"text": "cats", "metadata": {"page": 2}}, {"text": "cats", "metadata": {"page": "x"}}])
+    mixed = search(
+        "cats",
+        [{"text": "cats", "metadata": {"page": 2}}, {"text": "cats", "metadata": {"page": "x"}}],
+    )
     assert pyarrow.table(mixed)["metadata"].to_pylist() == ['{"page": 2}', '{"page": "x"}']
     for odd in (2**70, "\ud800"):
         held = search("cats", [{"text": "cats", "metadata": {"odd": odd}}])

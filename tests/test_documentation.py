@@ -32,7 +32,10 @@ _SHELL = re.compile(r"(?<!-->\n)^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_python_in_documents_runs(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    document: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every block of Python runs in an empty folder, one after the other, and prints what the document shows."""
     monkeypatch.chdir(tmp_path)
@@ -41,9 +44,13 @@ def test_python_in_documents_runs(
     for block in _BLOCK.finditer(text):
         line = text.count("\n", 0, block.start())
         if block[1] == "pycon":
-            example = doctest.DocTestParser().get_doctest(block[2], names, document.name, str(document), line)
+            example = doctest.DocTestParser().get_doctest(
+                block[2], names, document.name, str(document), line
+            )
             report: list[str] = []
-            doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=report.append, clear_globs=False)
+            doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(
+                example, out=report.append, clear_globs=False
+            )
             assert not report, "".join(report)
             names.update(example.globs)
         else:
@@ -66,7 +73,11 @@ def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
     """The commands of a document run one after the other, as written but for the port, from an empty folder."""
     port = free_port()
     text = next(path for path in DOCUMENTS if path.name == name).read_text(encoding="utf-8")
-    commands = "".join(_SHELL.findall(text)).replace(":8000", f":{port}").replace("--port 8000", f"--port {port}")
+    commands = (
+        "".join(_SHELL.findall(text))
+        .replace(":8000", f":{port}")
+        .replace("--port 8000", f"--port {port}")
+    )
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     shell = subprocess.Popen(
@@ -108,7 +119,9 @@ def test_the_architecture_has_every_room() -> None:
     package = ROOT / "relevance_gen"
     rooms = [f"{folder.parent.name}/" for folder in package.glob("*/__init__.py")]
     modules = [path.stem for path in package.glob("[a-z]*.py")]
-    assert [name for name in rooms + modules if not re.search(rf"(?<![\w/]){name}(?!\w)", listing)] == []
+    assert [
+        name for name in rooms + modules if not re.search(rf"(?<![\w/]){name}(?!\w)", listing)
+    ] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -24,7 +24,11 @@ _NAMED = re.compile(r"`([\w/]+(?:\.py|/))`")
 
 def allowed(to_add: str) -> list[str]:
     """Return the files and folders that the table names for what is to be added."""
-    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## Where does it go?")[1]
+    table = (
+        (ROOT / "docs" / "architecture.md")
+        .read_text(encoding="utf-8")
+        .split("## Where does it go?")[1]
+    )
     (row,) = [line.split("|") for line in table.splitlines() if line.startswith(f"| {to_add} |")]
     return _NAMED.findall(row[2])
 
@@ -35,10 +39,16 @@ class Extended:
     def __init__(self, folder: Path, to_add: str) -> None:
         self.folder = folder
         self._allowed = allowed(to_add)
-        shutil.copytree(ROOT / "relevance_gen", folder / "relevance_gen", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / "relevance_gen",
+            folder / "relevance_gen",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
 
     def _path(self, name: str) -> Path:
-        assert any(name == one or (one.endswith("/") and name.startswith(one)) for one in self._allowed), name
+        assert any(
+            name == one or (one.endswith("/") and name.startswith(one)) for one in self._allowed
+        ), name
         return self.folder / "relevance_gen" / name
 
     def add(self, name: str, code: str) -> None:
@@ -57,7 +67,12 @@ class Extended:
     def run(self, script: str) -> str:
         """Return what a script prints that uses the copy."""
         done = subprocess.run(
-            [sys.executable, "-c", script], cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", script],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -113,8 +128,14 @@ def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
     weighting = "retrieval/question/weighting.py"
     copy.change(weighting, "stages=(Proximity.of, ", "stages=(Proximity.of, lambda _: Brevity(), ")
     stages = "from relevance_gen.retrieval.question.stages"
-    copy.change(weighting, f"{stages}.letters", f"{stages}.brevity import Brevity\n{stages}.letters")
-    copy.change("types.py", "    likeness: float = 0.0\n", "    likeness: float = 0.0\n    brevity: float = 0.0\n")
+    copy.change(
+        weighting, f"{stages}.letters", f"{stages}.brevity import Brevity\n{stages}.letters"
+    )
+    copy.change(
+        "types.py",
+        "    likeness: float = 0.0\n",
+        "    likeness: float = 0.0\n    brevity: float = 0.0\n",
+    )
     assert copy.run(USE_STAGE) == "True\n"
 
 
@@ -147,7 +168,9 @@ def test_a_weighting(extend: Callable[[str], Extended]) -> None:
     weighting = "retrieval/question/weighting.py"
     copy.change(weighting, "_WEIGHTINGS: Final", f"{WEIGHTING.lstrip()}_WEIGHTINGS: Final")
     copy.change(weighting, "for one in (PIVOTED, COSINE)", "for one in (PIVOTED, COSINE, BINARY)")
-    copy.change("types.py", 'Literal["pivoted", "cosine"]', 'Literal["pivoted", "cosine", "binary"]')
+    copy.change(
+        "types.py", 'Literal["pivoted", "cosine"]', 'Literal["pivoted", "cosine", "binary"]'
+    )
     assert copy.run(USE_WEIGHTING).endswith("\n0\n")
 
 
@@ -175,13 +198,24 @@ def test_an_interface(extend: Callable[[str], Extended]) -> None:
     routes = "serve/routes.py"
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
     row = '    Route("POST", "/search",'
-    copy.change(routes, row, f'    Route("POST", "/places", actions.SEARCH, places.read, key="always"),\n{row}')
+    copy.change(
+        routes,
+        row,
+        f'    Route("POST", "/places", actions.SEARCH, places.read, key="always"),\n{row}',
+    )
     program = ("-P", *REAL)  # without the current folder, so that the copy is what is found
     with Server("--model", "none", program=program, PYTHONPATH=str(copy.folder)) as server:
-        answer = server.call("POST", "/places", {"words": "cats", "lines": ["Dogs bark.", "Cats purr."]}, KEYED)
+        answer = server.call(
+            "POST", "/places", {"words": "cats", "lines": ["Dogs bark.", "Cats purr."]}, KEYED
+        )
         assert (answer.status, answer.json) == (200, [1])
-        refused = server.call("POST", "/places", {"words": "cats", "lines": ["Dogs bark.", " "]}, KEYED)
-        assert (refused.status, json.loads(refused.body)["error"]["field"]) == (400, "lines[1].text")
+        refused = server.call(
+            "POST", "/places", {"words": "cats", "lines": ["Dogs bark.", " "]}, KEYED
+        )
+        assert (refused.status, json.loads(refused.body)["error"]["field"]) == (
+            400,
+            "lines[1].text",
+        )
         series = 'http_requests_total{endpoint="places",status="200"}'
         assert eventually(lambda: server.metric(series) == 1)  # counted when the answer is sent
 
@@ -217,6 +251,8 @@ def test_a_format_of_documents(extend: Callable[[str], Extended], tmp_path: Path
         '    "HTML": _extract_html,',
         '    "HTML": _extract_html,\n    "Backwards": backwards.extract,',
     )
-    (tmp_path / "island.bwd").write_bytes(b"%BACKWARDS" + "The ferry leaves at seven."[::-1].encode())
+    (tmp_path / "island.bwd").write_bytes(
+        b"%BACKWARDS" + "The ferry leaves at seven."[::-1].encode()
+    )
     script = 'from relevance_gen import cli; print(cli.main(["search", "ferry", "island.bwd", "--json"]))'
     assert "The ferry leaves at seven." in copy.run(script)

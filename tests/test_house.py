@@ -15,7 +15,18 @@ import relevance_gen
 from relevance_gen.errors import to_install
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdfium2", "ray", "sklearn", "tiktoken"}
+HEAVY = {
+    "aiohttp",
+    "cattrs",
+    "gigatoken",
+    "llama_cpp",
+    "numpy",
+    "pathspec",
+    "pypdfium2",
+    "ray",
+    "sklearn",
+    "tiktoken",
+}
 
 SHOW_IMPORT = """
 import sys, time
@@ -27,7 +38,12 @@ print(time.process_time() - started, *sys.modules)
 
 def run(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -47,7 +63,9 @@ def test_help_is_light() -> None:
 
 def test_search_loads_no_model_library() -> None:
     """Searching plain chunks loads neither llama_cpp, aiohttp nor cattrs, nor, where gigatoken counts, tiktoken."""
-    modules = run("-c", "import sys, relevance_gen as r; r.search('a', ['a']); print(*sys.modules)").split()
+    modules = run(
+        "-c", "import sys, relevance_gen as r; r.search('a', ['a']); print(*sys.modules)"
+    ).split()
     assert not {"aiohttp", "cattrs", "llama_cpp", "sklearn", "tiktoken"} & set(modules)
 
 
@@ -82,8 +100,12 @@ except rg.ModelLoadError as error:
 
 def test_the_server_says_which_extra_is_missing() -> None:
     """Without the server's packages, starting it names the extra instead of showing a traceback."""
-    script = without("aiohttp") + "from relevance_gen.serve.__main__ import main; sys.exit(main([]))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    script = (
+        without("aiohttp") + "from relevance_gen.serve.__main__ import main; sys.exit(main([]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "pip install 'aiohttp" in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,7 +124,9 @@ def test_what_an_extra_lacks_is_named_by_its_packages(extra: str) -> None:
     assert named == asked
 
 
-def test_an_extra_is_named_where_nothing_tells_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_is_named_where_nothing_tells_its_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A copied folder has no metadata: then the extra itself is what can be named."""
 
     def unknown(name: str) -> list[str]:
@@ -116,12 +140,16 @@ def test_there_is_one_version() -> None:
     """The package, its metadata and the changelog's newest part name the same version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["version"] == relevance_gen.__version__
-    assert f"## [{relevance_gen.__version__}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{relevance_gen.__version__}] - " in (ROOT / "CHANGELOG.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_search_alone_has_the_dependencies_of_the_library() -> None:
     """The group for search alone is the library's dependencies without a model's, and what counts tokens quickly."""
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "dependency-groups"
+    ]
     for_models = ("llama-cpp-python", "jinja2")
     wanted = [d for d in PROJECT["dependencies"] if not d.startswith(for_models)]
     assert groups["search"] == sorted([*wanted, *PROJECT["optional-dependencies"]["fast"]])
@@ -142,7 +170,9 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def modules() -> list[str]:
-    paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "relevance_gen").rglob("*.py"))
+    paths = (
+        path.relative_to(ROOT).with_suffix("") for path in (ROOT / "relevance_gen").rglob("*.py")
+    )
     return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths)
 
 
@@ -161,7 +191,11 @@ def test_wheel_holds_the_package(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if not name.startswith("relevance_gen-")}
-    package = {str(path.relative_to(ROOT)) for path in (ROOT / "relevance_gen").rglob("*") if path.is_file()}
+    package = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "relevance_gen").rglob("*")
+        if path.is_file()
+    }
     # Other processes that run tests may be writing theirs.
     assert packed == {path for path in package if "__pycache__" not in path}
     assert {"relevance_gen/py.typed", "relevance_gen/assets/embedded.tiktoken"} <= packed

@@ -19,13 +19,17 @@ def test_it_holds_the_values_used_last(puts: list[tuple[int, int]], limit_bytes:
     expected: dict[int, int] = {}
     for key, size in puts:
         memory.put(key, size)
-        expected.pop(key, None)  # what was there is not the value any more, whether the new one fits or not
+        expected.pop(
+            key, None
+        )  # what was there is not the value any more, whether the new one fits or not
         if size + _ENTRY_BYTES <= limit_bytes:
             expected[key] = size
             while sum(expected.values()) + _ENTRY_BYTES * len(expected) > limit_bytes:
                 del expected[next(iter(expected))]
     assert memory.nbytes == sum(expected.values()) + _ENTRY_BYTES * len(expected) <= limit_bytes
-    assert {key: memory.get(key) for key in range(9)} == {key: expected.get(key) for key in range(9)}
+    assert {key: memory.get(key) for key in range(9)} == {
+        key: expected.get(key) for key in range(9)
+    }
 
 
 def test_using_a_value_keeps_it() -> None:
@@ -49,4 +53,6 @@ def test_threads_do_not_miscount() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(1, 9)))
-    assert memory.nbytes == sum(n_bytes for _, n_bytes in memory._values.values()) <= 20 * _ENTRY_BYTES
+    assert (
+        memory.nbytes == sum(n_bytes for _, n_bytes in memory._values.values()) <= 20 * _ENTRY_BYTES
+    )

@@ -39,7 +39,8 @@ def test_cores_of_their_own_count_each(tmp_path):
 
 @pytest.mark.parametrize("count", [usable_cores, usable_cpus])
 @pytest.mark.parametrize(
-    ("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("0 0", None), ("max 100000", None), ("x", None)]
+    ("quota", "cores"),
+    [("100000 100000", 1), ("50000 100000", 1), ("0 0", None), ("max 100000", None), ("x", None)],
 )
 def test_a_quota_bounds_them(tmp_path, count, quota, cores):
     """A control group's quota of one processor is one, however many the machine has; at least one is left."""
@@ -77,9 +78,13 @@ def test_memory_is_what_is_free_or_what_the_container_has_left(tmp_path):
     assert available_memory(tmp_path) is None
     describe(tmp_path, {"proc/meminfo": "MemTotal: 4000 kB\nMemAvailable: 3000 kB"})
     assert available_memory(tmp_path) == 3000 * 1024
-    describe(tmp_path, {"sys/fs/cgroup/memory.current": "500000", "sys/fs/cgroup/memory.max": "max"})
+    describe(
+        tmp_path, {"sys/fs/cgroup/memory.current": "500000", "sys/fs/cgroup/memory.max": "max"}
+    )
     assert available_memory(tmp_path) == 3000 * 1024
     describe(tmp_path, {"sys/fs/cgroup/memory.max": "600000"})
     assert available_memory(tmp_path) == 100_000
-    describe(tmp_path, {"sys/fs/cgroup/memory.stat": "anon 300000\ninactive_file 50000\nactive_file 7"})
+    describe(
+        tmp_path, {"sys/fs/cgroup/memory.stat": "anon 300000\ninactive_file 50000\nactive_file 7"}
+    )
     assert available_memory(tmp_path) == 150_000

@@ -43,7 +43,8 @@ def sandbox(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "error"), [("sleep", TimeoutError), ("work", TimeoutError), ("die", EOFError), ("eat", EOFError)]
+    ("what", "error"),
+    [("sleep", TimeoutError), ("work", TimeoutError), ("die", EOFError), ("eat", EOFError)],
 )
 def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandbox, what, error):
     """Too long, dead or too much memory: each its error, and then another process answers."""
@@ -67,7 +68,9 @@ def test_what_it_does_between_two_questions_takes_nothing_from_an_answers_time(s
 
 def test_its_start_takes_nothing_from_the_answers_time(tmp_path):
     """A program that loads for longer than an answer may take is waited for."""
-    (tmp_path / "program.py").write_text("import time\ntime.sleep(1.1)\ndef answer(_):\n    return {}\n")
+    (tmp_path / "program.py").write_text(
+        "import time\ntime.sleep(1.1)\ndef answer(_):\n    return {}\n"
+    )
     sandbox = Sandbox(tmp_path / "program.py", timeout_s=0.2, memory_bytes=256 << 20)
     assert sandbox.ask({}) == {}
     sandbox.close()

@@ -51,14 +51,21 @@ def test_sentences_cover_the_text(text: str) -> None:
     assert all(not text[end - 1].isspace() for end in ends[:-1])
 
 
-@given(st.lists(st.lists(st.sampled_from(["Cats", "purr", "3.5", "(so)", "Dr. X"]), min_size=1), min_size=1))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["Cats", "purr", "3.5", "(so)", "Dr. X"]), min_size=1), min_size=1
+    )
+)
 def test_a_blank_line_ends_every_sentence(paragraphs: list[list[str]]) -> None:
     """Paragraphs are cut each for itself: together they have the sentences that they have alone."""
     texts = [" ".join(words) + " Z" for words in paragraphs]
     assert cut("\n\n".join(texts)) == [sentence for text in texts for sentence in cut(text)]
 
 
-@given(st.lists(st.sampled_from(["One", "two", "Three", "U.S.", "4.5"]), min_size=2, max_size=20), st.data())
+@given(
+    st.lists(st.sampled_from(["One", "two", "Three", "U.S.", "4.5"]), min_size=2, max_size=20),
+    st.data(),
+)
 def test_where_text_is_wrapped_is_no_end(words: list[str], data: st.DataObject) -> None:
     """Text of words that fill their lines has the same sentences with lines as without."""
     text = " ".join(["Long" * 8, *words, "end"] * 6)
@@ -73,9 +80,27 @@ def test_where_text_is_wrapped_is_no_end(words: list[str], data: st.DataObject) 
     [
         ["He lives in the U.S.", "The country is big."],
         ["The U.S. Army paid 3.5 million to J. K. Rowling, Ph.D. Smith, and Mr. A. Smith."],
-        ["Apple Inc. sells phones.", "See Fig. 3 and No. 5 on pp. 7-9.", "Modern art.", "No.", "It is so."],
-        ['"Stop!" he cried.', '"Why?"', "“He said so.”", "(It was.)", "Then it left… and came back... so."],
-        ["It is so.[12]", "It was 1999.", "Then 12 came at 3 p.m.", "The end is near, e.g. tomorrow.", "Visit a.org."],
+        [
+            "Apple Inc. sells phones.",
+            "See Fig. 3 and No. 5 on pp. 7-9.",
+            "Modern art.",
+            "No.",
+            "It is so.",
+        ],
+        [
+            '"Stop!" he cried.',
+            '"Why?"',
+            "“He said so.”",
+            "(It was.)",
+            "Then it left… and came back... so.",
+        ],
+        [
+            "It is so.[12]",
+            "It was 1999.",
+            "Then 12 came at 3 p.m.",
+            "The end is near, e.g. tomorrow.",
+            "Visit a.org.",
+        ],
         ["Am 3. Oktober 1990 kam z. B. Dr. Müller.", "Der 2. Weltkrieg war lang.", "Es war so."],
         ["Тов. Иванов и т. д. жил в 1990 г. в Москве на ул. Ленина.", "Он работал."],
         ["hello there.", "how are you?", "fine"],
@@ -109,19 +134,30 @@ def test_scripts(sentences: list[str]) -> None:
     ("text", "sentences"),
     [
         ("The cat sat\non the mat. It\nslept.", ["The cat sat\non the mat.", "It\nslept."]),
-        ("He saw the King of\nFrance. Then he\nwent.", ["He saw the King of\nFrance.", "Then he\nwent."]),
+        (
+            "He saw the King of\nFrance. Then he\nwent.",
+            ["He saw the King of\nFrance.", "Then he\nwent."],
+        ),
         (
             "Tea:\n- hot\n- iced\n\n1. Red. Yes.\n2. The blue",
             ["Tea:", "- hot", "- iced", "1. Red.", "Yes.", "2. The blue"],
         ),
-        ("a) one\nb) two\n• three\n# Title\nwords", ["a) one", "b) two", "• three", "# Title", "words"]),
+        (
+            "a) one\nb) two\n• three\n# Title\nwords",
+            ["a) one", "b) two", "• three", "# Title", "words"],
+        ),
         ("Cats\nThe cat sat on the mat and slept.", ["Cats", "The cat sat on the mat and slept."]),
         ("name\tcost\nant\t3\nbee\t4", ["name\tcost", "ant\t3", "bee\t4"]),
         ("| a | b |\n|---|---|\n| 1 | 2 |", ["| a | b |", "|---|---|", "| 1 | 2 |"]),
         ("for x in y:\n    f(x)\n    z = 3", ["for x in y:", "f(x)", "z = 3"]),
         (
             "Tyger, burning bright,\nIn the forests of the night;\nWhat immortal hand or eye,\nCould frame it?",
-            ["Tyger, burning bright,", "In the forests of the night;", "What immortal hand or eye,", "Could frame it?"],
+            [
+                "Tyger, burning bright,",
+                "In the forests of the night;",
+                "What immortal hand or eye,",
+                "Could frame it?",
+            ],
         ),
         ("One.\r\n \r\nTwo\r\nthree", ["One.", "Two\r\nthree"]),
     ],
@@ -172,9 +208,17 @@ def reference_ends(text: str) -> list[int]:
     """Return where sentences end: each match and each line by itself, with no short cut."""
     ends = set(reference_ends_of_lines(text))
     in_small = text.islower()  # where nobody writes capitals, a sentence begins without one
-    ends.update(stop.end() for stop in rules._STOP.finditer(text) if _reference_is_end(text, stop, in_small=in_small))
+    ends.update(
+        stop.end()
+        for stop in rules._STOP.finditer(text)
+        if _reference_is_end(text, stop, in_small=in_small)
+    )
     if not text.isascii():
-        ends.update(match.end() for mark in (rules._WIDE_STOP, rules._THAI_OR_LAO) for match in mark.finditer(text))
+        ends.update(
+            match.end()
+            for mark in (rules._WIDE_STOP, rules._THAI_OR_LAO)
+            for match in mark.finditer(text)
+        )
     found = sorted(ends)
     if found and not text[found[-1] :].strip():
         found.pop()
@@ -217,13 +261,20 @@ def reference_ends_of_lines(text: str) -> Iterator[int]:
 def _reference_within(paragraph: str, start: int) -> Iterator[int]:
     """Yield the end of a paragraph that begins at `start`, and of those of its lines that end a sentence."""
     lines = paragraph.split("\n")
-    widest = sorted(map(len, lines))[9 * len(lines) // 10]  # not one long line that stands out, such as an address
+    widest = sorted(map(len, lines))[
+        9 * len(lines) // 10
+    ]  # not one long line that stands out, such as an address
     is_set_in_lines = len(lines) > 1 and (
         2 * sum(_REFERENCE_CODE.search(line) is not None for line in lines) >= len(lines)
-        or (len(lines) >= rules._FEWEST_VERSES and all(line.lstrip(rules._OPENING)[:1].isupper() for line in lines))
+        or (
+            len(lines) >= rules._FEWEST_VERSES
+            and all(line.lstrip(rules._OPENING)[:1].isupper() for line in lines)
+        )
     )
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        is_end = is_set_in_lines or not following or line.startswith("#") or rules._ITEM.match(following)
+        is_end = (
+            is_set_in_lines or not following or line.startswith("#") or rules._ITEM.match(following)
+        )
         if (is_end or _reference_had_room(line, following, widest)) and line and not line.isspace():
             yield start + len(line.rstrip())
         start += len(line) + 1
@@ -237,16 +288,39 @@ def _reference_had_room(line: str, following: str, widest: int) -> bool:
     return n_chars <= filled * widest
 
 
-_TOKENS = ("Dr", "The", "the", " (", "e.g", "No. 5", "Fig. 3", "\t", "f(x);", "a,b", "=", "12. ", "#", "“", "...", " ")
+_TOKENS = (
+    "Dr",
+    "The",
+    "the",
+    " (",
+    "e.g",
+    "No. 5",
+    "Fig. 3",
+    "\t",
+    "f(x);",
+    "a,b",
+    "=",
+    "12. ",
+    "#",
+    "“",
+    "...",
+    " ",
+)
 
 
-@given(st.lists(st.sampled_from((*_SEAMS, *_UNITS, *_TOKENS)) | st.text(max_size=4), max_size=60).map("".join))
+@given(
+    st.lists(st.sampled_from((*_SEAMS, *_UNITS, *_TOKENS)) | st.text(max_size=4), max_size=60).map(
+        "".join
+    )
+)
 def test_short_cuts_change_nothing(text: str) -> None:
     """Ends are those that the rules give when each is asked of each stop and of each line."""
     assert sentence_ends(text) == reference_ends(text)
 
 
-@pytest.mark.parametrize("name", ["CHANGELOG.md", "docs/retrieval.md", "relevance_gen/chunking.py", "pyproject.toml"])
+@pytest.mark.parametrize(
+    "name", ["CHANGELOG.md", "docs/retrieval.md", "relevance_gen/chunking.py", "pyproject.toml"]
+)
 def test_short_cuts_change_nothing_in_real_texts(name: str) -> None:
     """The same of prose, lists, tables and code."""
     text = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")

@@ -19,7 +19,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.tokens import PIECE_CHARS, Backend, TokenCounter, backends, encodings, token_counter
+from relevance_gen.tokens import (
+    PIECE_CHARS,
+    Backend,
+    TokenCounter,
+    backends,
+    encodings,
+    token_counter,
+)
 from relevance_gen.tokens import counter as counter_module
 from tests.reference_tokens import count_tokens
 
@@ -27,14 +34,47 @@ pytest.importorskip("gigatoken")
 
 EMBEDDED = encodings.EMBEDDED
 RANKS = {
-    base64.b64decode(token): int(rank) for token, rank in (line.split() for line in EMBEDDED.read_bytes().splitlines())
+    base64.b64decode(token): int(rank)
+    for token, rank in (line.split() for line in EMBEDDED.read_bytes().splitlines())
 }
 PROSE = "It's 1,234 o'clock (they'll say): “naïve” café – Größe, Привет мир; 你好世界! สวัสดี\r\n\n  x_y = f(z)\t// ok\n"
 
 # Every edge of the split patterns: contractions, digit triples, spaces before words, newlines after punctuation, cases.
 _SEAMS = (
-    *("word", " ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "'s", "'LL", "'ſ", "1", "1234", "!", "!\n", "//"),
-    *("Aa", "aA", "ÀÉ", "ǅ", "中", "ん", "ก็", "क्ष", "\u0301", "😀", "\x00", "\ufeff", "\ufffd", "<|endoftext|>"),
+    *(
+        "word",
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "'s",
+        "'LL",
+        "'ſ",
+        "1",
+        "1234",
+        "!",
+        "!\n",
+        "//",
+    ),
+    *(
+        "Aa",
+        "aA",
+        "ÀÉ",
+        "ǅ",
+        "中",
+        "ん",
+        "ก็",
+        "क्ष",
+        "\u0301",
+        "😀",
+        "\x00",
+        "\ufeff",
+        "\ufffd",
+        "<|endoftext|>",
+    ),
 )
 _seams = st.sampled_from(_SEAMS)
 texts = st.lists(_seams | st.characters(exclude_categories=["Cs"]), max_size=60).map("".join)
@@ -66,7 +106,9 @@ def test_count_equals_reference(text: str) -> None:
 @given(broken_texts)
 def test_backends_agree(text: str) -> None:
     """Both libraries give the same count of any string, lone surrogates and special tokens included."""
-    assert token_counter(backend="gigatoken").count(text) == token_counter(backend="tiktoken").count(text)
+    assert token_counter(backend="gigatoken").count(text) == token_counter(
+        backend="tiktoken"
+    ).count(text)
 
 
 O200K = encoding_of(encodings.O200K_PATTERN)
@@ -86,8 +128,12 @@ def test_counts_add_up(chunks: list[str]) -> None:
     assert counter.count_all(chunks) == sum(counter.count(chunk) for chunk in chunks)
 
 
-@pytest.mark.parametrize(("backend", "n_before"), [("gigatoken", 1 << 26), ("gigatoken", 0), ("tiktoken", 0)])
-def test_much_text_adds_up(backend: Backend, n_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("backend", "n_before"), [("gigatoken", 1 << 26), ("gigatoken", 0), ("tiktoken", 0)]
+)
+def test_much_text_adds_up(
+    backend: Backend, n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Megabytes count what each text counts alone, in batches or not: long texts, broken ones and empty ones too."""
     counter = token_counter(backend=backend)
     if isinstance(counter._count_pieces, backends.ByGigatoken):
@@ -112,7 +158,9 @@ def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
     counter = token_counter(backend=backend)
     assert counter.count("a\ud83d\ude00b") == counter.count("a😀b")
     assert counter.count("a\ud800b") == counter.count("a\ufffdb")
-    assert counter.count("\ud800" * (PIECE_CHARS + 1)) == counter.count("\ufffd" * (PIECE_CHARS + 1))
+    assert counter.count("\ud800" * (PIECE_CHARS + 1)) == counter.count(
+        "\ufffd" * (PIECE_CHARS + 1)
+    )
 
 
 @pytest.mark.parametrize("text", [None, 5, b"text", ["text"]])
@@ -127,7 +175,9 @@ def test_special_token_is_ordinary_text() -> None:
     assert token_counter(O200K).count("<|endoftext|>") > 1
 
 
-@pytest.mark.parametrize("unit", [" ", "\n", "a", "A", "!", "中", "\u00a0", "\u0301", "😀", " \n", "\ud800"])
+@pytest.mark.parametrize(
+    "unit", [" ", "\n", "a", "A", "!", "中", "\u00a0", "\u0301", "😀", " \n", "\ud800"]
+)
 @pytest.mark.parametrize("encoding", [None, O200K], ids=["embedded", "o200k"])
 def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None) -> None:
     """A run of 1.1 million, where tiktoken alone panics, is counted, and the same by both."""
@@ -136,7 +186,9 @@ def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None)
     assert fast.count(text) == slow.count(text) > 0
 
 
-@pytest.mark.parametrize("pattern", [encodings.CL100K_PATTERN, encodings.O200K_PATTERN], ids=["cl100k", "o200k"])
+@pytest.mark.parametrize(
+    "pattern", [encodings.CL100K_PATTERN, encodings.O200K_PATTERN], ids=["cl100k", "o200k"]
+)
 def test_cutting_long_text_changes_no_count(pattern: str) -> None:
     """A text of many pieces counts what tiktoken counts for the whole of it."""
     encoding = encoding_of(pattern)
@@ -145,7 +197,9 @@ def test_cutting_long_text_changes_no_count(pattern: str) -> None:
         assert token_counter(encoding).count(text) == len(encoding.encode_ordinary(text))
 
 
-_words = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=10)
+_words = st.text(
+    st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=10
+)
 _gaps = st.sampled_from([" ", " ", " ", "  ", "\n", "!\n", "\r\n ", " \n", ", "])
 
 
@@ -163,7 +217,9 @@ def test_cutting_between_words_changes_no_count(words: list[tuple[str, str]]) ->
 
 def test_panic_becomes_our_error(capfd: pytest.CaptureFixture[str]) -> None:
     """An encoding that makes tiktoken panic raises `InvalidRequestError`, not a foreign BaseException."""
-    gappy = tiktoken.Encoding("gappy", pat_str=r"\p{L}+|\P{L}+", mergeable_ranks={b"a": 0}, special_tokens={})
+    gappy = tiktoken.Encoding(
+        "gappy", pat_str=r"\p{L}+|\P{L}+", mergeable_ranks={b"a": 0}, special_tokens={}
+    )
     with pytest.raises(InvalidRequestError, match="gappy cannot"):
         token_counter(gappy).count("abracadabra")
     assert "panicked" in capfd.readouterr().err
@@ -177,7 +233,9 @@ def test_threads_count_alike(fast: TokenCounter) -> None:
         assert list(pool.map(fast.count, chunks)) == alone
 
 
-def test_renewed_tokenizer_counts_alike(monkeypatch: pytest.MonkeyPatch, slow: TokenCounter) -> None:
+def test_renewed_tokenizer_counts_alike(
+    monkeypatch: pytest.MonkeyPatch, slow: TokenCounter
+) -> None:
     """A gigatoken tokenizer that is replaced every few texts, to bound its cache, counts the same."""
     monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 60)
     fast = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
@@ -205,13 +263,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_default_needs_no_network() -> None:
     """The default encoding counts where every connection fails."""
     counter_module._counter.cache_clear()
-    assert token_counter(backend="tiktoken").count("hello") == token_counter(backend="gigatoken").count("hello")
+    assert token_counter(backend="tiktoken").count("hello") == token_counter(
+        backend="gigatoken"
+    ).count("hello")
 
 
 @pytest.mark.usefixtures("no_network")
 def test_failed_download_is_our_error() -> None:
     """A published encoding that cannot be fetched raises `InvalidRequestError` that says what to do instead."""
-    with pytest.raises(InvalidRequestError, match=r"r50k_base could not be loaded.*TIKTOKEN_CACHE_DIR") as caught:
+    with pytest.raises(
+        InvalidRequestError, match=r"r50k_base could not be loaded.*TIKTOKEN_CACHE_DIR"
+    ) as caught:
         token_counter("r50k_base")
     assert caught.value.field == "encoding"
 
@@ -230,7 +292,9 @@ def test_the_error_tells_how_to_bring_the_file(tmp_path: Path) -> None:
         token_counter("p50k_base")
     assert not (tmp_path / kept_as).exists()
     (tmp_path / "p50k_base.tiktoken").write_bytes(EMBEDDED.read_bytes())
-    assert token_counter(tmp_path / "p50k_base.tiktoken").count("hello") == token_counter().count("hello")
+    assert token_counter(tmp_path / "p50k_base.tiktoken").count("hello") == token_counter().count(
+        "hello"
+    )
 
 
 def test_published_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,12 +312,16 @@ def test_an_empty_name_is_not_the_working_folder() -> None:
 @pytest.mark.parametrize("name", ["o200k_bose", "cl100kbase"])
 def test_unknown_name_suggests(name: str) -> None:
     """A misspelt name is refused with the nearest known one."""
-    with pytest.raises(InvalidRequestError, match=r"did you mean (o200k_base|cl100k_base)") as caught:
+    with pytest.raises(
+        InvalidRequestError, match=r"did you mean (o200k_base|cl100k_base)"
+    ) as caught:
         token_counter(name)
     assert caught.value.field == "encoding"
 
 
-@pytest.mark.parametrize("bad", ["", "\x00", "no/such/file", ".", "x" * 5000, 5, b"cl100k_base", ["cl100k_base"]])
+@pytest.mark.parametrize(
+    "bad", ["", "\x00", "no/such/file", ".", "x" * 5000, 5, b"cl100k_base", ["cl100k_base"]]
+)
 def test_impossible_encoding_is_refused(bad: object) -> None:
     """What is no name, no readable file and no encoding is refused."""
     with pytest.raises(InvalidRequestError):
@@ -266,7 +334,9 @@ def test_unknown_backend_is_refused() -> None:
         token_counter(backend="sentencepiece")  # type: ignore[arg-type]
 
 
-def test_a_renewal_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, slow: TokenCounter) -> None:
+def test_a_renewal_that_fails_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, slow: TokenCounter
+) -> None:
     """Without room for a file, or any file at all, the old tokenizer goes on counting the same."""
     counter = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
     monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 5)
@@ -338,14 +408,34 @@ def test_rank_file_by_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x00\xff", b"YQ== one", b"YQ==", b"!!!! 1", ALL_BYTES[10:], ALL_BYTES + b"YWI= 97\n", ALL_BYTES + b"\n"],
-    ids=["empty", "binary", "no rank", "one column", "no base64", "a byte missing", "a rank twice", "blank line"],
+    [
+        b"",
+        b"\x00\xff",
+        b"YQ== one",
+        b"YQ==",
+        b"!!!! 1",
+        ALL_BYTES[10:],
+        ALL_BYTES + b"YWI= 97\n",
+        ALL_BYTES + b"\n",
+    ],
+    ids=[
+        "empty",
+        "binary",
+        "no rank",
+        "one column",
+        "no base64",
+        "a byte missing",
+        "a rank twice",
+        "blank line",
+    ],
 )
 def test_damaged_rank_file_is_refused(content: bytes, tmp_path: Path) -> None:
     """A file that is no complete rank file is refused when it is named, not when it is used."""
     path = tmp_path / "damaged.tiktoken"
     path.write_bytes(content)
-    with pytest.raises(InvalidRequestError, match="encoding must be a file in tiktoken's rank format"):
+    with pytest.raises(
+        InvalidRequestError, match="encoding must be a file in tiktoken's rank format"
+    ):
         token_counter(path)
 
 
@@ -368,7 +458,9 @@ def test_fingerprints_tell_encodings_of_one_name_apart(tmp_path: Path) -> None:
         path = tmp_path / folder / "bytes.tiktoken"
         path.parent.mkdir()
         ranks = {bytes([byte]): (byte + shift) % 256 for byte in range(256)}
-        path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
+        path.write_text(
+            "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
+        )
         counters.append(token_counter(path))
     assert len({counter.name for counter in counters}) == 1
     assert counters[0].fingerprint == counters[2].fingerprint != counters[1].fingerprint

@@ -80,7 +80,12 @@ def test_the_documented_defaults() -> None:
         "reranked": 0,
         "keep": False,
     }
-    assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None, "title": ""}
+    assert attrs.asdict(Chunk("x")) == {
+        "text": "x",
+        "metadata": {},
+        "original_index": None,
+        "title": "",
+    }
 
 
 BOUNDS: dict[str, tuple[float, float | None]] = {
@@ -124,10 +129,14 @@ def test_integers_are_integers(name: str, value: Any) -> None:
         assert not allowed
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.0, float("nan"), float("inf"), 10**400, True, "1", None])
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.0, float("nan"), float("inf"), 10**400, True, "1", None]
+)
 def test_a_repetition_penalty_is_above_zero(value: Any) -> None:
     """It divides: nothing but a finite number above 0 passes."""
-    with pytest.raises(InvalidRequestError, match="repetition_penalty must be a finite number above 0"):
+    with pytest.raises(
+        InvalidRequestError, match="repetition_penalty must be a finite number above 0"
+    ):
         GenerationRequest("x", repetition_penalty=value)
     assert GenerationRequest("x", repetition_penalty=2).repetition_penalty == 2.0
 
@@ -175,7 +184,9 @@ def test_a_bias_that_is_none_is_refused(bias: Any, field: str) -> None:
 def test_min_tokens_are_at_most_max_tokens() -> None:
     """A request that could not be met is refused."""
     assert GenerationRequest("x", max_tokens=5, min_tokens=5).min_tokens == 5
-    with pytest.raises(InvalidRequestError, match=r"min_tokens must be at most max_tokens \(5\), got 6"):
+    with pytest.raises(
+        InvalidRequestError, match=r"min_tokens must be at most max_tokens \(5\), got 6"
+    ):
         GenerationRequest("x", max_tokens=5, min_tokens=6)
 
 
@@ -200,7 +211,14 @@ def test_signatures_tell_types_and_defaults() -> None:
         str(inspect.signature(Chunk))
         == "(text: 'str', metadata: 'Metadata' = {}, original_index: 'int | None' = None, title: 'str' = '')"
     )
-    for cls in (Chunk, SearchRequest, GenerationRequest, ExtractionRequest, PromptRequest, ExplanationRequest):
+    for cls in (
+        Chunk,
+        SearchRequest,
+        GenerationRequest,
+        ExtractionRequest,
+        PromptRequest,
+        ExplanationRequest,
+    ):
         for parameter in inspect.signature(cls).parameters.values():
             assert parameter.annotation != "Any"
             assert parameter.default is not attrs.NOTHING
@@ -212,7 +230,12 @@ def test_errors_survive_pickling() -> None:
     """An error that crosses a process keeps its parts, and with them its sentence."""
     error = InvalidRequestError.must_be("a.b", "nice", "nasty", remedy="be nice")
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-        assert (twin.field, twin.rule, twin.got, twin.remedy) == ("a.b", "must be nice", "'nasty'", "be nice")
+        assert (twin.field, twin.rule, twin.got, twin.remedy) == (
+            "a.b",
+            "must be nice",
+            "'nasty'",
+            "be nice",
+        )
         assert str(twin) == "a.b must be nice, got 'nasty'; be nice"
 
 
@@ -220,10 +243,17 @@ def test_an_error_is_told_in_the_words_of_who_reads_it() -> None:
     """Its field and those that it is compared with have the reader's names, and what came is the reader's null."""
     error = TooLargeError.must_be("top_n[3]", "at most max_tokens", None, remedy="lower max_tokens")
     assert str(error.at("n")) == "n must be at most max_tokens, got None; lower max_tokens"
-    assert str(error.renamed({"top_n": "-n", "max_tokens": "-m"})) == "-n[3] must be at most -m, got None; lower -m"
+    assert (
+        str(error.renamed({"top_n": "-n", "max_tokens": "-m"}))
+        == "-n[3] must be at most -m, got None; lower -m"
+    )
     assert error.in_json() == "top_n[3] must be at most max_tokens, got null; lower max_tokens"
     assert all(isinstance(one, TooLargeError) for one in (error.at("n"), error.renamed({})))
-    assert str(InvalidRequestError("it is over")) == InvalidRequestError("it is over").in_json() == "it is over"
+    assert (
+        str(InvalidRequestError("it is over"))
+        == InvalidRequestError("it is over").in_json()
+        == "it is over"
+    )
 
 
 def test_a_name_that_cannot_be_shown_is_escaped() -> None:
@@ -269,7 +299,17 @@ def test_lists_become_tuples() -> None:
 
 
 READERS: list[Callable[[SearchMetadata], object]] = [
-    *(repr, hash, str, pickle.dumps, copy.copy, copy.deepcopy, attrs.asdict, SearchMetadata.to_dict, wire.serialize),
+    *(
+        repr,
+        hash,
+        str,
+        pickle.dumps,
+        copy.copy,
+        copy.deepcopy,
+        attrs.asdict,
+        SearchMetadata.to_dict,
+        wire.serialize,
+    ),
     lambda metadata: metadata == SearchMetadata(3, 7),
     lambda metadata: attrs.evolve(metadata, confidence=0.5),
     lambda metadata: metadata.num_context_tokens,
@@ -290,8 +330,15 @@ def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], obj
     assert not counted
     assert read(metadata) == read(SearchMetadata(3, 7))
     assert (metadata.num_context_tokens, counted) == (7, [7])
-    assert pickle.loads(pickle.dumps(metadata)) == copy.deepcopy(metadata) == metadata == SearchMetadata(3, 7)
-    with pytest.raises(AttributeError, match="'SearchMetadata' object has no attribute 'num_chunks'"):
+    assert (
+        pickle.loads(pickle.dumps(metadata))
+        == copy.deepcopy(metadata)
+        == metadata
+        == SearchMetadata(3, 7)
+    )
+    with pytest.raises(
+        AttributeError, match="'SearchMetadata' object has no attribute 'num_chunks'"
+    ):
         metadata.num_chunks  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -299,7 +346,11 @@ def test_pydantic_writes_what_the_server_writes() -> None:
     """Responses, results and answers are fields for pydantic, written as `to_dict` does; nothing else fits there."""
     pydantic = pytest.importorskip("pydantic")
     found = search("Do cats purr?", [{"text": "Cats purr.", "metadata": {"page": 1}}], spans=True)
-    for cls, one in ((SearchResponse, found), (SearchResult, found[0]), (Answer, Answer("", (), "", 0.5, None))):
+    for cls, one in (
+        (SearchResponse, found),
+        (SearchResult, found[0]),
+        (Answer, Answer("", (), "", 0.5, None)),
+    ):
         adapter = pydantic.TypeAdapter(cls)
         assert adapter.validate_python(one) is one
         assert adapter.dump_python(one, mode="json") == json.loads(json.dumps(one.to_dict()))
@@ -312,11 +363,19 @@ def test_the_recipe_for_fastapi(tmp_path: Path) -> None:
     """The recipe's app answers as the server does, and refuses with the error's status and field."""
     pytest.importorskip("fastapi")
     testclient = pytest.importorskip("fastapi.testclient")
-    recipe = Path(__file__, "../../docs/howto.md").resolve().read_text().partition("## … answer from FastAPI")[2]
+    recipe = (
+        Path(__file__, "../../docs/howto.md")
+        .resolve()
+        .read_text()
+        .partition("## … answer from FastAPI")[2]
+    )
     (tmp_path / "recipe.py").write_text(recipe.partition("```python")[2].partition("```")[0])
     names = runpy.run_path(str(tmp_path / "recipe.py"))
     client = testclient.TestClient(names["app"])
-    assert client.get("/search", params={"query": "cats"}).json() == names["index"].search("cats").to_dict()
+    assert (
+        client.get("/search", params={"query": "cats"}).json()
+        == names["index"].search("cats").to_dict()
+    )
     refused = client.get("/search", params={"query": " "})
     assert (refused.status_code, refused.json()["field"]) == (400, "query")
     assert client.get("/openapi.json").status_code == 200

@@ -29,7 +29,11 @@ from relevance_gen.types import (
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
@@ -47,7 +51,9 @@ def test_long_texts_are_written_as_short_ones(monkeypatch: pytest.MonkeyPatch) -
     """Where a text is cut to be written, what stands on either side of the cut stays what it was."""
     monkeypatch.setattr(wire, "_LONG_TEXT", 3)
     for text in ("", "abc", "abcd", 'é"\\\n\x00', "ab😀c😀", "ab\ud83d\ude00", "abc" * 3):
-        assert wire.serialize({text: text}) == json.dumps({text: text}, separators=(",", ":")).encode()
+        assert (
+            wire.serialize({text: text}) == json.dumps({text: text}, separators=(",", ":")).encode()
+        )
 
 
 def test_what_json_has_not_is_not_written() -> None:
@@ -126,12 +132,18 @@ def test_what_is_not_strict_json_is_refused(body: bytes) -> None:
         wire.parse(body)
 
 
-@given(depth=st.integers(0, 12), limit=st.integers(1, 10), kind=st.sampled_from(["[]", "{}", "mixed"]))
+@given(
+    depth=st.integers(0, 12), limit=st.integers(1, 10), kind=st.sampled_from(["[]", "{}", "mixed"])
+)
 def test_depth_is_counted_exactly(depth: int, limit: int, kind: str) -> None:
     """A value of `depth` nested containers passes a limit of at least that and no other."""
     body = "1"
     for level in range(depth):
-        body = f"[{body}, 2]" if kind == "[]" or (kind == "mixed" and level % 2) else f'{{"b": 0, "a": {body}}}'
+        body = (
+            f"[{body}, 2]"
+            if kind == "[]" or (kind == "mixed" and level % 2)
+            else f'{{"b": 0, "a": {body}}}'
+        )
     if depth <= limit:
         wire.parse(body.encode(), max_depth=limit)
     else:
@@ -145,32 +157,50 @@ def test_fields_not_asked_for_are_absent() -> None:
     assert plain == {"text": "x", "generated_tokens": 1, "finished": 2.0, "finish_reason": "eos"}
     full = wire.unstructure(Completion("x", 1, 2.0, "eos", (5,), (-0.5,)))
     assert (list(full["tokens"]), list(full["logprobs"])) == ([5], [-0.5])
-    alternatives = wire.serialize(Completion("x", 1, 2.0, "eos", top_logprobs=((TokenLogprob(5, -0.5),),)))
+    alternatives = wire.serialize(
+        Completion("x", 1, 2.0, "eos", top_logprobs=((TokenLogprob(5, -0.5),),))
+    )
     assert json.loads(alternatives)["top_logprobs"] == [[{"token": 5, "logprob": -0.5}]]
     bare = GenerationResponse(1.0, 2.0, 0, "p", 1, ())
     assert "prompt_logprobs" not in wire.unstructure(bare)
-    assert json.loads(wire.serialize(attrs.evolve(bare, prompt_logprobs=(None, -1.0))))["prompt_logprobs"] == [None, -1]
+    assert json.loads(wire.serialize(attrs.evolve(bare, prompt_logprobs=(None, -1.0))))[
+        "prompt_logprobs"
+    ] == [None, -1]
 
 
 def test_metadata_is_written_as_it_is() -> None:
     """Metadata leaves exactly as it came, also where it looks like one of our own objects."""
-    metadata = {"tokens": None, "text": "x", "nested": {"logprobs": None, "list": [{"metadata": {}}]}}
+    metadata = {
+        "tokens": None,
+        "text": "x",
+        "nested": {"logprobs": None, "list": [{"metadata": {}}]},
+    }
     response = SearchResponse((SearchResult(0, "x", 1.0, metadata, 0),), SearchMetadata(1, 1))
     assert json.loads(wire.serialize(response))["results"][0]["metadata"] == metadata
 
 
 def test_errors_name_the_path() -> None:
     """A wrong, missing or unknown field is named with the path it stands at."""
-    for value, field in (({"text": ""}, "a[1].text"), ({}, "a[1].text"), ({"text": "x", "metadat": 1}, "a[1].metadat")):
+    for value, field in (
+        ({"text": ""}, "a[1].text"),
+        ({}, "a[1].text"),
+        ({"text": "x", "metadat": 1}, "a[1].metadat"),
+    ):
         with pytest.raises(InvalidRequestError) as caught:
             wire.structure(Chunk, value, path="a[1]")
         assert caught.value.field == field
         assert str(caught.value).startswith(field)
     with pytest.raises(InvalidRequestError, match="did you mean max_tokens"):
         wire.structure(GenerationRequest, {"text": "x", "max_token": 3})
-    with pytest.raises(InvalidRequestError, match="prompt is not a known field; the fields are text, "):
-        wire.structure(GenerationRequest, {"prompt": "x"})  # nearest in letters is prompt_lookup, which is not meant
-    with pytest.raises(InvalidRequestError, match="the body must be an object, got a list") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="prompt is not a known field; the fields are text, "
+    ):
+        wire.structure(
+            GenerationRequest, {"prompt": "x"}
+        )  # nearest in letters is prompt_lookup, which is not meant
+    with pytest.raises(
+        InvalidRequestError, match="the body must be an object, got a list"
+    ) as caught:
         wire.structure(SearchRequest, [])
     assert caught.value.field is None
 

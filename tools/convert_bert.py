@@ -69,8 +69,13 @@ def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | Non
         OSError: a file is missing.
     """
     config = _read(folder / "config.json")
-    if config.get("model_type") != "bert" or config.get("position_embedding_type", "absolute") != "absolute":
-        raise ValueError(f"{folder} holds no BERT with absolute positions; use llama.cpp's convert_hf_to_gguf.py")
+    if (
+        config.get("model_type") != "bert"
+        or config.get("position_embedding_type", "absolute") != "absolute"
+    ):
+        raise ValueError(
+            f"{folder} holds no BERT with absolute positions; use llama.cpp's convert_hf_to_gguf.py"
+        )
     ranks = "BertForSequenceClassification" in config.get("architectures", ())
     tensors = _tensors(folder / "model.safetensors")
     if ranks and len(tensors["classifier.weight"]) != 1:
@@ -94,7 +99,9 @@ def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | Non
         if kind == "f32" or tensor.ndim < 2 or name in _ALWAYS_F32:
             writer.add_tensor(name, tensor)
         else:
-            writer.add_tensor(name, gguf.quants.quantize(tensor, TYPES[kind][0]), raw_dtype=TYPES[kind][0])
+            writer.add_tensor(
+                name, gguf.quants.quantize(tensor, TYPES[kind][0]), raw_dtype=TYPES[kind][0]
+            )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -109,21 +116,33 @@ def _pooling(folder: Path) -> str:
     """Return how sentence-transformers pools, which is said in a folder of its own."""
     modules = folder / "modules.json"
     if not modules.exists():
-        raise ValueError(f"{folder} does not say how the vectors of tokens are pooled; pass --pooling")
+        raise ValueError(
+            f"{folder} does not say how the vectors of tokens are pooled; pass --pooling"
+        )
     by_kind = {module["type"].rpartition(".")[2]: module["path"] for module in _read(modules)}
     if surplus := by_kind.keys() - {"Transformer", "Pooling", "Normalize"}:
-        raise ValueError(f"{folder} ends in layers that a GGUF file cannot hold: {', '.join(sorted(surplus))}")
+        raise ValueError(
+            f"{folder} ends in layers that a GGUF file cannot hold: {', '.join(sorted(surplus))}"
+        )
     modes = _read(folder / by_kind["Pooling"] / "config.json")
-    chosen = [name for name, key in (("mean", "mean_tokens"), ("cls", "cls_token")) if modes[f"pooling_mode_{key}"]]
+    chosen = [
+        name
+        for name, key in (("mean", "mean_tokens"), ("cls", "cls_token"))
+        if modes[f"pooling_mode_{key}"]
+    ]
     if len(chosen) != 1:
-        raise ValueError(f"{folder} pools in a way that llama.cpp does not: neither mean nor cls alone")
+        raise ValueError(
+            f"{folder} pools in a way that llama.cpp does not: neither mean nor cls alone"
+        )
     return chosen[0]
 
 
 # ── The vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path, n_token_types: int, *, twice: bool) -> None:
+def _add_vocabulary(
+    writer: gguf.GGUFWriter, folder: Path, n_token_types: int, *, twice: bool
+) -> None:
     """Add the tokens, by llama.cpp's custom: it marks where a word begins, and Hugging Face where one goes on."""
     tokens = _tokens(folder)
     names, kinds = [], []
@@ -150,11 +169,17 @@ def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path, n_token_types: int, *
     writer.add_bos_token_id(number["[CLS]"])
     writer.add_sep_token_id(number["[SEP]"])
     writer.add_mask_token_id(number["[MASK]"])
-    settings = _read(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    settings = (
+        _read(folder / "tokenizer_config.json")
+        if (folder / "tokenizer_config.json").exists()
+        else {}
+    )
     lowercase = bool(settings.get("do_lower_case", True))
     accents = settings.get("strip_accents")
     writer.add_bool("tokenizer.ggml.normalizer.lowercase", lowercase)
-    writer.add_bool("tokenizer.ggml.normalizer.strip_accents", lowercase if accents is None else bool(accents))
+    writer.add_bool(
+        "tokenizer.ggml.normalizer.strip_accents", lowercase if accents is None else bool(accents)
+    )
 
 
 def _tokens(folder: Path) -> list[str]:
@@ -176,14 +201,20 @@ def _tensors(path: Path) -> dict[str, NDArray[np.float32]]:
     for name, entry in json.loads(content[8:start].tobytes()).items():
         if name != "__metadata__":
             first, last = entry["data_offsets"]
-            raw = content[start + first : start + last].view(_NUMPY_TYPES[entry["dtype"]]).reshape(entry["shape"])
+            raw = (
+                content[start + first : start + last]
+                .view(_NUMPY_TYPES[entry["dtype"]])
+                .reshape(entry["shape"])
+            )
             if entry["dtype"] == "BF16":  # the upper half of a float32
                 raw = (raw.astype(np.uint32) << 16).view(np.float32)
             tensors[name.removeprefix("bert.")] = np.ascontiguousarray(raw, np.float32)
     return tensors
 
 
-def _renamed(tensors: Tensors, n_blocks: int, *, ranks: bool) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def _renamed(
+    tensors: Tensors, n_blocks: int, *, ranks: bool
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield each tensor under llama.cpp's name; what BERT's other uses need is left out."""
     for name, renamed in _EMBEDDINGS.items():
         tensor = tensors[name]
@@ -197,15 +228,24 @@ def _renamed(tensors: Tensors, n_blocks: int, *, ranks: bool) -> Iterator[tuple[
     for block in range(n_blocks):
         for name, renamed in _BLOCK.items():
             for part in ("weight", "bias"):
-                yield f"blk.{block}.{renamed}.{part}", tensors[f"encoder.layer.{block}.{name}.{part}"]
+                yield (
+                    f"blk.{block}.{renamed}.{part}",
+                    tensors[f"encoder.layer.{block}.{name}.{part}"],
+                )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a model of the Hugging Face layout")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a model of the Hugging Face layout"
+    )
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="the GGUF file to write")
-    parser.add_argument("--type", choices=TYPES, default="f16", help="type of the matrices (default: %(default)s)")
-    parser.add_argument("--pooling", choices=POOLINGS, help="by default what sentence-transformers' files say")
+    parser.add_argument(
+        "--type", choices=TYPES, default="f16", help="type of the matrices (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pooling", choices=POOLINGS, help="by default what sentence-transformers' files say"
+    )
     args = parser.parse_args()
     try:
         convert(args.folder, args.output, kind=args.type, pooling=args.pooling)

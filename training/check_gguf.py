@@ -34,7 +34,10 @@ def main(build: Path) -> None:
     draw = random.Random(0)
     odd = ["".join(draw.choices(ALPHABET, k=draw.randrange(30))) for _ in range(N_ODD_STRINGS)]
     with tempfile.TemporaryDirectory() as folder:
-        for kind, bound in ((gguf.GGMLQuantizationType.F32, 1e-3), (gguf.GGMLQuantizationType.Q8_0, 0.1)):
+        for kind, bound in (
+            (gguf.GGMLQuantizationType.F32, 1e-3),
+            (gguf.GGMLQuantizationType.Q8_0, 0.1),
+        ):
             path = Path(folder) / f"{kind.name}.gguf"
             export(model, vocabulary, path, kind)
             llama = Llama(path)
@@ -44,7 +47,9 @@ def main(build: Path) -> None:
                 assert llama.text(expected) == text, text
             differences = []
             for start in range(0, 200, 10):
-                tokens = [BEGIN_ID, *tokenizer.encode("\n".join(lines[start : start + 10])).ids][:500]
+                tokens = [BEGIN_ID, *tokenizer.encode("\n".join(lines[start : start + 10])).ids][
+                    :500
+                ]
                 with torch.no_grad():
                     wanted = model(torch.tensor([tokens]))[0].numpy()
                 differences.append(np.abs(llama.decode(tokens, every=True) - wanted).ravel())
@@ -57,6 +62,8 @@ def main(build: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
     main(parser.parse_args().build)

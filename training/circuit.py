@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 # Parts of the stream. A token's embedding has length 0.94: 0.8 in OWN, or there and in the mark of its kind, and ONE.
 OWN, BEFORE, TWO_BEFORE = slice(0, 96), slice(96, 144), slice(144, 168)
 NAME, FOUND, VOTE = slice(168, 192), slice(192, 216), slice(216, 240)
-ONE, STOP, CONTEXT, QUESTION, ANSWER, BEGIN, IN_CONTEXT, IN_QUESTION, IN_ANSWER, AFTER_STOP = range(240, 250)
+ONE, STOP, CONTEXT, QUESTION, ANSWER, BEGIN, IN_CONTEXT, IN_QUESTION, IN_ANSWER, AFTER_STOP = range(
+    240, 250
+)
 COLON, AFTER_ANSWER, AFTER_COLON, AFTER_QUESTION = range(250, 254)
 ONE_LENGTH, TOKEN_LENGTH = 0.5, 0.8
 MARK_LENGTH = 0.62  # of a token that ends a sentence
@@ -156,7 +158,11 @@ def _embed(embedding: Tensor, vocabulary: Mapping[str, int], generator: torch.Ge
 
     for text, token in vocabulary.items():
         characters = text.replace("Ġ", "")
-        is_stop = any(c in characters for c in ".?!") and len(characters) <= 4 and characters not in NO_STOPS
+        is_stop = (
+            any(c in characters for c in ".?!")
+            and len(characters) <= 4
+            and characters not in NO_STOPS
+        )
         if is_stop or text == "Ċ":
             mark(token, STOP, 0.5)
     mark(vocabulary[":"], COLON, 0.5)
@@ -177,19 +183,27 @@ def _look_back(model: Model, read: Reader, seen: Tensor) -> None:
     two_before = Head(model, 0, 1)
     two_before.near(fast, 2)
     two_before.copies(seen[:24] * math.sqrt(2), TWO_BEFORE, 0.8)
-    two_before.copies(read.single(CONTEXT), slice(AFTER_STOP, AFTER_STOP + 1), 1.0)  # "Context:" begins a sentence too
+    two_before.copies(
+        read.single(CONTEXT), slice(AFTER_STOP, AFTER_STOP + 1), 1.0
+    )  # "Context:" begins a sentence too
     place = Head(model, 0, 2)
     place.near({5: 3.0, 6: 6.0, 7: 6.0, 8: 6.0, 9: 6.0})
     for component in (CONTEXT, QUESTION, ANSWER):
         place.marked({ONE: 2}, {component: 1 / WORD_MARK_LENGTH}, 45)
-    place.copies(read.single(CONTEXT, QUESTION, ANSWER), slice(IN_CONTEXT, IN_ANSWER + 1), 1 / WORD_MARK_LENGTH)
+    place.copies(
+        read.single(CONTEXT, QUESTION, ANSWER),
+        slice(IN_CONTEXT, IN_ANSWER + 1),
+        1 / WORD_MARK_LENGTH,
+    )
 
 
 def _name_sentences(model: Model, read: Reader) -> None:
     head = Head(model, 1, 0)
     head.near({4: 1.5, 5: 3.0, 6: 4.0, 7: 4.0, 8: 4.0, 9: 4.0})
     head.marked({ONE: 2}, {STOP: 1 / MARK_LENGTH, CONTEXT: 1}, 25)
-    head.copies((read.mixed(BEFORE, 24, math.sqrt(2)) + read.mixed(TWO_BEFORE, 24)) / 0.8 * 0.707, NAME, 0.8)
+    head.copies(
+        (read.mixed(BEFORE, 24, math.sqrt(2)) + read.mixed(TWO_BEFORE, 24)) / 0.8 * 0.707, NAME, 0.8
+    )
 
 
 def _find_words(model: Model, read: Reader) -> None:
@@ -223,7 +237,9 @@ def _copy(model: Model, read: Reader, seen: Tensor) -> None:
         head.alike(seen[12 * number :][:12] * 2, read.part(BEFORE, 12, 12 * number, 2 / 0.8), 20)
         first = 6 * (number % 3)
         head.alike(
-            read.part(BEFORE, 8, first, math.sqrt(6) / 0.8), read.part(TWO_BEFORE, 8, first, math.sqrt(3) / 0.8), 8
+            read.part(BEFORE, 8, first, math.sqrt(6) / 0.8),
+            read.part(TWO_BEFORE, 8, first, math.sqrt(3) / 0.8),
+            8,
         )
         first, strength = 10 * (number % 2), math.sqrt(24 / 14) / 0.8
         head.alike(read.part(VOTE, 14, first, strength), read.part(NAME, 14, first, strength), 14)

@@ -32,7 +32,9 @@ def fetch(build: Path, sources: list[Source]) -> dict[str, Path]:
         subprocess.run(["apt-get", "download", "-q", *missing], cwd=archives, check=True)
     for package in packages:
         if not (unpacked / package).exists():
-            subprocess.run(["dpkg-deb", "-x", _archive(build, package), unpacked / package], check=True)
+            subprocess.run(
+                ["dpkg-deb", "-x", _archive(build, package), unpacked / package], check=True
+            )
     return {package: unpacked / package for package in packages}
 
 
@@ -42,7 +44,9 @@ def _archive(build: Path, package: str) -> Path:
 
 def documents(source: Source, root: Path) -> Iterator[str]:
     """Read the source's files, spread evenly over their sorted list, until its cap is reached."""
-    paths = sorted({path for pattern in source.files for path in root.glob(pattern) if path.is_file()})
+    paths = sorted(
+        {path for pattern in source.files for path in root.glob(pattern) if path.is_file()}
+    )
     if not paths:
         raise FileNotFoundError(f"{source.package}: nothing matches {source.files}")
     stride = 1009  # prime, so that stepping by it visits every file once
@@ -86,16 +90,23 @@ def write(build: Path, sources: list[Source]) -> None:
                 "bytes": n_bytes,
             }
         )
-        print(f"{source.group:8} {source.package:28} {n_documents:6} documents {n_bytes / 1e6:8.2f} MB", flush=True)
+        print(
+            f"{source.group:8} {source.package:28} {n_documents:6} documents {n_bytes / 1e6:8.2f} MB",
+            flush=True,
+        )
     for output in outputs.values():
         output.close()
     (target / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="folder for downloads and results")
-    parser.add_argument("--model-only", action="store_true", help="leave out what only the encoding is trained on")
+    parser.add_argument(
+        "--model-only", action="store_true", help="leave out what only the encoding is trained on"
+    )
     arguments = parser.parse_args()
     wanted = [s for s in SOURCES if s.is_prose or s.group == PROSE or not arguments.model_only]
     write(arguments.build, wanted)

@@ -45,7 +45,9 @@ def report(name: str, llama: Llama, examples: list[tuple[list[str], str, str]]) 
         tokens = llama.continuation(llama.tokens(prompt(context, question)), END_ID, LONGEST_ANSWER)
         answer = llama.text(tokens).strip()
         right += answer == target
-        likeness = {sentence: SequenceMatcher(None, answer, sentence, False).ratio() for sentence in context}
+        likeness = {
+            sentence: SequenceMatcher(None, answer, sentence, False).ratio() for sentence in context
+        }
         nearest = max(likeness, key=likeness.__getitem__)
         closest += nearest == target
         ended += len(tokens) < LONGEST_ANSWER
@@ -60,9 +62,13 @@ def report(name: str, llama: Llama, examples: list[tuple[list[str], str, str]]) 
     )
 
 
-def held_out_examples(build: Path, tokenizer: Tokenizer, n_sentences: int) -> list[tuple[list[str], str, str]]:
+def held_out_examples(
+    build: Path, tokenizer: Tokenizer, n_sentences: int
+) -> list[tuple[list[str], str, str]]:
     """Draw questions about held-out text as in training."""
-    maker = ExampleMaker(read_paragraphs(build / "prose" / "held_out.txt", tokenizer), tokenizer, seed=n_sentences)
+    maker = ExampleMaker(
+        read_paragraphs(build / "prose" / "held_out.txt", tokenizer), tokenizer, seed=n_sentences
+    )
     draw = random.Random(n_sentences)
     found = []
     while len(found) < N_EXAMPLES:
@@ -77,13 +83,18 @@ def held_out_examples(build: Path, tokenizer: Tokenizer, n_sentences: int) -> li
 def marked_examples(build: Path, tokenizer: Tokenizer) -> list[tuple[list[str], str, str]]:
     """Draw questions about held-out text with quotation marks, backticks, brackets and lines of a table in it."""
     noise = Noise((build / "prose" / "words.txt").read_text().split(), seed=0)
-    maker = ExampleMaker(read_paragraphs(build / "prose" / "held_out.txt", tokenizer), tokenizer, noise, seed=0)
+    maker = ExampleMaker(
+        read_paragraphs(build / "prose" / "held_out.txt", tokenizer), tokenizer, noise, seed=0
+    )
     draw = random.Random(0)
     found = []
     while len(found) < N_EXAMPLES:
-        sentences = [maker.sentence(noise.marked(sentence.text)) for sentence in maker.draw_context(5, 40)]
+        sentences = [
+            maker.sentence(noise.marked(sentence.text)) for sentence in maker.draw_context(5, 40)
+        ]
         table = [
-            maker.sentence(f"| {draw.choice(sentence.words)} | {draw.randrange(999)} |") for sentence in sentences[:2]
+            maker.sentence(f"| {draw.choice(sentence.words)} | {draw.randrange(999)} |")
+            for sentence in sentences[:2]
         ]
         target = draw.choice(sentences)
         context = [*table, *sentences]
@@ -106,7 +117,10 @@ def judged_examples(folder: Path, llama: Llama) -> list[tuple[list[str], str, st
         for query_id, chunk_id, *_ in list(csv.reader(rows, delimiter="\t"))[1:]:
             context, question = SENTENCE_SPLIT.split(corpus[chunk_id].strip()), queries[query_id]
             asked = {word.lower() for word in content_words(question)}
-            shared = sorted(((len(asked & {w.lower() for w in content_words(s)}), s) for s in context), reverse=True)
+            shared = sorted(
+                ((len(asked & {w.lower() for w in content_words(s)}), s) for s in context),
+                reverse=True,
+            )
             if len(shared) < 2 or shared[0][0] == shared[1][0]:
                 continue
             if (
@@ -125,7 +139,9 @@ def text_loss(llama: Llama, build: Path) -> tuple[float, float]:
         tokens = [*llama.tokens(f" {text}"), END_ID][:LONGEST_TEXT]
         logits = llama.decode(tokens[:-1], every=True).astype(np.float64)
         logits -= logits.max(-1, keepdims=True)
-        total += float((np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(tokens) - 1), tokens[1:]]).sum())
+        total += float(
+            (np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(tokens) - 1), tokens[1:]]).sum()
+        )
         n_tokens += len(tokens) - 1
         n_bytes += len(llama.text(tokens).encode()) - 1
     return total / n_tokens, total / n_bytes / np.log(2)
@@ -154,19 +170,32 @@ def sampled(llama: Llama, build: Path) -> tuple[float, float, list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
     parser.add_argument("model", type=Path)
     parser.add_argument("--questions", nargs="*", default=[])
     arguments = parser.parse_args()
-    tiny, vocabulary = Llama(arguments.model), Tokenizer.from_file(str(arguments.build / "vocabulary.json"))
+    tiny, vocabulary = (
+        Llama(arguments.model),
+        Tokenizer.from_file(str(arguments.build / "vocabulary.json")),
+    )
     for n in (3, 5, 8, 12, 25):
-        report(f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n))
-    report("held-out text with marks and tables, 5 sentences", tiny, marked_examples(arguments.build, vocabulary))
+        report(
+            f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n)
+        )
+    report(
+        "held-out text with marks and tables, 5 sentences",
+        tiny,
+        marked_examples(arguments.build, vocabulary),
+    )
     for name, _, folder in (argument.partition("=") for argument in arguments.questions):
         report(f"people's questions, {name}", tiny, judged_examples(Path(folder), tiny))
     nats, bits = text_loss(tiny, arguments.build)
     print(f"held-out text: {nats:.3f} nats a token, {bits:.3f} bits a byte", flush=True)
     known_share, ended_share, samples = sampled(tiny, arguments.build)
-    print(f"sampled: {known_share:.3f} of the words are in the training text, {ended_share:.2f} of the texts end")
+    print(
+        f"sampled: {known_share:.3f} of the words are in the training text, {ended_share:.2f} of the texts end"
+    )
     print("\n".join(f"  {sample}" for sample in samples[:12]))

@@ -32,7 +32,10 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> None:
     """Add tokens and merges; llama.cpp's "gpt-2" split is the one the vocabulary was trained with."""
     parts = json.loads(vocabulary.read_text())["model"]
     tokens = sorted(parts["vocab"], key=parts["vocab"].__getitem__)
-    kinds = [gguf.TokenType.CONTROL if token in {BEGIN, END} else gguf.TokenType.NORMAL for token in tokens]
+    kinds = [
+        gguf.TokenType.CONTROL if token in {BEGIN, END} else gguf.TokenType.NORMAL
+        for token in tokens
+    ]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
@@ -63,10 +66,14 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
     """Write matrices in `kind`, norms in F32; the output matrix is the embedding and so is left out."""
     writer = gguf.GGUFWriter(str(output), ARCHITECTURE)
     writer.add_name("relevance_gen embedded")
-    writer.add_description("A tiny English model that works out of the box; see embedded.md beside it.")
+    writer.add_description(
+        "A tiny English model that works out of the box; see embedded.md beside it."
+    )
     writer.add_license("MIT")
     writer.add_file_type(
-        gguf.LlamaFileType.ALL_F32 if kind == gguf.GGMLQuantizationType.F32 else gguf.LlamaFileType.MOSTLY_Q8_0
+        gguf.LlamaFileType.ALL_F32
+        if kind == gguf.GGMLQuantizationType.F32
+        else gguf.LlamaFileType.MOSTLY_Q8_0
     )
     add_shape(writer, model.shape)
     writer.add_bool("relevance_gen.copies_only", True)  # what it writes by itself is no answer
@@ -89,7 +96,9 @@ def load(build: Path) -> Model:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
     parser.add_argument("output", type=Path)
     parser.add_argument("--f32", action="store_true", help="do not quantize")

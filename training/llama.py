@@ -29,7 +29,9 @@ class Llama:
         self.n_tokens = llama_cpp.llama_vocab_n_tokens(self._vocabulary)
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx = settings.n_batch = settings.n_ubatch = N_CONTEXT
-        settings.type_k = settings.type_v = llama_cpp.GGML_TYPE_F32  # as PyTorch computes; the default is F16
+        settings.type_k = settings.type_v = (
+            llama_cpp.GGML_TYPE_F32
+        )  # as PyTorch computes; the default is F16
         settings.n_threads = settings.n_threads_batch = 1
         settings.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
@@ -38,7 +40,9 @@ class Llama:
         """Tokenize."""
         raw = text.encode()
         found = (llama_cpp.llama_token * (len(raw) + 2))()
-        count = llama_cpp.llama_tokenize(self._vocabulary, raw, len(raw), found, len(found), add_special, False)
+        count = llama_cpp.llama_tokenize(
+            self._vocabulary, raw, len(raw), found, len(found), add_special, False
+        )
         return found[:count]
 
     def text(self, tokens: list[int]) -> str:
@@ -46,7 +50,9 @@ class Llama:
         buffer = ctypes.create_string_buffer(512)
         pieces = []
         for token in tokens:
-            size = llama_cpp.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, False)
+            size = llama_cpp.llama_token_to_piece(
+                self._vocabulary, token, buffer, len(buffer), 0, False
+            )
             pieces.append(buffer.raw[:size])
         return b"".join(pieces).decode(errors="replace")
 
@@ -57,7 +63,12 @@ class Llama:
         batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, start + i, 1, 0
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = (
+                token,
+                start + i,
+                1,
+                0,
+            )
             batch.logits[i] = every or i == len(tokens) - 1
         status = llama_cpp.llama_decode(self._context, batch)
         llama_cpp.llama_batch_free(batch)

@@ -27,7 +27,11 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 def read(path: Path) -> str:
     """Read up to SAMPLE_CHARACTERS of a file."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        text = "\n\n".join(json.loads(line)["text"] for line in lines) if ".jsonl" in path.name else lines.read()
+        text = (
+            "\n\n".join(json.loads(line)["text"] for line in lines)
+            if ".jsonl" in path.name
+            else lines.read()
+        )
     return text[:SAMPLE_CHARACTERS]
 
 
@@ -38,14 +42,21 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     reference = tiktoken.get_encoding("cl100k_base")
     embedded = tiktoken.Encoding(
-        "embedded", pat_str=reference._pat_str, mergeable_ranks=read_ranks(arguments.ranks), special_tokens={}
+        "embedded",
+        pat_str=reference._pat_str,
+        mergeable_ranks=read_ranks(arguments.ranks),
+        special_tokens={},
     )
-    print(embedded.n_vocab, [embedded.decode([t]) for t in embedded.encode_ordinary("What is machine learning?")])
+    print(
+        embedded.n_vocab,
+        [embedded.decode([t]) for t in embedded.encode_ordinary("What is machine learning?")],
+    )
     for argument in arguments.texts:
         name, _, path = argument.partition("=")
         text = read(Path(path))
         n_reference, n_embedded = (
-            sum(map(len, e.encode_ordinary_batch(text.split("\n\n")))) for e in (reference, embedded)
+            sum(map(len, e.encode_ordinary_batch(text.split("\n\n"))))
+            for e in (reference, embedded)
         )
         n_bytes = len(text.encode())
         print(

@@ -19,7 +19,9 @@ class Shape:
     n_layers: int = 6
     n_heads: int = 4
     feed_forward: int = 640
-    rope_base: float = 1e8  # high, so that most of each head can match content over hundreds of tokens
+    rope_base: float = (
+        1e8  # high, so that most of each head can match content over hundreds of tokens
+    )
     norm_epsilon: float = 1e-5
 
     @property
@@ -29,7 +31,9 @@ class Shape:
 
     def frequencies(self) -> Tensor:
         """Return the angle, in radians a token, by which each pair of a head is turned: (head_width / 2,)."""
-        return self.rope_base ** (-torch.arange(0, self.head_width, 2, dtype=torch.float64) / self.head_width)
+        return self.rope_base ** (
+            -torch.arange(0, self.head_width, 2, dtype=torch.float64) / self.head_width
+        )
 
 
 def rope_angles(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
@@ -71,7 +75,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the stream, (rows, length, width), with this block's part added."""
         n_heads, length = self.n_heads, x.shape[1]
-        matrices = halved(self.attn_q.weight, n_heads), halved(self.attn_k.weight, n_heads), self.attn_v.weight
+        matrices = (
+            halved(self.attn_q.weight, n_heads),
+            halved(self.attn_k.weight, n_heads),
+            self.attn_v.weight,
+        )
         qkv = functional.linear(self.attn_norm(x), torch.cat(matrices))
         q, k, v = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         cos, sin = cos.to(q.dtype), sin.to(q.dtype)
@@ -79,7 +87,9 @@ class Block(nn.Module):
         later = torch.full((length, length), -torch.inf).triu(1)
         shares = torch.softmax(scores.float() * q.shape[-1] ** -0.5 + later, -1).to(v.dtype)
         x = x + self.attn_output((shares @ v).transpose(1, 2).flatten(-2))
-        both = functional.linear(self.ffn_norm(x), torch.cat((self.ffn_gate.weight, self.ffn_up.weight)))
+        both = functional.linear(
+            self.ffn_norm(x), torch.cat((self.ffn_gate.weight, self.ffn_up.weight))
+        )
         gate, up = both.chunk(2, -1)
         return x + self.ffn_down(functional.silu(gate) * up)
 

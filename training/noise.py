@@ -11,8 +11,26 @@ import string
 
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _SMALL_WORDS = "the a of and to in is was for on that with as by from at are or an be it which were not".split()
-_QUOTES = (("“", "”"), ("‘", "’"), ('"', '"'), ("'", "'"), ("`", "`"), ("``", "``"), ("*", "*"), ("**", "**"))
-_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"), ("_", "_"), ("~~", "~~"), ("— ", " —"), ("– ", " –"))
+_QUOTES = (
+    ("“", "”"),
+    ("‘", "’"),
+    ('"', '"'),
+    ("'", "'"),
+    ("`", "`"),
+    ("``", "``"),
+    ("*", "*"),
+    ("**", "**"),
+)
+_BRACKETS = (
+    ("(", ")"),
+    ("[", "]"),
+    ("{", "}"),
+    ("<", ">"),
+    ("_", "_"),
+    ("~~", "~~"),
+    ("— ", " —"),
+    ("– ", " –"),
+)
 _ENDS = (".", ".", ".", ".", ".", ".", "?", "!", "...", "…", ":", ";", ".”", '."', ".)")
 _LATIN = "éèüöäßñçáíóúåøœæ" + "ÉÜÖÄÇ€£°×½²"
 
@@ -23,7 +41,13 @@ class Noise:
     def __init__(self, words: list[str], seed: int) -> None:
         self._words = words
         self._random = random.Random(seed)
-        self._kinds = (self._other_words, self._other_words, self.marked, self._random_words, self._technical)
+        self._kinds = (
+            self._other_words,
+            self._other_words,
+            self.marked,
+            self._random_words,
+            self._technical,
+        )
 
     def disturb(self, text: str) -> str:
         """Return the sentence with other words or with marks, or something that has nothing to do with it."""
@@ -43,7 +67,8 @@ class Noise:
         if self._random.random() < 0.5:
             return self._random.choice(self._words).capitalize()
         syllables = (
-            self._random.choice("bcdfghjklmnprstvwz") + self._random.choice(("a", "e", "i", "o", "u", "ar", "en", "ov"))
+            self._random.choice("bcdfghjklmnprstvwz")
+            + self._random.choice(("a", "e", "i", "o", "u", "ar", "en", "ov"))
             for _ in range(self._random.randint(1, 4))
         )
         return "".join(syllables).capitalize()
@@ -54,10 +79,17 @@ class Noise:
             return str(self._random.randint(1100, 2050))
         if kind < 0.6:
             return f"{n:,}"
-        return self._random.choice(("{}", "{}%", "${}", "{}th", "{}.5", "{} km", "#{}", "{}°")).format(n)
+        return self._random.choice(
+            ("{}", "{}%", "${}", "{}th", "{}.5", "{} km", "#{}", "{}°")
+        ).format(n)
 
     def _gibberish(self) -> str:
-        letters = string.ascii_letters + string.digits + "_-./" + (_LATIN if self._random.random() < 0.5 else "")
+        letters = (
+            string.ascii_letters
+            + string.digits
+            + "_-./"
+            + (_LATIN if self._random.random() < 0.5 else "")
+        )
         return "".join(self._random.choices(letters, k=self._random.randint(2, 12)))
 
     def _other_words(self, text: str) -> str:
@@ -69,7 +101,11 @@ class Noise:
                 return match.group()
             if match.group()[0].isupper():
                 return self._name()
-            return self._word() if self._random.random() < 0.2 else self._random.choice(self._words).lower()
+            return (
+                self._word()
+                if self._random.random() < 0.2
+                else self._random.choice(self._words).lower()
+            )
 
         return _WORD.sub(other, text)
 
@@ -88,10 +124,18 @@ class Noise:
         """Make a sentence of random words with small words and commas among them."""
         words = []
         for _ in range(self._random.randint(4, 18)):
-            words.append(self._random.choice(_SMALL_WORDS) if self._random.random() < 0.35 else self._word())
+            words.append(
+                self._random.choice(_SMALL_WORDS) if self._random.random() < 0.35 else self._word()
+            )
             if self._random.random() < 0.08:
                 words[-1] += self._random.choice((",", ";", ":", " –", " -", " &", " /"))
-        return words[0][0].upper() + words[0][1:] + " " + " ".join(words[1:]) + self._random.choice(_ENDS)
+        return (
+            words[0][0].upper()
+            + words[0][1:]
+            + " "
+            + " ".join(words[1:])
+            + self._random.choice(_ENDS)
+        )
 
     def _technical(self, _text: str) -> str:
         """Make a line of a table, of a list or of code."""

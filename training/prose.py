@@ -34,11 +34,17 @@ _MARKUP = (
     (re.compile(r"\*\*?([^*\s][^*]*)\*\*?"), r"\1"),
 )
 _AUTHOR = re.compile(r"\s*--\s*[A-Z][\w. ]*$")  # "--Shak." after a quotation
-_FIELD = re.compile(r"\([A-Z][\w. &]*\.\),? ?|--| ,|\b(?:n|a|adj|adv|v)\. ")  # "(Zool.)" and grammar marks
-_SENTENCE_END = re.compile(r"(?<=[a-z0-9)\"'”’`*][.?!])\s+(?=[A-Z0-9\"'“‘`*(])|(?<=[.?!][\"'”’)])\s+(?=[A-Z\"'“‘`*(])")
+_FIELD = re.compile(
+    r"\([A-Z][\w. &]*\.\),? ?|--| ,|\b(?:n|a|adj|adv|v)\. "
+)  # "(Zool.)" and grammar marks
+_SENTENCE_END = re.compile(
+    r"(?<=[a-z0-9)\"'”’`*][.?!])\s+(?=[A-Z0-9\"'“‘`*(])|(?<=[.?!][\"'”’)])\s+(?=[A-Z\"'“‘`*(])"
+)
 _SENTENCE = re.compile(r"[A-Z0-9\"'“‘`*(\[][ -~“”‘’–—…]*[a-zA-Z0-9)\]`*\"'”’%][.?!][\"'”’)]?")
 _WORDNET_GLOSS = re.compile(r"^([^:]+): (.*)$")
-_ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|cf|vs|fr|Fig|See|No|St|Mr|Mrs|Dr|Obs|Gr|L|F|AS|OE|pl|imp|adj|[A-Z])\.$")
+_ABBREVIATION = re.compile(
+    r"\b(?:e\.g|i\.e|etc|cf|vs|fr|Fig|See|No|St|Mr|Mrs|Dr|Obs|Gr|L|F|AS|OE|pl|imp|adj|[A-Z])\.$"
+)
 
 
 def _is_sentence(text: str) -> bool:
@@ -51,7 +57,9 @@ def _is_sentence(text: str) -> bool:
     ):
         return False
     words = text.split()
-    return len(words) >= 5 and sum(word.strip(",;:.()'").islower() for word in words) >= 0.6 * len(words)
+    return len(words) >= 5 and sum(word.strip(",;:.()'").islower() for word in words) >= 0.6 * len(
+        words
+    )
 
 
 def sentences(paragraph: str) -> list[str]:
@@ -103,7 +111,9 @@ def write(build: Path) -> None:
     ):
         for record in map(json.loads, chain(english, prose)):
             if record["source"] == "wamerican-huge":
-                words = [word for word in record["text"].split() if word.isalpha() and word.isascii()]
+                words = [
+                    word for word in record["text"].split() if word.isalpha() and word.isascii()
+                ]
                 (target / "words.txt").write_text("\n".join(words))
             if not record["is_prose"]:
                 continue
@@ -116,7 +126,9 @@ def write(build: Path) -> None:
                 seen.update(fresh)
                 n_dictionary += is_dictionary
                 counter = n_dictionary if is_dictionary else n_running
-                (held_out if counter % HELD_OUT_EVERY == 0 else train).write("\n".join(fresh) + "\n\n")
+                (held_out if counter % HELD_OUT_EVERY == 0 else train).write(
+                    "\n".join(fresh) + "\n\n"
+                )
 
 
 if __name__ == "__main__":

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_WINDOW_OFFSET_TABLE = 0x58  # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
-_COMPRESS_MAGIC = b"\x1f\x9d\x90"  # what `compress` writes before 16-bit LZW; the windows leave it out
-_INVISIBLE = re.compile(r"<(script|style|head|nav|info)\b.*?</\1>|<!--.*?-->|<\?.*?\?>", re.DOTALL | re.IGNORECASE)
-_BLOCK_END = re.compile(r"</(p|div|li|h\d|pre|td|tr|dt|dd|title|item|section|page)>|<br\s*/?>", re.IGNORECASE)
+_WINDOW_OFFSET_TABLE = (
+    0x58  # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
+)
+_COMPRESS_MAGIC = (
+    b"\x1f\x9d\x90"  # what `compress` writes before 16-bit LZW; the windows leave it out
+)
+_INVISIBLE = re.compile(
+    r"<(script|style|head|nav|info)\b.*?</\1>|<!--.*?-->|<\?.*?\?>", re.DOTALL | re.IGNORECASE
+)
+_BLOCK_END = re.compile(
+    r"</(p|div|li|h\d|pre|td|tr|dt|dd|title|item|section|page)>|<br\s*/?>", re.IGNORECASE
+)
 _PREFORMATTED = re.compile(r"<(pre|screen|code)\b.*?</\1>", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]*>")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
@@ -68,7 +76,9 @@ def html_text(path: Path) -> str:
 def _inline(source: str) -> str:
     """Unwrap lines and turn the ends of blocks into blank lines."""
     unwrapped = re.sub(r"\s+", " ", source)
-    return re.sub(r" *\n\n *", "\n\n", html.unescape(_TAG.sub("", _BLOCK_END.sub("\n\n", unwrapped))))
+    return re.sub(
+        r" *\n\n *", "\n\n", html.unescape(_TAG.sub("", _BLOCK_END.sub("\n\n", unwrapped)))
+    )
 
 
 def man(path: Path) -> str:
@@ -100,7 +110,9 @@ def wordnet(path: Path) -> str:
         fields, gloss = line.split(" | ", 1)
         words = fields.split(" ")
         count = int(words[3], 16)
-        names = ", ".join(re.sub(r"\(\w+\)$", "", word).replace("_", " ") for word in words[4 : 4 + 2 * count : 2])
+        names = ", ".join(
+            re.sub(r"\(\w+\)$", "", word).replace("_", " ") for word in words[4 : 4 + 2 * count : 2]
+        )
         entries.append(f"{names}: {gloss.strip()}")
     return "\n".join(entries)
 
@@ -108,8 +120,12 @@ def wordnet(path: Path) -> str:
 def gcide(path: Path) -> str:
     """Read the dictionary's entries without pronunciation and source marks, paragraphs unwrapped."""
     text = _GCIDE_NOISE.sub("", plain(path))
-    paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
-    return "\n".join(paragraph.replace("{", "").replace("}", "") for paragraph in paragraphs if paragraph)
+    paragraphs = (
+        re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text)
+    )
+    return "\n".join(
+        paragraph.replace("{", "").replace("}", "") for paragraph in paragraphs if paragraph
+    )
 
 
 def bible(path: Path) -> str:
@@ -119,9 +135,17 @@ def bible(path: Path) -> str:
     offsets = [*struct.unpack_from(f">{count}I", raw, _WINDOW_OFFSET_TABLE + 4), len(raw)]
     windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in itertools.pairwise(offsets))
     unpacked = b"".join(
-        subprocess.run(["gzip", "-dc"], input=w, capture_output=True, check=True).stdout for w in windows
+        subprocess.run(["gzip", "-dc"], input=w, capture_output=True, check=True).stdout
+        for w in windows
     )
     return re.sub(r"^\w+\d+:\d+ ", "", unpacked.decode("ascii"), flags=re.MULTILINE)
 
 
-READERS = {"plain": plain, "html_text": html_text, "man": man, "wordnet": wordnet, "gcide": gcide, "bible": bible}
+READERS = {
+    "plain": plain,
+    "html_text": html_text,
+    "man": man,
+    "wordnet": wordnet,
+    "gcide": gcide,
+    "bible": bible,
+}

@@ -91,7 +91,10 @@ def read_paragraphs(path: Path, tokenizer: Tokenizer) -> list[list[Sentence]]:
     groups = [chunk.split("\n") for chunk in path.read_text().strip().split("\n\n")]
     flat = [line for group in groups for line in group]
     encoded = iter(tokenizer.encode_batch([f" {line}" for line in flat]))
-    return [[Sentence(line, tuple(next(encoded).ids), content_words(line)) for line in group] for group in groups]
+    return [
+        [Sentence(line, tuple(next(encoded).ids), content_words(line)) for line in group]
+        for group in groups
+    ]
 
 
 class ExampleMaker:
@@ -130,7 +133,11 @@ class ExampleMaker:
             pool = self._sentences[start : start + 4 * n_sentences]
         else:
             pool = self._random.choices(self._sentences, k=4 * n_sentences)
-        chosen = {sentence.text: sentence for sentence in pool if len(sentence.tokens) <= longest and sentence.words}
+        chosen = {
+            sentence.text: sentence
+            for sentence in pool
+            if len(sentence.tokens) <= longest and sentence.words
+        }
         return list(itertools.islice(chosen.values(), n_sentences))
 
     def disturb(self, context: list[Sentence], longest: int) -> list[Sentence]:
@@ -138,7 +145,10 @@ class ExampleMaker:
         noise, share = self._noise, self._random.uniform(0.3, 1)
         if noise is None or self._random.random() > NOISY_SHARE * self._difficulty:
             return context
-        disturbed = [self.sentence(noise.disturb(s.text)) if self._random.random() < share else s for s in context]
+        disturbed = [
+            self.sentence(noise.disturb(s.text)) if self._random.random() < share else s
+            for s in context
+        ]
         chosen = {s.text: s for s in disturbed if len(s.tokens) <= longest and s.words}
         return list(chosen.values())
 
@@ -151,9 +161,14 @@ class ExampleMaker:
                 start = draw.randrange(len(target.words) - count + 1)
                 words = list(target.words[start : start + count])
             else:
-                words = [target.words[i] for i in sorted(draw.sample(range(len(target.words)), count))]
+                words = [
+                    target.words[i] for i in sorted(draw.sample(range(len(target.words)), count))
+                ]
             words = [
-                inflected(word, draw) if draw.random() < INFLECTED_SHARE * self._difficulty else word for word in words
+                inflected(word, draw)
+                if draw.random() < INFLECTED_SHARE * self._difficulty
+                else word
+                for word in words
             ]
             if draw.random() < 0.2:
                 draw.shuffle(words)
@@ -191,7 +206,9 @@ class ExampleMaker:
         following: dict[int, set[int]] = {}
         for token, after in itertools.pairwise(tokens):
             following.setdefault(token, set()).add(after)
-        for target in itertools.islice(itertools.cycle(self._random.sample(context, len(context))), MOST_QUESTIONS):
+        for target in itertools.islice(
+            itertools.cycle(self._random.sample(context, len(context))), MOST_QUESTIONS
+        ):
             question = self.draw_question(target, context)
             if question is None:
                 continue
@@ -207,7 +224,9 @@ class ExampleMaker:
     def _joined(self, context: list[Sentence]) -> list[int]:
         """Return the tokens of a context's text, on one line or with a line for each sentence."""
         if self._random.random() < NEW_LINE_SHARE:
-            return self._tokenizer.encode(" " + "\n".join(sentence.text for sentence in context)).ids
+            return self._tokenizer.encode(
+                " " + "\n".join(sentence.text for sentence in context)
+            ).ids
         return list(itertools.chain.from_iterable(sentence.tokens for sentence in context))
 
     def text_row(self, length: int) -> tuple[list[int], list[int]]:
@@ -216,8 +235,16 @@ class ExampleMaker:
         at = self._random.randrange(len(self._paragraphs))
         while len(tokens) < length:
             paragraph = self._paragraphs[at % len(self._paragraphs)]
-            tokens += [BEGIN_ID, *itertools.chain.from_iterable(s.tokens for s in paragraph), END_ID]
-            at = at + 1 if self._random.random() < 0.5 else self._random.randrange(len(self._paragraphs))
+            tokens += [
+                BEGIN_ID,
+                *itertools.chain.from_iterable(s.tokens for s in paragraph),
+                END_ID,
+            ]
+            at = (
+                at + 1
+                if self._random.random() < 0.5
+                else self._random.randrange(len(self._paragraphs))
+            )
         kinds = [UNTRAINED if token == BEGIN_ID else TEXT for token in tokens]
         return tokens[:length], kinds[:length]
 
@@ -247,7 +274,9 @@ STAGES = {  # name: rows, length, longest sentence, difficulty
 }
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
     parser.add_argument("--stage", choices=STAGES, help="make the rows of one stage only")
     arguments = parser.parse_args()
@@ -258,6 +287,13 @@ if __name__ == "__main__":
     for seed, (name, (n_rows, length, longest, difficulty)) in enumerate(STAGES.items(), SEED):
         if arguments.stage in {None, name}:
             noise = Noise((build / "prose" / "words.txt").read_text().split(), seed)
-            rows = ExampleMaker(prose, vocabulary, noise, seed, difficulty).rows(n_rows, length, longest)
+            rows = ExampleMaker(prose, vocabulary, noise, seed, difficulty).rows(
+                n_rows, length, longest
+            )
             np.savez(build / "examples" / f"{name}.npz", **rows)
-            print(name, rows["tokens"].shape, np.bincount(rows["kinds"].ravel()) / rows["kinds"].size, flush=True)
+            print(
+                name,
+                rows["tokens"].shape,
+                np.bincount(rows["kinds"].ravel()) / rows["kinds"].size,
+                flush=True,
+            )

@@ -51,14 +51,37 @@ HELP = "usr/share/help"
 
 ENGLISH_SOURCES = (
     Source(
-        "wordnet-base", ENGLISH, ("usr/share/wordnet/data.*",), "wordnet", "WordNet 3.0 (permissive)", is_prose=True
+        "wordnet-base",
+        ENGLISH,
+        ("usr/share/wordnet/data.*",),
+        "wordnet",
+        "WordNet 3.0 (permissive)",
+        is_prose=True,
     ),
     Source("dict-gcide", ENGLISH, ("usr/share/dictd/gcide.dict.dz",), "gcide", GPL),
     Source("bible-kjv-text", ENGLISH, ("usr/lib/bible.data",), "bible", "public domain text"),
-    Source("anarchism", ENGLISH, (f"{DOC}/anarchism/html/*.html",), "html_text", "GPL-2.0", 12 * MB),
-    Source("jargon-text", ENGLISH, (f"{DOC}/jargon-text/jargon.txt.gz",), "plain", "public domain", is_prose=True),
-    Source("dict-foldoc", ENGLISH, ("usr/share/dictd/foldoc.dict.dz",), "plain", "GFDL-1.1-or-later"),
-    Source("dict-devil", ENGLISH, ("usr/share/dictd/devil.dict.dz",), "plain", "public domain text", is_prose=True),
+    Source(
+        "anarchism", ENGLISH, (f"{DOC}/anarchism/html/*.html",), "html_text", "GPL-2.0", 12 * MB
+    ),
+    Source(
+        "jargon-text",
+        ENGLISH,
+        (f"{DOC}/jargon-text/jargon.txt.gz",),
+        "plain",
+        "public domain",
+        is_prose=True,
+    ),
+    Source(
+        "dict-foldoc", ENGLISH, ("usr/share/dictd/foldoc.dict.dz",), "plain", "GFDL-1.1-or-later"
+    ),
+    Source(
+        "dict-devil",
+        ENGLISH,
+        ("usr/share/dictd/devil.dict.dz",),
+        "plain",
+        "public domain text",
+        is_prose=True,
+    ),
     Source(
         "display-dhammapada",
         ENGLISH,
@@ -89,8 +112,16 @@ ENGLISH_SOURCES = (
         "html_text",
         "free documentation notice of its own",
     ),
-    Source("developers-reference", ENGLISH, ("usr/share/developers-reference/*.html",), "html_text", GPL),
-    Source("debian-reference-en", ENGLISH, ("usr/share/debian-reference/*.en.html",), "html_text", GPL),
+    Source(
+        "developers-reference",
+        ENGLISH,
+        ("usr/share/developers-reference/*.html",),
+        "html_text",
+        GPL,
+    ),
+    Source(
+        "debian-reference-en", ENGLISH, ("usr/share/debian-reference/*.en.html",), "html_text", GPL
+    ),
     Source("installation-guide-amd64", ENGLISH, (f"{DOC}/*/en/*.html",), "html_text", "GPL-2.0"),
     Source(
         "python3.11-doc",
@@ -102,7 +133,13 @@ ENGLISH_SOURCES = (
         is_prose=True,
     ),
     Source(
-        "rust-src", ENGLISH, ("usr/src/rustc-*/src/doc/**/*.md",), "plain", "MIT or Apache-2.0", 5 * MB, is_prose=True
+        "rust-src",
+        ENGLISH,
+        ("usr/src/rustc-*/src/doc/**/*.md",),
+        "plain",
+        "MIT or Apache-2.0",
+        5 * MB,
+        is_prose=True,
     ),
     Source(
         "postgresql-doc-15",
@@ -123,7 +160,9 @@ ENGLISH_SOURCES = (
     ),
     Source("git-doc", ENGLISH, (f"{DOC}/git-doc/**/*.txt",), "plain", "GPL-2.0", 3 * MB),
     Source("vim-doc", ENGLISH, (f"{DOC}/vim/html/*.html",), "html_text", "OPL-1.0, Vim", 3 * MB),
-    Source("octave-doc", ENGLISH, (f"{DOC}/octave/**/*.html",), "html_text", "GPL-3.0-or-later", 2 * MB),
+    Source(
+        "octave-doc", ENGLISH, (f"{DOC}/octave/**/*.html",), "html_text", "GPL-3.0-or-later", 2 * MB
+    ),
     Source(
         "perl-modules-5.36",
         ENGLISH,
@@ -137,8 +176,12 @@ ENGLISH_SOURCES = (
 )
 
 CODE_SOURCES = (
-    Source("libpython3.11-stdlib", CODE, ("usr/lib/python3.11/**/*.py",), "plain", "PSF-2.0", 12 * MB),
-    Source("golang-1.19-src", CODE, ("usr/share/go-1.19/src/**/*.go",), "plain", "BSD-3-Clause", 6 * MB),
+    Source(
+        "libpython3.11-stdlib", CODE, ("usr/lib/python3.11/**/*.py",), "plain", "PSF-2.0", 12 * MB
+    ),
+    Source(
+        "golang-1.19-src", CODE, ("usr/share/go-1.19/src/**/*.go",), "plain", "BSD-3-Clause", 6 * MB
+    ),
     Source(
         "rust-src",
         CODE,
@@ -150,11 +193,30 @@ CODE_SOURCES = (
     Source("libboost1.74-dev", CODE, ("usr/include/boost/**/*.hpp",), "plain", "BSL-1.0", 5 * MB),
     Source("libc6-dev", CODE, ("usr/include/**/*.h",), "plain", "LGPL-2.1-or-later", 2 * MB),
     Source("node-lodash", CODE, ("usr/share/nodejs/lodash/*.js",), "plain", "MIT", 2 * MB),
-    Source("node-typescript", CODE, ("usr/share/nodejs/typescript/lib/*.ts",), "plain", "Apache-2.0", 3 * MB),
     Source(
-        "perl-modules-5.36", CODE, ("usr/share/perl/5.36.0/**/*.pm",), "plain", "GPL-1.0-or-later or Artistic", 2 * MB
+        "node-typescript",
+        CODE,
+        ("usr/share/nodejs/typescript/lib/*.ts",),
+        "plain",
+        "Apache-2.0",
+        3 * MB,
     ),
-    Source("linux-doc-6.1", CODE, (f"{DOC}/linux-doc-6.1/Documentation/**/*.yaml.gz",), "plain", "GPL-2.0", 1 * MB),
+    Source(
+        "perl-modules-5.36",
+        CODE,
+        ("usr/share/perl/5.36.0/**/*.pm",),
+        "plain",
+        "GPL-1.0-or-later or Artistic",
+        2 * MB,
+    ),
+    Source(
+        "linux-doc-6.1",
+        CODE,
+        (f"{DOC}/linux-doc-6.1/Documentation/**/*.yaml.gz",),
+        "plain",
+        "GPL-2.0",
+        1 * MB,
+    ),
 )
 
 HANDBOOK_LANGUAGES = """
@@ -177,20 +239,57 @@ OTHER_SOURCES = (
         for language in HANDBOOK_LANGUAGES
     ),
     *(
-        Source("gnome-user-docs", OTHER, (f"{HELP}/{language}/*/*.page",), "html_text", "CC-BY-SA-3.0", MB // 4)
+        Source(
+            "gnome-user-docs",
+            OTHER,
+            (f"{HELP}/{language}/*/*.page",),
+            "html_text",
+            "CC-BY-SA-3.0",
+            MB // 4,
+        )
         for language in GNOME_LANGUAGES
     ),
     *(
-        Source(f"manpages-{language}", OTHER, ("usr/share/man/*/man*/*.gz",), "man", MAN, 3 * MB // 4)
+        Source(
+            f"manpages-{language}", OTHER, ("usr/share/man/*/man*/*.gz",), "man", MAN, 3 * MB // 4
+        )
         for language in MAN_LANGUAGES
     ),
-    Source("debian-reference-ja", OTHER, ("usr/share/debian-reference/*.ja.html",), "html_text", GPL, MB),
-    Source("debian-reference-zh-cn", OTHER, ("usr/share/debian-reference/*.zh-cn.html",), "html_text", GPL, MB),
+    Source(
+        "debian-reference-ja",
+        OTHER,
+        ("usr/share/debian-reference/*.ja.html",),
+        "html_text",
+        GPL,
+        MB,
+    ),
+    Source(
+        "debian-reference-zh-cn",
+        OTHER,
+        ("usr/share/debian-reference/*.zh-cn.html",),
+        "html_text",
+        GPL,
+        MB,
+    ),
 )
 
 PROSE_SOURCES = (
-    Source("apache2-doc", PROSE, (f"{DOC}/apache2-doc/manual/en/**/*.html",), "html_text", "Apache-2.0", is_prose=True),
-    Source("sqlite3-doc", PROSE, (f"{DOC}/sqlite3/*.html",), "html_text", "public domain", is_prose=True),
+    Source(
+        "apache2-doc",
+        PROSE,
+        (f"{DOC}/apache2-doc/manual/en/**/*.html",),
+        "html_text",
+        "Apache-2.0",
+        is_prose=True,
+    ),
+    Source(
+        "sqlite3-doc",
+        PROSE,
+        (f"{DOC}/sqlite3/*.html",),
+        "html_text",
+        "public domain",
+        is_prose=True,
+    ),
     Source(
         "python-django-doc",
         PROSE,
@@ -201,7 +300,13 @@ PROSE_SOURCES = (
         True,
     ),
     Source(
-        "python-sqlalchemy-doc", PROSE, (f"{DOC}/python-sqlalchemy-doc/rst/**/*.rst",), "plain", "MIT", 6 * MB, True
+        "python-sqlalchemy-doc",
+        PROSE,
+        (f"{DOC}/python-sqlalchemy-doc/rst/**/*.rst",),
+        "plain",
+        "MIT",
+        6 * MB,
+        True,
     ),
     Source(
         "python-sklearn-doc",
@@ -211,7 +316,13 @@ PROSE_SOURCES = (
         "BSD-3-Clause",
         is_prose=True,
     ),
-    Source("wamerican-huge", PROSE, ("usr/share/dict/american-english-huge",), "plain", "SCOWL (permissive)"),
+    Source(
+        "wamerican-huge",
+        PROSE,
+        ("usr/share/dict/american-english-huge",),
+        "plain",
+        "SCOWL (permissive)",
+    ),
 )
 
 SOURCES = (*ENGLISH_SOURCES, *CODE_SOURCES, *OTHER_SOURCES, *PROSE_SOURCES)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 # cl100k_base's split without possessive quantifiers, which the trainer's regex engine reads differently.
 CL100K_PATTERN = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 N_TOKENS = 55_296
 PIECE_CHARACTERS = 20_000  # the trainer takes a text as one unit of work
@@ -30,9 +31,15 @@ PIECE_CHARACTERS = 20_000  # the trainer takes a text as one unit of work
 
 def byte_characters() -> dict[str, int]:
     """Return GPT-2's printable stand-in for every byte, which the trainer's vocabulary is written in."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    shown = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    return {chr(byte): byte for byte in shown} | {
+        chr(256 + i): byte for i, byte in enumerate(hidden)
+    }
 
 
 def pieces(build: Path) -> Iterator[str]:
@@ -59,7 +66,10 @@ def train(build: Path, n_tokens: int) -> list[bytes]:
         ]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=n_tokens, initial_alphabet=list(characters), max_token_length=32, show_progress=False
+        vocab_size=n_tokens,
+        initial_alphabet=list(characters),
+        max_token_length=32,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(pieces(build), trainer)
     by_id = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])

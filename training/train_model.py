@@ -52,8 +52,12 @@ def optimizers(model: Model) -> tuple[torch.optim.Optimizer, ...]:
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embd" not in name]
     outer = [p for name, p in model.named_parameters() if p.ndim != 2 or "embd" in name]
     return (
-        torch.optim.Muon(inner, lr=PEAK_RATE_MUON, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(outer, lr=PEAK_RATE_ADAMW, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+        torch.optim.Muon(
+            inner, lr=PEAK_RATE_MUON, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(
+            outer, lr=PEAK_RATE_ADAMW, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        ),
     )
 
 
@@ -79,7 +83,9 @@ class Batches:
         inputs, wanted, kind = row[:, :-1].contiguous(), row[:, 1:].flatten(), kind[:, 1:].flatten()
         # the answers, then text drawn by chance, then what is not trained
         generator = torch.Generator().manual_seed(SEED + step * self._n_workers + self._worker)
-        order = torch.rand(len(kind), generator=generator) + (kind == TEXT) + 2 * (kind == UNTRAINED)
+        order = (
+            torch.rand(len(kind), generator=generator) + (kind == TEXT) + 2 * (kind == UNTRAINED)
+        )
         places = order.argsort()[: int(TARGET_SHARE * WORKER_TOKENS)]
         return inputs, places, wanted[places], kind[places]
 
@@ -104,7 +110,9 @@ def average_gradients(parameters: list[Tensor]) -> None:
 def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> None:
     """Train as one of the workers, from the last checkpoint, or from the start."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=worker, world_size=n_workers)
+    distributed.init_process_group(
+        "gloo", f"tcp://127.0.0.1:{port}", rank=worker, world_size=n_workers
+    )
     target = build / "model"
     target.mkdir(exist_ok=True)
     model = Model(Shape())
@@ -117,11 +125,17 @@ def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> N
         for optim, saved in zip(optims, state["optimizers"], strict=True):
             optim.load_state_dict(saved)
     if worker == 0:
-        print(f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True)
+        print(
+            f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True
+        )
     batches, parameters = Batches(build, n_steps, worker, n_workers), list(model.parameters())
     weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in sorted(LOSS_WEIGHTS)])
     compiled = torch.compile(losses, dynamic=False)
-    sums, counts, started = torch.zeros(len(LOSS_WEIGHTS)), torch.zeros(len(LOSS_WEIGHTS)), time.monotonic()
+    sums, counts, started = (
+        torch.zeros(len(LOSS_WEIGHTS)),
+        torch.zeros(len(LOSS_WEIGHTS)),
+        time.monotonic(),
+    )
     for step in range(first_step, n_steps):
         inputs, places, wanted, kinds = batches[step]
         if step >= SHORT_STEPS:
@@ -139,7 +153,10 @@ def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> N
         counts += torch.bincount(kinds, minlength=len(LOSS_WEIGHTS))
         if (step + 1) % LOG_STEPS == 0 and worker == 0:
             means = (round(mean, 3) for mean in (sums / counts).tolist()[TEXT:])
-            record = {"step": step + 1, **dict(zip(("text", "answer", "answer_start", "branch"), means, strict=True))}
+            record = {
+                "step": step + 1,
+                **dict(zip(("text", "answer", "answer_start", "branch"), means, strict=True)),
+            }
             record["seconds"] = round(time.monotonic() - started, 1)
             with (target / "log.jsonl").open("a") as log:
                 log.write(json.dumps(record) + "\n")
@@ -148,13 +165,18 @@ def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> N
             counts.zero_()
         if ((step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == n_steps) and worker == 0:
             optim_states = [optim.state_dict() for optim in optims]
-            torch.save({"model": model.state_dict(), "optimizers": optim_states, "step": step + 1}, target / "new.pt")
+            torch.save(
+                {"model": model.state_dict(), "optimizers": optim_states, "step": step + 1},
+                target / "new.pt",
+            )
             (target / "new.pt").replace(target / "last.pt")
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--workers", type=int, default=2, help="processes, each on a core")
@@ -162,5 +184,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     multiprocessing.spawn(
-        work, (arguments.build, arguments.steps, arguments.workers, arguments.port), nprocs=arguments.workers
+        work,
+        (arguments.build, arguments.steps, arguments.workers, arguments.port),
+        nprocs=arguments.workers,
     )

@@ -32,7 +32,9 @@ def train(build: Path) -> Tokenizer:
         show_progress=False,
     )
     with (build / "prose" / "train.txt").open() as lines:
-        texts = itertools.chain((" " + line.rstrip("\n") for line in lines), PROMPT_WORDS * N_PROMPT_WORDS)
+        texts = itertools.chain(
+            (" " + line.rstrip("\n") for line in lines), PROMPT_WORDS * N_PROMPT_WORDS
+        )
         tokenizer.train_from_iterator(texts, trainer)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     return tokenizer

@@ -90,7 +90,9 @@ class Folders:
 
     def files(self, folder: str, glob: str) -> list[str]:
         """Return the paths of the files below a folder that match a pattern; "" for all; raise if there are none."""
-        return [_joined(name, path) for name, _, paths in self._chosen(folder, glob) for path in paths]
+        return [
+            _joined(name, path) for name, _, paths in self._chosen(folder, glob) for path in paths
+        ]
 
     def read(self, path: str, first_line: int, last_line: int | None) -> Lines:
         """Return some lines of a file that is searched, as it is now.
@@ -105,19 +107,29 @@ class Folders:
             inside = next((one for one in files if shown(one) == inside), inside)
         if inside not in files:
             ending = "/" + inside.rpartition("/")[2]
-            alike = next((_joined(name, one) for one in files if ("/" + one).endswith(ending)), None)
+            alike = next(
+                (_joined(name, one) for one in files if ("/" + one).endswith(ending)), None
+            )
             remedy = f"did you mean {shown(alike)}?" if alike else "the tool files lists them"
-            raise InvalidRequestError.must_be("path", "the path of a file that is searched", path, remedy=remedy)
+            raise InvalidRequestError.must_be(
+                "path", "the path of a file that is searched", path, remedy=remedy
+            )
         return snapshot.read(inside, first_line, last_line)
 
-    def _chosen(self, folder: str, glob: str) -> Iterator[tuple[str, FolderSnapshot, Sequence[str]]]:
+    def _chosen(
+        self, folder: str, glob: str
+    ) -> Iterator[tuple[str, FolderSnapshot, Sequence[str]]]:
         """Yield what is to be searched: the name of a folder, its state now, and those of its files that are wanted."""
         name, inside = self._placed(folder, "folder") if folder else ("", "")
         names = [name] if name else self.indexes
         n_files = 0
         for one in names:
             snapshot = self._snapshot(one)
-            paths = [path for path in snapshot.paths if not inside or shown(path).startswith(shown(inside) + "/")]
+            paths = [
+                path
+                for path in snapshot.paths
+                if not inside or shown(path).startswith(shown(inside) + "/")
+            ]
             if glob:
                 paths = list(matching([glob], paths))
             n_files += len(paths)
@@ -144,4 +156,6 @@ class Folders:
             return self.indexes[name].snapshot()
         except InvalidRequestError as error:  # where it lies is not for every client to know
             what = f"the folder {name}" if name else "the folder"
-            raise InvalidRequestError(f"{what} {error.rule}", remedy="tell whoever has started this server") from None
+            raise InvalidRequestError(
+                f"{what} {error.rule}", remedy="tell whoever has started this server"
+            ) from None

@@ -32,7 +32,11 @@ Run = Callable[[Callable[[], str]], Awaitable[str]]
 
 
 def _server(
-    tools: Tools, instructions: str, run: Run, scope: Literal["public", "private"], look: Look = lambda _: None
+    tools: Tools,
+    instructions: str,
+    run: Run,
+    scope: Literal["public", "private"],
+    look: Look = lambda _: None,
 ) -> Server:
     """Make the server of some tools; `run` calls what answers, in whatever thread; `scope`: who has the same tools."""
     hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -46,12 +50,20 @@ def _server(
 
     async def call_tool(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         if asked.name not in tools.by_name:
-            others = f"tools are {', '.join(tools.by_name)}" if tools.by_name else "no index is offered to this key"
+            others = (
+                f"tools are {', '.join(tools.by_name)}"
+                if tools.by_name
+                else "no index is offered to this key"
+            )
             remedy = did_you_mean(asked.name, tools.by_name, others)
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {describe(asked.name)}; {remedy}")
+            raise MCPError(
+                types.INVALID_PARAMS, f"there is no tool {describe(asked.name)}; {remedy}"
+            )
         try:
             name = (asked.arguments or {}).get("index")
-            if isinstance(name, str) and (wait := look(name)):  # without a thread, of which there are few
+            if isinstance(name, str) and (
+                wait := look(name)
+            ):  # without a thread, of which there are few
                 await wait()
             text, is_error = await run(lambda: tools.call(asked.name, asked.arguments or {})), False
         except InvalidRequestError as error:
@@ -59,7 +71,9 @@ def _server(
         except RelevanceGenError as error:
             text, is_error = str(error), True
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=text)], is_error=is_error
+        )
 
     return Server(
         _NAME,
@@ -75,7 +89,13 @@ def serve_stdio(folders: Folders, runner: Runner | None, indexes: Indexes, look:
     """Answer what comes over the standard input, until that ends. Folders are read at once, beside it."""
 
     async def serve() -> None:
-        server = _server(Tools(folders, runner, indexes), _instructions(folders), asyncio.to_thread, "public", look)
+        server = _server(
+            Tools(folders, runner, indexes),
+            _instructions(folders),
+            asyncio.to_thread,
+            "public",
+            look,
+        )
         async with stdio_server() as (incoming, outgoing):
             _warm_up(folders)
             await server.run(incoming, outgoing, server.create_initialization_options())
@@ -122,9 +142,21 @@ class Exchange:
         Names of headers are in lower case.
         """
         tools = Tools(self._folders, indexes=indexes)
-        server = _server(tools, "Searches the folders and indexes of a server.", _at_once, "private")
-        status, parts, waiting = 500, list[bytes](), [{"type": "http.request", "body": body, "more_body": False}]
-        scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": list(headers)}
+        server = _server(
+            tools, "Searches the folders and indexes of a server.", _at_once, "private"
+        )
+        status, parts, waiting = (
+            500,
+            list[bytes](),
+            [{"type": "http.request", "body": body, "more_body": False}],
+        )
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/mcp",
+            "query_string": b"",
+            "headers": list(headers),
+        }
 
         async def receive() -> Any:
             return waiting.pop() if waiting else await asyncio.Event().wait()

@@ -51,7 +51,11 @@ def _text(purpose: str, default: Any = attrs.NOTHING) -> Any:
 
 def _number(purpose: str, default: int, low: int, high: int) -> Any:
     limits = {"minimum": low, "maximum": high}
-    return field(default=default, validator=checks.integer(low, high), metadata={"purpose": purpose, "limits": limits})
+    return field(
+        default=default,
+        validator=checks.integer(low, high),
+        metadata={"purpose": purpose, "limits": limits},
+    )
 
 
 _QUESTION: Final = "what to find: a question or a description in plain words, names and words of the files among them"
@@ -126,17 +130,30 @@ class Tool:
             one.name: {"type": _JSON_TYPES[str(one.type)], "description": one.metadata["purpose"]}
             | one.metadata.get("limits", {})
             | ({"enum": [*self.indexes]} if one.name == "index" else {})
-            | ({} if one.default is attrs.NOTHING or one.name == "index" else {"default": one.default})
+            | (
+                {}
+                if one.default is attrs.NOTHING or one.name == "index"
+                else {"default": one.default}
+            )
             for one in fields
         }
-        required = [one.name for one in fields if one.default is attrs.NOTHING or one.name in needed]
-        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        required = [
+            one.name for one in fields if one.default is attrs.NOTHING or one.name in needed
+        ]
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
 
 
 class Tools:
     """The tools for some folders and indexes, by name; with a runner, also ``ask``."""
 
-    def __init__(self, folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None) -> None:
+    def __init__(
+        self, folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None
+    ) -> None:
         self._folders = folders
         self._runner = runner
         self._indexes = indexes or {}
@@ -149,7 +166,9 @@ class Tools:
         if folders.indexes:
             purpose = "Read lines of a file, or the text of a PDF or an Office file, numbered."
             self.by_name["read"] = Tool(purpose, Read, self._read)
-            self.by_name["files"] = Tool("List the files that can be searched and read.", Files, self._files)
+            self.by_name["files"] = Tool(
+                "List the files that can be searched and read.", Files, self._files
+            )
         if any(choices) and runner is not None:
             purpose = "Have a small model answer a question from what is found, with its sources. search shows more."
             self.by_name["ask"] = Tool(purpose, Ask, self._ask, *choices)
@@ -166,10 +185,14 @@ class Tools:
         if call.index not in self._indexes:
             if not self._indexes:
                 raise InvalidRequestError("must not be given: no index is offered here", "index")
-            raise InvalidRequestError.must_be("index", f"one of {', '.join(self._indexes)}", call.index)
+            raise InvalidRequestError.must_be(
+                "index", f"one of {', '.join(self._indexes)}", call.index
+            )
         for name in ("folder", "glob"):
             if getattr(call, name):
-                raise InvalidRequestError("must not be given beside index", name, remedy="it chooses among files")
+                raise InvalidRequestError(
+                    "must not be given beside index", name, remedy="it chooses among files"
+                )
         response = self._indexes[call.index](call.question, top_n)
         return Found([*response.results], f"index {call.index}", response.confidence)
 
@@ -185,18 +208,29 @@ class Tools:
                 break
             lines = _numbered(result.chunk_txt, result.metadata.get("first_line"))
             first, behind = (result.passage.start, result.passage.end) if result.passage else (0, 0)
-            best, line_start = result.chunk_txt.count("\n", 0, first), result.chunk_txt.rfind("\n", 0, first) + 1
+            best, line_start = (
+                result.chunk_txt.count("\n", 0, first),
+                result.chunk_txt.rfind("\n", 0, first) + 1,
+            )
             share = max(left // (len(found.results) - place), n_head + _FEWEST_TOKENS)
             room = min(share, left) - n_head
             start, end, n_body = self._fitting(lines, best, room)
             body = "".join(lines[start:end])
             if not body:
-                body, n_body = self._window(lines[best], first - line_start, behind - line_start, room)
+                body, n_body = self._window(
+                    lines[best], first - line_start, behind - line_start, room
+                )
             shares.append(head + body)
             left -= n_head + n_body
         if not found.results:
             return f"nothing found in {found.searched}; try other words, or fewer"
-        totals = _totals(len(shares), len(found.results), "result", call.max_tokens - left, has_files=not call.index)
+        totals = _totals(
+            len(shares),
+            len(found.results),
+            "result",
+            call.max_tokens - left,
+            has_files=not call.index,
+        )
         doubt = ", probably none of these answers it" if found.confidence < _LIKELY else ""
         return f"{''.join(shares)}{totals}; {found.searched} searched, confidence {found.confidence:.2f}{doubt}"
 
@@ -208,7 +242,13 @@ class Tools:
             lines[0], n_tokens = self._cut(lines[0], call.max_tokens)
         shown_lines = "".join(lines[: end or 1])
         last = found.first_line + max(end, 1) - 1
-        rest = "" if end == len(lines) else f"; go on with first_line={last + 1}" if end else f"; line {last} is cut"
+        rest = (
+            ""
+            if end == len(lines)
+            else f"; go on with first_line={last + 1}"
+            if end
+            else f"; line {last} is cut"
+        )
         place = f"{shown(call.path)}:{found.first_line}-{last}"
         return f"{shown_lines}{place} of {counted(found.n_lines, 'line')}, {counted(n_tokens, 'token')}{rest}"
 
@@ -222,7 +262,9 @@ class Tools:
         chunks = [Chunk(one.chunk_txt, one.metadata, title=one.title) for one in found]
         answer = ask(call.question, chunks, runner=self._runner, top_n=call.top_n)
         sources = enumerate((found[source.result.original_index] for source in answer.sources), 1)
-        return "\n".join([answer.marked, *(f"[{number}] {_place(one, call.index)}" for number, one in sources)])
+        return "\n".join(
+            [answer.marked, *(f"[{number}] {_place(one, call.index)}" for number, one in sources)]
+        )
 
     def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:
         """Return which lines to show within a number of tokens: from the best on, and then those before it.
@@ -233,7 +275,11 @@ class Tools:
         left = most
         while end < len(lines) and (n_tokens := self._n_tokens(lines[end], left)) <= left:
             end, left = end + 1, left - n_tokens
-        while end == len(lines) and start and (n_tokens := self._n_tokens(lines[start - 1], left)) <= left:
+        while (
+            end == len(lines)
+            and start
+            and (n_tokens := self._n_tokens(lines[start - 1], left)) <= left
+        ):
             start, left = start - 1, left - n_tokens
         return start, end, most - left
 
@@ -281,9 +327,13 @@ def _place(result: SearchResult, index: str) -> str:
     if not isinstance(metadata.get("path"), str):
         return f"{index}[{result.original_index}]"
     path = metadata["path"]
-    if checks.is_integer(metadata.get("first_line")) and checks.is_integer(metadata.get("last_line")):
+    if checks.is_integer(metadata.get("first_line")) and checks.is_integer(
+        metadata.get("last_line")
+    ):
         return f"{shown(path)}:{metadata['first_line']}-{metadata['last_line']}"
-    part = next((f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "")
+    part = next(
+        (f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), ""
+    )
     return shown(f"{path}{part}")
 
 

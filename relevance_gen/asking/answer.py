@@ -137,7 +137,9 @@ class Answer(Serialized):
         return display.as_text(head, list(enumerate(self.sources, 1)), _row_of)
 
     def _repr_html_(self) -> str:
-        table = display.as_html(self._summary, RESULT_COLUMNS, list(enumerate(self.sources, 1)), _row_of)
+        table = display.as_html(
+            self._summary, RESULT_COLUMNS, list(enumerate(self.sources, 1)), _row_of
+        )
         return f'<p style="white-space: pre-wrap">{display.escaped(self.marked)}</p>{table}'
 
     @property

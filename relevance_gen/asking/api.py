@@ -63,7 +63,9 @@ class AnswerStream(Iterator[str]):
         self.answer: Answer | None = None
         self._stream = stream
         self._text = ""
-        pieces = (piece.text for piece in stream or () if piece.part is None or piece.part.kind == "text")
+        pieces = (
+            piece.text for piece in stream or () if piece.part is None or piece.part.kind == "text"
+        )
         self._pieces = self._cite_first(pieces) if only_first_sentence else self._cite(pieces)
 
     def __next__(self) -> str:
@@ -78,7 +80,9 @@ class AnswerStream(Iterator[str]):
         response = self._stream.response
         if response is None:  # it failed, and says so again to whoever asks again
             return next(self._stream).text
-        self.answer = Answer(self._text.strip(), self.sources, response.prompt, self.confidence, response)
+        self.answer = Answer(
+            self._text.strip(), self.sources, response.prompt, self.confidence, response
+        )
         raise StopIteration
 
     def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
@@ -227,34 +231,60 @@ def ask_stream(
     """
     refuse_fields_of_runner(fields)
     for name in fields.keys() & {"text", "num_samples"}:
-        raise InvalidRequestError("must not be given: a question has one prompt and one answer", name)
+        raise InvalidRequestError(
+            "must not be given: a question has one prompt and one answer", name
+        )
     PromptRequest(question, (), copy=copy, min_confidence=min_confidence)
     _check(runner, only_from_sources, instructions, template_variables)
-    wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
+    wire.structure(
+        GenerationRequest, {"text": "", **fields}
+    )  # refuses nonsense before anything is searched or loaded
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, Searchable) else partial(search, chunks=chunks)
     )
-    options: dict[str, Any] = {"where": where, "min_share": min_share, "distinct": distinct, "encoder": encoder}
+    options: dict[str, Any] = {
+        "where": where,
+        "min_share": min_share,
+        "distinct": distinct,
+        "encoder": encoder,
+    }
     options |= {"reranker": reranker, "syntax": syntax, "corrections": corrections}
     found = find(question, top_n=top_n, true_order=False, spans=True, **options)
     if only_from_sources and (not found.results or found.confidence < min_confidence):
         near = tuple(passage_of(Source.whole(result)) for result in found.results)
         return AnswerStream(near, found.confidence, None)
     runner = default_runner() if runner is None else runner
-    rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
-    sources, asked = prepare(question, found, runner, copy=copy, instructions=instructions, **rendering, **fields)
+    rendering: dict[str, Any] = {
+        "chat_template": chat_template,
+        "template_variables": template_variables,
+    }
+    sources, asked = prepare(
+        question, found, runner, copy=copy, instructions=instructions, **rendering, **fields
+    )
     stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
     is_free = "messages" not in asked and "choice" not in asked
     return AnswerStream(sources, found.confidence, stream, only_first_sentence=is_free)
 
 
-def _check(runner: object, only_from_sources: object, instructions: object, template_variables: object) -> None:
+def _check(
+    runner: object, only_from_sources: object, instructions: object, template_variables: object
+) -> None:
     """Refuse what would not fail before a model is loaded, or not at all."""
     for name, value, is_right, allowed in (
         ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
-        ("only_from_sources", only_from_sources, isinstance(only_from_sources, bool), "true or false"),
+        (
+            "only_from_sources",
+            only_from_sources,
+            isinstance(only_from_sources, bool),
+            "true or false",
+        ),
         ("instructions", instructions, isinstance(instructions, str), "a string"),
-        ("template_variables", template_variables, isinstance(template_variables, Mapping | None), "an object"),
+        (
+            "template_variables",
+            template_variables,
+            isinstance(template_variables, Mapping | None),
+            "an object",
+        ),
     ):
         if not is_right:
             raise InvalidRequestError.must_be(name, allowed, value)

@@ -84,7 +84,9 @@ def prepare(
         variables = {"enable_thinking": False, **(template_variables or {})}
         rendering = {"chat_template": chat_template, "template_variables": variables}
         told = COPYING_INSTRUCTIONS if copies and instructions == INSTRUCTIONS else instructions
-        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, copies, told, rendering)
+        form = _Chat(
+            model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, copies, told, rendering
+        )
     else:
         # What is copied is part of the prompt, so half of the context is enough for it, and no more is needed.
         most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
@@ -116,9 +118,13 @@ class _Chat:
         check_wanted()
         room = _room(self.model, self.fields)
         n_bytes = _n_bytes(*self._message(sources).values())
-        if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
+        if (
+            n_bytes + _FRAME_BYTES <= room
+        ):  # no token has less than a byte, so there is nothing to count
             return True
-        if n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx:  # the model would refuse to count these
+        if (
+            n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx
+        ):  # the model would refuse to count these
             return False
         n_tokens = self.model.count_chat_tokens([self._message(sources)], **self.rendering)
         return n_tokens <= room
@@ -127,7 +133,11 @@ class _Chat:
         request = {"messages": [self._message(sources)], **self.rendering, **self.fields}
         lines = sentences_of(sources) if self.copies else []
         # Some models begin a turn with a space, which may be a part of their first token.
-        return {**request, "choice": [space + line for line in lines for space in ("", " ")]} if lines else request
+        return (
+            {**request, "choice": [space + line for line in lines for space in ("", " ")]}
+            if lines
+            else request
+        )
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:
         return chat_message(self.question, sources, self.instructions)
@@ -148,14 +158,19 @@ class _Completion:
         if len(sources) > 1:
             room = min(room, _SEVERAL_PASSAGES_TOKENS)
         prompt = completion_prompt(self.question, sources)
-        return _n_bytes(prompt) <= MOST_BYTES_PER_TOKEN * room and self.model.count_tokens(prompt) <= room
+        return (
+            _n_bytes(prompt) <= MOST_BYTES_PER_TOKEN * room
+            and self.model.count_tokens(prompt) <= room
+        )
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
         ends = self.model.chat_format.ends
         text = completion_prompt(self.question, sources)
         request = {"text": text, "eos_token_ids": ends, "stop": ["\n"], **self.fields}
         # Small models know less of which sentence answers than the search does, so theirs is its best passage.
-        return {**request, "choice": [f" {sources[0].line}"]} if self.copies and sources else request
+        return (
+            {**request, "choice": [f" {sources[0].line}"]} if self.copies and sources else request
+        )
 
 
 def _n_bytes(*texts: str) -> int:

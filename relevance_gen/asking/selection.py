@@ -49,7 +49,9 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
     texts = (source.text[start:end] for source in sources for start, end in sentences(source.text))
     lines = dict.fromkeys(" ".join(text.split()) for text in texts)
     ends = itertools.accumulate(len(line) + 1 for line in lines)
-    kept = [line for line, end in zip(lines, ends, strict=True) if end <= MAX_GRAMMAR_CHARACTERS // 2]
+    kept = [
+        line for line, end in zip(lines, ends, strict=True) if end <= MAX_GRAMMAR_CHARACTERS // 2
+    ]
     return kept[: MAX_CHOICES // 2]
 
 
@@ -60,7 +62,11 @@ def _around_passage(source: Source) -> list[Source]:
     if passage is None:
         return [source]
     places = list(sentences(result.chunk_txt))
-    within = [place for place, (start, end) in enumerate(places) if start < passage.end and passage.start < end]
+    within = [
+        place
+        for place, (start, end) in enumerate(places)
+        if start < passage.end and passage.start < end
+    ]
     first, last = within[0], within[-1]
     return [
         Source(result, places[max(first - n, 0)][0], places[min(last + n, len(places) - 1)][1])

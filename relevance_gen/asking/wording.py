@@ -11,7 +11,9 @@ INSTRUCTIONS = (
     "Answer the question in a few sentences, from the sources below and nothing else. If the sources do not answer the "
     "question, say that they do not."
 )
-COPYING_INSTRUCTIONS = "Answer the question with the one sentence of the sources below that answers it, word for word."
+COPYING_INSTRUCTIONS = (
+    "Answer the question with the one sentence of the sources below that answers it, word for word."
+)
 """In place of those, where the answer is to be copied."""
 
 
@@ -23,10 +25,15 @@ def follows_instructions(model: ChatFormat) -> bool:
     return model.template is not None and not model.copies_only
 
 
-def chat_message(question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS) -> dict[str, str]:
+def chat_message(
+    question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS
+) -> dict[str, str]:
     """Return the one message that asks a chat model; some templates know no role but the user's and the model's own."""
     numbered = [f"[{number}] {source.text.strip()}" for number, source in enumerate(sources, 1)]
-    return {"role": "user", "content": "\n\n".join([instructions, *numbered, f"Question: {question.strip()}"])}
+    return {
+        "role": "user",
+        "content": "\n\n".join([instructions, *numbered, f"Question: {question.strip()}"]),
+    }
 
 
 def completion_prompt(question: str, sources: Sequence[Source]) -> str:

@@ -28,13 +28,17 @@ _COMMANDS = {
 }
 
 
-def main(argv: Sequence[str] | None = None, *, when_loaded: Callable[[], object] = lambda: None) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, when_loaded: Callable[[], object] = lambda: None
+) -> int:
     """Run the command that `argv` names, by default the process's own arguments, and return its exit status.
 
     `when_loaded` is called when the command's modules are loaded and its arguments understood.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a text may hold what the terminal has no character for
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a text may hold what the terminal has no character for
         sys.stdout.reconfigure(errors="replace")
     try:
         command = _command(arguments)
@@ -63,7 +67,9 @@ def _command(arguments: list[str]) -> Callable[[], int]:
         description="Search the text you have in hand, and generate from what you found.",
         epilog=f"{PROGRAM} COMMAND --help tells of its options.",
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     parsers: dict[str, Parser] = {
         command: commands.add_parser(command, help=purpose, description=purpose.capitalize() + ".")
@@ -86,7 +92,9 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     raise AssertionError("a parser without its command ends the process")
 
 
-def _run(run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace, parser: Parser) -> int:
+def _run(
+    run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace, parser: Parser
+) -> int:
     try:
         return run(parsed)
     except InvalidRequestError as error:

@@ -36,7 +36,9 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_intermixed_args(options + marked)
         if unknown:
             self.refuse(unknown)
-        return argparse.Namespace(**{name: _unmarked(value) for name, value in vars(parsed).items()})
+        return argparse.Namespace(
+            **{name: _unmarked(value) for name, value in vars(parsed).items()}
+        )
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 after a message, with a hint where a question may have been taken apart."""
@@ -47,7 +49,10 @@ class Parser(argparse.ArgumentParser):
     def in_its_words(self, error: InvalidRequestError) -> InvalidRequestError:
         """Return an error with options and arguments in place of the fields that they are the values of."""
         names = {
-            action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
+            action.dest: next(
+                (flag for flag in action.option_strings if flag.startswith("--")),
+                str(action.metavar),
+            )
             for action in self._actions
         }
         return error.renamed(names | {f"{name}=": flag for name, flag in names.items()})
@@ -56,9 +61,13 @@ class Parser(argparse.ArgumentParser):
         """End the process with status 2 after the names of arguments that are not known, and what they may mean."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
-        meant = " ".join(dict.fromkeys(filter(None, (nearest(option, known) for option in options))))
+        meant = " ".join(
+            dict.fromkeys(filter(None, (nearest(option, known) for option in options)))
+        )
         names = " ".join(options or unknown).replace(_TAKEN_AS_IT_IS, "")
-        self.error(f"unrecognized arguments: {names}" + (f"; did you mean {meant}?" if meant else ""))
+        self.error(
+            f"unrecognized arguments: {names}" + (f"; did you mean {meant}?" if meant else "")
+        )
 
 
 def add_rows(parser: argparse._ActionsContainer, *rows: tuple[str, dict[str, Any], str]) -> None:

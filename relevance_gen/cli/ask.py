@@ -28,22 +28,38 @@ from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
 
-_PARAMETERS: Final = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_PARAMETERS: Final = (
+    "max_tokens",
+    "stop",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+)
 _EMBEDDED: Final = (
-    "the small embedded model answers, which only copies the passage that was found; name a real model with --model"
+    "the small embedded model answers, which only copies the passage that was found; "
+    "name a real model with --model"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
-    parser.epilog = "Exits with 0 if there is an answer, 1 if none was found, 2 if there was trouble."
+    parser.epilog = (
+        "Exits with 0 if there is an answer, 1 if none was found, 2 if there was trouble."
+    )
     add_search_arguments(parser, top_n=5, json="the answer, its sources and its prompt")
     parameters = parser.add_argument_group("how the answer is drawn")
     add_parameters(parameters, *_PARAMETERS, temperature=0.0, max_tokens=None)
     words = "answer in the words of the files alone (default: as the model's file says; the embedded one's says so)"
     parameters.add_argument("--copy", action=argparse.BooleanOptionalAction, help=words)
-    least = "below this confidence of the search, say that no answer was found (default: %(default)s)"
-    parameters.add_argument("--min-confidence", type=number, default=MIN_CONFIDENCE, metavar="SHARE", help=least)
+    least = (
+        "below this confidence of the search, say that no answer was found (default: %(default)s)"
+    )
+    parameters.add_argument(
+        "--min-confidence", type=number, default=MIN_CONFIDENCE, metavar="SHARE", help=least
+    )
     add_model(parser)
 
 
@@ -58,12 +74,28 @@ def run(args: argparse.Namespace) -> int:
     with models_of(args) as models:
         corpus = open_index(args, status, models.encoder)
         where = wanted_metadata(args)
-        chosen: dict[str, Any] = {"where": where, "syntax": question.syntax, "corrections": question.corrections}
-        found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?
+        chosen: dict[str, Any] = {
+            "where": where,
+            "syntax": question.syntax,
+            "corrections": question.corrections,
+        }
+        found = corpus.index.search(
+            question.query, 1, candidates=0, **chosen
+        )  # no vectors: is there anything?
         say_corrections(found, status)
         is_found = bool(found.results) and found.confidence >= args.min_confidence
-        asked = {"top_n": args.top_n, "distinct": args.distinct, "encoder": models.encoder, **chosen, **fields}
-        asked |= {"reranker": models.reranker, "copy": args.copy, "min_confidence": args.min_confidence}
+        asked = {
+            "top_n": args.top_n,
+            "distinct": args.distinct,
+            "encoder": models.encoder,
+            **chosen,
+            **fields,
+        }
+        asked |= {
+            "reranker": models.reranker,
+            "copy": args.copy,
+            "min_confidence": args.min_confidence,
+        }
         with ExitStack() as stack:
             if is_found:
                 if is_embedded(args.model):
@@ -92,6 +124,10 @@ def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
     printer = Printer.of(args, output)
     for rank, source in enumerate(stream.sources, 1):
         _, _, headings = source.result.title.partition(" > ")  # behind the file's name
-        output.write(printer.described(source.result, f"[{rank}] ", note="  " * bool(headings) + visible(headings)))
+        output.write(
+            printer.described(
+                source.result, f"[{rank}] ", note="  " * bool(headings) + visible(headings)
+            )
+        )
     if output.isatty():
         output.write(f"{confidence_in_words(stream.confidence)}\n")

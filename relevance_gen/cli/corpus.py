@@ -48,7 +48,9 @@ class Corpus:
     in_folders: bool = False
 
 
-def load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
+def load(
+    args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
+) -> Corpus:
     """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
 
     It raises an `InvalidRequestError` where an argument makes no sense beside it, or there is no such file.
@@ -82,7 +84,9 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
         except InvalidRequestError as error:
             if error.field != "encoder":
                 raise
-            status.say(f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now")
+            status.say(
+                f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now"
+            )
     return ChunkIndex.load(args.index, encoding=args.encoding)
 
 
@@ -91,7 +95,12 @@ def _load_shards(args: argparse.Namespace) -> ChunkIndex:
     from relevance_gen.cluster.folder import open_index, read_index, read_manifest
 
     manifest = read_manifest(args.index)
-    return open_index(args.index, manifest, [read_index(args.index, name) for name in manifest.shards], args.encoding)
+    return open_index(
+        args.index,
+        manifest,
+        [read_index(args.index, name) for name in manifest.shards],
+        args.encoding,
+    )
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
@@ -118,8 +127,14 @@ def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
 
 def reader_of(args: argparse.Namespace, status: StatusLine) -> Reader:
     """Return what reads the files that `args` choose."""
-    selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
-    return Reader(Walker(selection, lambda path, why: status.say(f"{path}: {why}")), status.say, args.max_chars)
+    selection = Selection(
+        args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type)
+    )
+    return Reader(
+        Walker(selection, lambda path, why: status.say(f"{path}: {why}")),
+        status.say,
+        args.max_chars,
+    )
 
 
 def origin_of(paths: Sequence[str], reader: Reader) -> str:
@@ -129,7 +144,9 @@ def origin_of(paths: Sequence[str], reader: Reader) -> str:
 
 def _mean_the_same(globs: Sequence[str], folder: str) -> bool:
     """Tell whether globs mean the same relative to a folder as to the working folder."""
-    return Path(folder).resolve() == Path.cwd() or not any("/" in glob.rstrip("/") for glob in globs)
+    return Path(folder).resolve() == Path.cwd() or not any(
+        "/" in glob.rstrip("/") for glob in globs
+    )
 
 
 def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Corpus:
@@ -154,7 +171,12 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Cor
         snapshot = folder.snapshot()
     for message in snapshot.skipped.in_words():
         status.say(message)
-    return Corpus(snapshot, counted(len(snapshot.files), "file"), bool(snapshot.skipped.failed), in_folders=True)
+    return Corpus(
+        snapshot,
+        counted(len(snapshot.files), "file"),
+        bool(snapshot.skipped.failed),
+        in_folders=True,
+    )
 
 
 def _value(args: argparse.Namespace, option: str) -> object:
@@ -187,7 +209,9 @@ def _default_path(args: argparse.Namespace) -> str:
     Options that choose among the files of a folder mean the folder. A terminal, ``/dev/null`` and what else is the
     standard input where nobody gave one are no text to search.
     """
-    if sys.stdin is None or any(_value(args, option) != _FOR_BUILDING[option] for option in _FOR_FOLDERS):
+    if sys.stdin is None or any(
+        _value(args, option) != _FOR_BUILDING[option] for option in _FOR_FOLDERS
+    ):
         return _HERE
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode

@@ -36,7 +36,9 @@ def _bias(text: str) -> tuple[str, float]:
 class _Biases(argparse.Action):
     """Make an object of the pairs that `_bias` reads."""
 
-    def __call__(self, _: object, namespace: argparse.Namespace, values: Any, __: object = None) -> None:
+    def __call__(
+        self, _: object, namespace: argparse.Namespace, values: Any, __: object = None
+    ) -> None:
         setattr(namespace, self.dest, dict(values))
 
 
@@ -66,27 +68,57 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "seed": ({"type": integer}, "repeat the same samples"),
         "min_tokens": ({"type": integer}, "tokens of each sample that cannot end it"),
         "eos_token_ids": ({"type": integer, "nargs": "+"}, "tokens that end a sample"),
-        "max_input_tokens": ({"type": integer}, "keep so many tokens of the prompt's end, 0 for all"),
-        "prompt_lookup": ({"type": integer}, "guess so many tokens at once where the text repeats what came before"),
+        "max_input_tokens": (
+            {"type": integer},
+            "keep so many tokens of the prompt's end, 0 for all",
+        ),
+        "prompt_lookup": (
+            {"type": integer},
+            "guess so many tokens at once where the text repeats what came before",
+        ),
     },
     "which form it has": {
-        "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
-        "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
+        "json_schema": (
+            {"type": _json_content, "metavar": "FILE"},
+            "a JSON schema that every sample fits",
+        ),
+        "regex": (
+            {"metavar": "REGEX"},
+            "a regular expression that matches every sample as a whole",
+        ),
         "grammar": (
             {"type": _content, "metavar": "FILE"},
             "a grammar of every sample, in llguidance's dialect of Lark or in GBNF",
         ),
-        "choice": ({"action": "append"}, "a text that a sample may be, and nothing else; may be given more than once"),
+        "choice": (
+            {"action": "append"},
+            "a text that a sample may be, and nothing else; may be given more than once",
+        ),
     },
     "how it is drawn": {
         "temperature": ({"type": number}, "0 for the likeliest text; higher is more varied"),
         "top_k": ({"type": integer}, "draw from so many of the likeliest tokens, 0 for all"),
-        "top_p": ({"type": number}, "draw from the likeliest tokens that have this probability together"),
-        "min_p": ({"type": number}, "draw from tokens at least this share as likely as the likeliest"),
-        "typical_p": ({"type": number}, "draw from the most typical tokens that have this probability together"),
+        "top_p": (
+            {"type": number},
+            "draw from the likeliest tokens that have this probability together",
+        ),
+        "min_p": (
+            {"type": number},
+            "draw from tokens at least this share as likely as the likeliest",
+        ),
+        "typical_p": (
+            {"type": number},
+            "draw from the most typical tokens that have this probability together",
+        ),
         "presence_penalty": ({"type": number}, "against tokens that were generated already"),
-        "frequency_penalty": ({"type": number}, "against tokens for each time they were generated already"),
-        "repetition_penalty": ({"type": number}, "divides the logits of tokens that were generated already, 1 for off"),
+        "frequency_penalty": (
+            {"type": number},
+            "against tokens for each time they were generated already",
+        ),
+        "repetition_penalty": (
+            {"type": number},
+            "divides the logits of tokens that were generated already, 1 for off",
+        ),
         "logit_bias": (
             {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
             "add to the logits of tokens, from -100 to 100",
@@ -115,7 +147,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=STDIN,
         help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
     )
-    parser.add_argument("--json", action="store_true", help="print the response of the REST interface")
+    parser.add_argument(
+        "--json", action="store_true", help="print the response of the REST interface"
+    )
     for heading, parameters in _GROUPS.items():
         add_parameters(parser.add_argument_group(heading), *parameters)
     add_model(parser)
@@ -130,7 +164,9 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
             options = {"metavar": "N", **options}
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
-        flag = "--schema" if name == "json_schema" else _flag(name)  # beside --json, which is for the output
+        flag = (
+            "--schema" if name == "json_schema" else _flag(name)
+        )  # beside --json, which is for the output
         parser.add_argument(flag, dest=name, help=purpose, **options)
 
 
@@ -153,7 +189,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     kinds = get_type_hints(ModelOptions)
     for option in attrs.fields(ModelOptions):
         is_switch = kinds[option.name] == bool | None
-        parsed = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": integer, "metavar": "N"}
+        parsed = (
+            {"action": argparse.BooleanOptionalAction}
+            if is_switch
+            else {"type": integer, "metavar": "N"}
+        )
         of_the_model.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
 
 

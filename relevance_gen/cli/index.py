@@ -10,7 +10,16 @@ from typing import Any
 
 from relevance_gen.cli.arguments import STDIN, add_rows, not_empty
 from relevance_gen.cli.corpus import origin_of, paths_of, reader_of
-from relevance_gen.cli.search import FILE, FOUND, SWITCH, TROUBLE, add_building, add_files, add_paths, models_of
+from relevance_gen.cli.search import (
+    FILE,
+    FOUND,
+    SWITCH,
+    TROUBLE,
+    add_building,
+    add_files,
+    add_paths,
+    models_of,
+)
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.retrieval.index import ChunkIndex
@@ -20,7 +29,9 @@ from relevance_gen.retrieval.sources import holds_records
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.usage = "%(prog)s [OPTION ...] --save INDEX [FILE ...]"
-    parser.epilog = "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
+    parser.epilog = (
+        "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
+    )
     add_paths(parser, "files of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
     save: dict[str, Any] = {"type": not_empty, "required": True, "metavar": "INDEX"}
     add_rows(parser, ("--save", save, "the file; it replaces an index, and no other file"))
@@ -71,10 +82,18 @@ def run(args: argparse.Namespace) -> int:
             raise error.renamed({'blank="skip"': "--skip-blank"}) from None
         raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
     except OSError as error:
-        raise InvalidRequestError(f"{error.filename or args.save}: {error.strerror or error}") from None
+        raise InvalidRequestError(
+            f"{error.filename or args.save}: {error.strerror or error}"
+        ) from None
     finally:
         status.clear()
-    of = origin_of(paths, reader) if not is_records else paths[0] if len(paths) == 1 else counted(len(paths), "file")
+    of = (
+        origin_of(paths, reader)
+        if not is_records
+        else paths[0]
+        if len(paths) == 1
+        else counted(len(paths), "file")
+    )
     sys.stdout.write(f"{args.save}: {counted(len(index), 'chunk')} of {of}\n")
     return TROUBLE if reader.failed else FOUND
 
@@ -84,8 +103,14 @@ def _are_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
     records = [path for path in paths if path != STDIN and holds_records(path)]
     if records and len(records) < len(paths):
         others = next(path for path in paths if path not in records)
-        raise InvalidRequestError(visible(f"{records[0]} holds records, and {others} does not: index them apart"))
-    given = {"--text": args.text is not None, "--title": args.title is not None, "--skip-blank": args.skip_blank}
+        raise InvalidRequestError(
+            visible(f"{records[0]} holds records, and {others} does not: index them apart")
+        )
+    given = {
+        "--text": args.text is not None,
+        "--title": args.title is not None,
+        "--skip-blank": args.skip_blank,
+    }
     if not records and any(given.values()):
         names = " and ".join(name for name, is_given in given.items() if is_given)
         remedy = "name files that end in .jsonl, .ndjson (also .gz or .zst) or .parquet"

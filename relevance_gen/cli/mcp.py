@@ -23,7 +23,9 @@ _PACKAGE = "mcp"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.usage = "%(prog)s [OPTION ...] [FOLDER ...]"
-    parser.epilog = "An agent starts it by itself; docs/agents.md has the lines for each. Needs the extra mcp."
+    parser.epilog = (
+        "An agent starts it by itself; docs/agents.md has the lines for each. Needs the extra mcp."
+    )
     parser.add_argument(
         "folders",
         metavar="FOLDER",
@@ -31,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=not_empty,
         help="what may be searched (default: the working folder, unless there is an --index)",
     )
-    index: dict[str, Any] = {"action": "append", "default": [], "type": not_empty, "metavar": "NAME=PLACE"}
+    index: dict[str, Any] = {
+        "action": "append",
+        "default": [],
+        "type": not_empty,
+        "metavar": "NAME=PLACE",
+    }
     purpose = "an index that may be searched by its name, as of `relevance-gen serve`; may be given more than once"
     parser.add_argument("--index", **index, help=purpose)
     add_model(parser)

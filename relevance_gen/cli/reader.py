@@ -64,7 +64,9 @@ class Reader:
         self.n_files += 1
         self.n_bytes += len(content)
         found = read(path, content)
-        if found.left_out is not None and not named:  # those that were only found in a folder are counted
+        if (
+            found.left_out is not None and not named
+        ):  # those that were only found in a folder are counted
             self._left_out[found.left_out, str(found.trouble)] += 1
         elif found.trouble is not None:
             self._fail(path, found.trouble)

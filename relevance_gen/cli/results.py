@@ -57,7 +57,10 @@ class Printer:
         shown = [self.described(result) for result in response.results]
         if self.stream.isatty():
             order = ""
-            if response.results == response.best and "".join(shown).count("\n") >= size(self.stream)[1]:
+            if (
+                response.results == response.best
+                and "".join(shown).count("\n") >= size(self.stream)[1]
+            ):
                 shown.reverse()
                 order = ", the best last"
             found = f"{len(shown)} of {counted(n_chunks, 'chunk')}{order}"
@@ -66,7 +69,12 @@ class Printer:
         self.stream.writelines(shown)
 
     def described(
-        self, result: SearchResult, label: str = "", kept: Sequence[Part] | None = None, *, note: str = ""
+        self,
+        result: SearchResult,
+        label: str = "",
+        kept: Sequence[Part] | None = None,
+        *,
+        note: str = "",
     ) -> str:
         """Return a result as it is printed: the label, score, file and place, the note, and the lines of its passage.
 
@@ -75,7 +83,11 @@ class Printer:
         text = result.chunk_txt
         lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
         if kept is not None:
-            wrapped = ((start, *line) for start, end in kept for line in _wrap(text[start:end], self.columns))
+            wrapped = (
+                (start, *line)
+                for start, end in kept
+                for line in _wrap(text[start:end], self.columns)
+            )
             lines = [(start + first, start + behind) for start, first, behind in wrapped]
         found = [(word.start, word.end) for word in result.words]
         source = str(result.metadata.get("path", f"chunk {result.original_index}"))
@@ -88,7 +100,9 @@ class Printer:
         if "path" not in result.metadata and result.title and not note:
             note = f"  {one_line(result.title[:_TITLE_CHARS])}"
         head = f"{label}{score}  {where}{similar}{cut}{note}"
-        return "\n".join([head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"])
+        return "\n".join(
+            [head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"]
+        )
 
     def _marked(self, text: str, line: Part, found: list[Part]) -> str:
         """Return a line of `text` with what was found in it coloured."""
@@ -98,7 +112,10 @@ class Printer:
         for start, end in found:
             if end > position and start < line[1]:
                 start, end = max(start, position), min(end, line[1])
-                marked += [visible(text[position:start]), self._coloured(visible(text[start:end]), _MATCH)]
+                marked += [
+                    visible(text[position:start]),
+                    self._coloured(visible(text[start:end]), _MATCH),
+                ]
                 position = end
         return "".join([*marked, visible(text[position : line[1]])])
 
@@ -116,7 +133,14 @@ def _place(result: SearchResult, n_lines_before: int) -> str:
     metadata = result.metadata
     if is_integer(metadata.get("first_line")):
         return str(metadata["first_line"] + n_lines_before)
-    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet", "chapter") if kind in metadata), "")
+    return next(
+        (
+            f"{kind} {metadata[kind]}"
+            for kind in ("page", "slide", "sheet", "chapter")
+            if kind in metadata
+        ),
+        "",
+    )
 
 
 def _wrap(text: str, columns: int) -> list[Part]:
@@ -125,7 +149,9 @@ def _wrap(text: str, columns: int) -> list[Part]:
     lines = []
     for match in pattern.finditer(text):
         start, end = match.span()
-        if start and text[start - 1] != "\n":  # the rest of a broken line: without the space it was broken at
+        if (
+            start and text[start - 1] != "\n"
+        ):  # the rest of a broken line: without the space it was broken at
             start = end - len(text[start:end].lstrip())
         if text[start:end].strip():
             lines.append((start, end))

@@ -30,7 +30,9 @@ FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
 
 def _count(text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
-        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
+        raise argparse.ArgumentTypeError(
+            f"must be an integer of at least {least}, got {text[:80]!a}"
+        )
     return int(text)
 
 
@@ -57,7 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rows(
         results,
         ("--order", order, "best first, or as they stand in the text (default: %(default)s)"),
-        ("--passages", SWITCH, "in a folder, rank passages by themselves, and not files with the best passage of each"),
+        (
+            "--passages",
+            SWITCH,
+            "in a folder, rank passages by themselves, and not files with the best passage of each",
+        ),
         (
             "--max-tokens",
             _NUMBER,
@@ -66,13 +72,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: str) -> argparse._ArgumentGroup:
+def add_search_arguments(
+    parser: argparse.ArgumentParser, *, top_n: int, json: str
+) -> argparse._ArgumentGroup:
     """Add the arguments of every command that searches files, and return the group of what is shown.
 
     There are `top_n` results by default, and ``--json`` prints what `json` says.
     """
     parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
-    parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
+    parser.add_argument(
+        "query", metavar="QUESTION", help="what to find; behind -- if it begins with -"
+    )
     add_paths(parser)
     results = parser.add_argument_group("which results, and how")
     where = (
@@ -102,7 +112,11 @@ def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: s
     add_rows(
         index,
         ("--index", FILE | {"metavar": "INDEX"}, "search what `index` kept, and no files"),
-        ("--no-cache", SWITCH, "read all of a folder again, and keep nothing of it for the next time"),
+        (
+            "--no-cache",
+            SWITCH,
+            "read all of a folder again, and keep nothing of it for the next time",
+        ),
     )
     add_building(index)
     return results
@@ -140,12 +154,23 @@ def add_building(group: argparse._ArgumentGroup) -> None:
     """Add the options that say how an index is built."""
     weighting: dict[str, Any] = {"choices": get_args(WeightingName), "default": "pivoted"}
     encoding: dict[str, Any] = {"type": not_empty, "metavar": "NAME|FILE"}
-    jobs: dict[str, Any] = {"type": lambda text: -1 if text == "-1" else _count(text), "metavar": "N"}
+    jobs: dict[str, Any] = {
+        "type": lambda text: -1 if text == "-1" else _count(text),
+        "metavar": "N",
+    }
     add_rows(
         group,
-        ("--max-chars", _NUMBER | {"default": 1000}, "most characters in a chunk (default: %(default)s)"),
+        (
+            "--max-chars",
+            _NUMBER | {"default": 1000},
+            "most characters in a chunk (default: %(default)s)",
+        ),
         ("--weighting", weighting, "how terms are weighted (default: %(default)s)"),
-        ("--encoding", encoding, "tiktoken encoding, or rank file, to count tokens by (default: the embedded one)"),
+        (
+            "--encoding",
+            encoding,
+            "tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
+        ),
         ("--jobs", jobs, "processes that build it, -1 for as many as there are cores"),
     )
 
@@ -188,10 +213,14 @@ def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
         write_json(plain)
         return
     for number, sentences in itertools.groupby(compressed, lambda one: one.original_index):
-        sys.stdout.write(printer.described(response[number], kept=[(one.start, one.end) for one in sentences]))
+        sys.stdout.write(
+            printer.described(response[number], kept=[(one.start, one.end) for one in sentences])
+        )
 
 
-def open_index(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
+def open_index(
+    args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
+) -> Corpus:
     """Make the index of the files that `args` name, or open the saved one."""
     return build(args, status) if args.index is None else load(args, status, encoder)
 
@@ -216,12 +245,18 @@ def models_of(args: argparse.Namespace) -> Iterator[Models]:
 def say_corrections(response: SearchResponse, status: StatusLine) -> None:
     """Say which words of the question were taken for others."""
     for word, taken in response.metadata.corrections.items():
-        status.say(f"took {word!r}, which is not there, for {taken!r}; --no-corrections leaves it as it is")
+        status.say(
+            f"took {word!r}, which is not there, for {taken!r}; --no-corrections leaves it as it is"
+        )
 
 
 def nothing_found(corpus: Corpus) -> str:
     """Say that a search found nothing in all of these chunks, and what may help."""
-    hint = "; --no-ignore and --hidden take more files" if corpus.in_folders and not len(corpus.index) else ""
+    hint = (
+        "; --no-ignore and --hidden take more files"
+        if corpus.in_folders and not len(corpus.index)
+        else ""
+    )
     return f"nothing found in {counted(len(corpus.index), 'chunk')} of {corpus.origin}{hint}"
 
 

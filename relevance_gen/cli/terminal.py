@@ -25,7 +25,9 @@ _SPACE = re.compile(r"(\s)")
 _CLEAR_LINE = "\r\x1b[K"
 
 # Text from a file must not move the cursor or change the title: a control character shows as its Unicode picture.
-_VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+_VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(
+    range(0x80, 0xA0), "\ufffd"
+)
 _VISIBLE |= {0x7F: "\u2421", ord("\t"): "    ", ord("\r"): "", ord("\n"): "\n"}
 
 
@@ -121,7 +123,11 @@ class StatusLine:
     def draw(self, text: str) -> None:
         """Show `text`, unless the work has hardly begun or the line was drawn just now."""
         now = time.monotonic()
-        if not self.stream.isatty() or now - self.started < _QUIET_S or now - self._drawn < _REDRAW_S:
+        if (
+            not self.stream.isatty()
+            or now - self.started < _QUIET_S
+            or now - self._drawn < _REDRAW_S
+        ):
             return
         self._drawn = now
         self.stream.write(f"\r{visible(text)[: size(self.stream)[0] - 1]}\x1b[K")

@@ -23,7 +23,10 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 __all__ = ["ClusterIndex", "ClusterRunner"]
 
-_LOADED_WHEN_USED = {"ClusterIndex": "relevance_gen.cluster.index", "ClusterRunner": "relevance_gen.cluster.runner"}
+_LOADED_WHEN_USED = {
+    "ClusterIndex": "relevance_gen.cluster.index",
+    "ClusterRunner": "relevance_gen.cluster.runner",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -34,4 +37,6 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise ModuleNotFoundError(f"{name} needs Ray: {to_install('cluster')}", name="ray") from None
+        raise ModuleNotFoundError(
+            f"{name} needs Ray: {to_install('cluster')}", name="ray"
+        ) from None

@@ -78,7 +78,9 @@ def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
     wait_s = silent_s / _WAITS
     while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
         ping = handle.ping.remote()
-        if not any(ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0] for _ in range(_WAITS)):
+        if not any(
+            ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0] for _ in range(_WAITS)
+        ):
             raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
 
 
@@ -111,5 +113,7 @@ def check(handle: Any, limit_s: float) -> str:
     except Exception as error:
         raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
     if theirs != (ours := versions()):
-        raise ClusterError(f"node {node_id} has {theirs}, and this process {ours}: install the same on all nodes")
+        raise ClusterError(
+            f"node {node_id} has {theirs}, and this process {ours}: install the same on all nodes"
+        )
     return str(node_id)

@@ -24,7 +24,9 @@ _WORTH: Final = 1.25
 
 def has_room(shard: KeptShard, n_chars: int) -> bool:
     """Tell whether a shard may take about so many characters more; one without any takes all."""
-    return not shard.contribution.n_tokens or shard.size + n_chars // CHARS_PER_TOKEN <= _MOST_TOKENS
+    return (
+        not shard.contribution.n_tokens or shard.size + n_chars // CHARS_PER_TOKEN <= _MOST_TOKENS
+    )
 
 
 def too_large(shards: Iterable[KeptShard], n_cpus: int, whole: set[KeptShard]) -> list[KeptShard]:
@@ -72,7 +74,11 @@ class Balance:
         best = min(fit, key=lambda one: self.of_hosts[one], default=None)
         load = self.of_hosts[best]
         is_full = load > 0 and load + shard.size > _ENOUGH_TOKENS
-        return (None, 0) if best is None or (is_full and len(hosts) < int(node.n_cpus)) else (best, load)
+        return (
+            (None, 0)
+            if best is None or (is_full and len(hosts) < int(node.n_cpus))
+            else (best, load)
+        )
 
     def next_move(self, nodes: Sequence[Node], unfit: Collection[str] = ()) -> Move | None:
         """Return what to move so that the loads of nodes, or else those of the hosts of one, are more even.

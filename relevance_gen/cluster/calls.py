@@ -60,7 +60,9 @@ class _Part:
 
     hosts: Mapping[ShardState, HostState]  # which host is asked for each
     pieces: Any  # of the answer to come; None if that failed
-    answer: list[Any] = field(factory=list)  # the answer, in a list; an empty one before it has come
+    answer: list[Any] = field(
+        factory=list
+    )  # the answer, in a list; an empty one before it has come
     # the same shards, asked of others; empty if nobody else was asked, or could be
     instead: list[_Part] = field(factory=list)
 
@@ -73,7 +75,9 @@ class _Part:
 
     def may_come(self, living: set[HostState] | None = None) -> bool:
         """Tell whether an answer may come, or has come, if only some hosts live; None if all may."""
-        if self.answer or (self.pieces is not None and (living is None or living >= {*self.hosts.values()})):
+        if self.answer or (
+            self.pieces is not None and (living is None or living >= {*self.hosts.values()})
+        ):
             return True
         return bool(self.instead) and all(one.may_come(living) for one in self.instead)
 
@@ -124,8 +128,12 @@ class _Round:
         self._wait(self._begun_s + _SILENT_S, is_patient=False)
         while owed := self._owed():
             if time.monotonic() >= self._begun_s + ROUND_S:
-                nodes = sorted({host.node_id for part in owed for shard in part.hosts for host in shard.hosts})
-                raise TimedOutError(f"shards did not answer within {ROUND_S:g} seconds, on nodes {', '.join(nodes)}")
+                nodes = sorted(
+                    {host.node_id for part in owed for shard in part.hosts for host in shard.hosts}
+                )
+                raise TimedOutError(
+                    f"shards did not answer within {ROUND_S:g} seconds, on nodes {', '.join(nodes)}"
+                )
             self._check_alive(owed)
         self._calls.pace.note(time.monotonic() - self._begun_s)
         return [answer for part in self._parts for answer in part.answers() or ()]
@@ -184,7 +192,10 @@ class _Round:
 
     def _check_alive(self, owed: Iterable[_Part]) -> None:
         """Wait a little for answers, while those who owe them are pinged."""
-        pings = {host.handle.ping.remote(): host for host in {host for part in owed for host in part.asked()}}
+        pings = {
+            host.handle.ping.remote(): host
+            for host in {host for part in owed for host in part.asked()}
+        }
         self._wait(time.monotonic() + _PING_S, is_patient=False)
         answered, _ = ray.wait(list(pings), num_returns=len(pings), timeout=0)
         living = {pings[ping] for ping in answered}

@@ -44,7 +44,9 @@ class ClusterCollection(Collection):
     changes, or is missing. Whatever asks raises what `Calls.ask` does.
     """
 
-    def __init__(self, state: IndexState, pace: Pace, before: ClusterCollection | None = None) -> None:
+    def __init__(
+        self, state: IndexState, pace: Pace, before: ClusterCollection | None = None
+    ) -> None:
         super().__init__((), weighting_named(state.weighting))
         self.statistics = state.statistics
         self.state = state
@@ -55,7 +57,9 @@ class ClusterCollection(Collection):
         deviation = math.sqrt(N_PROMISING * share * (1.0 - share))
         self.n_told = min(N_PROMISING, 1 + math.ceil(N_PROMISING * share + _DEVIATIONS * deviation))
         self._terms: LruCache[TermMatch] = LruCache(_TERMS_BYTES, lambda found: found.match.nbytes)
-        has_missing = state.n_missing_chunks or (before is not None and before.state.n_missing_chunks)
+        has_missing = state.n_missing_chunks or (
+            before is not None and before.state.n_missing_chunks
+        )
         if before is not None and before.state.epoch == state.epoch and not has_missing:
             self.remember_as(before)
             self._terms = before._terms
@@ -66,10 +70,15 @@ class ClusterCollection(Collection):
         return super().plan(query)
 
     def ask(
-        self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
+        self,
+        method: Callable[Concatenate[SegmentScorer, Rest], Answer],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
     ) -> list[Answer]:
         """Return what the scorer of each segment answers, wherever it is."""
-        told: list[Answer] = self._call(self._shards, _chained, Scorers.ask, method, *args, **kwargs)
+        told: list[Answer] = self._call(
+            self._shards, _chained, Scorers.ask, method, *args, **kwargs
+        )
         return told
 
     def look_up(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
@@ -77,23 +86,33 @@ class ClusterCollection(Collection):
         keys = {(term.term_id, term.word, term.inflected): term for term in terms}
         found = self._terms.get_all([*keys])
         if new := {key: term for key, term in keys.items() if key not in found}:
-            told = self._call(self._shards, partial(united, n=len(new)), Scorers.look_up, [*new.values()])
+            told = self._call(
+                self._shards, partial(united, n=len(new)), Scorers.look_up, [*new.values()]
+            )
             for key, one in zip(new, told, strict=True):
                 self._terms.put(key, one)
                 found[key] = one
         return tuple([found[term.term_id, term.word, term.inflected] for term in terms])
 
-    def leaders(self, plan: Plan, n: int, chosen: Filter | None, *, everyone: bool, **options: Any) -> Leaders:
+    def leaders(
+        self, plan: Plan, n: int, chosen: Filter | None, *, everyone: bool, **options: Any
+    ) -> Leaders:
         """Return the chunks that may be among the best, and what each host tells at once of the best of its own."""
         merge = partial(_leading, n=None if everyone else n)
         options["everyone"] = everyone
-        leaders: Leaders = self._call(self._shards, merge, Scorers.leaders, plan, n, chosen, **options)
+        leaders: Leaders = self._call(
+            self._shards, merge, Scorers.leaders, plan, n, chosen, **options
+        )
         return leaders
 
-    def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
+    def tell_each(
+        self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]
+    ) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
         shards = [shard for shard in self._shards if shard.runs.hold(positions).any()]
-        told: list[Any] = self._call(shards, _chained, Scorers.ask, SegmentScorer.tell, positions, inquiries)
+        told: list[Any] = self._call(
+            shards, _chained, Scorers.ask, SegmentScorer.tell, positions, inquiries
+        )
         return told
 
     def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:

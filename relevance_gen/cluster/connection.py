@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import ray
 from ray._private import services
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
 
 from relevance_gen.errors import ClusterError, InvalidRequestError
 
@@ -28,20 +30,28 @@ def connect(address: str | None) -> None:
     One that is started on this machine ends with this process.
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
-        raise InvalidRequestError.must_be("address", '"auto", "local" or the HOST:PORT of a cluster\'s head', address)
+        raise InvalidRequestError.must_be(
+            "address", '"auto", "local" or the HOST:PORT of a cluster\'s head', address
+        )
     with _connecting:
         if not ray.is_initialized():
             _join(address)
         elif address not in (None, "auto", "local"):
             joined = ray.get_runtime_context().gcs_address
             if joined not in (address, services.canonicalize_bootstrap_address(address)):
-                raise ClusterError(f"this process is in the cluster at {joined} already, and cannot join {address}")
+                raise ClusterError(
+                    f"this process is in the cluster at {joined} already, and cannot join {address}"
+                )
 
 
 def _join(address: str | None) -> None:
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS") or address
-    quiet: dict[str, Any] = {"namespace": NAMESPACE, "logging_level": "WARNING", "log_to_driver": False}
+    quiet: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "logging_level": "WARNING",
+        "log_to_driver": False,
+    }
     found = _current() if address in (None, "auto") else address
     if address == "local" or (address is None and found is None):
         # Ray would take `local` from the environment, too, but not with an address.
@@ -98,13 +108,20 @@ def _greeting() -> bytes:
     """Return what asks a head by gRPC for the id of its cluster: a connection of HTTP/2 with one request in it."""
 
     def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-        return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
+        return (
+            len(content).to_bytes(3, "big")
+            + bytes((kind, flags))
+            + stream.to_bytes(4, "big")
+            + content
+        )
 
     def field(name: bytes, value: bytes) -> bytes:
         return bytes((0, len(name))) + name + bytes((len(value),)) + value
 
     headers = b"\x83\x86"  # POST, and http
-    headers += field(b":path", b"/ray.rpc.NodeInfoGcsService/GetClusterId") + field(b":authority", b"head")
+    headers += field(b":path", b"/ray.rpc.NodeInfoGcsService/GetClusterId") + field(
+        b":authority", b"head"
+    )
     headers += field(b"te", b"trailers") + field(b"content-type", b"application/grpc")
     settings, request, message = frame(4, 0, 0), frame(1, 4, 1, headers), frame(0, 1, 1, bytes(5))
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + request + message

@@ -57,15 +57,23 @@ class Crowd:
                 n_postings = sum(one.postings.chunk.size for one in every)
                 if n_postings <= min(_MOST, self._n_asked * _POSTINGS_OF_A_CALL):
                     args = self._members, small, every, statistics
-                    threading.Thread(target=self._merge, args=args, name="merge-segments", daemon=True).start()
+                    threading.Thread(
+                        target=self._merge, args=args, name="merge-segments", daemon=True
+                    ).start()
                     self._n_asked, self._is_merging = 0, True
             for one in self._merged:
                 if one.statistics is not statistics:
-                    self._merged = [SegmentScorer(one.segment, self._weighting, statistics, one.words_found)]
+                    self._merged = [
+                        SegmentScorer(one.segment, self._weighting, statistics, one.words_found)
+                    ]
             return [*self._merged, *others]
 
     def _merge(
-        self, members: dict[int, Segment], small: list[Segment], every: list[Segment], statistics: Statistics
+        self,
+        members: dict[int, Segment],
+        small: list[Segment],
+        every: list[Segment],
+        statistics: Statistics,
     ) -> None:
         """Merge `every` segment, and count the `small` ones among the members, unless all were let go of meanwhile."""
         merged: list[SegmentScorer] = []

@@ -27,7 +27,15 @@ from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import steps
-from relevance_gen.retrieval.records import BUFFER_BYTES, KINDS, Batch, kind_of, lines, row_groups, rows
+from relevance_gen.retrieval.records import (
+    BUFFER_BYTES,
+    KINDS,
+    Batch,
+    kind_of,
+    lines,
+    row_groups,
+    rows,
+)
 from relevance_gen.retrieval.segment.chunks import Blank, read_records
 from relevance_gen.tokens import TokenCounter
 
@@ -70,7 +78,9 @@ class FilePieces:
         """About how much text they are."""
         return sum(piece.n_bytes for piece in self.pieces)
 
-    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+    def make(
+        self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS
+    ) -> Product:
         """Read the chunks and make them searchable; the error of something that is no chunk names file and place."""
         batches = itertools.chain.from_iterable(map(_read, self.pieces))
         chunks = (read_records(batch, self.text, self.title, self.blank) for batch in batches)
@@ -102,7 +112,9 @@ def plan_reading(
     middles = 2 * np.cumsum(sizes) - sizes
     shard_of = (middles * wanted // (2 * sizes.sum())).tolist()
     numbered = itertools.groupby(zip(shard_of, pieces, strict=True), key=lambda pair: pair[0])
-    return [FilePieces(_joined(piece for _, piece in some), text, title, blank) for _, some in numbered]
+    return [
+        FilePieces(_joined(piece for _, piece in some), text, title, blank) for _, some in numbered
+    ]
 
 
 def _joined(pieces: Iterator[Piece]) -> tuple[Piece, ...]:
@@ -130,7 +142,10 @@ def _files(address: str) -> list[tuple[str, int]]:
     sizes = [(path, int(one["size"])) for path, one in sorted(found.items()) if _is_readable(path)]
     if not sizes:
         raise InvalidRequestError.must_be("source", f"{_KINDS}, or a folder that has some", address)
-    return [(scheme + path, n_bytes * (_TIMES_PACKED if kind_of(path)[1] else 1)) for path, n_bytes in sizes]
+    return [
+        (scheme + path, n_bytes * (_TIMES_PACKED if kind_of(path)[1] else 1))
+        for path, n_bytes in sizes
+    ]
 
 
 def _is_readable(path: str) -> bool:
@@ -146,7 +161,9 @@ def _cut(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
         first = 0
         for n_rows, size in groups:
             n_runs = max(min(-(-size // piece_bytes), n_rows, _MOST_RUNS), 1)
-            for start, stop in itertools.pairwise(first + n_rows * run // n_runs for run in range(n_runs + 1)):
+            for start, stop in itertools.pairwise(
+                first + n_rows * run // n_runs for run in range(n_runs + 1)
+            ):
                 yield Piece(address, start, stop, size // n_runs)
             first += n_rows
     elif kind == "lines" and not packing:

@@ -24,7 +24,13 @@ from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.cluster.store import MAX_SMALL_BYTES, Store, Version
-from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, describe, shorten
+from relevance_gen.errors import (
+    IndexConflictError,
+    IndexFormatError,
+    InvalidRequestError,
+    describe,
+    shorten,
+)
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
 from relevance_gen.tokens import Encoding, counter_of_saved
@@ -40,7 +46,9 @@ _KEPT_S: Final = 3600
 _HEAD_CHARS: Final = 4096
 """How much of a manifest is read to see that it names shards."""
 _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
-_OURS: Final = re.compile(rf"{_SHARD_FILE.pattern}|{re.escape(_MANIFEST)}\.[0-9a-f]{{16}}\.unfinished")
+_OURS: Final = re.compile(
+    rf"{_SHARD_FILE.pattern}|{re.escape(_MANIFEST)}\.[0-9a-f]{{16}}\.unfinished"
+)
 """Files of shards, and what a process left behind that was killed while it replaced the manifest. Files that are being
 saved beside them may be anybody's: who saves the next in a folder removes those of which nobody holds the lock."""
 
@@ -55,13 +63,17 @@ class SavedShard:
 
     n_tokens: int = field(validator=checks.integer(0))  # tokens in all of its chunks
     n_bytes: int = field(validator=checks.integer(0))
-    sha256: str = field(validator=checks.must_be("a hash", _is_hash))  # the hash of its content, in hexadecimal
+    sha256: str = field(
+        validator=checks.must_be("a hash", _is_hash)
+    )  # the hash of its content, in hexadecimal
 
 
 def _are_shards(files: Any) -> bool:
     if not (isinstance(files, dict) and files and all(map(_SHARD_FILE.fullmatch, files))):
         return False
-    contents = [one.sha256 for one in files.values() if one.n_tokens]  # those of shards without a chunk are the same
+    contents = [
+        one.sha256 for one in files.values() if one.n_tokens
+    ]  # those of shards without a chunk are the same
     return len(set(contents)) == len(contents)
 
 
@@ -76,11 +88,17 @@ class Manifest:
     weighting: WeightingName = field(validator=lambda _, __, value: weighting_named(value))
     encoding: str = field(validator=checks.string)
     fingerprint: str = field(validator=checks.string)  # a hash of what that encoding is
-    n_positions: int = field(validator=checks.integer(0))  # number of positions that were ever given
+    n_positions: int = field(
+        validator=checks.integer(0)
+    )  # number of positions that were ever given
     # the files of the shards, by name, in the order of the shards
-    shards: dict[str, SavedShard] = field(validator=checks.must_be("files of shards, none of them twice", _are_shards))
+    shards: dict[str, SavedShard] = field(
+        validator=checks.must_be("files of shards, none of them twice", _are_shards)
+    )
     # files that stay for readers of earlier states, and when they were replaced, in seconds since 1970
-    replaced: dict[str, float] = field(factory=dict, validator=checks.must_be("times by file", _are_times))
+    replaced: dict[str, float] = field(
+        factory=dict, validator=checks.must_be("times by file", _are_times)
+    )
     format: int = _FORMAT
 
 
@@ -91,7 +109,9 @@ Before: TypeAlias = tuple[Version, Manifest | None]
 def as_address(folder: str | PathLike[str]) -> str:
     """Return what a caller calls a folder, a path or an address, in the form that means the same on every node."""
     if not isinstance(folder, str | PathLike) or not os.fspath(folder):
-        raise InvalidRequestError.must_be("folder", "a path that all nodes share, or an address as s3://…", folder)
+        raise InvalidRequestError.must_be(
+            "folder", "a path that all nodes share, or an address as s3://…", folder
+        )
     address = os.fspath(folder).removeprefix("file://")
     return address if "://" in address else str(Path(address).absolute())
 
@@ -136,20 +156,38 @@ def publish(folder: str, manifest: Manifest, before: Before) -> None:
         OSError: the store does not answer, so that the change may have been made or not.
     """
     store, now, (version, manifest_before) = Store(folder), time.time(), before
-    old = {} if manifest_before is None else manifest_before.replaced | dict.fromkeys(manifest_before.shards, now)
-    replaced = {file: then for file, then in old.items() if now - then < _KEPT_S and file not in manifest.shards}
-    present = store.names()  # before the manifest is replaced: later there may be files of the next change
+    old = (
+        {}
+        if manifest_before is None
+        else manifest_before.replaced | dict.fromkeys(manifest_before.shards, now)
+    )
+    replaced = {
+        file: then
+        for file, then in old.items()
+        if now - then < _KEPT_S and file not in manifest.shards
+    }
+    present = (
+        store.names()
+    )  # before the manifest is replaced: later there may be files of the next change
     content = wire.serialize(asdict(evolve(manifest, replaced=replaced)))
     is_small = len(content) <= MAX_SMALL_BYTES
     if not (is_small and store.replace(_MANIFEST, content, version)):
         store.remove(manifest.shards.keys() - old.keys())
         if is_small:
             raise conflict(folder)
-        named = f"{len(manifest.shards):,} shards and {len(replaced):,} files replaced within an hour"
+        named = (
+            f"{len(manifest.shards):,} shards and {len(replaced):,} files replaced within an hour"
+        )
         rule = f"would have {len(content):,} bytes, to name {named}, and at most {MAX_SMALL_BYTES:,} are read"
-        raise InvalidRequestError(f"{rule}; save an index of fewer shards (n_shards=), or save less often", _MANIFEST)
+        raise InvalidRequestError(
+            f"{rule}; save an index of fewer shards (n_shards=), or save less often", _MANIFEST
+        )
     with suppress(OSError):  # the next change does it
-        store.remove(file for file in present if _OURS.fullmatch(file) and file not in {*manifest.shards, *replaced})
+        store.remove(
+            file
+            for file in present
+            if _OURS.fullmatch(file) and file not in {*manifest.shards, *replaced}
+        )
 
 
 def conflict(folder: str) -> IndexConflictError:
@@ -172,7 +210,10 @@ def read_index(folder: str, name: str) -> storage.SavedIndex:
 
 
 def open_index(
-    folder: str, manifest: Manifest, parts: Sequence[storage.SavedIndex], encoding: Encoding | None = None
+    folder: str,
+    manifest: Manifest,
+    parts: Sequence[storage.SavedIndex],
+    encoding: Encoding | None = None,
 ) -> ChunkIndex:
     """Return the index of a saved index's shards, without a cluster; `encoding` is as for `ChunkIndex.load`.
 
@@ -180,7 +221,9 @@ def open_index(
         IndexFormatError: a shard is another's.
         InvalidRequestError: it was saved with another encoding.
     """
-    from relevance_gen.retrieval.index import opened  # with all that reads documents, which hosts do without
+    from relevance_gen.retrieval.index import (
+        opened,
+    )  # with all that reads documents, which hosts do without
 
     counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, folder)
     for (name, shard), part in zip(manifest.shards.items(), parts, strict=True):
@@ -215,7 +258,9 @@ def read_manifest(folder: str) -> Manifest:
             f"{folder} is a file, and not where a cluster saved; ChunkIndex.load opens files"
         ) from None
     except FileNotFoundError:
-        raise IndexFormatError(f"{folder} holds no saved index of a cluster: it has no {_MANIFEST}") from None
+        raise IndexFormatError(
+            f"{folder} holds no saved index of a cluster: it has no {_MANIFEST}"
+        ) from None
 
 
 def parse_manifest(content: bytes, folder: str) -> Manifest:
@@ -231,8 +276,15 @@ def parse_manifest(content: bytes, folder: str) -> Manifest:
         named = _SHARD_FILE.findall(content.decode())
         if len(set(named)) < len(named):
             raise InvalidRequestError("must name each file once", _MANIFEST)  # noqa: TRY301
-        shards = {name: wire.structure(SavedShard, one, path=f"shards.{shorten(name)}") for name, one in shards.items()}
+        shards = {
+            name: wire.structure(SavedShard, one, path=f"shards.{shorten(name)}")
+            for name, one in shards.items()
+        }
         return wire.structure(Manifest, parsed | {"shards": shards})
     except InvalidRequestError as error:
-        wrong = str(error).replace("the body", _MANIFEST)  # as errors of JSON call what a client sends
-        raise IndexFormatError(f"{folder} holds no index that this library wrote: {wrong}") from None
+        wrong = str(error).replace(
+            "the body", _MANIFEST
+        )  # as errors of JSON call what a client sends
+        raise IndexFormatError(
+            f"{folder} holds no index that this library wrote: {wrong}"
+        ) from None

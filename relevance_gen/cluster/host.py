@@ -88,7 +88,11 @@ class Host(Actor):
             n_bytes = sum(map(arrayfile.padded, sizes))
             with tempfile.TemporaryFile() as file:
                 for start in range(0, n_bytes, _COPIED_BYTES):
-                    file.write(get_from(twin, twin.call.remote(shard, "piece", start, start + _COPIED_BYTES)))
+                    file.write(
+                        get_from(
+                            twin, twin.call.remote(shard, "piece", start, start + _COPIED_BYTES)
+                        )
+                    )
                 if file.tell() < n_bytes:
                     raise SilentError("it has another state now")  # noqa: TRY301
                 return made.take(arrayfile.mapped(file), sizes)
@@ -129,7 +133,9 @@ class Host(Actor):
         Instead of an answer comes an error, which `whole` raises: an OutdatedError where that state is forgotten, or
         one of the hosts does not have a shard, is dead or is silent; a BusyError where one works at too many questions.
         """
-        busy = BusyError(f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later")
+        busy = BusyError(
+            f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later"
+        )
         try:
             with self._asked.taken(refusal=lambda: busy):
                 epoch, shards = pickle.loads(whom)  # noqa: S301 from a process of the cluster
@@ -143,11 +149,18 @@ class Host(Actor):
 
     def _answer(self, epoch: int, shards: Mapping[int, Sequence[int]], question: bytes) -> bytes:
         try:
-            others = [(self._others[host], {host: some}) for host, some in shards.items() if host != self._number]
+            others = [
+                (self._others[host], {host: some})
+                for host, some in shards.items()
+                if host != self._number
+            ]
             here = [self._shards[shard].scorers(epoch) for shard in shards.get(self._number, ())]
         except KeyError:
             raise OutdatedError from None
-        asked = [(handle, handle.ask.remote(pickle.dumps((epoch, some)), question)) for handle, some in others]
+        asked = [
+            (handle, handle.ask.remote(pickle.dumps((epoch, some)), question))
+            for handle, some in others
+        ]
         function, args, kwargs, merge = pickle.loads(question)  # noqa: S301 from a process of the cluster
         told = [function(self._scorers(here), *args, **kwargs)] if here else []
         for handle, pieces in asked:

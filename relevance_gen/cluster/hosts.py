@@ -59,16 +59,24 @@ class Hosts:
     """
 
     def __init__(
-        self, weighting: WeightingName, counter: TokenCounter, n_wanted: int, on_change: Callable[[], None]
+        self,
+        weighting: WeightingName,
+        counter: TokenCounter,
+        n_wanted: int,
+        on_change: Callable[[], None],
     ) -> None:
         self.shards: list[KeptShard] = []
         self.all: list[KeptHost] = []
-        self.changed = threading.Condition()  # held for a moment while hosts and replicas come and go
+        self.changed = (
+            threading.Condition()
+        )  # held for a moment while hosts and replicas come and go
         self._made_with = weighting, counter
         self._numbers = itertools.count()
         self.n_wanted = n_wanted
         self.on_change = on_change
-        self.adopted: tuple[int, Any] | None = None  # what was adopted last, as `Shard.adopt` takes it
+        self.adopted: tuple[int, Any] | None = (
+            None  # what was adopted last, as `Shard.adopt` takes it
+        )
         self.closed = threading.Event()
 
     def of(self, host: KeptHost) -> list[KeptShard]:
@@ -80,7 +88,11 @@ class Hosts:
         now_s = time.monotonic()
         if self.closed.is_set():
             return []
-        return [one for one in self.shards if len(one.replicas) < self.n_wanted and one.next_try_s <= now_s]
+        return [
+            one
+            for one in self.shards
+            if len(one.replicas) < self.n_wanted and one.next_try_s <= now_s
+        ]
 
     def adopt(self, epoch: int, statistics: Any) -> None:
         """Have all shards adopt their last changes, and from now on all that are made adopt this state."""
@@ -89,19 +101,30 @@ class Hosts:
         for shard in self.shards:
             for host in shard.replicas:
                 numbers.setdefault(host, []).append(shard.number)
-        self._answers([(host, host.handle.adopt.remote(some, epoch, statistics)) for host, some in numbers.items()])
+        self._answers(
+            [
+                (host, host.handle.adopt.remote(some, epoch, statistics))
+                for host, some in numbers.items()
+            ]
+        )
 
-    def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    def call(
+        self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> list[list[Any]]:
         """Call a method of all replicas of some shards at once, and return what the replicas of each answered.
 
         Those that turn out to be dead or silent are struck out. What one raised is raised when all have answered.
         """
         answers: list[list[Any]] = [[] for _ in shards]
         calls = zip(answers, shards, arguments, strict=True)
-        self._call(verb, [_Call(*call, replica) for call in calls for replica in list(call[1].replicas)])
+        self._call(
+            verb, [_Call(*call, replica) for call in calls for replica in list(call[1].replicas)]
+        )
         return answers
 
-    def call_one(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call_one(
+        self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
         """Do so with one replica of each shard, and with others where these turn out to be dead or silent.
 
         The list of a shard is empty where no replica lives.
@@ -112,7 +135,8 @@ class Hosts:
             calls = [
                 _Call(found, shard, args, replica)
                 for found, shard, args in owed
-                if (replica := min(shard.replicas, key=lambda one: one.silent_s, default=None)) is not None
+                if (replica := min(shard.replicas, key=lambda one: one.silent_s, default=None))
+                is not None
             ]
             owed = [(call.answers, call.shard, call.args) for call in self._call(verb, calls)]
         return answers
@@ -120,7 +144,10 @@ class Hosts:
     def _call(self, verb: str, calls: Sequence[_Call]) -> list[_Call]:
         """Call replicas, all at once; return the calls of hosts that were dead or silent, and are struck out now."""
         told = self._answers(
-            [(call.host, call.host.handle.call.remote(call.shard.number, verb, *call.args)) for call in calls]
+            [
+                (call.host, call.host.handle.call.remote(call.shard.number, verb, *call.args))
+                for call in calls
+            ]
         )
         for call, answer in zip(calls, told, strict=True):
             call.answers.extend(answer)
@@ -145,17 +172,25 @@ class Hosts:
             raise failure
         return answers
 
-    def cut(self, cuts: Sequence[tuple[KeptShard, int, KeptShard]]) -> list[list[tuple[Contribution, Contribution]]]:
+    def cut(
+        self, cuts: Sequence[tuple[KeptShard, int, KeptShard]]
+    ) -> list[list[tuple[Contribution, Contribution]]]:
         """Have all replicas of shards cut them, all at once: each at a position, from where on another shard has it.
 
         Return what the replicas of each tell of both; those that turn out to be dead or silent are struck out.
         """
         calls = [
-            [(host, host.handle.cut.remote(shard.number, at, rest.number)) for host in list(shard.replicas)]
+            [
+                (host, host.handle.cut.remote(shard.number, at, rest.number))
+                for host in list(shard.replicas)
+            ]
             for shard, at, rest in cuts
         ]
         told = iter(self._answers([*itertools.chain.from_iterable(calls)]))
-        return [[one for answer in itertools.islice(told, len(some)) for one in answer] for some in calls]
+        return [
+            [one for answer in itertools.islice(told, len(some)) for one in answer]
+            for some in calls
+        ]
 
     def strike(self, host: KeptHost) -> None:
         """End a host, if it still lives, and strike it and its replicas out."""
@@ -259,7 +294,9 @@ class Hosts:
             host.is_up = True
             there = [one for one in self.all if one.is_up and one.node_id == host.node_id]
         hosts = {one.state.number: one.handle for one in there}
-        for one, answer in [(one, one.handle.meet.remote(hosts)) for one in there if len(there) > 1]:
+        for one, answer in [
+            (one, one.handle.meet.remote(hosts)) for one in there if len(there) > 1
+        ]:
             with suppress(RayActorError, SilentError):  # whoever calls it next is told
                 get_from(one.handle, answer)
 
@@ -271,10 +308,16 @@ class Hosts:
 
         def make_from(twin: KeptHost | None) -> Any:
             build, take = host.handle.build, host.handle.take
-            made = build.remote(shard.number, shard.recipe) if twin is None else take.remote(shard.number, twin.handle)
+            made = (
+                build.remote(shard.number, shard.recipe)
+                if twin is None
+                else take.remote(shard.number, twin.handle)
+            )
             return get_from(host.handle, made, BUILD_SILENT_S)
 
-        twins = [one for one in shard.replicas if not one.is_silent] if self.adopted is not None else []
+        twins = (
+            [one for one in shard.replicas if not one.is_silent] if self.adopted is not None else []
+        )
         *ways, last = [None, *twins] if shard.recipe.is_file else [*twins, None]
         for way in ways:
             with suppress(Exception):  # there is another way
@@ -301,6 +344,8 @@ class Hosts:
         self.closed.set()
         with self.changed:
             handles = [host.handle for host in self.all]
-        for handle in handles if ray.is_initialized() else []:  # Ray would start a cluster of its own
+        for handle in (
+            handles if ray.is_initialized() else []
+        ):  # Ray would start a cluster of its own
             with suppress(Exception):  # the cluster may be gone
                 ray.kill(handle)

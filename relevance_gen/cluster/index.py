@@ -32,7 +32,12 @@ from relevance_gen.cluster.placing import how_many, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.cluster.threads import in_thread
-from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
+from relevance_gen.errors import (
+    ChunksMissingError,
+    ClusterError,
+    InvalidRequestError,
+    UnknownIndexError,
+)
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position, indexed
 from relevance_gen.retrieval.question.answering import answer, explain
@@ -45,7 +50,14 @@ from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.retrieval.text.portions import cut_evenly
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
-from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
+from relevance_gen.types import (
+    Chunk,
+    Explanation,
+    Metadata,
+    SearchMetadata,
+    SearchResponse,
+    WeightingName,
+)
 
 T = TypeVar("T")
 
@@ -126,13 +138,17 @@ class ClusterIndex(Searchable):
             check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
         check_integer("replicas", replicas, 1)
         if not isinstance(title, str) or (source is None and title != "title"):
-            raise InvalidRequestError.must_be("title", 'the name of a field, and "title" without a source', title)
+            raise InvalidRequestError.must_be(
+                "title", 'the name of a field, and "title" without a source', title
+            )
         checked = Chunks.read(() if chunks is None else chunks, blank=blank, text=text)
         with reporting(progress) as report:
             connect(address)
             parts: Sequence[Part]
             if source is not None:
-                parts = plan_reading(source, n_shards, "text" if text is None else text, title, blank, _n_cpus())
+                parts = plan_reading(
+                    source, n_shards, "text" if text is None else text, title, blank, _n_cpus()
+                )
             else:
                 n_parts = n_shards or how_many(sum(map(len, checked.texts)), _n_cpus())
                 parts = _hand_over(checked, max(1, min(n_parts, len(checked.texts))))
@@ -169,7 +185,9 @@ class ClusterIndex(Searchable):
         manifest = folders.read_manifest(address_of)
         counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, address_of)
         connect(address)
-        parts = [ShardFile(address_of, name, shard.n_tokens) for name, shard in manifest.shards.items()]
+        parts = [
+            ShardFile(address_of, name, shard.n_tokens) for name, shard in manifest.shards.items()
+        ]
         index = cls.__new__(cls)
         index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
         index._build(parts, manifest.n_positions)
@@ -203,11 +221,15 @@ class ClusterIndex(Searchable):
         self._known_s = 0.0
         self._closed = False
         self._pool = ThreadPoolExecutor(_QUESTIONS_AT_ONCE, thread_name_prefix="ask-shards")
-        if isinstance(keeper, Keeper):  # it goes with this object, and with the process before Ray does
+        if isinstance(
+            keeper, Keeper
+        ):  # it goes with this object, and with the process before Ray does
             weakref.finalize(self, _end, keeper).atexit = False
             atexit.register(keeper.close)
 
-    def _build(self, parts: Sequence[Part], n_positions: int | None = None, report: Progress | None = None) -> None:
+    def _build(
+        self, parts: Sequence[Part], n_positions: int | None = None, report: Progress | None = None
+    ) -> None:
         """Have the shards made."""
         try:
             built = self._pool.submit(self._call, "build", parts, n_positions)
@@ -234,7 +256,9 @@ class ClusterIndex(Searchable):
             InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
             ChunksMissingError: a shard is lost, and not restored yet.
         """
-        return self._ask(lambda collection: indexed(collection, collection.state.n_positions, position))
+        return self._ask(
+            lambda collection: indexed(collection, collection.state.n_positions, position)
+        )
 
     def __iter__(self) -> Iterator[Chunk]:
         """Yield the chunks by position, fetched some at a time; of what changes meanwhile, what is there then."""
@@ -275,7 +299,9 @@ class ClusterIndex(Searchable):
         if len(asked) == 1:
             return [self._answer(asked[0], models, allow_partial)]
         self._fresh()
-        return list(self._pool.map(lambda question: self._answer(question, models, allow_partial), asked))
+        return list(
+            self._pool.map(lambda question: self._answer(question, models, allow_partial), asked)
+        )
 
     def _answer(self, question: Question, models: Models, allow_partial: bool) -> SearchResponse:
         rerankings = models.rerankings(question)
@@ -290,7 +316,9 @@ class ClusterIndex(Searchable):
 
         return self._ask(ask, allow_partial)
 
-    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
+    def explain_one(
+        self, question: Question, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
         """Show what each term of the query, and a reranker, gave to the score of a chunk."""
         _check_no_encoder(models.encoder)
         rerankings = models.rerankings(question)
@@ -382,7 +410,9 @@ class ClusterIndex(Searchable):
         sizes = self._call("nbytes")
         state = self._refresh().state
         with_sizes = zip(state.shards, sizes, strict=False)
-        shards = tuple(ShardStats(shard.n_chunks, shard.node_ids, size) for shard, size in with_sizes)
+        shards = tuple(
+            ShardStats(shard.n_chunks, shard.node_ids, size) for shard, size in with_sizes
+        )
         return IndexStats(state.statistics.n_chunks, state.n_missing_chunks, shards, state.errors)
 
     def close(self) -> None:
@@ -451,16 +481,25 @@ def _hand_over(chunks: Chunks, n_parts: int) -> list[StoredChunks]:
     return [StoredChunks.put(chunks.take(range(cut.start, cut.stop))) for cut in cuts]
 
 
-def _start_keeper(name: str | None, weighting: WeightingName, counter: TokenCounter, replicas: int) -> Any:
+def _start_keeper(
+    name: str | None, weighting: WeightingName, counter: TokenCounter, replicas: int
+) -> Any:
     """Return a keeper in this process, or where other processes are to find it by a name, the handle of an actor."""
     if name is None:
         return Keeper(weighting, counter, replicas)
     check_name(name)
-    options = {"name": f"index {name}", "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 64}
+    options = {
+        "name": f"index {name}",
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "max_concurrency": 64,
+    }
     try:
         keeper = start(Keeper, own_node(), weighting, counter, replicas, **options)
     except ValueError:
-        raise ClusterError(f"another index of the cluster has the name {name!r}; close it, or take another") from None
+        raise ClusterError(
+            f"another index of the cluster has the name {name!r}; close it, or take another"
+        ) from None
     check(keeper, START_S)
     return keeper
 
@@ -471,7 +510,9 @@ def _keeper_alive() -> Iterator[None]:
     try:
         yield
     except RayActorError:
-        raise ClusterError("this index was closed, or the node that kept it is gone; load it again") from None
+        raise ClusterError(
+            "this index was closed, or the node that kept it is gone; load it again"
+        ) from None
 
 
 def _end(keeper: Any) -> None:

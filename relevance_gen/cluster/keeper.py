@@ -32,7 +32,12 @@ from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.cluster.store import Store
 from relevance_gen.cluster.watch import Watch
-from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, TimedOutError
+from relevance_gen.errors import (
+    ChunksMissingError,
+    ClusterError,
+    InvalidRequestError,
+    TimedOutError,
+)
 from relevance_gen.retrieval.positions import positions_to_remove
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.segment.segment import Statistics
@@ -73,7 +78,9 @@ class Keeper(Actor):
     def state(self, known: int | None = None, timeout_s: float = 0.0) -> IndexState | None:
         """Return the state; None if it still has the version that is known when the time is over."""
         with self._hosts.changed:
-            self._hosts.changed.wait_for(lambda: self._state is not None and self._state.version != known, timeout_s)
+            self._hosts.changed.wait_for(
+                lambda: self._state is not None and self._state.version != known, timeout_s
+            )
             if self._state is None:
                 raise ClusterError("this index is still being built")
             return None if self._state.version == known else self._state
@@ -101,7 +108,9 @@ class Keeper(Actor):
             self._hosts.shards = [KeptShard(next(self._numbers), Recipe.of(part)) for part in parts]
             self._hosts.fill()
             if lost := [shard.error for shard in self._shards if not shard.replicas]:
-                raise ClusterError(f"{len(lost)} of {len(parts)} shards could not be built: {lost[0]}")
+                raise ClusterError(
+                    f"{len(lost)} of {len(parts)} shards could not be built: {lost[0]}"
+                )
             self._n_positions = self._place() if n_positions is None else n_positions
             self._adopt(0)
         self._watch.start()
@@ -157,7 +166,9 @@ class Keeper(Actor):
                 raise self._missing("chunks cannot be removed now") from None
             here = [(shard, at[shard.contribution.runs.hold(at)]) for shard in self._shards]
             changed = [(shard, some) for shard, some in here if some.size]
-            self._change([shard for shard, _ in changed], "remove", [(some,) for _, some in changed])
+            self._change(
+                [shard for shard, _ in changed], "remove", [(some,) for _, some in changed]
+            )
             for shard, some in changed:
                 shard.recipe = shard.recipe.without(some)
             self._adopt(self._epoch + 1)
@@ -170,7 +181,12 @@ class Keeper(Actor):
                 raise self._missing("the index cannot be saved now")
             before = _, manifest = folders.begin(folder)
             there = {} if manifest is None else manifest.shards
-            ours = {file.name for shard in self._shards for file in shard.recipe.files if file.folder == folder}
+            ours = {
+                file.name
+                for shard in self._shards
+                for file in shard.recipe.files
+                if file.folder == folder
+            }
             if there and ours and ours != there.keys():
                 raise folders.conflict(folder)
             names = folders.new_files(len(self._shards))
@@ -184,26 +200,40 @@ class Keeper(Actor):
                     Store(folder).remove(set(names) - there.keys())
                 raise
             counter = self._counter
-            manifest = folders.Manifest(self._weighting, counter.name, counter.fingerprint, self._n_positions, saved)
+            manifest = folders.Manifest(
+                self._weighting, counter.name, counter.fingerprint, self._n_positions, saved
+            )
             folders.publish(folder, manifest, before)
             for shard, (name, one) in zip(self._shards, saved.items(), strict=True):
                 shard.recipe = Recipe.of(ShardFile(folder, name, one.n_tokens))
 
-    def _write(self, folder: str, names: Sequence[str], before: folders.Before) -> dict[str, folders.SavedShard]:
+    def _write(
+        self, folder: str, names: Sequence[str], before: folders.Before
+    ) -> dict[str, folders.SavedShard]:
         """Write those files of shards that the folder lacks, and have other shards' processes look for each."""
         _, manifest = before
         saved = {} if manifest is None else manifest.shards
-        new = {name: shard for name, shard in zip(names, self._shards, strict=True) if name not in saved}
+        new = {
+            name: shard
+            for name, shard in zip(names, self._shards, strict=True)
+            if name not in saved
+        }
         arguments = [(folder, name, self._n_positions) for name in new]
         written = self._hosts.call_one(list(new.values()), "save", arguments)
-        found = self._hosts.call(self._shards, "finds", [(folder, name) for name in (*names[1:], *names[:1])])
+        found = self._hosts.call(
+            self._shards, "finds", [(folder, name) for name in (*names[1:], *names[:1])]
+        )
         if not all(written) or not all(found):
             raise self._missing("the index cannot be saved now")
         if not all(map(all, found)) or not set(names) <= set(Store(folder).names()):
-            if folders.begin(folder) != before:  # and that writer removed what no index seemed to need
+            if (
+                folders.begin(folder) != before
+            ):  # and that writer removed what no index seemed to need
                 raise folders.conflict(folder)
             remedy = "name one on a file system that they share, or an address as s3://…"
-            raise InvalidRequestError.must_be("folder", "the same for all nodes", folder, remedy=remedy)
+            raise InvalidRequestError.must_be(
+                "folder", "the same for all nodes", folder, remedy=remedy
+            )
         saved = saved | {name: one for name, (one,) in zip(new, written, strict=True)}
         return {name: saved[name] for name in names}
 
@@ -211,7 +241,9 @@ class Keeper(Actor):
         """Cut and move shards as `ClusterIndex.rebalance` does; between two steps others may change the index."""
         n_done = 0
         whole: set[KeptShard] = set()  # shards that cannot be cut
-        unfit: set[str] = set()  # nodes where nothing can be made, such as have died, which Ray does not know yet
+        unfit: set[str] = (
+            set()
+        )  # nodes where nothing can be made, such as have died, which Ray does not know yet
         try:
             while n_new := self._cut_some(whole) or self._move_one(unfit):
                 n_done += n_new
@@ -231,7 +263,11 @@ class Keeper(Actor):
             while shards := too_large(self._shards, n_cpus, whole):
                 middles = self._hosts.call_one(shards, "middle", [()] * len(shards))
                 cuts = [
-                    (shard, at, KeptShard(next(self._numbers), shard.recipe.cut(at, self._n_positions)[1]))
+                    (
+                        shard,
+                        at,
+                        KeptShard(next(self._numbers), shard.recipe.cut(at, self._n_positions)[1]),
+                    )
                     for shard, told in zip(shards, middles, strict=True)
                     for at in told
                     if at is not None
@@ -252,7 +288,11 @@ class Keeper(Actor):
                     self._hosts.drop(rest, host)
             self._hosts.call([shard for shard, *_ in cuts], "forget", [()] * len(cuts))
             raise
-        done = {shard: (at, rest, of_both[0]) for (shard, at, rest), of_both in zip(cuts, told, strict=True) if of_both}
+        done = {
+            shard: (at, rest, of_both[0])
+            for (shard, at, rest), of_both in zip(cuts, told, strict=True)
+            if of_both
+        }
         with self._hosts.changed:
             for shard, (at, rest, (of_shard, of_rest)) in done.items():
                 shard.recipe, _ = shard.recipe.cut(at, self._n_positions)
@@ -289,7 +329,9 @@ class Keeper(Actor):
         n_missing = sum(shard.statistics.n_chunks for shard in self._shards if not shard.replicas)
         return ChunksMissingError(f"{what}: a shard was lost and is being restored", n_missing)
 
-    def _change(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+    def _change(
+        self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> None:
         """Let all replicas of some shards make a change, all or none of them; `_adopt` makes it searchable.
 
         The method of `Shard` that makes it tells what the shard contributes then. Whatever is raised, because all
@@ -334,7 +376,9 @@ class Keeper(Actor):
             now = [shard.state(self._hosts.n_wanted) for shard in self._shards]
             shards = [
                 evolve(new, runs=old.runs, n_chunks=old.n_chunks)
-                for old, new in zip(self._state.shards, now, strict=False)  # one more may be in the making
+                for old, new in zip(
+                    self._state.shards, now, strict=False
+                )  # one more may be in the making
             ]
             self._tell(evolve(self._state, shards=tuple(shards)))
 

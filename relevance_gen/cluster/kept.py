@@ -50,7 +50,9 @@ class KeptShard:
 
     number: int  # no other shard of the index has it
     recipe: Recipe
-    contribution: Contribution = NOT_MADE  # what it adds to the whole; `NOT_MADE` before it was made for the first time
+    contribution: Contribution = (
+        NOT_MADE  # what it adds to the whole; `NOT_MADE` before it was made for the first time
+    )
     replicas: list[KeptHost] = field(factory=list)  # the hosts that have it, and live
     coming: list[KeptHost] = field(factory=list)  # those that are making it
     error: str | None = None  # why it could not be restored
@@ -66,7 +68,9 @@ class KeptShard:
     def size(self) -> int:
         """How much it loads a host: its tokens, as far as they are known, and one."""
         is_made = self.contribution is not NOT_MADE
-        return 1 + (self.contribution.n_tokens if is_made else self.recipe.n_chars // CHARS_PER_TOKEN)
+        return 1 + (
+            self.contribution.n_tokens if is_made else self.recipe.n_chars // CHARS_PER_TOKEN
+        )
 
     def state(self, n_wanted: int) -> ShardState:
         """Return what callers are told, where so many replicas are wanted."""

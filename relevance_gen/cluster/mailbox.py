@@ -57,7 +57,11 @@ class Mailbox:
     # ── Clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def exchange(
-        self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int] = (), timeout_s: float = 0.0
+        self,
+        client: str,
+        tickets: Sequence[Ticket],
+        cancelled: Sequence[int] = (),
+        timeout_s: float = 0.0,
     ) -> Delivery:
         """Take a client's tickets, wait until there is something to tell it, or the time is over, and tell it.
 
@@ -71,12 +75,18 @@ class Mailbox:
                 self._waiting.append(evolve(ticket, id=number))
             if tickets:
                 self._changed.notify_all()
-            gone = [number for number, (one, own) in self._owners.items() if one == client and own in cancelled]
+            gone = [
+                number
+                for number, (one, own) in self._owners.items()
+                if one == client and own in cancelled
+            ]
             self._drop(gone)
         for number in gone:
             self._on_cancel(number)
         with self._changed:
-            self._changed.wait_for(lambda: self._events.get(client) or self._error is not None, timeout_s)
+            self._changed.wait_for(
+                lambda: self._events.get(client) or self._error is not None, timeout_s
+            )
             events = self._events.pop(client, [])
             if self._error is not None and not events:
                 raise self._error
@@ -156,7 +166,9 @@ class Mailbox:
     def _gone(self) -> list[int]:
         """Drop the tickets of clients that are gone, and return their numbers."""
         now_s = time.monotonic()
-        silent = {client for client, heard_s in self._heard_s.items() if now_s - heard_s > SILENCE_S}
+        silent = {
+            client for client, heard_s in self._heard_s.items() if now_s - heard_s > SILENCE_S
+        }
         for client in silent:
             del self._heard_s[client]
             self._events.pop(client, None)

@@ -55,7 +55,9 @@ class Part(Protocol):
     def n_chars(self) -> int:
         """About how much text they are."""
 
-    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+    def make(
+        self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS
+    ) -> Product:
         """Fetch the chunks, and make those searchable whose positions are not among `removed`.
 
         These count as the part itself does: from 0, or as they were saved with the chunks.
@@ -76,7 +78,9 @@ class StoredChunks:
         """Put chunks where other processes can fetch them."""
         return cls([ray.put(chunks)], sum(map(len, chunks.texts)))
 
-    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+    def make(
+        self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS
+    ) -> Product:
         """Fetch the chunks from the process that handed them over, which may be gone, and the chunks with it."""
         try:
             (chunks,) = get(self.chunks, _FETCH_S)
@@ -101,12 +105,16 @@ class ShardFile:
         """About how much text they are."""
         return CHARS_PER_TOKEN * self.n_tokens
 
-    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+    def make(
+        self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS
+    ) -> Product:
         """Open the file, mapped into memory where it lies in this machine's file system; if most is gone, make anew."""
         del progress
         saved = folder.read_index(self.folder, self.name)
         if saved.n_context_tokens != self.n_tokens:
-            raise ClusterError(f"{self.folder}/{self.name} is not the file that belongs to this index")
+            raise ClusterError(
+                f"{self.folder}/{self.name} is not the file that belongs to this index"
+            )
         segment, n_positions = saved.segment, saved.n_positions
         is_gone = removed.hold(segment.positions)
         if 2 * np.count_nonzero(is_gone) > segment.size:
@@ -114,7 +122,9 @@ class ShardFile:
             return Product(left, n_positions, counter.count_all(left.chunks.texts))
         gone = np.flatnonzero(is_gone)
         n_gone = counter.count_all(segment.chunks.texts[number] for number in gone.tolist())
-        return Product(segment.without(gone) if gone.size else segment, n_positions, self.n_tokens - n_gone)
+        return Product(
+            segment.without(gone) if gone.size else segment, n_positions, self.n_tokens - n_gone
+        )
 
 
 def _batches(chunks: Chunks, numbers: Offsets) -> Iterator[Chunks]:
@@ -146,7 +156,9 @@ def make(
             kept, numbers = chunks.without_blank()
             if (is_gone := removed.hold(first + numbers)).any():
                 kept, numbers = kept.take(np.flatnonzero(~is_gone).tolist()), numbers[~is_gone]
-            segment = build(kept, first + numbers, progress=progress and partial(_told, progress, first, n_read))
+            segment = build(
+                kept, first + numbers, progress=progress and partial(_told, progress, first, n_read)
+            )
             n_tokens += counter.count_all(kept.texts) if counter is not None else 0
             if first or not is_last:
                 spill.add_whole(segment)
@@ -165,7 +177,9 @@ def merged(segments: Sequence[Segment]) -> Segment:
         return merge(segments)
     with closing(Spill(Path(tempfile.gettempdir()))) as spill:
         for one in segments:
-            spill.add_whole(one if one.postings.live is None else make_again(one, np.flatnonzero(one.live)))
+            spill.add_whole(
+                one if one.postings.live is None else make_again(one, np.flatnonzero(one.live))
+            )
         return spill.mapped()
 
 
@@ -191,7 +205,9 @@ class Recipe:
 
     # its chunks, in the order of their positions, and for each part the position that counts as its 0
     parts: tuple[tuple[Part, int], ...]
-    removed: PositionRuns = NO_POSITIONS  # positions of those that were removed since, or are in another shard now
+    removed: PositionRuns = (
+        NO_POSITIONS  # positions of those that were removed since, or are in another shard now
+    )
 
     @classmethod
     def of(cls, part: Part, first: int = 0) -> Recipe:
@@ -227,7 +243,10 @@ class Recipe:
         Each has the parts that may have a chunk of its own.
         """
         firsts = [first for _, first in self.parts]
-        before, behind = self.parts[: bisect_left(firsts, at)], self.parts[max(bisect_right(firsts, at) - 1, 0) :]
+        before, behind = (
+            self.parts[: bisect_left(firsts, at)],
+            self.parts[max(bisect_right(firsts, at) - 1, 0) :],
+        )
         return (
             Recipe(before, self.removed | PositionRuns.between(at, n_positions)),
             Recipe(behind, self.removed | PositionRuns.between(0, at)),

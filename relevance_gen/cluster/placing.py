@@ -32,7 +32,9 @@ def living_nodes() -> list[Node]:
     """
     nodes = [
         Node(one["NodeID"], one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0))
-        for one in (ray.nodes() if ray.is_initialized() else [])  # Ray would start a cluster of its own
+        for one in (
+            ray.nodes() if ray.is_initialized() else []
+        )  # Ray would start a cluster of its own
         if one["Alive"]
     ]
     offering = [node for node in nodes if node.n_cpus or node.n_gpus]
@@ -44,11 +46,20 @@ def how_many(n_chars: int, n_cpus: int) -> int:
     return max(1, min(n_cpus, n_chars // LEAST_CHARS), -(-n_chars // MOST_CHARS))
 
 
-def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()) -> Node:
+def least_loaded(
+    nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()
+) -> Node:
     """Return the node with the least load for each of its processors; one that is not to be avoided if there is one.
 
     A load is the number of actors, or the size of what they hold, by the id of their node.
     """
     if not nodes:
         raise ClusterError("the cluster has no node")
-    return min(nodes, key=lambda node: (node.id in avoided, loads.get(node.id, 0) / max(node.n_cpus, 1.0), node.id))
+    return min(
+        nodes,
+        key=lambda node: (
+            node.id in avoided,
+            loads.get(node.id, 0) / max(node.n_cpus, 1.0),
+            node.id,
+        ),
+    )

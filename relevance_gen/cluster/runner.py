@@ -18,7 +18,12 @@ from relevance_gen.cluster.worker import ClusterWorker
 from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES, Runner, load_model
+from relevance_gen.generation.runner import (
+    DEFAULT_MAX_QUEUE,
+    DEFAULT_PREFIX_CACHE_BYTES,
+    Runner,
+    load_model,
+)
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import OptionTypes, model_options, shows_options
 
@@ -70,7 +75,9 @@ class ClusterRunner(Runner):
         **options: Unpack[OptionTypes],
     ) -> None:
         if model is not None and not isinstance(model, str | os.PathLike):
-            raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
+            raise InvalidRequestError.must_be(
+                "model", "the path of a GGUF file or the name of a repository", model
+            )
         if n_runners is not None:
             check_integer("n_runners", n_runners, 1)
         if name is not None:
@@ -87,7 +94,9 @@ class ClusterRunner(Runner):
         self._has_begun = False
         connect(address)
         self._start(self._first_workers, max_queue, prefix_cache_bytes, wait)
-        watching = threading.Thread(target=_watch, args=(weakref.ref(self),), name="watch-nodes", daemon=True)
+        watching = threading.Thread(
+            target=_watch, args=(weakref.ref(self),), name="watch-nodes", daemon=True
+        )
         watching.start()
 
     def _first_workers(self, backlog: Backlog) -> list[ClusterWorker]:
@@ -99,7 +108,11 @@ class ClusterRunner(Runner):
         """Return a key for each runner that there should be: its number, or its node and its number there."""
         if self._n_runners is not None:
             return [str(number) for number in range(self._n_runners)]
-        return [f"{node.id} {number}" for node in living_nodes() for number in range(max(1, int(node.n_gpus)))]
+        return [
+            f"{node.id} {number}"
+            for node in living_nodes()
+            for number in range(max(1, int(node.n_gpus)))
+        ]
 
     def _worker(self, backlog: Backlog, key: str) -> ClusterWorker:
         held = weakref.ref(self)  # a worker's thread shall not keep a runner that nobody holds
@@ -118,9 +131,13 @@ class ClusterRunner(Runner):
 
     def _choose(self, worker: ClusterWorker) -> Node | None:
         """Return where a worker's runner is to be; None if its node is gone and there are others."""
-        self._has_begun = self._has_begun or any(one.state is ThreadState.READY for one in self._workers)
+        self._has_begun = self._has_begun or any(
+            one.state is ThreadState.READY for one in self._workers
+        )
         if worker.n_deaths >= _ATTEMPTS and not self._has_begun:
-            raise ClusterError("no runner could be started: its process or its node died, again and again")
+            raise ClusterError(
+                "no runner could be started: its process or its node died, again and again"
+            )
         nodes = living_nodes()
         others = [one for one in self._workers if one is not worker and one.state not in _ENDED]
         node_id, _, number = worker.key.partition(" ")

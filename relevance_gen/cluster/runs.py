@@ -40,12 +40,18 @@ class PositionRuns:
         order = first.argsort(kind="stable")
         first, behind = first[order], np.concatenate((self.behind, other.behind))[order]
         reached = np.maximum.accumulate(behind)
-        leads = np.flatnonzero(first > np.concatenate(([-1], reached))[: first.size])  # behind a gap
-        return PositionRuns(first[leads], np.maximum.reduceat(behind, leads) if leads.size else behind)
+        leads = np.flatnonzero(
+            first > np.concatenate(([-1], reached))[: first.size]
+        )  # behind a gap
+        return PositionRuns(
+            first[leads], np.maximum.reduceat(behind, leads) if leads.size else behind
+        )
 
     def hold(self, positions: Offsets) -> Flags:
         """Tell of some positions which are among these."""
-        inside: Flags = self.first.searchsorted(positions, "right") > self.behind.searchsorted(positions, "right")
+        inside: Flags = self.first.searchsorted(positions, "right") > self.behind.searchsorted(
+            positions, "right"
+        )
         return inside
 
     def moved(self, by: int) -> PositionRuns:

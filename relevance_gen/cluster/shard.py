@@ -76,11 +76,16 @@ class Shard:
 
     def build(self, recipe: Recipe) -> Contribution:
         """Make the segments of a recipe."""
-        made = [part.make(self._counter, self._note, recipe.removed.moved(-first)) for part, first in recipe.parts]
+        made = [
+            part.make(self._counter, self._note, recipe.removed.moved(-first))
+            for part, first in recipe.parts
+        ]
         segments = _moved([one.segment for one in made], [first for _, first in recipe.parts])
         segments = [one for one in segments if one.size] or segments[:1]
         return self._propose(
-            in_tiers(segments, merged), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
+            in_tiers(segments, merged),
+            sum(one.n_tokens for one in made),
+            sum(one.n_positions for one in made),
         )
 
     def copy(self) -> list[int]:
@@ -91,7 +96,9 @@ class Shard:
         with self._copying:
             if not self._copied:
                 arrays: list[pickle.PickleBuffer] = []
-                pickled = pickle.dumps((self._segments(), self._n_tokens), 5, buffer_callback=arrays.append)
+                pickled = pickle.dumps(
+                    (self._segments(), self._n_tokens), 5, buffer_callback=arrays.append
+                )
                 for part in (memoryview(pickled), *(one.raw() for one in arrays)):
                     self._copied += [part, memoryview(bytes(padded(part.nbytes) - part.nbytes))]
             return [part.nbytes for part in self._copied[::2]]
@@ -101,12 +108,16 @@ class Shard:
         self._used_s = time.monotonic()
         firsts = itertools.accumulate((part.nbytes for part in self._copied), initial=0)
         spans = [(max(start - first, 0), max(stop - first, 0)) for first in firsts]
-        return b"".join([part[begin:end] for part, (begin, end) in zip(self._copied, spans, strict=False)])
+        return b"".join(
+            [part[begin:end] for part, (begin, end) in zip(self._copied, spans, strict=False)]
+        )
 
     def take(self, content: Array, sizes: Sequence[int]) -> Contribution:
         """Make what another replica has, of the bytes that it holds; their arrays stay where they are."""
         firsts = itertools.accumulate(map(padded, sizes), initial=0)
-        pickled, *arrays = [content[first : first + size] for first, size in zip(firsts, sizes, strict=False)]
+        pickled, *arrays = [
+            content[first : first + size] for first, size in zip(firsts, sizes, strict=False)
+        ]
         segments, n_tokens = pickle.loads(pickled.data, buffers=arrays)  # noqa: S301 from a process of the cluster
         return self._propose(segments, n_tokens)
 
@@ -128,7 +139,9 @@ class Shard:
         if positions.size < 2:
             return None
         order = positions.argsort()
-        sizes = np.concatenate([one.n_occurrences[numbers] for one, numbers in alive])[order] + 1  # some have no word
+        sizes = (
+            np.concatenate([one.n_occurrences[numbers] for one, numbers in alive])[order] + 1
+        )  # some have no word
         before = sizes.cumsum()
         number = int(before.searchsorted(before[-1] // 2, "right"))
         return int(positions[order[min(max(number, 1), positions.size - 1)]])
@@ -140,7 +153,11 @@ class Shard:
         """
         kept = self._between(0, at)
         given = self._between(at, sys.maxsize)
-        texts = (one.chunks.texts[number] for one in given for number in np.flatnonzero(one.live).tolist())
+        texts = (
+            one.chunks.texts[number]
+            for one in given
+            for number in np.flatnonzero(one.live).tolist()
+        )
         n_tokens = self._counter.count_all(texts)
         return self._propose(kept, self._n_tokens - n_tokens), rest._propose(given, n_tokens)
 
@@ -154,7 +171,8 @@ class Shard:
         segments, self._n_tokens = self._next or (self._segments(), self._n_tokens)
         words = {id(scorer.segment): scorer.words_found for scorer in self._last()}
         self._epochs[epoch] = [
-            SegmentScorer(segment, self._weighting, statistics, words.get(id(segment))) for segment in segments
+            SegmentScorer(segment, self._weighting, statistics, words.get(id(segment)))
+            for segment in segments
         ]
         self._next = None
         self._copied, self._used_s = [], time.monotonic()
@@ -232,10 +250,14 @@ class Shard:
     def _note(self, done: int, total: int) -> None:
         self._progress = done, total
 
-    def _propose(self, segments: list[Segment], n_tokens: int, n_positions: int = 0) -> Contribution:
+    def _propose(
+        self, segments: list[Segment], n_tokens: int, n_positions: int = 0
+    ) -> Contribution:
         """Keep what a change made until it is adopted, and tell what it contributes."""
         self._next = segments, n_tokens
-        live = [(segment.positions[segment.live], segment.hashes[segment.live]) for segment in segments]
+        live = [
+            (segment.positions[segment.live], segment.hashes[segment.live]) for segment in segments
+        ]
         return Contribution(
             statistics=sum(map(self._weighting.statistics, segments), Statistics()),
             runs=PositionRuns.of(np.sort(np.concatenate([positions for positions, _ in live]))),
@@ -246,7 +268,10 @@ class Shard:
 
 
 def _moved(segments: Sequence[Segment], firsts: Sequence[int]) -> list[Segment]:
-    return [evolve(one, positions=one.positions + first) for one, first in zip(segments, firsts, strict=True)]
+    return [
+        evolve(one, positions=one.positions + first)
+        for one, first in zip(segments, firsts, strict=True)
+    ]
 
 
 def _digest(positions: Offsets, hashes: Ids) -> int:

@@ -54,7 +54,9 @@ class ShardCache:
     folder: Path
     max_bytes: int  # of all shards there
 
-    def open(self, address: str, manifest: Manifest, encoding: Encoding | None = None) -> ChunkIndex:
+    def open(
+        self, address: str, manifest: Manifest, encoding: Encoding | None = None
+    ) -> ChunkIndex:
         """Return an index saved at an address; shards that are not here, or not as written, are fetched first.
 
         The encoding is as for `relevance_gen.ChunkIndex.load`.
@@ -66,13 +68,19 @@ class ShardCache:
         """
         check_files(manifest)
         store, copy = Store(address), self._copy(address)
-        shards = [(self.folder / _file_of(address, name, one), name, one) for name, one in manifest.shards.items()]
+        shards = [
+            (self.folder / _file_of(address, name, one), name, one)
+            for name, one in manifest.shards.items()
+        ]
         with ExitStack() as held:
             with alone(self.folder, wait_s=_WAIT_S):
                 self._make_room({path: shard.n_bytes for path, _, shard in shards})
                 for path, _, shard in shards:
                     held.callback(os.close, _take(path, shard.n_bytes))
-            with alone(self.folder, f"{copy.stem}.lock", _WAIT_S), ThreadPoolExecutor(_FETCHES) as pool:
+            with (
+                alone(self.folder, f"{copy.stem}.lock", _WAIT_S),
+                ThreadPoolExecutor(_FETCHES) as pool,
+            ):
                 list(pool.map(partial(_fetch, store), *zip(*shards, strict=True)))
                 parts = [storage.read(path, check=False) for path, *_ in shards]
                 index = open_index(address, manifest, parts, encoding)
@@ -80,7 +88,9 @@ class ShardCache:
             weakref.finalize(index, held.pop_all().close)
         return index
 
-    def open_last(self, address: str, encoding: Encoding | None = None) -> tuple[Manifest, ChunkIndex, float] | None:
+    def open_last(
+        self, address: str, encoding: Encoding | None = None
+    ) -> tuple[Manifest, ChunkIndex, float] | None:
         """Open the state of an index that was opened last on this machine, and tell when that was, in seconds.
 
         None says that not all of it is here. What is raised, and the encoding, are as for `open`.
@@ -88,7 +98,9 @@ class ShardCache:
         copy = self._copy(address)
         with suppress(FileNotFoundError):
             manifest, opened_s = parse_manifest(copy.read_bytes(), address), copy.stat().st_mtime
-            paths = [self.folder / _file_of(address, name, one) for name, one in manifest.shards.items()]
+            paths = [
+                self.folder / _file_of(address, name, one) for name, one in manifest.shards.items()
+            ]
             if all(path.stat().st_mtime_ns == _WHOLE_NS for path in paths):
                 index = self.open(address, manifest, encoding)
                 os.utime(copy, (opened_s, opened_s))
@@ -121,7 +133,11 @@ def _file_of(address: str, name: str, shard: SavedShard) -> str:
 def check_files(manifest: Manifest) -> None:
     """Make sure that this process may open the shards of an index, and other files beside them."""
     n_shards, (soft, _) = len(manifest.shards), resource.getrlimit(resource.RLIMIT_NOFILE)
-    n_free = math.inf if soft == resource.RLIM_INFINITY else soft - sum(1 for _ in Path("/dev/fd").iterdir())
+    n_free = (
+        math.inf
+        if soft == resource.RLIM_INFINITY
+        else soft - sum(1 for _ in Path("/dev/fd").iterdir())
+    )
     if _FILES_EACH * n_shards + _SPARE_FILES > n_free:
         taken = f"its {counted(n_shards, 'shard')} take {_FILES_EACH} open files each"
         remedy = "`ulimit -n` gives more, and an index of fewer shards needs less"
@@ -154,7 +170,9 @@ def _fetch(store: Store, path: Path, name: str, shard: SavedShard) -> None:
                 sha256.update(block)
                 file.write(block)
             file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine may leave a whole file's time without its bytes
+            os.fsync(
+                file.fileno()
+            )  # else a crash of the machine may leave a whole file's time without its bytes
         if sha256.hexdigest() != shard.sha256:
             raise IndexFormatError(f"{name} is not as it was written")
     os.utime(path, ns=(time.time_ns(), _WHOLE_NS))

@@ -59,7 +59,9 @@ class IndexState:
     @property
     def errors(self) -> tuple[str, ...]:
         """Which shards are lost or lack replicas, the lost ones first, and why they could not be restored yet."""
-        lacking = [(number, shard) for number, shard in enumerate(self.shards) if shard.n_lacking > 0]
+        lacking = [
+            (number, shard) for number, shard in enumerate(self.shards) if shard.n_lacking > 0
+        ]
         return tuple(
             f"shard {number} has {len(shard.hosts)} of {len(shard.hosts) + shard.n_lacking} replicas"
             + (f": {shard.error}" if shard.error else "")

@@ -87,7 +87,9 @@ class Store:
         self._files.invalidate_cache()
         content = tag = None
         with suppress(FileNotFoundError):
-            tag = self._call("info", self._path(name)).get("ETag")  # first: with a tag that is old nothing is replaced
+            tag = self._call("info", self._path(name)).get(
+                "ETag"
+            )  # first: with a tag that is old nothing is replaced
             content = self.read(name)
         return content, tag
 
@@ -103,7 +105,9 @@ class Store:
         with ExitStack() as turn:
             if "file" in self._protocols:
                 with suppress(OSError):  # not every file system that machines share has locks
-                    fcntl.flock(turn.enter_context(Path(self._path(_LOCK)).open("ab")), fcntl.LOCK_EX)
+                    fcntl.flock(
+                        turn.enter_context(Path(self._path(_LOCK)).open("ab")), fcntl.LOCK_EX
+                    )
             if self.look(name) != before:
                 return False
             if "s3" in self._protocols:
@@ -125,7 +129,9 @@ class Store:
             self.write(name, content, **({"IfMatch": tag} if tag else {"IfNoneMatch": "*"}))
         except OSError as error:
             now = self.look(name)
-            if now == before and error.errno == errno.ENOSYS:  # a store like S3 that knows no conditions
+            if (
+                now == before and error.errno == errno.ENOSYS
+            ):  # a store like S3 that knows no conditions
                 self.write(name, content)
             elif now == before:
                 raise
@@ -179,11 +185,15 @@ def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable
 def file_system(address: str) -> tuple[Any, str]:
     """Return the file system of an address, as `fsspec` has it, and the path there."""
     if address.endswith("://"):
-        raise InvalidRequestError("must be an address that fsspec can open: it names no place", address)
+        raise InvalidRequestError(
+            "must be an address that fsspec can open: it names no place", address
+        )
     try:
         import fsspec
 
         files, path = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
-        raise InvalidRequestError(f"must be an address that fsspec can open: {error}", address) from None
+        raise InvalidRequestError(
+            f"must be an address that fsspec can open: {error}", address
+        ) from None
     return files, path

@@ -44,14 +44,20 @@ class Watch:
         restoring: threading.Thread | None = None
         while ray.is_initialized() and not self._hosts.closed.is_set():
             ends = {one.end: one for one in self._living()}
-            dead, _ = ray.wait(list(ends), timeout=_WATCH_S) if ends else ([], self._hosts.closed.wait(_WATCH_S))
+            dead, _ = (
+                ray.wait(list(ends), timeout=_WATCH_S)
+                if ends
+                else ([], self._hosts.closed.wait(_WATCH_S))
+            )
             if self._hosts.closed.is_set():
                 return
             for end in dead:
                 self._lose(ends[end], "died")
             self._listen()
             if self._hosts.lacking() and not (restoring is not None and restoring.is_alive()):
-                restoring = threading.Thread(target=self._restore, name="restore-shards", daemon=True)
+                restoring = threading.Thread(
+                    target=self._restore, name="restore-shards", daemon=True
+                )
                 restoring.start()
 
     def _living(self) -> list[KeptHost]:
@@ -61,7 +67,13 @@ class Watch:
     def _lose(self, host: KeptHost, how: str) -> None:
         shards = self._hosts.of(host)
         n_chunks = sum(shard.statistics.n_chunks for shard in shards)
-        _log.warning("a host of %d shards, %d chunks, on node %s %s", len(shards), n_chunks, host.node_id, how)
+        _log.warning(
+            "a host of %d shards, %d chunks, on node %s %s",
+            len(shards),
+            n_chunks,
+            host.node_id,
+            how,
+        )
         self._hosts.strike(host)
 
     def _listen(self) -> None:
@@ -94,5 +106,7 @@ class Watch:
     def _longest_silence_s(self, host: KeptHost) -> float:
         if any(host in shard.coming for shard in self._hosts.shards):
             return BUILD_SILENT_S
-        has_twins = all(any(not one.silent_s for one in shard.replicas) for shard in self._hosts.of(host))
+        has_twins = all(
+            any(not one.silent_s for one in shard.replicas) for shard in self._hosts.of(host)
+        )
         return 0.0 if has_twins else SILENT_S

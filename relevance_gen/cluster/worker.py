@@ -43,7 +43,9 @@ class RunnerActor(Actor):
     It is `made_of` model and options in words, to be compared with what others want.
     """
 
-    def __init__(self, load: Load[LanguageModel], prefix_cache_bytes: int, made_of: str, is_shared: bool) -> None:
+    def __init__(
+        self, load: Load[LanguageModel], prefix_cache_bytes: int, made_of: str, is_shared: bool
+    ) -> None:
         self._made_of = made_of
         self._mailbox = Mailbox()
         self._worker = Worker(self._mailbox, load, prefix_cache_bytes)
@@ -58,7 +60,9 @@ class RunnerActor(Actor):
             raise self._worker.error
         return self._worker.chat_format, self._made_of
 
-    def exchange(self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int], timeout_s: float) -> Delivery:
+    def exchange(
+        self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int], timeout_s: float
+    ) -> Delivery:
         """Take a client's tickets, and tell it what became of those before; see `Mailbox.exchange`."""
         told = self._mailbox.exchange(client, tickets, cancelled, timeout_s)
         return evolve(told, counters=self._worker.counters)
@@ -122,7 +126,9 @@ class ClusterWorker(Worker):
                 told = self._exchange(tickets)
         except SilentError:
             ray.kill(self._handle)
-            raise GenerationError(f"a runner on node {self.node_id} does not answer any more") from None
+            raise GenerationError(
+                f"a runner on node {self.node_id} does not answer any more"
+            ) from None
         except RayActorError:
             raise GenerationError(f"a runner on node {self.node_id} died") from None
         finally:
@@ -135,9 +141,17 @@ class ClusterWorker(Worker):
         """Start the runner, or find the one that is shared; where it dies meanwhile, start another after a pause."""
         name = self._shared_name
         while self.state is ThreadState.LOADING and (node := self._choose(self)) is not None:
-            options: dict[str, Any] = {"max_concurrency": _CLIENTS, "num_gpus": int(node.n_gpus > 0)}
+            options: dict[str, Any] = {
+                "max_concurrency": _CLIENTS,
+                "num_gpus": int(node.n_gpus > 0),
+            }
             if name is not None:
-                options |= {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+                options |= {
+                    "name": name,
+                    "namespace": NAMESPACE,
+                    "lifetime": "detached",
+                    "get_if_exists": True,
+                }
             args = self._load, self._prefix_cache_bytes, self._made_of, name is not None
             try:
                 self._handle = start(RunnerActor, node.id, *args, **options)
@@ -149,7 +163,9 @@ class ClusterWorker(Worker):
                 self.wait_loaded(min(_FIRST_PAUSE_S * 2**self.n_deaths, _LONGEST_PAUSE_S))
                 continue
             if made_of != self._made_of:
-                raise ClusterError("the runner of this name has another model or other options; choose another name")
+                raise ClusterError(
+                    "the runner of this name has another model or other options; choose another name"
+                )
             return True
         return False
 

@@ -8,7 +8,11 @@ from typing import Final
 _PROBED_BYTES: Final = 8192
 """A NUL among so many first bytes makes a file binary: git's rule."""
 
-_BYTE_ORDER_MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_BYTE_ORDER_MARKS: Final = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 def decode(content: bytes) -> str | None:

@@ -19,7 +19,14 @@ from attrs import define, field
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.layout import running_text
-from relevance_gen.documents.office import Archive, DocumentError, Place, members_of, parts_of_office_file, unpacked
+from relevance_gen.documents.office import (
+    Archive,
+    DocumentError,
+    Place,
+    members_of,
+    parts_of_office_file,
+    unpacked,
+)
 from relevance_gen.documents.webpages import text_of_page
 
 if TYPE_CHECKING:
@@ -43,7 +50,9 @@ _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
 _MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
 _OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_OFFICE: Final = frozenset({"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"})
+_OFFICE: Final = frozenset(
+    {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"}
+)
 _ZIP: Final = b"PK\x03\x04"
 
 
@@ -69,7 +78,9 @@ class Extracted:
 
     def add(self, place: Place, text: str) -> None:
         """Keep one more part."""
-        self.n_chars += len(text) + sum(len(name) for name in place.values() if isinstance(name, str))
+        self.n_chars += len(text) + sum(
+            len(name) for name in place.values() if isinstance(name, str)
+        )
         if len(self.parts) == MAX_PAGES:
             raise DocumentError(f"has more than {MAX_PAGES:,} parts")
         if self.n_chars > self.max_chars:
@@ -112,7 +123,11 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
     kind = format_of(name, content)
     if kind is not None:
         why = why_not(kind)
-        return extract(content, kind, max_chars) if why is None else Extracted(trouble=why, left_out=kind)
+        return (
+            extract(content, kind, max_chars)
+            if why is None
+            else Extracted(trouble=why, left_out=kind)
+        )
     text = decode(content)
     if text is None:
         return Extracted(trouble="is binary, not text", left_out=BINARY)
@@ -126,7 +141,9 @@ def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extra
 
     What is wrong with it is said in the result, whatever an extractor raises.
     """
-    found = Extracted(has_headings=kind != "PDF", max_chars=MAX_CHARS if max_chars is None else max_chars)
+    found = Extracted(
+        has_headings=kind != "PDF", max_chars=MAX_CHARS if max_chars is None else max_chars
+    )
     if len(content) > MAX_BYTES:
         found.trouble = f"is larger than {MAX_BYTES >> 20} MiB"
         return found
@@ -172,7 +189,9 @@ def _extract_pdf(content: bytes, found: Extracted) -> None:
     if n_pages > MAX_PAGES:
         raise DocumentError(f"has {n_pages:,} pages, of which the first {MAX_PAGES:,} are searched")
     if unread:
-        raise DocumentError(f"has {len(unread):,} of {n_pages:,} pages that cannot be read ({unread[0]})")
+        raise DocumentError(
+            f"has {len(unread):,} of {n_pages:,} pages that cannot be read ({unread[0]})"
+        )
     if not found.parts:
         raise DocumentError("has no text, only pictures")
 
@@ -184,7 +203,10 @@ def _titles_of_pages(document: PdfDocument) -> Callable[[int], Mapping[str, str]
     with contextlib.suppress(Exception):  # of a damaged outline what comes before is enough
         for heading in itertools.islice(document.get_toc(), MAX_PAGES):
             target = heading.get_dest()
-            above = [*above[: heading.level], " ".join(heading.get_title().split())[:MAX_TITLE_CHARS]]
+            above = [
+                *above[: heading.level],
+                " ".join(heading.get_title().split())[:MAX_TITLE_CHARS],
+            ]
             numbers.append(max(numbers[-1], (target and target.get_index()) or 0))
             titles.append(" > ".join(filter(None, [own, *above])))
 
@@ -245,7 +267,9 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
     previous = signal.signal(signal.SIGPROF, ring)
     try:
-        signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)  # and again each second, in case something catches all
+        signal.setitimer(
+            signal.ITIMER_PROF, seconds, 1.0
+        )  # and again each second, in case something catches all
         yield
     finally:
         with contextlib.suppress(_TimeUp):

@@ -56,4 +56,6 @@ def suffixes(types: Iterable[str]) -> tuple[str, ...]:
 
 def listing() -> str:
     """Return a line for each type: its name and its files, as globs."""
-    return "".join(f"{name}: {', '.join('*' + suffix for suffix in suffixes([name]))}\n" for name in _SUFFIXES)
+    return "".join(
+        f"{name}: {', '.join('*' + suffix for suffix in suffixes([name]))}\n" for name in _SUFFIXES
+    )

@@ -29,17 +29,27 @@ def running_text(pages: Sequence[str]) -> list[str]:
     >>> running_text(["Cats and dogs sleep for most of\nthe day. They are", "nocturnal. Birds are not."])
     ['Cats and dogs sleep for most of the day. They are nocturnal.', 'Birds are not.']
     """
-    bodies = _without_running_heads([[" ".join(line.split()) for line in page.splitlines()] for page in pages])
-    hyphenated = {word.lower() for body in bodies for line in body for word in _HYPHENATED.findall(line)}
+    bodies = _without_running_heads(
+        [[" ".join(line.split()) for line in page.splitlines()] for page in pages]
+    )
+    hyphenated = {
+        word.lower() for body in bodies for line in body for word in _HYPHENATED.findall(line)
+    }
 
     def whole(parted: re.Match[str]) -> str:
         with_hyphen = "-".join(parted.groups())
         return with_hyphen if with_hyphen.lower() in hyphenated else "".join(parted.groups())
 
-    texts = [unwrapped(_SOFT_HYPHEN.sub(whole, "\n".join(body)).replace("\ufffe", "")) for body in bodies]
+    texts = [
+        unwrapped(_SOFT_HYPHEN.sub(whole, "\n".join(body)).replace("\ufffe", "")) for body in bodies
+    ]
     for number in range(1, len(texts)):
         before, text = texts[number - 1], texts[number]
-        if before and text[:1].islower() and (end := sentence_ends(text)[0]) < min(len(text), _MOST_CARRIED):
+        if (
+            before
+            and text[:1].islower()
+            and (end := sentence_ends(text)[0]) < min(len(text), _MOST_CARRIED)
+        ):
             texts[number - 1 : number + 1] = f"{before} {text[:end]}", text[end:].lstrip()
     return texts
 
@@ -47,7 +57,9 @@ def running_text(pages: Sequence[str]) -> list[str]:
 def _without_running_heads(pages: list[list[str]]) -> list[list[str]]:
     pages = [[line for line in page if line] for page in pages]
     counts = Counter(
-        pattern for page in pages for pattern in {_pattern(line) for line in page[:_N_EDGE] + page[-_N_EDGE:]}
+        pattern
+        for page in pages
+        for pattern in {_pattern(line) for line in page[:_N_EDGE] + page[-_N_EDGE:]}
     )
     bodies = []
     for page in pages:

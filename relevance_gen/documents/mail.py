@@ -40,9 +40,15 @@ def text_of_mail(content: bytes) -> tuple[str, str]:
             texts[kind].append(_text_of_part(part))
     said = "\n\n".join(texts["text/plain"]).strip()
     said = said or "\n\n".join(text_of_page(markup)[1] for markup in texts["text/html"])
-    headers = [f"{name}: {value}" for name in ("From", "Date") if (value := _in_words(message.get(name, "")))]
+    headers = [
+        f"{name}: {value}"
+        for name in ("From", "Date")
+        if (value := _in_words(message.get(name, "")))
+    ]
     files = f"Attached: {', '.join(attached)}" if attached else ""
-    return _in_words(message.get("Subject", "")), "\n\n".join(filter(None, ["\n".join(headers), said, files]))
+    return _in_words(message.get("Subject", "")), "\n\n".join(
+        filter(None, ["\n".join(headers), said, files])
+    )
 
 
 def _leaves(message: Message[Any, Any]) -> Iterator[Message[Any, Any]]:
@@ -52,7 +58,9 @@ def _leaves(message: Message[Any, Any]) -> Iterator[Message[Any, Any]]:
         if not waiting:
             return
         part = waiting.pop()
-        if part.get_content_maintype() == "multipart" and isinstance(payload := part.get_payload(), list):
+        if part.get_content_maintype() == "multipart" and isinstance(
+            payload := part.get_payload(), list
+        ):
             waiting += [one for one in payload[::-1] if isinstance(one, Message)]
         else:
             yield part
@@ -72,6 +80,8 @@ def _text_of_part(part: Message[Any, Any]) -> str:
 def _in_words(header: object) -> str:
     """Return what a header says, in one line."""
     text = str(header)[:_MOST_HEADER_CHARS]
-    with suppress(HeaderParseError, LookupError, ValueError):  # encoded in no way that is known: as it stands
+    with suppress(
+        HeaderParseError, LookupError, ValueError
+    ):  # encoded in no way that is known: as it stands
         text = str(make_header(decode_header(text)))
     return " ".join(text.split())

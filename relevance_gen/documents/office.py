@@ -51,7 +51,9 @@ def unpacked(content: bytes) -> Iterator[Archive]:
         with zipfile.ZipFile(BytesIO(content)) as packed:
             yield Archive(packed)
     except _DAMAGED as error:
-        raise DocumentError(f"is damaged or encrypted ({str(error)[:100] or type(error).__name__})") from None
+        raise DocumentError(
+            f"is damaged or encrypted ({str(error)[:100] or type(error).__name__})"
+        ) from None
 
 
 def members_of(content: bytes) -> frozenset[str]:
@@ -143,7 +145,9 @@ class Archive:
 
         def relation(element: str, attributes: Attributes) -> None:
             if element == "Relationship":
-                members[attributes["Id"]] = posixpath.normpath(posixpath.join("/", folder, attributes["Target"]))[1:]
+                members[attributes["Id"]] = posixpath.normpath(
+                    posixpath.join("/", folder, attributes["Target"])
+                )[1:]
 
         def entry(element: str, attributes: Attributes) -> None:
             if element == tag:
@@ -196,7 +200,9 @@ def _shared_strings(archive: Archive) -> list[str]:
             strings.append("")
 
     def data(text: str) -> None:
-        if inside[-1] == "t" and "rPh" not in inside:  # how a Chinese character is spoken is not what the cell says
+        if (
+            inside[-1] == "t" and "rPh" not in inside
+        ):  # how a Chinese character is spoken is not what the cell says
             strings[-1] += text
 
     archive.parse("xl/sharedStrings.xml", start, lambda _tag: inside.pop(), data)
@@ -261,7 +267,10 @@ def _local(name: str) -> str:
 
 def _locals(attributes: Attributes) -> dict[str, str]:
     """Return attributes without namespaces, but for ``r:id``: slides have an ``id`` of their own beside it."""
-    return {"r:id" if name.endswith("/relationships id") else _local(name): value for name, value in attributes.items()}
+    return {
+        "r:id" if name.endswith("/relationships id") else _local(name): value
+        for name, value in attributes.items()
+    }
 
 
 def _refuse_doctype(*_: object) -> None:

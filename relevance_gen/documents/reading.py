@@ -17,7 +17,9 @@ from relevance_gen.types import Chunk, Metadata
 
 INCOMPLETE: Final = "incomplete"
 """The key of metadata that says why the document of a chunk was not read whole."""
-_HEADING: Final = re.compile(r"^(?:```.*?(?:^```|\Z)|(#{1,6})[ \t]+(\S[^\n]*))", re.MULTILINE | re.DOTALL)
+_HEADING: Final = re.compile(
+    r"^(?:```.*?(?:^```|\Z)|(#{1,6})[ \t]+(\S[^\n]*))", re.MULTILINE | re.DOTALL
+)
 _FIRST_LINE: Final = re.compile(r"\s*+([^\W_](?:[^\n]*[^\W_])?)[^\S\n]*+\n[^\S\n]*+\n\s*+\S")
 _MOST_TITLE_WORDS: Final = 12
 
@@ -104,12 +106,18 @@ def split_document(
     places = spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)
     headed = _headed(text, places, title or _own_title(text), has_headings=True)
     return [
-        Chunk(text[cut.start : cut.end], dict(zip(Cut._fields[1:], cut[1:], strict=True)), title=heading)
+        Chunk(
+            text[cut.start : cut.end],
+            dict(zip(Cut._fields[1:], cut[1:], strict=True)),
+            title=heading,
+        )
         for heading, cut in headed
     ]
 
 
-def chunks_of(path: str, found: Extracted, max_chars: int, name: str | None = None) -> Iterator[Chunk]:
+def chunks_of(
+    path: str, found: Extracted, max_chars: int, name: str | None = None
+) -> Iterator[Chunk]:
     """Yield the chunks of a file that was read, as `read_documents` returns them; titles call it `name` or its path."""
     for text, heading, cut in cuts(found, max_chars):
         metadata = metadata_of(path, found.parts[cut.part][0], cut, found.trouble)
@@ -120,7 +128,9 @@ def cuts(found: Extracted, max_chars: int) -> Iterator[tuple[str, str, Cut]]:
     """Yield the chunks of what was read of a file: the text, the document's title and the headings above, the place."""
     for number, (place, text) in enumerate(found.parts):
         own = str(place.get("title", "")) or ("" if place else _own_title(text))
-        for heading, cut in _headed(text, spans(text, max_chars), own, has_headings=found.has_headings, part=number):
+        for heading, cut in _headed(
+            text, spans(text, max_chars), own, has_headings=found.has_headings, part=number
+        ):
             yield text[cut.start : cut.end], heading, cut
 
 
@@ -128,7 +138,13 @@ def metadata_of(path: str, place: Place, cut: Cut, trouble: str | None) -> Metad
     """Return what is said of a chunk to those who find it, as `read_documents` tells it."""
     where = {key: value for key, value in place.items() if key != "title"}
     where = where or {"first_line": cut.first_line, "last_line": cut.last_line}
-    return {"path": path, **where, "start": cut.start, "end": cut.end, **({INCOMPLETE: trouble} if trouble else {})}
+    return {
+        "path": path,
+        **where,
+        "start": cut.start,
+        "end": cut.end,
+        **({INCOMPLETE: trouble} if trouble else {}),
+    }
 
 
 def title_of(path: str, heading: str) -> str:
@@ -153,7 +169,10 @@ def _headed(
         counted = start
         while heading is not None and heading.start() <= start:
             if heading[1] is not None:  # and no fenced code
-                above = [*above[: len(heading[1]) - 1], heading[2][:MAX_TITLE_CHARS].rstrip("# \t\r")]
+                above = [
+                    *above[: len(heading[1]) - 1],
+                    heading[2][:MAX_TITLE_CHARS].rstrip("# \t\r"),
+                ]
             heading = next(headings, None)
         title = " > ".join(dict.fromkeys(filter(None, [own, *above])))
         yield title, Cut(part, line, line + text.count("\n", start, end), start, end)
@@ -163,5 +182,7 @@ def _own_title(text: str) -> str:
     """Return the first line of a text, if it is a title by the strict rule of `split_document`."""
     found = _FIRST_LINE.match(text[: 4 * MAX_TITLE_CHARS])
     title = found[1] if found else ""
-    is_title = (title[:1].isupper() or title[:1].isdigit()) and len(title.split()) <= _MOST_TITLE_WORDS
+    is_title = (title[:1].isupper() or title[:1].isdigit()) and len(
+        title.split()
+    ) <= _MOST_TITLE_WORDS
     return title if is_title and len(title) <= MAX_TITLE_CHARS else ""

@@ -136,7 +136,9 @@ class Walker:
             yield from files
             waiting += reversed(folders)
 
-    def _wanted(self, folder: _Folder, before: _Decisions | None) -> tuple[list[_File], list[_Folder]]:
+    def _wanted(
+        self, folder: _Folder, before: _Decisions | None
+    ) -> tuple[list[_File], list[_Folder]]:
         """Return the files and the folders that are wanted of a folder, by name."""
         files: list[_File] = []
         folders: list[_Folder] = []
@@ -151,7 +153,9 @@ class Walker:
         decided: dict[str, bool] = {}
         self._decided[folder.real] = _Decisions(rules, decided)
         known = before.wanted if before is not None and before.rules == rules else {}
-        inner = _Folder(folder.path, folder.real, rules, folder.above | {(status.st_dev, status.st_ino)})
+        inner = _Folder(
+            folder.path, folder.real, rules, folder.above | {(status.st_dev, status.st_ino)}
+        )
         path_of = os.path.join(folder.path, "")
         for entry in entries:
             name = entry.name
@@ -162,7 +166,9 @@ class Walker:
                 key = name + "/" if is_folder else name
                 is_wanted = known.get(key)
                 if is_wanted is None:
-                    is_wanted = self._selects(name, path, os.path.join(folder.real, name), is_folder, rules)
+                    is_wanted = self._selects(
+                        name, path, os.path.join(folder.real, name), is_folder, rules
+                    )
                 decided[key] = is_wanted
                 if not is_wanted:
                     continue
@@ -175,7 +181,12 @@ class Walker:
         return files, folders
 
     def _follow(
-        self, entry: os.DirEntry[str], path: str, inside: _Folder, files: list[_File], folders: list[_Folder]
+        self,
+        entry: os.DirEntry[str],
+        path: str,
+        inside: _Folder,
+        files: list[_File],
+        folders: list[_Folder],
     ) -> None:
         """Add what is behind a link, or a folder, to the files or the folders, if it is to be followed."""
         if entry.is_symlink() and not self.selection.follow:
@@ -183,7 +194,9 @@ class Walker:
         elif entry.is_dir():
             target = entry.stat()
             if (target.st_dev, target.st_ino) not in inside.above:  # no link in a circle
-                folders.append(evolve(inside, path=path, real=os.path.join(inside.real, entry.name)))
+                folders.append(
+                    evolve(inside, path=path, real=os.path.join(inside.real, entry.name))
+                )
         elif entry.is_file():
             files.append((path, entry))
         elif entry.is_symlink() and not os.path.exists(entry.path):
@@ -208,7 +221,9 @@ class Walker:
         """Read the ignore files above a folder, from the root of the repository that it stands in, if it does."""
         rules: _Rules = ((),) * len(_IGNORE_FILES)
         parents = [Path(real), *Path(real).parents]
-        root = next((at for at, parent in enumerate(parents) if os.path.exists(parent / _REPOSITORY)), 0)
+        root = next(
+            (at for at, parent in enumerate(parents) if os.path.exists(parent / _REPOSITORY)), 0
+        )
         for parent in reversed(parents[1 : root + 1]):
             rules = self._rules_with(rules, str(parent), (_REPOSITORY, *_IGNORE_FILES))
         return rules
@@ -260,7 +275,9 @@ def matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
         unwanted = wanted.decide(path, is_folder=False)
         if unwanted is None:
             unwanted = not by_default
-        if not unwanted and not any(wanted.decide(str(parent), is_folder=True) for parent in PurePath(path).parents):
+        if not unwanted and not any(
+            wanted.decide(str(parent), is_folder=True) for parent in PurePath(path).parents
+        ):
             yield path
 
 
@@ -273,7 +290,9 @@ def _content(path: str) -> bytes:
 
 def _pattern(line: str) -> GitIgnoreSpecPattern | None:
     """Compile a line of an ignore file; None if it is no pattern, which git passes over, too."""
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # here, as many folders have no ignore file
+    from pathspec.patterns.gitignore.spec import (
+        GitIgnoreSpecPattern,
+    )  # here, as many folders have no ignore file
 
     line = line.removesuffix("\r").rstrip(" ") if not line.endswith("\\ ") else line
     if line.endswith("/**/"):  # pathspec makes the same expression of a/**/ as of /a/

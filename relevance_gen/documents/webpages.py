@@ -9,7 +9,9 @@ from typing import Final
 
 _UNSEEN: Final = frozenset({"script", "style", "template"})
 _AROUND: Final = frozenset({"nav", "header", "footer", "aside"})
-_ROLES: Final = frozenset({"navigation", "banner", "contentinfo", "complementary", "menu", "menubar", "search"})
+_ROLES: Final = frozenset(
+    {"navigation", "banner", "contentinfo", "complementary", "menu", "menubar", "search"}
+)
 _MAY_HAVE_ROLES: Final = frozenset({*_AROUND, "div", "ul", "ol", "section", "form", "menu"})
 _CONTENT: Final = frozenset({"main", "article"})
 _INLINE: Final = frozenset(
@@ -54,8 +56,14 @@ class _Page(HTMLParser):
         self.pieces: list[str] = []
         self.title: list[str] = []
         self._around = around
-        self._unseen, self._depth = "", 0  # an element that is left out, and how many of its name are open within
-        self._content, self._pre = 0, 0  # how many elements are open that hold content, and text as it stands
+        self._unseen, self._depth = (
+            "",
+            0,
+        )  # an element that is left out, and how many of its name are open within
+        self._content, self._pre = (
+            0,
+            0,
+        )  # how many elements are open that hold content, and text as it stands
         self._in_title = False
         self._heads: list[str] = []
         self._row: list[tuple[str, int]] = []  # each cell's tag, and where its pieces begin
@@ -108,13 +116,16 @@ class _Page(HTMLParser):
         """End a line, and the row of a table that stands in it."""
         if self._row:
             bounds = [*(start for _, start in self._row), len(self.pieces)]
-            cells = [" ".join("".join(self.pieces[a:b]).split()) for a, b in itertools.pairwise(bounds)]
+            cells = [
+                " ".join("".join(self.pieces[a:b]).split()) for a, b in itertools.pairwise(bounds)
+            ]
             del self.pieces[bounds[0] :]
             if all(tag == "th" for tag, _ in self._row):
                 self._heads = [cell[:_MAX_HEAD_CHARS] for cell in cells]
             elif len(cells) == len(self._heads):
                 cells = [
-                    f"{head}: {cell}" if head and cell else cell for head, cell in zip(self._heads, cells, strict=True)
+                    f"{head}: {cell}" if head and cell else cell
+                    for head, cell in zip(self._heads, cells, strict=True)
                 ]
             self.pieces.append(" | ".join(cells))
             self._row = []

@@ -97,19 +97,29 @@ class Encoder(SharedModel["Embedder"]):
         passage_prefix: str | None = None,
     ) -> None:
         options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
-        known = known_prefixes("/".join(Path(model).parts[-2:]) if isinstance(model, str | os.PathLike) else "")
+        known = known_prefixes(
+            "/".join(Path(model).parts[-2:]) if isinstance(model, str | os.PathLike) else ""
+        )
         self.query_prefix = _prefix("query_prefix", query_prefix, known.query)
         self.passage_prefix = _prefix("passage_prefix", passage_prefix, known.passage)
         own = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         super().__init__(model, options, _load, Jobs("encoder", EncoderError), **own)
-        self.n_dims, self.n_ctx, self.pooling = self._model.n_dims, self._model.n_ctx, self._model.pooling
+        self.n_dims, self.n_ctx, self.pooling = (
+            self._model.n_dims,
+            self._model.n_ctx,
+            self._model.pooling,
+        )
         n_around = self._model.n_around + self.count_tokens(self.passage_prefix)
         self.passage_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_around)
 
     # ── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def encode(
-        self, texts: Iterable[str], *, kind: Kind | None = None, progress: Progress | bool | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        kind: Kind | None = None,
+        progress: Progress | bool | None = None,
     ) -> Vectors:
         """Return the vectors of texts, each of length 1, as float32 of shape (n, n_dims), in their order.
 
@@ -147,7 +157,10 @@ class Encoder(SharedModel["Embedder"]):
             raise InvalidRequestError.must_be("kind", '"query", "passage" or None', kind)
         prefix = {None: "", "query": self.query_prefix, "passage": self.passage_prefix}[kind]
         texts = [prefix + text for text in checked_texts(texts)]
-        vectors, n_tokens = np.empty((len(texts), self.n_dims), np.float32), np.empty(len(texts), np.int64)
+        vectors, n_tokens = (
+            np.empty((len(texts), self.n_dims), np.float32),
+            np.empty(len(texts), np.int64),
+        )
 
         def reading(model: Embedder) -> Iterator[int]:
             for n, text in enumerate(texts):
@@ -175,7 +188,9 @@ def known_prefixes(name: str) -> Prefixes:
     >>> known_prefixes("all-MiniLM-L6-v2.f16.gguf")
     Prefixes(query='', passage='')
     """
-    return next((prefixes for pattern, prefixes in _KNOWN if re.search(pattern, name.lower())), Prefixes())
+    return next(
+        (prefixes for pattern, prefixes in _KNOWN if re.search(pattern, name.lower())), Prefixes()
+    )
 
 
 def _load(path: Path, options: ModelOptions, on_progress: OnProgress) -> Embedder:

@@ -65,8 +65,13 @@ class Reranker(SharedModel["Ranker"]):
         answers: Sequence[str] = ("yes", "no"),
     ) -> None:
         options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
-        if not (template is None or (isinstance(template, str) and "{query}" in template and "{document}" in template)):
-            raise InvalidRequestError.must_be("template", "a string with {query} and {document}, or None", template)
+        if not (
+            template is None
+            or (isinstance(template, str) and "{query}" in template and "{document}" in template)
+        ):
+            raise InvalidRequestError.must_be(
+                "template", "a string with {query} and {document}, or None", template
+            )
         if not isinstance(answers, list | tuple) or [type(word) for word in answers] != [str, str]:
             raise InvalidRequestError.must_be("answers", "the words for yes and no", answers)
         self._judging: dict[str, Any] = {"template": template, "answers": tuple(answers)}
@@ -75,7 +80,12 @@ class Reranker(SharedModel["Ranker"]):
         self.n_ctx = self._model.n_ctx
 
     def score(
-        self, query: str, texts: Iterable[str], *, raw: bool = False, progress: Progress | bool | None = None
+        self,
+        query: str,
+        texts: Iterable[str],
+        *,
+        raw: bool = False,
+        progress: Progress | bool | None = None,
     ) -> NDArray[np.float32]:
         """Return how well each text answers a query, as float32 of shape (n,), in their order.
 

@@ -28,11 +28,18 @@ class SharedModel(Generic[Model]):
     """A GGUF file, loaded in a thread of its own, which does the jobs of many callers in turn."""
 
     def __init__(
-        self, model: str | os.PathLike[str], options: ModelOptions, load: Callable[..., Any], jobs: Jobs, **own: Any
+        self,
+        model: str | os.PathLike[str],
+        options: ModelOptions,
+        load: Callable[..., Any],
+        jobs: Jobs,
+        **own: Any,
     ) -> None:
         """Load `model` in the thread; `own` are the subclass's arguments beside those of `options`."""
         if not isinstance(model, str | os.PathLike):
-            raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
+            raise InvalidRequestError.must_be(
+                "model", "the path of a GGUF file or the name of a repository", model
+            )
         numbers = {name: getattr(options, name) for name in ("n_ctx", "n_threads", "n_gpu_layers")}
         self._opened = functools.partial(type(self), str(model), **numbers, **own)
         self._path = model_file.resolve(model)
@@ -51,7 +58,9 @@ class SharedModel(Generic[Model]):
     def _loaded(self) -> Model:
         """Return the model, of which this thread may read what describes it, or raise why there is none."""
         if self._thread.model is None:
-            closed = ModelLoadError(f"the {self._jobs.owner} was closed before its model was loaded")
+            closed = ModelLoadError(
+                f"the {self._jobs.owner} was closed before its model was loaded"
+            )
             raise self._thread.error or closed
         return self._thread.model
 
@@ -152,7 +161,9 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
     """Return texts as a list, or raise an `InvalidRequestError` where they are no strings in an iterable."""
     texts = as_list(texts)
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise InvalidRequestError.must_be("texts", "a list of strings", texts, remedy="put a single text in a list")
+        raise InvalidRequestError.must_be(
+            "texts", "a list of strings", texts, remedy="put a single text in a list"
+        )
     texts = list(texts)
     for place, text in enumerate(texts):
         if not isinstance(text, str):

@@ -39,7 +39,15 @@ _OFF: Final = "off"
 _OURS: Final = re.compile(r"\.?(?:[0-9a-f]{16}){1,2}\.(?:index|unfinished)")
 """Names of what is written here: a folder that the caller names may hold other files."""
 _TYPES: Final = {"records": "u1", "cuts": "<i4"}
-_FAILURES: Final = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+_FAILURES: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """What reading a file raises that is damaged, foreign or not there."""
 
 Fingerprint: TypeAlias = tuple[int, int, int, int]
@@ -60,7 +68,11 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
         return None if named == _OFF else Path(named)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "relevance_gen" / "folders"
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen" / "folders"
+    return (
+        Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "relevance_gen"
+        / "folders"
+    )
 
 
 @frozen
@@ -118,8 +130,12 @@ class Cache:
             settings = {"key": self.key, "index": [*fingerprint(index_path.stat())]}
             records = np.frombuffer(json.dumps(kept.records).encode("ascii"), np.uint8)
             unfinished = list_path.with_suffix(".unfinished")
-            with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
-                arrayfile.write(file, _TYPES, settings, {"records": records, "cuts": kept.cuts}).seal()
+            with open(
+                os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b"
+            ) as file:
+                arrayfile.write(
+                    file, _TYPES, settings, {"records": records, "cuts": kept.cuts}
+                ).seal()
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(list_path)
@@ -186,6 +202,8 @@ def cache_of(folder: object, key: Any) -> Cache | None:
     if folder is False:
         return None
     if not isinstance(folder, str | os.PathLike | None) or folder == "":
-        raise InvalidRequestError.must_be("cache", "a folder, None for the usual one or False for none", folder)
+        raise InvalidRequestError.must_be(
+            "cache", "a folder, None for the usual one or False for none", folder
+        )
     where = default_folder() if folder is None else Path(folder)
     return None if where is None else Cache(where, key)

@@ -55,7 +55,9 @@ class File(NamedTuple):
         chunks = list(cuts(found, max_chars))
         rows = np.array([cut for *_, cut in chunks], np.int32).reshape(-1, 5)
         places = tuple(place for place, _ in found.parts)
-        return cls(seen, rows, places, found.trouble, found.left_out), [(text, title) for text, title, _ in chunks]
+        return cls(seen, rows, places, found.trouble, found.left_out), [
+            (text, title) for text, title, _ in chunks
+        ]
 
     def metadata(self, path: str, number: int) -> Metadata:
         """Return what is said of one of its chunks to those who find it."""
@@ -66,7 +68,9 @@ class File(NamedTuple):
 def open_file(path: str, *, follow: bool) -> int:
     """Open what must be a file, behind a link only if these are followed, and return its descriptor."""
     # A pipe that has taken the file's place would block.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    )
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(None, "is no file")
@@ -84,7 +88,9 @@ def read_file(path: str, *, follow: bool) -> tuple[Extracted, Fingerprint | None
         with open(open_file(path, follow=follow), "rb") as file:
             before = os.fstat(file.fileno())
             if before.st_size > MAX_BYTES:
-                return Extracted(trouble=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(before)
+                return Extracted(trouble=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(
+                    before
+                )
             content = file.read()
             after = os.fstat(file.fileno())
     except OSError as error:
@@ -121,7 +127,9 @@ def in_words(left_out: Mapping[tuple[str, str], int], n_links: int) -> Iterator[
     ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']
     """
     for (kind, why), number in left_out.items():
-        yield f"skipped {counted(number, f'{kind} file')}" + ("" if kind == BINARY else f": each {why}")
+        yield f"skipped {counted(number, f'{kind} file')}" + (
+            "" if kind == BINARY else f": each {why}"
+        )
     if n_links:
         yield f"skipped {counted(n_links, 'symbolic link')}; --follow follows them"
 

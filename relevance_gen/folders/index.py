@@ -99,7 +99,11 @@ class FolderIndex(Searchable):
         cache: str | PathLike[str] | bool | None = None,
         shown_as: str = "",
     ) -> None:
-        if not isinstance(root, str | PathLike) or os.fspath(root) in ("", b"") or "\0" in str(root):
+        if (
+            not isinstance(root, str | PathLike)
+            or os.fspath(root) in ("", b"")
+            or "\0" in str(root)
+        ):
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
         self.root = os.path.realpath(root)
         self._check_root()
@@ -116,7 +120,13 @@ class FolderIndex(Searchable):
         self._encoding = encoding
         counter = token_counter(encoding)
         reading = [_FORMAT, relevance_gen.__version__, why_not("PDF") is None]
-        options = [asdict(self._selection), self._max_chars, weighting, counter.name, counter.fingerprint]
+        options = [
+            asdict(self._selection),
+            self._max_chars,
+            weighting,
+            counter.name,
+            counter.fingerprint,
+        ]
         self._cache = cache_of(cache, [self.root, *reading, *options])
         self._shown: dict[str, Any] = {
             "root": self.root,
@@ -157,7 +167,9 @@ class FolderIndex(Searchable):
         """Answer questions from one state of the folder. With an encoder, the best by their words are encoded now."""
         return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
 
-    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
+    def explain_one(
+        self, question: Question, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
         """Explain the score of the chunk that was at a position at the last look."""
         return self._last.explain_one(question, chunk, models)
 
@@ -202,22 +214,30 @@ class FolderIndex(Searchable):
             found = self._walk()
             before = {} if known is None else known.files
             changed = {
-                path for path, seen in found.items() if path not in before or not seen or before[path].seen != seen
+                path
+                for path, seen in found.items()
+                if path not in before or not seen or before[path].seen != seen
             }
             n_changed = len(changed) + len(before.keys() - found.keys())
             state = self._read(known, found, changed) if known is None or n_changed else known
             state = evolve(state, skipped=self._skipped(state.files))
             if self._seen is None and self._cache is not None:
                 n_chunks = state.positions(changed).size
-                if _WORTH_KEEPING * n_changed > len(found) or _WORTH_KEEPING * n_chunks > len(state):
+                if _WORTH_KEEPING * n_changed > len(found) or _WORTH_KEEPING * n_chunks > len(
+                    state
+                ):
                     self._cache.save(Kept(state.index, *as_records(state.files)))
             self._seen = state
             return state
 
     def _check_root(self) -> None:
         if not os.path.isdir(self.root):
-            remedy = "name the folder that it is in, and glob" if os.path.exists(self.root) else None
-            raise InvalidRequestError.must_be("root", "a folder that is there", self.root, remedy=remedy)
+            remedy = (
+                "name the folder that it is in, and glob" if os.path.exists(self.root) else None
+            )
+            raise InvalidRequestError.must_be(
+                "root", "a folder that is there", self.root, remedy=remedy
+            )
         if not os.access(self.root, os.R_OK | os.X_OK):
             raise InvalidRequestError.must_be("root", "a folder that may be read", self.root)
 
@@ -228,7 +248,9 @@ class FolderIndex(Searchable):
         for path, entry in self._walker.entries(self.root):
             if len(found) == self._max_files:
                 remedy = "choose with glob or types, name a folder in it, or raise max_files"
-                raise InvalidRequestError(f"holds more than {counted(self._max_files, 'file')}", "root", None, remedy)
+                raise InvalidRequestError(
+                    f"holds more than {counted(self._max_files, 'file')}", "root", None, remedy
+                )
             try:
                 found[path] = fingerprint(entry.stat(follow_symlinks=self._selection.follow))
             except FileNotFoundError:  # removed just now
@@ -237,7 +259,9 @@ class FolderIndex(Searchable):
                 found[path] = None
         return found
 
-    def _read(self, known: FolderSnapshot | None, found: Iterable[str], changed: set[str]) -> FolderSnapshot:
+    def _read(
+        self, known: FolderSnapshot | None, found: Iterable[str], changed: set[str]
+    ) -> FolderSnapshot:
         """Read the files that have changed, and return what is there now."""
         files: dict[str, File] = {}
         texts: list[str] = []
@@ -246,7 +270,9 @@ class FolderIndex(Searchable):
             if known is not None and path not in changed:
                 files[path] = known.files[path]
             else:
-                self.activity = f"reading {counted(len(files), 'file')}, {counted(len(texts), 'chunk')}  {path}"
+                self.activity = (
+                    f"reading {counted(len(files), 'file')}, {counted(len(texts), 'chunk')}  {path}"
+                )
                 real = os.path.join(self.root, path)
                 files[path], said = File.read(real, self._max_chars, follow=self._selection.follow)
                 texts += [text for text, _ in said]
@@ -255,22 +281,32 @@ class FolderIndex(Searchable):
         if known is None:
             return FolderSnapshot(self._new(chunks, progress=self._show), files, **self._shown)
         state = evolve(known, files=files)
-        removed = known.positions(path for path in known.paths if path in changed or path not in files)
+        removed = known.positions(
+            path for path in known.paths if path in changed or path not in files
+        )
         added = state.positions(path for path in state.paths if path in changed)
         if added.size == state.bounds[-1]:
             return evolve(state, index=self._new(chunks, progress=self._show))
         is_same = not removed.size and not added.size
-        return state if is_same else evolve(state, index=known.index.spliced(removed, chunks, added))
+        return (
+            state if is_same else evolve(state, index=known.index.spliced(removed, chunks, added))
+        )
 
     def _show(self, done: int, total: int) -> None:
         self.activity = f"indexing {draw_bar(done, total)}"
 
     def _skipped(self, files: Mapping[str, File]) -> Skipped:
         troubled = [(path, file) for path, file in files.items() if file.trouble is not None]
-        failed = self._failed | {path: str(file.trouble) for path, file in troubled if file.kind is None}
-        left_out = Counter((file.kind, str(file.trouble)) for _, file in troubled if file.kind is not None)
+        failed = self._failed | {
+            path: str(file.trouble) for path, file in troubled if file.kind is None
+        }
+        left_out = Counter(
+            (file.kind, str(file.trouble)) for _, file in troubled if file.kind is not None
+        )
         return Skipped(
-            {self._shown["shown_as"] + path: why for path, why in failed.items()}, left_out, self._walker.n_links
+            {self._shown["shown_as"] + path: why for path, why in failed.items()},
+            left_out,
+            self._walker.n_links,
         )
 
     def _kept(self) -> FolderSnapshot | None:

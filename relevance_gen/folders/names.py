@@ -27,7 +27,9 @@ _REMEMBERED_CHARS: Final = 2_000
 
 _EDGES: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")
 
-_ROOTS: Final = frozenset(("__init__", "__main__", "index", "mod", "init", "main", "lib", "package-info", "doc"))
+_ROOTS: Final = frozenset(
+    ("__init__", "__main__", "index", "mod", "init", "main", "lib", "package-info", "doc")
+)
 """Names of files that stand for their folder."""
 _TEST_FOLDERS: Final = re.compile(
     r"tests?|__tests__|specs?|testing|test[_-]?(?:suite|data|cases|utils|helpers|support)s?|unit[_-]?tests?"
@@ -48,7 +50,9 @@ _TYPES: Final = (
     "|actor|newtype|data|mixin"
 )
 _ADDITIONS: Final = "impl|extension|instance|defimpl"
-_FUNCTIONS: Final = "def|defp|defmacro|defmacrop|defguard|func|fn|fun|function|sub|macro_rules!|macro|subroutine"
+_FUNCTIONS: Final = (
+    "def|defp|defmacro|defmacrop|defguard|func|fn|fun|function|sub|macro_rules!|macro|subroutine"
+)
 _MODIFIERS: Final = (
     r"(?:(?:export|default|declare|public|private|protected|internal|fileprivate|open|static|final|abstract|sealed"
     r"|partial|async|override|virtual|inline|extern|unsafe|const|constexpr|pub(?:\([^)\n]*\))?|indirect|readonly|inner"
@@ -72,7 +76,11 @@ _BY_LANGUAGE: Final = tuple(
     (frozenset(extensions.split()), re.compile(pattern, re.MULTILINE), factor)
     for extensions, pattern, factor in (
         ("c h cc cpp hpp", r"^()#[ \t]*define[ \t]+([A-Za-z_]\w*)", 0.7),
-        ("c h cc cpp hpp", r"^()[A-Za-z_][\w \t*&:<>,~]{0,200}?[ \t*&:]([A-Za-z_]\w*)\([^;\n]*[{,)][ \t]*$", 1.0),
+        (
+            "c h cc cpp hpp",
+            r"^()[A-Za-z_][\w \t*&:<>,~]{0,200}?[ \t*&:]([A-Za-z_]\w*)\([^;\n]*[{,)][ \t]*$",
+            1.0,
+        ),
         (
             "js ts jsx tsx mjs cjs lua",
             r"^([ \t]*)(?:export[ \t]+)?((?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*)[ \t]*=[ \t]*(?:async[ \t]*)?"
@@ -103,7 +111,9 @@ _KEYWORDS: Final = (
     " throw elif unless until when match await with print sizeof defined super yield foreach elseif using lock fixed"
     " after"
 )
-_NO_NAMES: Final = ENGLISH.union(_FUNCTION_WORDS, _ADDING_WORDS, _TYPES.split("|"), _KEYWORDS.split())
+_NO_NAMES: Final = ENGLISH.union(
+    _FUNCTION_WORDS, _ADDING_WORDS, _TYPES.split("|"), _KEYWORDS.split()
+)
 
 
 def name_parts(name: str) -> tuple[str, ...]:
@@ -133,7 +143,9 @@ class FileName:
         name = file.rpartition(".")[0] or file
         if name in _ROOTS and folders:
             name = folders[-1]
-        is_test = any(map(_TEST_FOLDERS.fullmatch, folders)) or _TEST_FILES.fullmatch(file) is not None
+        is_test = (
+            any(map(_TEST_FOLDERS.fullmatch, folders)) or _TEST_FILES.fullmatch(file) is not None
+        )
         return cls(name_parts(name), is_test)
 
 
@@ -173,11 +185,21 @@ def _definitions(text: str, extension: str) -> tuple[Definition, ...]:
 
     for indent, word, name, behind in _INTRODUCED.findall(text):
         if word not in ("struct", "union", "enum") or not _USE.match(behind):
-            add(indent, name, 0.5 if word in _ADDING_WORDS else 1.0, is_type=word not in _FUNCTION_WORDS)
+            add(
+                indent,
+                name,
+                0.5 if word in _ADDING_WORDS else 1.0,
+                is_type=word not in _FUNCTION_WORDS,
+            )
     for indent, modifier, name in [] if extension in _NO_VALUES else _VALUES.findall(text):
         if modifier or not indent:
             add(indent, name, 0.7)
     for extensions, pattern, factor in _BY_LANGUAGE:
         for indent, name in pattern.findall(text) if extension in extensions else ():
             add(indent, name, factor)
-    return tuple([Definition(name, name_parts(name), is_type, level) for (name, is_type), level in levels.items()])
+    return tuple(
+        [
+            Definition(name, name_parts(name), is_type, level)
+            for (name, is_type), level in levels.items()
+        ]
+    )

@@ -58,7 +58,9 @@ _PARTS: Final = ("words_in_files", "chunks", "name", "definitions", "exact")
 
 _IDENTIFIER: Final = re.compile(r"\w+")
 _QUALIFIED: Final = re.compile(r"\s*[\w$]+(?:(?:::|\.|->|\\|#)[\w$]+)+\s*")
-_ASKS_FOR_TESTS: Final = re.compile(r"\b(?:tests?|benchmarks?|examples?|mocks?|fixtures?|specs?)\b", re.IGNORECASE)
+_ASKS_FOR_TESTS: Final = re.compile(
+    r"\b(?:tests?|benchmarks?|examples?|mocks?|fixtures?|specs?)\b", re.IGNORECASE
+)
 _MOST_WORDS: Final = 64
 
 
@@ -76,7 +78,9 @@ class AskedNames:
     def __init__(self, text: str, rarities: dict[str, float]) -> None:
         tokens = _IDENTIFIER.findall(text)[:_MOST_WORDS]
         said = [part for token in tokens for part in name_parts(token)][: 2 * _MOST_WORDS]
-        words = [word for word in dict.fromkeys(said) if word not in ENGLISH] or list(dict.fromkeys(said))
+        words = [word for word in dict.fromkeys(said) if word not in ENGLISH] or list(
+            dict.fromkeys(said)
+        )
         unknown = max(rarities.values(), default=1.0)
         self._words = [(word, stem(word)) for word in words]
         self._idf = [rarities.get(root, unknown) for _, root in self._words]
@@ -87,8 +91,12 @@ class AskedNames:
         for n in (2, 3):
             for at in range(len(said) - n + 1):
                 some = said[at : at + n]
-                self._together.setdefault("".join(some), [place[word] for word in some if word in place])
-        self._names = {token for token in tokens if name_parts(token) != (token.lower(),) or len(tokens) == 1}
+                self._together.setdefault(
+                    "".join(some), [place[word] for word in some if word in place]
+                )
+        self._names = {
+            token for token in tokens if name_parts(token) != (token.lower(),) or len(tokens) == 1
+        }
         if tokens and _QUALIFIED.fullmatch(text):
             self._names.add(tokens[-1])
         self._plain_names = set(map(_plain, self._names))
@@ -101,7 +109,9 @@ class AskedNames:
         """Return what a query says of names, its words weighed by the chunks that hold them."""
         terms, n_chunks = plan.terms, plan.terms.statistics.n_chunks
         words = zip(terms.query.terms, terms.df, strict=True)
-        return cls(terms.query.text, {stem(term.word): rarity(max(n, 1), n_chunks) for term, n in words})
+        return cls(
+            terms.query.text, {stem(term.word): rarity(max(n, 1), n_chunks) for term, n in words}
+        )
 
     def alike(self, part: str) -> dict[int, float]:
         """Return how much one part of a name is like words of the question, by their numbers."""
@@ -112,7 +122,13 @@ class AskedNames:
             known = self._known[part] = dict.fromkeys(self._together.get(part, ()), 1.0)
             root = stem(part)
             for number, (word, of_word) in enumerate(self._words):
-                n = len(root) if word.startswith(root) else len(of_word) if part.startswith(of_word) else 0
+                n = (
+                    len(root)
+                    if word.startswith(root)
+                    else len(of_word)
+                    if part.startswith(of_word)
+                    else 0
+                )
                 if root == of_word:
                     known[number] = 1.0
                 elif n >= _LEAST_SHARED:
@@ -135,13 +151,21 @@ class AskedNames:
             for number, share in one.items():
                 said[number] = max(share, said.get(number, 0.0))
         lengths = [math.sqrt(len(part)) for part in parts]
-        asked = math.fsum(n * max(one.values(), default=0.0) for n, one in zip(lengths, alike, strict=True))
+        asked = math.fsum(
+            n * max(one.values(), default=0.0) for n, one in zip(lengths, alike, strict=True)
+        )
         share = math.fsum(self._idf[number] * one for number, one in said.items()) / self._all
         return math.sqrt(share), asked / math.fsum(lengths)
 
     def exact(self, name: str) -> float:
         """Return how much the question holds a name as an identifier: 1, less if only almost, or 0."""
-        return 1.0 if name in self._names else _ALMOST_EXACT if _plain(name) in self._plain_names else 0.0
+        return (
+            1.0
+            if name in self._names
+            else _ALMOST_EXACT
+            if _plain(name) in self._plain_names
+            else 0.0
+        )
 
     def of_file(self, name: FileName) -> float:
         """Return what a file has for its name."""
@@ -161,7 +185,11 @@ class AskedNames:
 
 
 def rank_files(
-    asked: AskedNames, scores: Floats, file: Offsets, names: Sequence[FileName], defined: Iterable[Sequence[Definition]]
+    asked: AskedNames,
+    scores: Floats,
+    file: Offsets,
+    names: Sequence[FileName],
+    defined: Iterable[Sequence[Definition]],
 ) -> tuple[Floats, Floats, float]:
     """Return the scores of chunks, told those that their words have; the module's docstring has the formula.
 
@@ -204,7 +232,11 @@ def rank_files(
     scale = float(scores[0] / total.max())
     within = own / most.take(file)
     shares = parts * (within * factor.take(file) * scale)
-    return np.minimum(scores[0] * (total / total.max()).take(file) * within, scores[0]), shares, scale
+    return (
+        np.minimum(scores[0] * (total / total.max()).take(file) * within, scores[0]),
+        shares,
+        scale,
+    )
 
 
 @frozen(eq=False)
@@ -232,12 +264,16 @@ class FileRanking(Reranking):
         of_chunks = self.bounds.searchsorted(table.positions.take(places), "right") - 1
         numbers, file = np.unique(of_chunks, return_inverse=True)
         paths = [self.paths[number] for number in numbers.tolist()]
-        extensions = [path.rpartition("/")[2].rpartition(".")[2] if "." in path else "" for path in paths]
+        extensions = [
+            path.rpartition("/")[2].rpartition(".")[2] if "." in path else "" for path in paths
+        ]
         rows = table.tell(contents, some).rows
         chunks = zip(best_first.tolist(), file.tolist(), strict=True)
         defined = [definitions(rows[place][0], extensions[number]) for place, number in chunks]
         names = [FileName.of(path) for path in paths]
-        scores, shares, scale = rank_files(AskedNames.of(table.plan), before.take(best_first), file, names, defined)
+        scores, shares, scale = rank_files(
+            AskedNames.of(table.plan), before.take(best_first), file, names, defined
+        )
         values = np.zeros((len(_PARTS), table.scores.size))
         values[0] = table.scores * (scale / before.max())
         table.scores = values[0].copy()
@@ -247,4 +283,6 @@ class FileRanking(Reranking):
     def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, float]:
         """Return what the file gave."""
         del before, after
-        return {part: float(table.columns[part][place]) for part in self.parts if part in table.columns}
+        return {
+            part: float(table.columns[part][place]) for part in self.parts if part in table.columns
+        }

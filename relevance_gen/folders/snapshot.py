@@ -76,7 +76,9 @@ class FolderSnapshot(Searchable):
 
     @bounds.default
     def _bounds(self) -> Offsets:
-        return bounds_of(np.fromiter((len(file.cuts) for file in self.files.values()), np.int64, len(self.files)))
+        return bounds_of(
+            np.fromiter((len(file.cuts) for file in self.files.values()), np.int64, len(self.files))
+        )
 
     def __len__(self) -> int:
         return len(self.index)
@@ -91,12 +93,20 @@ class FolderSnapshot(Searchable):
     ) -> list[SearchResponse]:
         """Answer questions. With an encoder, the best by their words are encoded now: no vectors are kept."""
         asked = [*map(self._asked, asked)]
-        answers = self.index.answer_all(asked, models, allow_partial=allow_partial, rerankings=self._rankings)
-        return [evolve(answer, results=tuple(map(self._told, answer.results))) for answer in answers]
+        answers = self.index.answer_all(
+            asked, models, allow_partial=allow_partial, rerankings=self._rankings
+        )
+        return [
+            evolve(answer, results=tuple(map(self._told, answer.results))) for answer in answers
+        ]
 
-    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
+    def explain_one(
+        self, question: Question, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""
-        return self.index.explain_one(self._asked(question), chunk, models, rerankings=self._rankings)
+        return self.index.explain_one(
+            self._asked(question), chunk, models, rerankings=self._rankings
+        )
 
     @property
     def _rankings(self) -> tuple[FileRanking, ...]:
@@ -105,10 +115,18 @@ class FolderSnapshot(Searchable):
     def read(self, path: str, first_line: int = 1, last_line: int | None = None) -> Lines:
         """Return some lines of one of the files, as `FolderIndex.read` does, without another look at the folder."""
         if not isinstance(path, str) or (path := os.path.normpath(path)) not in self.files:
-            folder, name = os.path.split(str(path))  # its neighbours and namesakes: to compare all would take seconds
-            near = [one for one in self.paths if one.rpartition("/")[0] == folder or one.rpartition("/")[2] == name]
+            folder, name = os.path.split(
+                str(path)
+            )  # its neighbours and namesakes: to compare all would take seconds
+            near = [
+                one
+                for one in self.paths
+                if one.rpartition("/")[0] == folder or one.rpartition("/")[2] == name
+            ]
             remedy = did_you_mean(str(path), near, "files() lists them")
-            raise InvalidRequestError.must_be("path", "the path of a file that is searched", path, remedy=remedy)
+            raise InvalidRequestError.must_be(
+                "path", "the path of a file that is searched", path, remedy=remedy
+            )
         reading, _ = read_file(os.path.join(self.root, path), follow=self.follow)
         if reading.trouble is not None and not reading.parts:
             raise InvalidRequestError(f"cannot be read: {path} {reading.trouble}", "path")
@@ -117,7 +135,9 @@ class FolderSnapshot(Searchable):
         first_line = check_integer("first_line", first_line, 1, max(n_lines, 1))
         end = n_lines if last_line is None else check_integer("last_line", last_line, first_line)
         last_line = min(end, n_lines)
-        return Lines(path, first_line, last_line, n_lines, "\n".join(lines[first_line - 1 : last_line]))
+        return Lines(
+            path, first_line, last_line, n_lines, "\n".join(lines[first_line - 1 : last_line])
+        )
 
     def positions(self, paths: Iterable[str]) -> Offsets:
         """Return the positions of all chunks of some files, file after file."""
@@ -139,7 +159,9 @@ class FolderSnapshot(Searchable):
         if isinstance(where, Mapping):
             where = self._having(where)
         elif callable(where):
-            where = Filter.read(where, len(self)).flags(np.arange(len(self)), self._described(np.arange(len(self))))
+            where = Filter.read(where, len(self)).flags(
+                np.arange(len(self)), self._described(np.arange(len(self)))
+            )
         if isinstance(distinct, str):
             chunks, counts = self._alike({distinct})
             distinct = Labels(Labels.of(distinct, chunks).hashes.repeat(counts))
@@ -171,7 +193,12 @@ class FolderSnapshot(Searchable):
             return _with_metadata(every), np.diff(self.bounds)
         firsts = np.arange(len(self))
         if keys is None or not keys & _OF_ONE:  # all chunks of a page, or of a text, have the same
-            begins = np.diff(joined((file.cuts[:, 0] for file in self.files.values()), np.int32), prepend=-1) != 0
+            begins = (
+                np.diff(
+                    joined((file.cuts[:, 0] for file in self.files.values()), np.int32), prepend=-1
+                )
+                != 0
+            )
             begins[self.bounds[:-1][np.diff(self.bounds) > 0]] = True
             firsts = firsts[begins]
         return self._described(firsts), np.diff(firsts, append=len(self))

@@ -28,8 +28,12 @@ class Adjustment:
 
     def __init__(self, request: GenerationRequest, ends: Iterable[int], n_vocab: int) -> None:
         self._request = request
-        self._penalises = bool(request.presence_penalty or request.frequency_penalty or request.repetition_penalty != 1)
-        self._ends = np.array([token for token in ends if token < n_vocab] if request.min_tokens else [], np.intp)
+        self._penalises = bool(
+            request.presence_penalty or request.frequency_penalty or request.repetition_penalty != 1
+        )
+        self._ends = np.array(
+            [token for token in ends if token < n_vocab] if request.min_tokens else [], np.intp
+        )
         self._n_generated = 0
         # Position i of the arrays belongs to one token; they have room for more.
         self._position = {token: i for i, token in enumerate(request.logit_bias)}
@@ -61,11 +65,15 @@ class Adjustment:
         values = logits[ids] + self._bias[:n]
         was_generated = counts > 0
         with np.errstate(over="ignore"):
-            repeated = np.where(values > 0, values / request.repetition_penalty, values * request.repetition_penalty)
+            repeated = np.where(
+                values > 0, values / request.repetition_penalty, values * request.repetition_penalty
+            )
         values = np.where(was_generated, repeated, values)
         values -= request.presence_penalty * was_generated + request.frequency_penalty * counts
         adjusted = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
-        if self._n_generated < request.min_tokens:  # behind the others: an end token may have a bias too
+        if (
+            self._n_generated < request.min_tokens
+        ):  # behind the others: an end token may have a bias too
             ids = np.concatenate((ids, self._ends))
             adjusted = np.concatenate((adjusted, np.full(len(self._ends), -np.inf, np.float32)))
         return ids, adjusted

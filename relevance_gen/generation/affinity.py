@@ -48,7 +48,9 @@ class KnownPrompts:
     """The blocks of the prompts that one worker was given last."""
 
     def __init__(self, max_bytes: int = _MAX_REMEMBERED_BYTES) -> None:
-        self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)  # a key is all that there is
+        self._blocks: LruCache[bool] = LruCache(
+            max_bytes, lambda _: 0
+        )  # a key is all that there is
 
     def add(self, blocks: Blocks) -> None:
         """Remember a prompt, and forget what is oldest; of one prompt the end goes before the beginning."""
@@ -82,6 +84,8 @@ def leaves(own: Standing, others: Iterable[Standing]) -> bool:
     (True, False)
     """
     return any(
-        other.has_room and other.n_known > own.n_known and other.n_tickets <= own.n_tickets + MUCH_BUSIER
+        other.has_room
+        and other.n_known > own.n_known
+        and other.n_tickets <= own.n_tickets + MUCH_BUSIER
         for other in others
     )

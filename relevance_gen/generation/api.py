@@ -47,7 +47,10 @@ def generate(
 
 
 def chat(
-    messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None, **options: Unpack[ChatOptions]
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    runner: Runner | None = None,
+    **options: Unpack[ChatOptions],
 ) -> GenerationResponse:
     """Answer a conversation: ``chat([{"role": "user", "content": "Hello!"}], max_tokens=100)``.
 
@@ -73,12 +76,16 @@ def refuse_fields_of_runner(names: Iterable[str]) -> None:
     """Say of an argument of `Runner` among a request's fields where it goes, by an `InvalidRequestError`."""
     for name in names:
         if name in _OF_RUNNER:
-            raise InvalidRequestError("is no field of a request: make a Runner with it, and pass runner=", name)
+            raise InvalidRequestError(
+                "is no field of a request: make a Runner with it, and pass runner=", name
+            )
 
 
 def _runner_of(runner: Runner | None) -> Runner:
     if runner is not None and not hasattr(runner, "generate"):
-        raise InvalidRequestError.must_be("runner", "a Runner or None", runner, remedy="make one: Runner(path)")
+        raise InvalidRequestError.must_be(
+            "runner", "a Runner or None", runner, remedy="make one: Runner(path)"
+        )
     return default_runner() if runner is None else runner
 
 

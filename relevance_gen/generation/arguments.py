@@ -39,8 +39,15 @@ def _allows(schema: Any, kind: str) -> bool:
     """Tell whether a schema says that it allows a type of JSON."""
     given = schema if isinstance(schema, Mapping) else {}
     named = given.get("type")
-    inner = [one for name in ("anyOf", "oneOf") if isinstance(some := given.get(name), list) for one in some]
-    return kind in (named if isinstance(named, list) else [named]) or any(_allows(one, kind) for one in inner)
+    inner = [
+        one
+        for name in ("anyOf", "oneOf")
+        if isinstance(some := given.get(name), list)
+        for one in some
+    ]
+    return kind in (named if isinstance(named, list) else [named]) or any(
+        _allows(one, kind) for one in inner
+    )
 
 
 class TaggedArguments:
@@ -94,7 +101,10 @@ class BareArguments:
     """Reads an object whose names are bare and whose texts stand between marks; JSON itself is read, too."""
 
     def __init__(self, mark: str) -> None:
-        first, beginnings = re.escape(mark[0]), "|".join(re.escape(mark[1:n]) for n in range(1, len(mark)))
+        first, beginnings = (
+            re.escape(mark[0]),
+            "|".join(re.escape(mark[1:n]) for n in range(1, len(mark))),
+        )
         no_mark = rf"{first}(?!{re.escape(mark[1:])}|(?:{beginnings})\Z)"
         self._inside = {
             mark: re.compile(rf"(?:[^{first}]|{no_mark})*+"),
@@ -102,7 +112,9 @@ class BareArguments:
             "": re.compile(rf'(?:[^{{}}\[\],:"{first}]|{no_mark})*+'),
         }
         self._mark, self._depth = mark, 0
-        self._end: str | None = None  # what ends that of which a part is read; nothing does so of its own if it is bare
+        self._end: str | None = (
+            None  # what ends that of which a part is read; nothing does so of its own if it is bare
+        )
         self._bare: list[str] = []
 
     def read(self, text: str, *, is_whole: bool) -> tuple[int, str, bool]:

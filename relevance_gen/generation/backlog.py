@@ -65,7 +65,9 @@ class Backlog:
         """Samples that have not produced a token, whether they wait or a puller has them."""
         with self._changed:
             taken = [call for puller in self._pullers for call in list(puller._taken.values())]
-            return int(self._queued.held) + sum(call.n_unstarted for call in taken if not call.is_queued)
+            return int(self._queued.held) + sum(
+                call.n_unstarted for call in taken if not call.is_queued
+            )
 
     def put(self, ticket: Ticket, on_text: OnText | None = None) -> Future[GenerationResponse]:
         """Append a ticket; return the future of its response, which can be cancelled until that is there.
@@ -79,10 +81,14 @@ class Backlog:
         blocks = blocks_of(ticket.request.text, ticket.manner.client) if matters else ()
         with self._changed:
             if self._closed is not None:
-                raise RunnerClosedError(f"the runner takes no more requests: {self._closed}") from self._closed
+                raise RunnerClosedError(
+                    f"the runner takes no more requests: {self._closed}"
+                ) from self._closed
             if not self._queued.has_room(1, ticket.manner.client):
                 n_queued = self._queued.held_by(ticket.manner.client)
-                raise OverloadedError(f"{n_queued} samples wait already, and at most {self._queued.share} may")
+                raise OverloadedError(
+                    f"{n_queued} samples wait already, and at most {self._queued.share} may"
+                )
             self._enqueue(Call(ticket, on_text, future, blocks=blocks))
         # By its id: a future that held its ticket would keep the texts.
         future.add_done_callback(partial(self._drop_cancelled, ticket.id))
@@ -107,7 +113,9 @@ class Backlog:
 
     def _in_turn(self) -> list[Call]:
         """Return what waits: strangers last, then the clients of whom fewest are served, then the oldest."""
-        n_before = Counter(call.ticket.manner.client for one in self._pullers for call in list(one._taken.values()))
+        n_before = Counter(
+            call.ticket.manner.client for one in self._pullers for call in list(one._taken.values())
+        )
 
         def turn(call: Call) -> tuple[bool, int]:
             manner = call.ticket.manner
@@ -178,7 +186,9 @@ class Puller:
             tickets = self._choose(rooms)
             if not tickets and timeout_s != 0:
                 limits = [timeout_s, PATIENCE_S if backlog._waiting else None]
-                backlog._changed.wait(min((limit for limit in limits if limit is not None), default=None))
+                backlog._changed.wait(
+                    min((limit for limit in limits if limit is not None), default=None)
+                )
                 if self._is_over():
                     return None
                 tickets = self._choose(rooms)
@@ -189,7 +199,10 @@ class Puller:
         backlog = self._backlog
         in_turn = backlog._in_turn()
         n_left = -(-len(in_turn) // len(backlog._pullers))
-        n_to_hold = {is_open: math.inf if room.n_to_hold is None else room.n_to_hold for is_open, room in rooms.items()}
+        n_to_hold = {
+            is_open: math.inf if room.n_to_hold is None else room.n_to_hold
+            for is_open, room in rooms.items()
+        }
         holders = {
             call.ticket.manner.client
             for call in list(self._taken.values())
@@ -206,7 +219,9 @@ class Puller:
             if self._n_room[is_open] < 1 or must_wait or self._leaves(call):
                 continue
             self._taken[ticket.id] = call
-            if backlog._waiting.pop(ticket.id, None) is None:  # collecting garbage has cancelled it since
+            if (
+                backlog._waiting.pop(ticket.id, None) is None
+            ):  # collecting garbage has cancelled it since
                 self._taken.pop(ticket.id, None)
                 continue
             if not is_compiled:

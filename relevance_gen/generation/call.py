@@ -61,7 +61,9 @@ class Call:
         """Return a response with its turns read to their end, and give the callback what was held back."""
         if (form := self.ticket.manner.answer) is None:
             return response
-        responses = tuple(self._read(sample, one, form) for sample, one in enumerate(response.responses))
+        responses = tuple(
+            self._read(sample, one, form) for sample, one in enumerate(response.responses)
+        )
         return attrs.evolve(response, responses=responses)
 
     def _read(self, sample: int, completion: Completion, form: AnswerFormat) -> Completion:
@@ -95,5 +97,7 @@ class Call:
                 future.set_result(outcome)
         except InvalidStateError:
             pass  # it was cancelled a moment ago
-        except BaseException:  # the future itself takes care of Exception alone, and others wait for this thread
+        except (
+            BaseException
+        ):  # the future itself takes care of Exception alone, and others wait for this thread
             _log.exception("a callback of a request's future failed")

@@ -28,10 +28,14 @@ class Pieces:
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.of_tokens = pieces
-        self._tokens = sorted((token for token, piece in enumerate(pieces) if piece), key=pieces.__getitem__)
+        self._tokens = sorted(
+            (token for token, piece in enumerate(pieces) if piece), key=pieces.__getitem__
+        )
         self._sorted = [pieces[token] for token in self._tokens]
         self._longest = max(map(len, self._sorted), default=0)
-        self._shorter: list[int] = []  # of each the place of the longest other that it begins with, or -1
+        self._shorter: list[
+            int
+        ] = []  # of each the place of the longest other that it begins with, or -1
         begun: list[int] = []
         for place, piece in enumerate(self._sorted):
             while begun and not piece.startswith(self._sorted[begun[-1]]):
@@ -80,7 +84,9 @@ class _Chooser(Constraint):
     def _fill(self, mask: Mask) -> bool:
         is_complete = self._is_complete()
         going_on = self._texts[self._first + is_complete : self._stop]
-        tokens = {token for text in going_on for token in self._pieces.beginning(text, len(self._said))}
+        tokens = {
+            token for text in going_on for token in self._pieces.beginning(text, len(self._said))
+        }
         places = np.fromiter(tokens, np.intp, len(tokens))
         mask[:] = 0
         np.bitwise_or.at(mask, places // 8, (1 << places % 8).astype(np.uint8))
@@ -89,5 +95,7 @@ class _Chooser(Constraint):
     def _follow(self, token: int) -> bool:
         said = self._said = self._said + self._pieces.of_tokens[token]
         self._first = bisect_left(self._texts, said, self._first, self._stop)
-        self._stop = bisect_right(self._texts, said, self._first, self._stop, key=lambda text: text[: len(said)])
+        self._stop = bisect_right(
+            self._texts, said, self._first, self._stop, key=lambda text: text[: len(said)]
+        )
         return self._stop - self._first == 1 and self._is_complete()

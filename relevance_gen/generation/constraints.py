@@ -98,7 +98,11 @@ class Constraint(ABC):
         effort, why = self._effort, self._why()
         if effort.is_too_much:
             why = f"{effort.seconds:.2f} seconds of the processor for {effort.n_tokens} tokens; make it simpler"
-        told = f"takes too much to follow: {why}" if why else "allows no token here that this model has"
+        told = (
+            f"takes too much to follow: {why}"
+            if why
+            else "allows no token here that this model has"
+        )
         return InvalidRequestError(told, self._field)
 
     @abstractmethod
@@ -145,7 +149,10 @@ class _Parser(Constraint):
         super().__init__(grammar.source.field, grammar.n_vocab, ends, effort)
         self._matcher = grammar.matcher.deep_copy()
         self._guidance = grammar.guidance
-        self._end = grammar.n_vocab // 8, _BITS[grammar.n_vocab % 8]  # the end token that llguidance has of its own
+        self._end = (
+            grammar.n_vocab // 8,
+            _BITS[grammar.n_vocab % 8],
+        )  # the end token that llguidance has of its own
 
     def _fill(self, mask: Mask) -> bool:
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
@@ -209,10 +216,13 @@ class GrammarSource:
         places = [path for key in keys for path in itertools.islice(paths_of(key, schema), 1)]
         where = f" at {shorten(', '.join(places))}" if places else ""
         remedy = (
-            'leave it out, or put "x-guidance": {"lenient": true} into the schema, which ignores what is not done here'
+            'leave it out, or put "x-guidance": {"lenient": true} into the schema, '
+            "which ignores what is not done here"
         )
         return InvalidRequestError(
-            f"cannot be compiled: {what}{where}", self.called or self.field, remedy=remedy if places else None
+            f"cannot be compiled: {what}{where}",
+            self.called or self.field,
+            remedy=remedy if places else None,
         )
 
     def refused(self, why: str) -> InvalidRequestError:
@@ -230,7 +240,9 @@ def source_of(request: GenerationRequest) -> GrammarSource:
     try:
         guidance_module()
     except ImportError:
-        raise source.refused(f"needs a package that is not installed: {to_install('constrained')}") from None
+        raise source.refused(
+            f"needs a package that is not installed: {to_install('constrained')}"
+        ) from None
     return source
 
 

@@ -110,7 +110,9 @@ def prompt_of(
     """
     template = model.template if chat_template is None else chat_template
     if template is None:
-        raise _refused("is required: the model's file has none, so it may not be made for conversations")
+        raise _refused(
+            "is required: the model's file has none, so it may not be made for conversations"
+        )
     if not isinstance(template, str) or len(template) > _MAX_CHARACTERS:
         raise InvalidRequestError.must_be(
             "chat_template", f"a string of at most {_MAX_CHARACTERS:,} characters", chat_template
@@ -122,14 +124,17 @@ def prompt_of(
 
     def as_said(messages: list[Any]) -> list[Any]:
         said = [
-            _broken_turn(message, own if message["role"] == "assistant" else quoted, quoted) for message in messages
+            _broken_turn(message, own if message["role"] == "assistant" else quoted, quoted)
+            for message in messages
         ]
         if continues:
             said[-1]["content"] += _END
         return said
 
     given = {"bos_token": model.bos, "eos_token": model.eos, "add_generation_prompt": not continues}
-    given |= _as_plain_text(dict(variables), "template_variables", lambda value: _broken(value, quoted))
+    given |= _as_plain_text(
+        dict(variables), "template_variables", lambda value: _broken(value, quoted)
+    )
     said = _as_plain_text(list(messages), "messages", as_said)
 
     def write(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -142,16 +147,22 @@ def prompt_of(
         return text
     begun, mark, _ = text.rpartition(_END)
     if not mark:
-        raise InvalidRequestError("do not fit the chat template: it does not write the last one as it is", "messages")
+        raise InvalidRequestError(
+            "do not fit the chat template: it does not write the last one as it is", "messages"
+        )
     return begun
 
 
-def _left_out(messages: Sequence[Mapping[str, Any]], write: Callable[[Sequence[Mapping[str, Any]]], str]) -> list[int]:
+def _left_out(
+    messages: Sequence[Mapping[str, Any]], write: Callable[[Sequence[Mapping[str, Any]]], str]
+) -> list[int]:
     """Return the places of what systems say that a template does not write: it is tried with a mark in each message."""
     marks = {at: f"{_SEEN}{at}{_SEEN}" for at, one in enumerate(messages) if _is_system(one)}
     if not marks:
         return []
-    text = write([_marked(one, marks[at]) if at in marks else one for at, one in enumerate(messages)])
+    text = write(
+        [_marked(one, marks[at]) if at in marks else one for at, one in enumerate(messages)]
+    )
     return [at for at, mark in marks.items() if mark not in text]
 
 
@@ -177,13 +188,22 @@ def _marked(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
         return {**message, "content": content + mark}
     is_text = [isinstance(part, dict) and isinstance(part.get("text"), str) for part in content]
     parts = zip(content, is_text, strict=True)
-    return {**message, "content": [{**part, "text": part["text"] + mark} if text else part for part, text in parts]}
+    return {
+        **message,
+        "content": [
+            {**part, "text": part["text"] + mark} if text else part for part, text in parts
+        ],
+    }
 
 
-def _said_by_users(messages: Sequence[Mapping[str, Any]], places: Sequence[int]) -> list[Mapping[str, Any]]:
+def _said_by_users(
+    messages: Sequence[Mapping[str, Any]], places: Sequence[int]
+) -> list[Mapping[str, Any]]:
     """Put what some messages say in front of what the next user says, or behind the last one where none follows."""
     users = [
-        at for at, one in enumerate(messages) if one["role"] == "user" and isinstance(one.get("content"), str | list)
+        at
+        for at, one in enumerate(messages)
+        if one["role"] == "user" and isinstance(one.get("content"), str | list)
     ]
     before: defaultdict[int, str] = defaultdict(str)
     behind: defaultdict[int, str] = defaultdict(str)
@@ -236,16 +256,25 @@ def _as_plain_text(value: Any, name: str, broken: Callable[[Any], Any]) -> Any:
     return copy
 
 
-def _broken_turn(message: dict[str, Any], texts: _TokenTexts, quoted: _TokenTexts) -> dict[str, Any]:
+def _broken_turn(
+    message: dict[str, Any], texts: _TokenTexts, quoted: _TokenTexts
+) -> dict[str, Any]:
     """Break a message's texts; the arguments of calls repeat what others have said."""
-    calls = {"tool_calls": _broken(message["tool_calls"], quoted)} if "tool_calls" in message else {}
-    return {**_broken({name: value for name, value in message.items() if name not in calls}, texts), **calls}
+    calls = (
+        {"tool_calls": _broken(message["tool_calls"], quoted)} if "tool_calls" in message else {}
+    )
+    return {
+        **_broken({name: value for name, value in message.items() if name not in calls}, texts),
+        **calls,
+    }
 
 
 def _broken(value: Any, texts: _TokenTexts) -> Any:
     match value:
         case str():
-            return texts.broken(value.encode(errors="replace").decode())  # no lone surrogate, as `BREAK` is one
+            return texts.broken(
+                value.encode(errors="replace").decode()
+            )  # no lone surrogate, as `BREAK` is one
         case list():
             return [_broken(item, texts) for item in value]
         case dict():
@@ -261,20 +290,27 @@ def _token_texts(
     """Return what is broken in the messages of all others, and in the model's own."""
     meant = [text for text in user_defined if _may_be_meant(text, template)]
     kept = [text for text in meant if _is_looked_for(text, template)]
-    return _TokenTexts((*control, *meant)), _TokenTexts((*control, *(text for text in meant if text not in kept)))
+    return _TokenTexts((*control, *meant)), _TokenTexts(
+        (*control, *(text for text in meant if text not in kept))
+    )
 
 
 def _may_be_meant(text: str, template: str) -> bool:
     """Tell whether a template may give a meaning to a token: not to white space, to words or to HTML's elements."""
     if not text.strip() or text.isalnum():
         return False
-    return text in template or (_MARKER.fullmatch(text) is not None and not _ELEMENT.fullmatch(text))
+    return text in template or (
+        _MARKER.fullmatch(text) is not None and not _ELEMENT.fullmatch(text)
+    )
 
 
 def _is_looked_for(text: str, template: str) -> bool:
     """Tell whether a template looks for a text in messages."""
     quoted = rf"""(['"])[^'"]*{re.escape(text)}[^'"]*"""
-    return re.search(rf"{quoted}\1\s*(not\s+)?in\b|(split|find|replace|with)\(\s*{quoted}", template) is not None
+    return (
+        re.search(rf"{quoted}\1\s*(not\s+)?in\b|(split|find|replace|with)\(\s*{quoted}", template)
+        is not None
+    )
 
 
 class _TokenTexts:

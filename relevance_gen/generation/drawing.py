@@ -83,7 +83,11 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
         logits,
         [sequence.request for sequence in sequences],
         np.array([sequence.draw() for sequence in sequences]),
-        {row: each.adjustment.replacement(logits[row]) for row, each in rows if each.adjustment.changes_logits},
+        {
+            row: each.adjustment.replacement(logits[row])
+            for row, each in rows
+            if each.adjustment.changes_logits
+        },
         {row: mask for row, each in rows if (mask := each.mask()) is not None},
     )
     logprobs: dict[int, float] = {}
@@ -91,6 +95,10 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
         values = sampling.log_probabilities(logits[wanted], tokens[wanted])
         logprobs = dict(zip(wanted, values.tolist(), strict=True))
     return [
-        Draw(token, logprobs.get(row), sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ())
+        Draw(
+            token,
+            logprobs.get(row),
+            sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else (),
+        )
         for token, (row, sequence) in zip(tokens.tolist(), rows, strict=True)
     ]

@@ -40,7 +40,11 @@ class Engine:
     """
 
     def __init__(
-        self, model: LanguageModel, cache: PrefixCache, reports: Reports, clock: Callable[[], float] = time.time
+        self,
+        model: LanguageModel,
+        cache: PrefixCache,
+        reports: Reports,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = Counters()
         self._prefilling: set[int] = set()
@@ -49,7 +53,9 @@ class Engine:
         self._reports = reports
         self._clock = clock
         self._compilation = Compilation(model)
-        self._masks = {is_open: ThreadPoolExecutor(1, "relevance_gen-masks") for is_open in (True, False)}
+        self._masks = {
+            is_open: ThreadPoolExecutor(1, "relevance_gen-masks") for is_open in (True, False)
+        }
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._paused: list[tuple[Sequence, Prompt, SavedState]] = []
@@ -59,7 +65,12 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._running and not self._queue and not self._paused and not self._compilation.prompts
+        return (
+            not self._running
+            and not self._queue
+            and not self._paused
+            and not self._compilation.prompts
+        )
 
     @property
     def rooms(self) -> Rooms:
@@ -71,12 +82,22 @@ class Engine:
         """
         rooms = {}
         for is_open in (True, False):
-            ahead = [prompt for prompt in self._queue if is_open or not prompt.ticket.manner.is_open]
-            running = [prompt for _, prompt in self._running.values() if is_open or not prompt.ticket.manner.is_open]
+            ahead = [
+                prompt for prompt in self._queue if is_open or not prompt.ticket.manner.is_open
+            ]
+            running = [
+                prompt
+                for _, prompt in self._running.values()
+                if is_open or not prompt.ticket.manner.is_open
+            ]
             n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
             n_taken = len(running) + n_next + is_open * len(self._paused)
-            n_held = sum(prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead)
-            rooms[is_open] = Room(self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held)
+            n_held = sum(
+                prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead
+            )
+            rooms[is_open] = Room(
+                self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held
+            )
         return rooms
 
     def add(self, ticket: Ticket) -> None:
@@ -95,7 +116,9 @@ class Engine:
         for prompt in [prompt for prompt in self._queue if prompt.ticket.id == ticket_id]:
             self._dequeue(prompt)
         self._paused = [paused for paused in self._paused if paused[1].ticket.id != ticket_id]
-        for slot in [slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id]:
+        for slot in [
+            slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id
+        ]:
             del self._running[slot]
             self._model.rewind(slot, 0)
 
@@ -207,7 +230,9 @@ class Engine:
         self._prefilling = {prompt.ticket.id for prompt in prompts}
         try:
             logits = self._logits_after(prompts, slices)
-        except Interrupted:  # the running sequences get their tokens all the same, and the slices are computed again
+        except (
+            Interrupted
+        ):  # the running sequences get their tokens all the same, and the slices are computed again
             for each in slices:
                 self._model.rewind(each.slot, each.start)
             self._budget = 0
@@ -221,13 +246,20 @@ class Engine:
                 prompt.logits = row.copy()
                 self.counters.prompt_tokens += each.stop
         for prompt, each in zip(prompts, slices, strict=True):
-            if each.stop == len(prompt.tokens) and self._model.can_rewind and each.stop > self._model.n_batch:
+            if (
+                each.stop == len(prompt.tokens)
+                and self._model.can_rewind
+                and each.stop > self._model.n_batch
+            ):
                 self._remember(prompt, each.slot)
 
     def _logits_after(self, prompts: Items[Prompt], slices: Items[scheduler.Slice]) -> Logits:
         """Compute slices of prompts, and return the logits after the last token of each."""
         slots, starts = [each.slot for each in slices], [each.start for each in slices]
-        tokens = [prompt.tokens[each.start : each.stop] for prompt, each in zip(prompts, slices, strict=True)]
+        tokens = [
+            prompt.tokens[each.start : each.stop]
+            for prompt, each in zip(prompts, slices, strict=True)
+        ]
         if prompts[0].joins:
             return self._model.prefill(slots, tokens, starts)
         rows = self._model.prefill_all(slots[0], tokens[0], starts[0])
@@ -273,7 +305,9 @@ class Engine:
 
     def _decode(self, slots: Items[int]) -> None:
         in_time = [
-            slot for slot in slots if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_open
+            slot
+            for slot in slots
+            if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_open
         ]  # nobody waits for strangers whose masks are slow
         sequences = {slot: self._running[slot][0] for slot in in_time or slots[:1]}
         rows = Rows(sequences)
@@ -284,7 +318,9 @@ class Engine:
             chosen = [rows.first[slot] + depth for slot in going]
             self._advance(going, logits if len(chosen) == len(logits) else logits[chosen])
             still = [slot for slot in going if slot in self._running]
-            going = [slot for slot in still if rows.was_guessed(slot, depth, sequences[slot].tokens[-1])]
+            going = [
+                slot for slot in still if rows.was_guessed(slot, depth, sequences[slot].tokens[-1])
+            ]
             depth += 1
         for slot in rows.guesses.keys() & self._running.keys():
             rows.settle(slot, sequences[slot])
@@ -306,7 +342,9 @@ class Engine:
                 self.drop(prompt.ticket.id)
                 self._reports.done(prompt.ticket, sequence.constraint.dead_end())
                 continue
-            released = sequence.accept(drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives)
+            released = sequence.accept(
+                drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives
+            )
             sequence.begin_mask(self._masks[prompt.ticket.manner.is_open])
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
@@ -336,5 +374,7 @@ class Engine:
 
     def _reusable(self, n_tokens: int) -> int:
         """Return how many of some known tokens can be kept: going on behind them changes no bit of what follows."""
-        multiple = self._model.slice_multiple if self._model.slice_multiple > 1 else self._model.n_batch
+        multiple = (
+            self._model.slice_multiple if self._model.slice_multiple > 1 else self._model.n_batch
+        )
         return n_tokens // multiple * multiple

@@ -34,12 +34,18 @@ def grammar_of(
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
     choice, tools = conversation.choice, conversation.callable if syntax else ()
     must_call = bool(tools) and choice.mode == "required"
-    may_only = bool(tools) and (field is not None or not choice.is_parallel or any(tool.strict for tool in tools))
+    may_only = bool(tools) and (
+        field is not None or not choice.is_parallel or any(tool.strict for tool in tools)
+    )
     if not must_call and not may_only and not (thought_end and field):
         return {}
     rules = ["start: thought SPACE turn" if thought_end else "start: turn"]
     if thought_end:
-        rules += [f"thought[lazy]: ANY {_quoted(thought_end)}", f"SPACE: {_SPACE}", f"ANY: {_ANY_TEXT}"]
+        rules += [
+            f"thought[lazy]: ANY {_quoted(thought_end)}",
+            f"SPACE: {_SPACE}",
+            f"ANY: {_ANY_TEXT}",
+        ]
     if field is not None and not must_call:
         rules.append(_answer(request, field))
     if not tools or syntax is None:
@@ -52,7 +58,9 @@ def grammar_of(
     named = "tools" if tools else str(field)
     text = NAMED_FOR.format(named) + "\n".join(rules)
     if len(text) > MAX_GRAMMAR_CHARACTERS:
-        raise InvalidRequestError(f"must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters as a grammar", named)
+        raise InvalidRequestError(
+            f"must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters as a grammar", named
+        )
     return {**dict.fromkeys(GRAMMAR_FIELDS), "grammar": text}
 
 
@@ -61,10 +69,15 @@ def _calls(
 ) -> list[str]:
     """Return the rules of calls, the first without the rule ``lead``; with `fields` they fit the schemas so called."""
     more = f"({_quoted(syntax.separator + syntax.before)} one)*" if is_parallel else ""
-    rules = [f"rest: one {more} {_quoted(syntax.closing)}", f"lead: {_quoted(syntax.opening + syntax.before)}"]
+    rules = [
+        f"rest: one {more} {_quoted(syntax.closing)}",
+        f"lead: {_quoted(syntax.opening + syntax.before)}",
+    ]
     rules.append("one: " + " | ".join(f"one{place}" for place in range(len(tools))))
     for place, tool in enumerate(tools):
-        schema = json.dumps({"type": "object", "x-guidance": _AS_PYTHON} if fields is None else _schema(tool))
+        schema = json.dumps(
+            {"type": "object", "x-guidance": _AS_PYTHON} if fields is None else _schema(tool)
+        )
         if fields is not None:
             rules.append(NAMED_FOR.format(fields.get(tool.name, "tools")).rstrip())
         rules.append(
@@ -97,7 +110,11 @@ def _schema(tool: Tool) -> Mapping[str, Any]:
     schema = without_unknown_formats(dict(tool.parameters))
     closed = {"additionalProperties": False} if "properties" in schema else {}
     options = schema.get("x-guidance")
-    return {**closed, **schema, "x-guidance": {**(options if isinstance(options, dict) else {}), **_AS_PYTHON}}
+    return {
+        **closed,
+        **schema,
+        "x-guidance": {**(options if isinstance(options, dict) else {}), **_AS_PYTHON},
+    }
 
 
 def _answer(request: GenerationRequest, field: str) -> str:
@@ -107,5 +124,7 @@ def _answer(request: GenerationRequest, field: str) -> str:
         return "answer: " + " | ".join(map(_quoted, value))
     text = source_of(request).lark()
     if field == "grammar" and guidance_module().GBNF.search(text):
-        raise InvalidRequestError("must be Lark, and not GBNF, where a turn may have calls or thoughts", field)
+        raise InvalidRequestError(
+            "must be Lark, and not GBNF, where a turn may have calls or thoughts", field
+        )
     return _START.sub(lambda found: "answer" if found[0] == "start" else found[0], text)

@@ -42,7 +42,9 @@ _KNOWN_S = 0.25
 
 
 def _trial() -> Sandbox:
-    sandbox = Sandbox(Path(__file__).with_name("guidance.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20)
+    sandbox = Sandbox(
+        Path(__file__).with_name("guidance.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20
+    )
     atexit.register(sandbox.close)
     return sandbox
 
@@ -103,8 +105,14 @@ class _Lane:
             return at_hand
         self._check_time(client)
         with self._lock:
-            if client is not None and (client, source) not in self._waiting and not self._places.take(1, client):
-                raise OverloadedError(f"{_MOST_WAITING} grammars of this client wait to be compiled already")
+            if (
+                client is not None
+                and (client, source) not in self._waiting
+                and not self._places.take(1, client)
+            ):
+                raise OverloadedError(
+                    f"{_MOST_WAITING} grammars of this client wait to be compiled already"
+                )
             self._waiting[client, source] += 1
         future: Future[Grammar] = Future()
 
@@ -139,7 +147,8 @@ class _Lane:
         """Refuse a client that has used the lane for too long."""
         if client is not None and (wait_s := self._seconds.seconds_until_room(client)):
             raise OverloadedError(
-                "the grammars of this client took too long to compile or to follow", retry_after_s=math.ceil(wait_s)
+                "the grammars of this client took too long to compile or to follow",
+                retry_after_s=math.ceil(wait_s),
             )
 
     def _compile(self, source: GrammarSource, client: str | None) -> Grammar:

@@ -18,7 +18,16 @@ from typing import Any, NoReturn
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-__all__ = ["LLMatcher", "LLTokenizer", "answer", "compiled", "deep_stack", "reason", "regex_to_lark", "tokenizer_of"]
+__all__ = [
+    "LLMatcher",
+    "LLTokenizer",
+    "answer",
+    "compiled",
+    "deep_stack",
+    "reason",
+    "regex_to_lark",
+    "tokenizer_of",
+]
 
 _TRIAL_STACK_BYTES = 8 << 20
 STACK_BYTES = 2 * _TRIAL_STACK_BYTES

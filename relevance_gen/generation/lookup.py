@@ -36,7 +36,9 @@ class Lookup:
 
         What followed goes on with the guess itself where it reaches the end, as in a text that repeats itself.
         """
-        n_most = min(n_most, self._length, len(self._history) - self._n - 1)  # the last token needs no row behind it
+        n_most = min(
+            n_most, self._length, len(self._history) - self._n - 1
+        )  # the last token needs no row behind it
         if n_most < 1:
             return []
         history = self._history[: self._n]

@@ -116,16 +116,24 @@ class Prompt:
                 remedy="shorten it, set max_input_tokens, or load the model with a larger n_ctx",
             )
         n_generated = min(request.max_tokens, model.n_ctx - len(tokens))
-        n_generated += len(tokens) * (request.prompt_logprobs and self.ticket.manner.spells)  # before each sample
+        n_generated += len(tokens) * (
+            request.prompt_logprobs and self.ticket.manner.spells
+        )  # before each sample
         n_generated *= request.num_samples
         if n_generated * request.top_logprobs > MAX_ALTERNATIVES:
             allowed = f"at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all samples"
             remedy = "lower max_tokens or num_samples"
-            raise InvalidRequestError.must_be("top_logprobs", allowed, request.top_logprobs, remedy=remedy)
+            raise InvalidRequestError.must_be(
+                "top_logprobs", allowed, request.top_logprobs, remedy=remedy
+            )
         self.tokens, self.stops = tokens, StopStrings(request.stop)
         if request.allowed_token_ids:
-            self.allowed = np.packbits(np.isin(np.arange(model.n_vocab), request.allowed_token_ids), bitorder="little")
-        if self.grammar is not None:  # only an end token tells that a text which could go on is complete
+            self.allowed = np.packbits(
+                np.isin(np.arange(model.n_vocab), request.allowed_token_ids), bitorder="little"
+            )
+        if (
+            self.grammar is not None
+        ):  # only an end token tells that a text which could go on is complete
             self.ends |= frozenset(model.chat_format.ends)
 
     def count(self, model: LanguageModel) -> GenerationResponse | InvalidRequestError:
@@ -150,7 +158,9 @@ class Prompt:
         logprobs = sampling.log_probabilities(logits[: len(following)], following.astype(np.intp))
         self.logprobs += np.maximum(logprobs, LEAST_LOGPROB).tolist()
         if self.ticket.manner.spells and (n := self.ticket.request.top_logprobs):
-            self.alternatives += [sampling.likeliest(row, min(n, len(row))) for row in logits[: len(following)]]
+            self.alternatives += [
+                sampling.likeliest(row, min(n, len(row))) for row in logits[: len(following)]
+            ]
 
     def next_sample(self, model: LanguageModel) -> Sequence:
         """Return the next sample, which starts now."""
@@ -167,7 +177,9 @@ class Prompt:
             room=room,
             n_vocab=model.n_vocab,
             constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
-            lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
+            lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens))
+            if n_guessed
+            else None,
             allowed=self.allowed,
             thoughts=None if (form := self.ticket.manner.answer) is None else ThoughtCount(form),
         )
@@ -185,7 +197,10 @@ class Prompt:
 
     def response(self) -> GenerationResponse:
         """Return the response, once every sample is finished."""
-        responses, text = tuple(self.completions[index] for index in range(self.n_samples)), self.ticket.request.text
+        responses, text = (
+            tuple(self.completions[index] for index in range(self.n_samples)),
+            self.ticket.request.text,
+        )
         return GenerationResponse(
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
@@ -205,16 +220,24 @@ class Prompt:
             tokens.update(completion.tokens or ())
             tokens.update(one.token for place in completion.top_logprobs or () for one in place)
         pieces = {token: model.piece(token) for token in tokens}
-        return attrs.evolve(response, spelling=Spelling(prompt, pieces, self.ends, tuple(self.alternatives)))
+        return attrs.evolve(
+            response, spelling=Spelling(prompt, pieces, self.ends, tuple(self.alternatives))
+        )
 
 
 def _check_vocabulary(ticket: Ticket, ends: frozenset[int], n_vocab: int) -> None:
     request = ticket.request
     bias, allowed = request.logit_bias, request.allowed_token_ids
-    for name, tokens in (("text", ticket.manner.prompt), ("logit_bias", bias), ("allowed_token_ids", allowed)):
+    for name, tokens in (
+        ("text", ticket.manner.prompt),
+        ("logit_bias", bias),
+        ("allowed_token_ids", allowed),
+    ):
         if beyond := [token for token in tokens if token >= n_vocab]:
             rule = f"must hold tokens below {n_vocab}, the size of this model's vocabulary"
             raise InvalidRequestError(rule, name, str(beyond[0]))
     if request.min_tokens and ends.issuperset(allowed or range(n_vocab)):
         field = "allowed_token_ids" if allowed else "eos_token_ids"
-        raise InvalidRequestError("must leave a token that ends nothing where min_tokens is set", field, "all")
+        raise InvalidRequestError(
+            "must leave a token that ends nothing where min_tokens is set", field, "all"
+        )

@@ -25,7 +25,11 @@ _MARKER = re.compile(r"<(?:(?!NAME)[^<>\s])+>?|\[[A-Z_]+\]")
 
 def call_id(text: str) -> str:
     """Return an id of a call that is made of a text."""
-    return base64.b32encode(hashlib.blake2b(text.encode(errors="replace")).digest())[:ID_CHARACTERS].decode().lower()
+    return (
+        base64.b32encode(hashlib.blake2b(text.encode(errors="replace")).digest())[:ID_CHARACTERS]
+        .decode()
+        .lower()
+    )
 
 
 @frozen
@@ -87,7 +91,9 @@ class Reader:
         self._next = self._at_first  # what may stand where the text begins
         self._was_marked = form.is_thinking
         self._buffer = ""
-        self._space: list[str] = []  # behind what was told: it counts if something of the same kind follows
+        self._space: list[
+            str
+        ] = []  # behind what was told: it counts if something of the same kind follows
         self._kind: PartKind | None = None
         self._place = -1
         self._n_calls = 0
@@ -125,7 +131,11 @@ class Reader:
             return found != "partly" and self._follow(pieces, *found)
         self._next = ()
         begun = self._any_start.search(self._buffer)
-        self._add(pieces, "text", self._take(begun.start() if begun else self._free(self._starts, is_whole)))
+        self._add(
+            pieces,
+            "text",
+            self._take(begun.start() if begun else self._free(self._starts, is_whole)),
+        )
         if begun is None:
             return False
         if (found := self._head_at(self._anywhere, is_whole)) is not None:
@@ -136,7 +146,10 @@ class Reader:
     def _read_thought(self, pieces: list[Part], is_whole: bool) -> bool:
         thoughts = self._form.thoughts
         ends = thoughts.ends if thoughts else ()
-        place, end = min(((place, end) for end in ends if (place := self._buffer.find(end)) >= 0), default=(-1, ""))
+        place, end = min(
+            ((place, end) for end in ends if (place := self._buffer.find(end)) >= 0),
+            default=(-1, ""),
+        )
         self._add(pieces, "reasoning", self._take(place if end else self._free(ends, is_whole)))
         if end:
             self._take(0 if thoughts and thoughts.is_kept else len(end))
@@ -147,7 +160,9 @@ class Reader:
         """Return how much of the text begins none of some words, however it goes on."""
         n = len(self._buffer)
         lengths = () if is_whole else range(min(max(map(len, words), default=1) - 1, n), 0, -1)
-        return n - next((k for k in lengths if any(word.startswith(self._buffer[n - k :]) for word in words)), 0)
+        return n - next(
+            (k for k in lengths if any(word.startswith(self._buffer[n - k :]) for word in words)), 0
+        )
 
     def _take(self, n: int) -> str:
         taken, self._buffer = self._buffer[:n], self._buffer[n:]
@@ -173,7 +188,9 @@ class Reader:
 
     # ── What is called ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _head_at(self, heads: Sequence[Head], is_whole: bool) -> tuple[Head, int, str] | Literal["partly"] | None:
+    def _head_at(
+        self, heads: Sequence[Head], is_whole: bool
+    ) -> tuple[Head, int, str] | Literal["partly"] | None:
         """Return the head that the text begins with, where it ends, and the tool's name."""
         is_partly = False
         for head in heads:
@@ -196,9 +213,16 @@ class Reader:
                 self._arguments = TaggedArguments(syntax.tags, self._form.schemas.get(name))
             elif syntax and syntax.mark:
                 self._arguments = BareArguments(syntax.mark)
-            self._depth, self._outer, self._in_string, self._is_own = 0, -head.text.count("{"), False, True
+            self._depth, self._outer, self._in_string, self._is_own = (
+                0,
+                -head.text.count("{"),
+                False,
+                True,
+            )
             self._place, self._n_calls = self._place + 1, self._n_calls + 1
-            pieces.append(Part("tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}")))
+            pieces.append(
+                Part("tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}"))
+            )
         return True
 
     def _read_noted(self, pieces: list[Part], is_whole: bool) -> bool:

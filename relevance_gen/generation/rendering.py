@@ -41,7 +41,9 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """Write JSON as transformers does: without escapes for HTML, which Jinja's own filter has."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def raise_exception(message: str) -> NoReturn:
@@ -56,7 +58,9 @@ def strftime_now(form: str) -> str:
 
 def environment() -> ImmutableSandboxedEnvironment:
     """Return what transformers renders chat templates in."""
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     made.filters["tojson"] = to_json
     made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     return made

@@ -29,13 +29,27 @@ from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.syntaxes import MARKERS
-from relevance_gen.generation.ticket import PLAIN, Manner, Request, RequestFields, Ticket, as_request, check_bounds
+from relevance_gen.generation.ticket import (
+    PLAIN,
+    Manner,
+    Request,
+    RequestFields,
+    Ticket,
+    as_request,
+    check_bounds,
+)
 from relevance_gen.generation.turns import Conversation, Tool, ToolChoice, choice_of, tools_of
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import model_file
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import GRACE_S, ThreadState
-from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
+from relevance_gen.llama.options import (
+    ModelOptions,
+    OptionTypes,
+    model_options,
+    on_devices,
+    shows_options,
+)
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 DEFAULT_MAX_QUEUE = 256
@@ -85,7 +99,9 @@ class Runner:
         **options: Unpack[OptionTypes],
     ) -> None:
         if model is not None and not isinstance(model, str | os.PathLike):
-            raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
+            raise InvalidRequestError.must_be(
+                "model", "the path of a GGUF file or the name of a repository", model
+            )
         each = on_devices(model_options(options), devices)
         if devices is not None and each[0].n_gpu_layers != 0:
             from relevance_gen.llama.gpus import check_gpus  # not at the top: this loads llama.cpp
@@ -93,12 +109,18 @@ class Runner:
             check_gpus("devices", devices)
 
         def workers(backlog: Backlog) -> list[Worker]:
-            return [Worker(backlog, partial(load_model, model, one), prefix_cache_bytes) for one in each]
+            return [
+                Worker(backlog, partial(load_model, model, one), prefix_cache_bytes) for one in each
+            ]
 
         self._start(workers, max_queue, prefix_cache_bytes, wait)
 
     def _start(
-        self, join: Callable[[Backlog], Sequence[Worker]], max_queue: int, prefix_cache_bytes: int, wait: bool
+        self,
+        join: Callable[[Backlog], Sequence[Worker]],
+        max_queue: int,
+        prefix_cache_bytes: int,
+        wait: bool,
     ) -> None:
         """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
@@ -153,13 +175,17 @@ class Runner:
         ticket = Ticket(next(self._ids), request, seed, time.time(), manner)
         return self._backlog.put(ticket, on_text)
 
-    def generate(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> GenerationResponse:
+    def generate(
+        self, request: Request | None = None, **fields: Unpack[RequestFields]
+    ) -> GenerationResponse:
         """Submit a request, with `fields` as in `submit`, and return its response, or raise what it failed with."""
         return self._wait_for(lambda: self.submit(request, **fields))
 
     def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
         if self._runs_here():
-            raise InvalidRequestError("on_text must not wait for the thread that it runs in; call submit, not generate")
+            raise InvalidRequestError(
+                "on_text must not wait for the thread that it runs in; call submit, not generate"
+            )
         future = submit()
         try:
             return future.result()
@@ -205,12 +231,17 @@ class Runner:
             RelevanceGenError: as `submit` and `wait_ready` raise.
         """
         if "text" in fields:
-            raise InvalidRequestError("must not be given beside messages, which it is made of", "text")
+            raise InvalidRequestError(
+                "must not be given beside messages, which it is made of", "text"
+            )
         request = wire.structure(GenerationRequest, {"text": "", **fields})
         known = tools_of(tools)
         choice = choice_of(tool_choice, known, is_parallel=parallel_tool_calls)
         variables = {} if template_variables is None else template_variables
-        given = [f"tools[{place}]{'' if isinstance(tool, Tool) else '.function'}" for place, tool in enumerate(tools)]
+        given = [
+            f"tools[{place}]{'' if isinstance(tool, Tool) else '.function'}"
+            for place, tool in enumerate(tools)
+        ]
         named = {tool.name: f"{path}.parameters" for tool, path in zip(known, given, strict=True)}
         conversation = Conversation(messages, known, choice, variables, {}, continues, named)
         request, answer = self.write_chat(conversation, request, chat_template=chat_template)
@@ -231,11 +262,15 @@ class Runner:
         """
         return writing.write(conversation, request, self.chat_format, chat_template, client)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> GenerationResponse:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
+    ) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options`, and what is raised, are those of `submit_chat`."""
         return self._wait_for(lambda: self.submit_chat(messages, **options))
 
-    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> TextStream:
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
+    ) -> TextStream:
         """Answer a conversation as the text comes. `options`, and what is raised, are those of `submit_chat`."""
         return TextStream(lambda on_part: self.submit_chat(messages, on_part=on_part, **options))
 
@@ -259,7 +294,9 @@ class Runner:
         The arguments, and what is raised, are those of `submit_chat` and `count_tokens`.
         """
         conversation = Conversation(messages, tools_of(tools), variables=template_variables or {})
-        request, _ = self.write_chat(conversation, GenerationRequest(""), chat_template=chat_template)
+        request, _ = self.write_chat(
+            conversation, GenerationRequest(""), chat_template=chat_template
+        )
         return self._count(request, Manner(is_chat=True, only_counts=True))
 
     def _count(self, request: Request, manner: Manner) -> int:
@@ -277,7 +314,9 @@ class Runner:
         """
         self._check_not_forked()
         self.wait_ready()
-        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
+        model = next(
+            (worker.chat_format for worker in self._workers if worker.chat_format is not None), None
+        )
         if model is None:
             raise RunnerClosedError("the runner was closed before its model was loaded")
         return model
@@ -373,7 +412,9 @@ class Runner:
 
 
 def load_model(
-    model: str | os.PathLike[str] | None, options: ModelOptions, on_progress: Callable[[float], bool]
+    model: str | os.PathLike[str] | None,
+    options: ModelOptions,
+    on_progress: Callable[[float], bool],
 ) -> AbstractContextManager[LanguageModel]:
     """Load a model as the options say; with model and options filled in this is a `Load`."""
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp

@@ -61,14 +61,21 @@ def sample(
     for row, (ids, values) in replacements.items():
         logits[row, ids] = values
     try:
-        return _draw_masked(logits, settings, uniforms, masks) if masks else _draw(logits, settings, uniforms)
+        return (
+            _draw_masked(logits, settings, uniforms, masks)
+            if masks
+            else _draw(logits, settings, uniforms)
+        )
     finally:  # a copy of all logits would take longer than drawing
         for row, values in own.items():
             logits[row, replacements[row][0]] = values
 
 
 def _draw_masked(
-    logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64], masks: Mapping[int, Mask]
+    logits: Logits,
+    settings: Sequence[GenerationRequest],
+    uniforms: NDArray[np.float64],
+    masks: Mapping[int, Mask],
 ) -> Ids:
     tokens = np.empty(len(settings), np.intp)
     if free := [row for row in range(len(settings)) if row not in masks]:
@@ -83,9 +90,15 @@ def _draw_masked(
     return tokens
 
 
-def _draw(logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]) -> Ids:
+def _draw(
+    logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]
+) -> Ids:
     n_vocab = logits.shape[1]
-    if cut := [row for row, one in enumerate(settings) if one.typical_p < 1 and one.temperature and one.top_k != 1]:
+    if cut := [
+        row
+        for row, one in enumerate(settings)
+        if one.typical_p < 1 and one.temperature and one.top_k != 1
+    ]:
         logits = logits.copy()
         for row in cut:
             logits[row] = _typical(logits[row], settings[row])
@@ -102,7 +115,9 @@ def _draw(logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArr
             _check_finite(some.max(axis=1))
             tokens[rows] = some.argmax(axis=1)
         elif top_k:
-            tokens[rows] = _draw_among(logits[rows], top_k, [settings[row] for row in members], uniforms[rows])
+            tokens[rows] = _draw_among(
+                logits[rows], top_k, [settings[row] for row in members], uniforms[rows]
+            )
         else:
             for row in members:
                 tokens[row] = _draw_from_all(logits[row], settings[row], float(uniforms[row]))
@@ -144,13 +159,17 @@ def largest_ids(logits: Logits, k: int) -> Ids:
     any other column has at least `k` elements above or beside it.
     """
     n_rows, n_vocab = logits.shape
-    height = int((n_vocab / k) ** 0.5)  # balances the scan of the maxima with the scan of the columns found
+    height = int(
+        (n_vocab / k) ** 0.5
+    )  # balances the scan of the maxima with the scan of the columns found
     if n_vocab < _MIN_BLOCKED_VOCABULARY or height < 4:
         candidates = np.argpartition(logits, n_vocab - k, axis=1)[:, n_vocab - k :]
         return _descending(logits, candidates)
     width = n_vocab // height
     folded = np.lib.stride_tricks.as_strided(
-        logits, (n_rows, height, width), (logits.strides[0], width * logits.itemsize, logits.itemsize)
+        logits,
+        (n_rows, height, width),
+        (logits.strides[0], width * logits.itemsize, logits.itemsize),
     )
     columns = np.argpartition(folded.max(axis=1), width - k, axis=1)[:, width - k :]
     inside = (columns[:, :, None] + np.arange(0, height * width, width)).reshape(n_rows, -1)
@@ -167,13 +186,19 @@ def _descending(logits: Logits, candidates: Ids) -> Ids:
     return np.take_along_axis(candidates, order, axis=1)
 
 
-def _draw_among(logits: Logits, k: int, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]) -> Ids:
+def _draw_among(
+    logits: Logits, k: int, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]
+) -> Ids:
     """Draw from each row's `k` likeliest tokens."""
     ids = largest_ids(logits, k)
     values = np.take_along_axis(logits, ids, axis=1).astype(np.float64)
     _check_finite(values.max(axis=1))
-    temperature, top_p, min_p = np.array([(s.temperature, s.top_p, s.min_p) for s in settings]).T[:, :, None]
-    with np.errstate(over="ignore"):  # a temperature near 0 sends all but the largest to exp(-inf) = 0, as it should
+    temperature, top_p, min_p = np.array([(s.temperature, s.top_p, s.min_p) for s in settings]).T[
+        :, :, None
+    ]
+    with np.errstate(
+        over="ignore"
+    ):  # a temperature near 0 sends all but the largest to exp(-inf) = 0, as it should
         weights = np.exp((values - values[:, :1]) / temperature)
     cumulative = weights.cumsum(axis=1)
     # Both cuts keep a prefix, never an empty one: the likeliest weighs 1 and has nothing before it.
@@ -201,7 +226,9 @@ def _draw_from_all(logits: Logits, settings: GenerationRequest, uniform: float) 
     rank = _reaching(descending, uniform * float(descending.sum()), "right")
     drawn = ascending[-1 - rank]
     n_above = len(ascending) - int(ascending.searchsorted(drawn, "right"))
-    return int(np.flatnonzero(logits == drawn)[rank - n_above])  # of equal ones the lower id comes first
+    return int(
+        np.flatnonzero(logits == drawn)[rank - n_above]
+    )  # of equal ones the lower id comes first
 
 
 def _typical(logits: Logits, settings: GenerationRequest) -> Logits:
@@ -212,7 +239,11 @@ def _typical(logits: Logits, settings: GenerationRequest) -> Logits:
 
     Source: Meister et al., Locally Typical Sampling, TACL 2023; after top_k, as llama.cpp has it.
     """
-    ids = largest_ids(logits[None], settings.top_k)[0] if 0 < settings.top_k < len(logits) else np.arange(len(logits))
+    ids = (
+        largest_ids(logits[None], settings.top_k)[0]
+        if 0 < settings.top_k < len(logits)
+        else np.arange(len(logits))
+    )
     _check_finite(logits.max())
     weights = _weights(logits[ids], logits.max(), settings.temperature)
     ids, probabilities = ids[weights > 0], weights[weights > 0] / weights.sum()
@@ -251,7 +282,9 @@ def _candidates(weights: Weights, total: float, settings: GenerationRequest) -> 
     least = max((1 - settings.top_p) * total / len(weights), settings.min_p)
     step = len(weights) // _SOME_WEIGHTS + 1
     some = np.sort(weights[::step])
-    closer = some[min(int(some.cumsum().searchsorted((1 - settings.top_p) / 2 * total / step)), len(some) - 1)]
+    closer = some[
+        min(int(some.cumsum().searchsorted((1 - settings.top_p) / 2 * total / step)), len(some) - 1)
+    ]
     if closer > least and settings.top_p < 1:
         ids = np.flatnonzero(weights >= closer)
         if weights[ids].sum() > settings.top_p * total:
@@ -278,4 +311,6 @@ def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -
 
 def _check_finite(largest: NDArray[np.floating] | np.floating) -> None:
     if not np.isfinite(largest).all():
-        raise GenerationError("the model produced logits that are not finite: its file or its build is damaged")
+        raise GenerationError(
+            "the model produced logits that are not finite: its file or its build is damaged"
+        )

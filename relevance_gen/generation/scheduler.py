@@ -141,7 +141,9 @@ def next_action(state: EngineState) -> Action | None:
         return action
     if not state.running:
         return None
-    if not state.waiting:  # move the last into the lowest gap: decoding is fastest without, and nobody else fills it
+    if (
+        not state.waiting
+    ):  # move the last into the lowest gap: decoding is fastest without, and nobody else fills it
         last = max(state.running)
         gap = next(slot for slot in range(last + 2) if slot not in state.running)
         if gap < last:
@@ -170,7 +172,10 @@ def _is_computed(request: Prompt) -> bool:
 
 def _give_slots(state: EngineState) -> Seat | Start | Vacate | Resume | None:
     """Give the free slots away; return what that means for the first to get one, or to give one up."""
-    held = {**state.running, **{one.slot: one.client for one in state.waiting if one.slot is not None}}
+    held = {
+        **state.running,
+        **{one.slot: one.client for one in state.waiting if one.slot is not None},
+    }
     free = [slot for slot in range(state.n_slots) if slot not in held]
     n_wanted = _wanted(state)
     gifts = _deal(state, free, n_wanted, Counter(held.values()))
@@ -178,11 +183,17 @@ def _give_slots(state: EngineState) -> Seat | Start | Vacate | Resume | None:
         if request.slot is not None and _is_computed(request):
             return Start(place, (request.slot, *gifts.get(place, ())))
     for place, slots in gifts.items():
-        return Start(place, tuple(slots)) if _is_computed(state.waiting[place]) else Seat(place, slots[0])
+        return (
+            Start(place, tuple(slots))
+            if _is_computed(state.waiting[place])
+            else Seat(place, slots[0])
+        )
     if free:
         return Resume(free[0]) if state.n_paused else None
     of_strangers = [slot for slot, client in held.items() if client == STRANGERS]
-    is_wanted = any(n and one.client != STRANGERS for n, one in zip(n_wanted, state.waiting, strict=True))
+    is_wanted = any(
+        n and one.client != STRANGERS for n, one in zip(n_wanted, state.waiting, strict=True)
+    )
     return Vacate(max(of_strangers)) if of_strangers and is_wanted else None
 
 
@@ -199,7 +210,8 @@ def _deal(
             n_has = request.n_running + (request.slot is not None)
             turns.setdefault(request.client, []).append((n_has, place, place))
     clients = [
-        (client == STRANGERS, n_held.get(client, 0), order, own) for order, (client, own) in enumerate(turns.items())
+        (client == STRANGERS, n_held.get(client, 0), order, own)
+        for order, (client, own) in enumerate(turns.items())
     ]
     heapq.heapify(clients)
     for own in turns.values():
@@ -234,7 +246,9 @@ def _wanted(state: EngineState) -> list[int]:
             n_wanted.append(1)
         else:
             is_first = request.client not in holders
-            n_wanted.append(int(is_first or n_holding[request.client == STRANGERS] < most_held(state.n_slots)))
+            n_wanted.append(
+                int(is_first or n_holding[request.client == STRANGERS] < most_held(state.n_slots))
+            )
             n_holding[request.client == STRANGERS] += 1
             holders.add(request.client)
     return n_wanted
@@ -243,7 +257,9 @@ def _wanted(state: EngineState) -> list[int]:
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
     """Tokenize the prompts with slots; then compute slices: of the first, and of others that are about as long."""
     slices: list[Slice] = []
-    for place, request in sorted(enumerate(state.waiting), key=lambda one: one[1].client == STRANGERS):
+    for place, request in sorted(
+        enumerate(state.waiting), key=lambda one: one[1].client == STRANGERS
+    ):
         if request.slot is None or _is_computed(request):
             continue
         if not request.n_prompt:

@@ -6,12 +6,26 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 FORMATS: Final = frozenset(
-    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
+    (
+        "date-time",
+        "time",
+        "date",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "uuid",
+        "uri",
+        "unknown",
+    )
 )
 """The formats that llguidance knows. Any other is a note for readers, by the standard, and excludes no text."""
 _DATA: Final = frozenset(("const", "default", "enum", "examples"))
 """What these keys hold is no schema."""
-_NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+_NAMED: Final = frozenset(
+    ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+)
 """What these hold is a schema for each name."""
 
 

@@ -65,7 +65,9 @@ class Sequence:
 
     def __attrs_post_init__(self) -> None:
         # A constraint itself keeps end tokens back.
-        self.adjustment = Adjustment(self.request, () if self.constraint else self._ends, self._n_vocab)
+        self.adjustment = Adjustment(
+            self.request, () if self.constraint else self._ends, self._n_vocab
+        )
         self.n_alternatives = min(self.request.top_logprobs, self._n_vocab)
         self._assembler = TextAssembler(self._stops)
         seed = np.random.SeedSequence(self._seed, spawn_key=(self.index,))
@@ -84,12 +86,18 @@ class Sequence:
     @property
     def is_masked(self) -> bool:
         """Whether what `begin_mask` has begun is done, or will be soon, as it was the last time."""
-        return self._mask is None or self._mask.done() or (self.constraint is None or self.constraint.is_quick)
+        return (
+            self._mask is None
+            or self._mask.done()
+            or (self.constraint is None or self.constraint.is_quick)
+        )
 
     def begin_mask(self, thread: Executor) -> None:
         """Compute in another thread what `mask` will return."""
         if self.constraint is not None and self.finish_reason is None:
-            with suppress(RuntimeError):  # the interpreter ends, or there is no thread: then `mask` computes it
+            with suppress(
+                RuntimeError
+            ):  # the interpreter ends, or there is no thread: then `mask` computes it
                 self._mask = thread.submit(self.constraint.mask, may_end=self.may_end)
 
     def mask(self) -> Mask | None:
@@ -105,7 +113,11 @@ class Sequence:
         return self._random.random()
 
     def accept(
-        self, token: int, piece: bytes, logprob: float | None = None, alternatives: tuple[TokenLogprob, ...] = ()
+        self,
+        token: int,
+        piece: bytes,
+        logprob: float | None = None,
+        alternatives: tuple[TokenLogprob, ...] = (),
     ) -> str:
         """Append a token, decide whether the sample ends, and return the text that this releases."""
         self.tokens.append(token)
@@ -127,7 +139,9 @@ class Sequence:
             self.finish_reason = self._end_after(token)
             if self.finish_reason is not None:
                 released += self._assembler.flush(may_stop=may_stop)
-        if self._assembler.stopped_by:  # flushing too can complete a stop string, with the U+FFFD of a broken character
+        if (
+            self._assembler.stopped_by
+        ):  # flushing too can complete a stop string, with the U+FFFD of a broken character
             self.finish_reason = "stop"
         if released:
             self._text.append(released)

@@ -47,7 +47,11 @@ class TextStream(Iterator[TextPiece]):
         self._pieces = pieces
 
         def put(sample: int, text: str | Part) -> None:
-            pieces.put(TextPiece(sample, text.text, text) if isinstance(text, Part) else TextPiece(sample, text))
+            pieces.put(
+                TextPiece(sample, text.text, text)
+                if isinstance(text, Part)
+                else TextPiece(sample, text)
+            )
 
         self._future = submit(put)
         self._future.add_done_callback(lambda _: pieces.put(None))

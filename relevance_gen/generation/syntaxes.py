@@ -92,7 +92,10 @@ class Syntax:
     @property
     def _ends(self) -> tuple[str, ...]:
         """The words that close a call."""
-        return _words((self.after.removeprefix("}") if self.before.endswith('"') else self.after) + self.closing)
+        return _words(
+            (self.after.removeprefix("}") if self.before.endswith('"') else self.after)
+            + self.closing
+        )
 
     def _head(self, text: str) -> Head:
         return Head(text, ahead=("{",) if self.tags is None else ("{", self.tags[0], self._ends[0]))
@@ -107,7 +110,9 @@ class Syntax:
     def behind(self) -> tuple[Head, ...]:
         """What may stand behind a call: another one, or what closes this one."""
         another = (f"{self.before}NAME{self.between}", *self.others)
-        return *(self._head(self.separator + text) for text in another), *(Head(word, "text") for word in self._ends)
+        return *(self._head(self.separator + text) for text in another), *(
+            Head(word, "text") for word in self._ends
+        )
 
     def call(self, name: str, arguments: str) -> str:
         """Return a call as it is written."""
@@ -140,25 +145,47 @@ HERMES: Final = Syntax(
     *("<tool_call>\n" + _OBJECT[0], _OBJECT[1], "}\n</tool_call>"),
     separator="\n",
 )
-_ACTION: Final = [id_ + '"tool_name":"NAME","parameters":' for id_ in ('{"tool_call_id":"ANY",', "{")]
+_ACTION: Final = [
+    id_ + '"tool_name":"NAME","parameters":' for id_ in ('{"tool_call_id":"ANY",', "{")
+]
 _ONE, _GIVEN = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _FUNCTION: Final = f"{_ONE}functions.~NAME:ANY{_GIVEN}"
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 SYNTAXES: Final = (
     Syntax(
-        *(("<|channel|>", "functions."), "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+        *(
+            ("<|channel|>", "functions."),
+            "<|channel|>commentary to=functions.",
+            " <|constrain|>json<|message|>",
+        ),
         others=tuple(
-            text for one in _CHANNELS for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
+            text
+            for one in _CHANNELS
+            for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
         ),
     ),
-    Syntax(("[TOOL_CALLS]", "[ARGS]"), "[TOOL_CALLS]", "[ARGS]", others=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",)),
-    Syntax(("[TOOL_CALLS]",), *_OBJECT, "[TOOL_CALLS] [", ", ", "]", others=("[TOOL_CALLS]NAME[ARGS]~",)),
+    Syntax(
+        ("[TOOL_CALLS]", "[ARGS]"),
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        others=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
+    ),
+    Syntax(
+        ("[TOOL_CALLS]",),
+        *_OBJECT,
+        "[TOOL_CALLS] [",
+        ", ",
+        "]",
+        others=("[TOOL_CALLS]NAME[ARGS]~",),
+    ),
     Syntax(
         *((_ALL_BEGIN, "```json"), f"{_BEGIN}function{_SEP}", "\n```json\n", f"\n```{_END}"),
         *(_ALL_BEGIN, "\n", _ALL_END),
     ),
     Syntax((_ALL_BEGIN,), _BEGIN, _SEP, _END, _ALL_BEGIN, "", _ALL_END),
-    Syntax(("<|tool_call|>",), *_OBJECT, "<|tool_call|>[", ", ", "]", others=(f"<tool_call>[{_NAMED}",)),
+    Syntax(
+        ("<|tool_call|>",), *_OBJECT, "<|tool_call|>[", ", ", "]", others=(f"<tool_call>[{_NAMED}",)
+    ),
     HERMES,
     Syntax(
         *(('"parameters"', "<|start_header_id|>"), _OBJECT[0], '", "parameters": ', "}"),
@@ -171,7 +198,15 @@ SYNTAXES: Final = (
         others=(*("<|START_ACTION|>[" + text for text in _ACTION), *_ACTION),
     ),
     Syntax(
-        *(("tool_declare",), f"{_ONE}functions.", f":0{_GIVEN}", "<|tool_call_end|>", _SECTION, "", _SECTION_END),
+        *(
+            ("tool_declare",),
+            f"{_ONE}functions.",
+            f":0{_GIVEN}",
+            "<|tool_call_end|>",
+            _SECTION,
+            "",
+            _SECTION_END,
+        ),
         others=(_SECTION + _FUNCTION, _FUNCTION),
     ),
     Syntax(("<|tool_call>", "call:"), "<|tool_call>call:", "", "<tool_call|>", mark='<|"|>'),
@@ -182,7 +217,14 @@ SYNTAXES: Final = (
     ),
     *(
         Syntax(
-            *((f"<{tag}>", "<function="), f"<{tag}>\n<function=", ">\n", f"</function>\n</{tag}>", "", "\n"),
+            *(
+                (f"<{tag}>", "<function="),
+                f"<{tag}>\n<function=",
+                ">\n",
+                f"</function>\n</{tag}>",
+                "",
+                "\n",
+            ),
             others=("<function=NAME>",),
             tags=("<parameter=", ">\n", "\n</parameter>"),
         )
@@ -214,7 +256,10 @@ _PAIRS: Final = (
 THOUGHTS: Final = (
     Thoughts(
         "<|channel|>",
-        (Head("<|channel|>analysis<|message|>", "thought"), *(Head(words, "text") for words in _SPOKEN)),
+        (
+            Head("<|channel|>analysis<|message|>", "thought"),
+            *(Head(words, "text") for words in _SPOKEN),
+        ),
         ("<|end|>", "<|start|>", "<|channel|>"),
         is_kept=True,
     ),
@@ -236,7 +281,9 @@ MARKERS: Final = frozenset(
 
 def syntax_of(template: str) -> Syntax | None:
     """Return how the models of a template call tools; ``None`` where it does not tell."""
-    return next((row for row in SYNTAXES if all(_holds(template, sign) for sign in row.signs)), None)
+    return next(
+        (row for row in SYNTAXES if all(_holds(template, sign) for sign in row.signs)), None
+    )
 
 
 def _holds(template: str, sign: str) -> bool:

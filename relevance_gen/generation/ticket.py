@@ -162,15 +162,22 @@ def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> Gener
     if isinstance(request, str):
         request = {"text": request}
     if not isinstance(request, Mapping | None):
-        raise InvalidRequestError.must_be("request", "a text, a GenerationRequest or a mapping of its fields", request)
+        raise InvalidRequestError.must_be(
+            "request", "a text, a GenerationRequest or a mapping of its fields", request
+        )
     return wire.structure(GenerationRequest, {**(request or {}), **fields})
 
 
 def check_bounds(request: GenerationRequest) -> None:
     """Refuse a request that would take more of a worker's time and memory than any use needs."""
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
-        raise InvalidRequestError(f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", "stop")
-    for name, most in (("eos_token_ids", MAX_END_TOKENS), ("allowed_token_ids", MAX_ALLOWED_TOKENS)):
+        raise InvalidRequestError(
+            f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", "stop"
+        )
+    for name, most in (
+        ("eos_token_ids", MAX_END_TOKENS),
+        ("allowed_token_ids", MAX_ALLOWED_TOKENS),
+    ):
         if len(tokens := getattr(request, name)) > most:
             raise InvalidRequestError.must_be(name, f"a list of at most {most:,} tokens", tokens)
     for name in GRAMMAR_FIELDS:

@@ -42,20 +42,29 @@ class Tool:
         strict: whether its arguments must fit that schema even where the model is free to call it or not.
     """
 
-    name: str = field(validator=checks.must_be(_NAMES, lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None))
+    name: str = field(
+        validator=checks.must_be(
+            _NAMES, lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None
+        )
+    )
     description: str = field(default="", validator=checks.string)
     parameters: Mapping[str, Any] = field(
         factory=dict,
         converter=_or_no_parameters,
         validator=checks.must_be(
-            "a JSON schema of an object", lambda v: isinstance(v, Mapping) and v.get("type", "object") == "object"
+            "a JSON schema of an object",
+            lambda v: isinstance(v, Mapping) and v.get("type", "object") == "object",
         ),
     )
     strict: bool = field(default=False, validator=checks.flag)
 
     def as_told(self) -> dict[str, Any]:
         """Return what a template is told of it, as transformers tells."""
-        told = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        told = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
         return {"type": "function", "function": told}
 
 
@@ -98,7 +107,9 @@ class Conversation:
         """The tools that may be called in the next turn."""
         if self.choice.mode == "none":
             return ()
-        return tuple(tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names)
+        return tuple(
+            tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names
+        )
 
 
 def turn_of(role: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -112,7 +123,10 @@ def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the messages that the turns of `turn_of` have become."""
     texts = ("content", "reasoning_content")
     joined = [{**turn, **{name: "\n".join(turn[name]) for name in texts}} for turn in turns]
-    return [{name: value for name, value in turn.items() if value or name == "content"} for turn in joined]
+    return [
+        {name: value for name, value in turn.items() if value or name == "content"}
+        for turn in joined
+    ]
 
 
 def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
@@ -127,9 +141,15 @@ def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
     texts = []
     for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else part
-        text = part.get(kinds[kind]) if isinstance(part, dict) and isinstance(kind, str) and kind in kinds else None
+        text = (
+            part.get(kinds[kind])
+            if isinstance(part, dict) and isinstance(kind, str) and kind in kinds
+            else None
+        )
         if not isinstance(text, str):
-            allowed = f'a part of type "{next(iter(kinds))}" with a text: this model reads nothing else'
+            allowed = (
+                f'a part of type "{next(iter(kinds))}" with a text: this model reads nothing else'
+            )
             raise InvalidRequestError.must_be(f"{path}[{place}]", allowed, kind)
         texts.append(text)
     return texts
@@ -158,7 +178,10 @@ def tools_of(given: object) -> tuple[Tool, ...]:
     """Read a list of `Tool`, or of OpenAI's ``{"type": "function", "function": {…}}``; refuse anything else."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > MAX_TOOLS:
         raise InvalidRequestError.must_be("tools", f"a list of at most {MAX_TOOLS} tools", given)
-    tools = tuple(one if isinstance(one, Tool) else _tool(one, f"tools[{place}]") for place, one in enumerate(given))
+    tools = tuple(
+        one if isinstance(one, Tool) else _tool(one, f"tools[{place}]")
+        for place, one in enumerate(given)
+    )
     for place, tool in enumerate(tools):
         if any(tool.name == other.name for other in tools[:place]):
             raise InvalidRequestError(f"has the name of another: {tool.name}", f"tools[{place}]")
@@ -168,7 +191,9 @@ def tools_of(given: object) -> tuple[Tool, ...]:
 def _tool(given: object, path: str) -> Tool:
     if not isinstance(given, Mapping) or given.get("type") != "function":
         kind = given.get("type") if isinstance(given, Mapping) else given
-        raise InvalidRequestError.must_be(path, 'an object of type "function": no others are supported', kind)
+        raise InvalidRequestError.must_be(
+            path, 'an object of type "function": no others are supported', kind
+        )
     return tool_of(given.get("function"), f"{path}.function")
 
 
@@ -203,8 +228,12 @@ def _named(given: object, is_parallel: bool) -> ToolChoice:
         case "function", {"name": str(name)}:
             return ToolChoice("required", (name,), is_parallel=False)
         case "allowed_tools", {"mode": ("auto" | "required") as mode, "tools": [_, *_] as some}:
-            functions = [one.get("function", one) if isinstance(one, Mapping) else None for one in some]
-            names = tuple(one["name"] for one in functions if isinstance(one, Mapping) and "name" in one)
+            functions = [
+                one.get("function", one) if isinstance(one, Mapping) else None for one in some
+            ]
+            names = tuple(
+                one["name"] for one in functions if isinstance(one, Mapping) and "name" in one
+            )
             if len(names) == len(some):
                 return ToolChoice(mode, names, is_parallel)
     allowed = '"auto", "none", "required", a function, or allowed_tools'
@@ -221,7 +250,13 @@ def joined(pieces: Sequence[Part]) -> tuple[Part, ...]:
     for piece in pieces:
         parts.setdefault(piece.place, []).append(piece)
     return tuple(
-        Part(first.kind, "".join([first.text, *(piece.text for piece in rest)]), place, first.name, first.id)
+        Part(
+            first.kind,
+            "".join([first.text, *(piece.text for piece in rest)]),
+            place,
+            first.name,
+            first.id,
+        )
         for place, (first, *rest) in parts.items()
     )
 
@@ -235,6 +270,8 @@ def finish_reason_of(reason: FinishReason, parts: Sequence[Part]) -> FinishReaso
 def _is_whole(part: Part) -> bool:
     """Tell whether a part is not a call whose arguments were cut off."""
     try:
-        return part.kind != "tool_call" or isinstance(wire.parse(part.text.encode(errors="replace")), dict)
+        return part.kind != "tool_call" or isinstance(
+            wire.parse(part.text.encode(errors="replace")), dict
+        )
     except InvalidRequestError:
         return False

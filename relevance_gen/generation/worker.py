@@ -55,7 +55,9 @@ class Worker(ModelThread):
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _leave(self, error: BaseException | None) -> None:
-        self._puller.leave(error or RunnerClosedError("the runner was closed before this request was finished"))
+        self._puller.leave(
+            error or RunnerClosedError("the runner was closed before this request was finished")
+        )
 
     def stop(self) -> None:
         """Give up all work at once, and the computation under way with it."""
@@ -73,7 +75,9 @@ class Worker(ModelThread):
 
     def _serve(self) -> None:
         with self._load(self._goes_on_loading) as model:
-            engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes), self._puller)
+            engine = self._engine = Engine(
+                model, PrefixCache(self._prefix_cache_bytes), self._puller
+            )
             self.counters, self.chat_format = engine.counters, model.chat_format
             try:
                 self._become(ThreadState.READY)

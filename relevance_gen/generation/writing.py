@@ -58,7 +58,9 @@ def write(
     for name, called in conversation.required.items():
         if name not in words:
             remedy = did_you_mean(name, renderer_for(client).variables_of(template), "leave it out")
-            raise InvalidRequestError("is not known to the chat template of this model", called, remedy=remedy)
+            raise InvalidRequestError(
+                "is not known to the chat template of this model", called, remedy=remedy
+            )
     known, thoughts = syntax_of(template), thoughts_of(template)
     syntax = known or HERMES
     check_messages(conversation.messages, continues=conversation.continues)
@@ -71,14 +73,24 @@ def write(
     elif conversation.tools:
         messages = _described(messages, conversation.tools, syntax)
     text = prompt_of(
-        *(messages, model, chat_template, variables), continues=conversation.continues, renderer=renderer_for(client)
+        *(messages, model, chat_template, variables),
+        continues=conversation.continues,
+        renderer=renderer_for(client),
     )
-    is_thinking = thoughts is not None and not thoughts.is_kept and text.rstrip().endswith(thoughts.sign)
+    is_thinking = (
+        thoughts is not None and not thoughts.is_kept and text.rstrip().endswith(thoughts.sign)
+    )
     tools = frozenset(tool.name for tool in conversation.callable)
-    schemas = {tool.name: tool.parameters.get("properties") for tool in conversation.callable if syntax.tags}
+    schemas = {
+        tool.name: tool.parameters.get("properties")
+        for tool in conversation.callable
+        if syntax.tags
+    }
     answer = AnswerFormat(tools, syntax if tools else None, thoughts, is_thinking, schemas)
     end = thoughts.ends[0] if thoughts is not None and is_thinking else ""
-    return attrs.evolve(request, text=text, **grammar_of(conversation, request, answer.syntax, end)), answer
+    return attrs.evolve(
+        request, text=text, **grammar_of(conversation, request, answer.syntax, end)
+    ), answer
 
 
 def _as_read(messages: Sequence[Message], template: str) -> list[dict[str, Any]]:
@@ -96,7 +108,11 @@ def _as_read(messages: Sequence[Message], template: str) -> list[dict[str, Any]]
 
     for place, message in enumerate(messages):
         check_calls(message, f"messages[{place}]")
-        turn = {name: value for name, value in message.items() if name not in (*_THOUGHTS[:2], "tool_calls")}
+        turn = {
+            name: value
+            for name, value in message.items()
+            if name not in (*_THOUGHTS[:2], "tool_calls")
+        }
         thought = message.get("reasoning_content") or message.get("reasoning")
         calls = message.get("tool_calls") or ()
         if thought:
@@ -109,14 +125,22 @@ def _as_read(messages: Sequence[Message], template: str) -> list[dict[str, Any]]
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             n_values += len(re.findall(r"[\[{,]", arguments)) if isinstance(arguments, str) else 0
             if n_values > _MAX_VALUES:
-                raise InvalidRequestError(f"must hold at most {_MAX_VALUES:,} values in calls' arguments", "messages")
+                raise InvalidRequestError(
+                    f"must hold at most {_MAX_VALUES:,} values in calls' arguments", "messages"
+                )
             arguments = _object_of(arguments) if takes_objects else _text_of(arguments)
             given = call.get("id") or f"call{len(names)}"
             names[given] = name, len(names)
             function = {"name": name, "arguments": arguments}
-            turn["tool_calls"].append({"id": known_as(given), "type": "function", "function": function})
+            turn["tool_calls"].append(
+                {"id": known_as(given), "type": "function", "function": function}
+            )
         if message.get("role") == "tool" and (given := message.get("tool_call_id")):
-            turn = {"name": names[given][0] if given in names else "", **turn, "tool_call_id": known_as(given)}
+            turn = {
+                "name": names[given][0] if given in names else "",
+                **turn,
+                "tool_call_id": known_as(given),
+            }
         turns.append(turn)
     return turns
 
@@ -149,12 +173,16 @@ def _in_words(messages: Sequence[dict[str, Any]], syntax: Syntax) -> list[dict[s
         calls = [call["function"] for call in message.pop("tool_calls", ())]
         if calls:
             written = (syntax.call(call["name"], _text_of(call["arguments"])) for call in calls)
-            message["content"] = f"{content}\n{syntax.opening}{syntax.separator.join(written)}{syntax.closing}".lstrip()
+            message["content"] = (
+                f"{content}\n{syntax.opening}{syntax.separator.join(written)}{syntax.closing}".lstrip()
+            )
         turns.append(message)
     return turns
 
 
-def _described(messages: Sequence[dict[str, Any]], tools: Sequence[Tool], syntax: Syntax) -> list[dict[str, Any]]:
+def _described(
+    messages: Sequence[dict[str, Any]], tools: Sequence[Tool], syntax: Syntax
+) -> list[dict[str, Any]]:
     """Put a description of the tools into the system's message."""
     told = [json.dumps(tool.as_told()["function"], ensure_ascii=False) for tool in tools]
     call = f"{syntax.opening}{syntax.call('NAME', 'ARGUMENTS')}{syntax.closing}"

@@ -27,7 +27,9 @@ class Batch:
         self.wanted = np.empty(capacity, np.int8)
         self._ones = np.ones(capacity, np.int32)
         # One pointer a token, each to its own element of `sequence`.
-        self._pointers = self.sequence.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
+        self._pointers = (
+            self.sequence.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
+        )
         self.struct = lib.llama_batch(
             token=pointer(self.token, lib.llama_token),
             pos=pointer(self.position, lib.llama_pos),

@@ -36,7 +36,9 @@ def choose_size(
     wanted if it `must_be_longest`.
     """
     if n_slots is None:
-        n_slots = next((n for n in range(MOST_SLOTS, 1, -1) if demand.of(longest, n) <= free_bytes), 1)
+        n_slots = next(
+            (n for n in range(MOST_SLOTS, 1, -1) if demand.of(longest, n) <= free_bytes), 1
+        )
     if must_be_longest or demand.of(longest, n_slots) <= free_bytes:
         return longest, n_slots
     return max(1, free_bytes // demand.of(MIN_N_CTX, n_slots)) * MIN_N_CTX, n_slots

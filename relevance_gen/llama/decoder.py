@@ -62,7 +62,9 @@ class Decoder(OpenContext):
             _check_generates_text(weights, path)
             self.n_vocab = weights.n_vocab
             self._uncopied: set[int] = set()
-            self.can_rewind = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+            self.can_rewind = not (
+                lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+            )
             self.slice_multiple = _SLICE_MULTIPLE if self.can_rewind else 1
             self.copies_on_device = weights.uses_gpu and self.can_rewind
             self._fit(options, free_memory_for(weights, options))
@@ -74,9 +76,14 @@ class Decoder(OpenContext):
             self.chat_format = tokenizer.chat_format(template, copies_only=weights.copies_only)
             self.n_threads = options.n_threads or weights.default_n_threads
             # Threads share a sequence's attention where it is computed by flash attention, and its bits with it.
-            is_free = options.n_threads is None and not options.flash_attention and not weights.uses_gpu
+            is_free = (
+                options.n_threads is None and not options.flash_attention and not weights.uses_gpu
+            )
             fewest = 1 if is_free else self.n_threads
-            self._pace, self._pace_of_slices = Pace(self.n_threads, fewest), Pace(self.n_threads, fewest)
+            self._pace, self._pace_of_slices = (
+                Pace(self.n_threads, fewest),
+                Pace(self.n_threads, fewest),
+            )
             self._may_cut = self.can_rewind and not weights.uses_gpu
             self._same: set[int] = set()
             self._differing: set[int] = set()
@@ -92,34 +99,53 @@ class Decoder(OpenContext):
         """Choose `n_ctx`, `n_slots` and `n_batch`; refuse what the memory cannot hold."""
         model, uses_gpu = self._weights.handle, self._weights.uses_gpu
         n_batch = options.n_batch or (_GPU_SLICE if uses_gpu else _CPU_SLICE)
-        keeps_scores = _flash_attention(options.flash_attention, uses_gpu) == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        n_rows = lib.llama_model_n_head(model) + 1 if keeps_scores else 1  # the scores of each head, and the mask
+        keeps_scores = (
+            _flash_attention(options.flash_attention, uses_gpu)
+            == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        n_rows = (
+            lib.llama_model_n_head(model) + 1 if keeps_scores else 1
+        )  # the scores of each head, and the mask
         longest = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
         demand = Demand(self._weights.token_bytes, _FLOAT_BYTES * n_rows * min(n_batch, longest))
         share = memory.share(_GPU_SHARE if uses_gpu else _RAM_SHARE)
-        self.n_ctx, self.n_slots = choose_size(demand, share, longest, options.n_ctx is not None, options.n_slots)
+        self.n_ctx, self.n_slots = choose_size(
+            demand, share, longest, options.n_ctx is not None, options.n_slots
+        )
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_batch += -self.n_batch % self.slice_multiple
         needed = f"{self.n_slots} slots need {demand.of(self.n_ctx, self.n_slots) >> 20:,} MiB of {memory}"
-        if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(demand.of(self.n_ctx, self.n_slots)):
-            raise ModelLoadError(f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots")
+        if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(
+            demand.of(self.n_ctx, self.n_slots)
+        ):
+            raise ModelLoadError(
+                f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots"
+            )
         _log.info("n_ctx=%d for %s", self.n_ctx, needed)
 
     def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
-        params.n_ctx = (self.n_ctx + 255) // 256 * 256 * self.n_slots  # llama.cpp rounds up for every slot
+        params.n_ctx = (
+            (self.n_ctx + 255) // 256 * 256 * self.n_slots
+        )  # llama.cpp rounds up for every slot
         params.n_seq_max = self.n_slots
         params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
         params.n_threads = params.n_threads_batch = self.n_threads
-        params.kv_unified = False  # a memory for each slot: what is computed in one depends on no other
+        params.kv_unified = (
+            False  # a memory for each slot: what is computed in one depends on no other
+        )
         params.flash_attn_type = _flash_attention(flash_attention, self._weights.uses_gpu)
         params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
         self._context = lib.llama_init_from_model(self._weights.handle, params)
         if not self._context:
-            raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
+            raise ModelLoadError(
+                f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}"
+            )
         self._memory = lib.llama_get_memory(self._context)
         if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
-            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text: give it to Encoder")
+            raise ModelLoadError(
+                f"{path} holds an embedding model, which does not generate text: give it to Encoder"
+            )
         self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
@@ -129,12 +155,16 @@ class Decoder(OpenContext):
         except GenerationError as error:
             raise ModelLoadError(f"the model cannot generate: {error}") from None
         if not np.isfinite(logits.max()):
-            raise ModelLoadError("the model cannot generate: its logits are not finite; its file is damaged")
+            raise ModelLoadError(
+                "the model cannot generate: its logits are not finite; its file is damaged"
+            )
         self.rewind(0, 0)
 
     # ── Computing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prefill(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
+    def prefill(
+        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+    ) -> Logits:
         """Do as `LanguageModel.prefill`; the logits of a slice have the same bits alone and beside others.
 
         The slices have `n_batch` tokens altogether at most, each as long as the longest, padded; each begins where its
@@ -144,10 +174,14 @@ class Decoder(OpenContext):
         # llama.cpp computes slots without gaps together, and whatever follows a gap for itself.
         by_slot = np.argsort(slots)
         for run in np.split(by_slot, np.flatnonzero(np.diff(np.asarray(slots)[by_slot]) != 1) + 1):
-            logits[run] = self._prefill_run(*([column[place] for place in run] for column in (slots, slices, starts)))
+            logits[run] = self._prefill_run(
+                *([column[place] for place in run] for column in (slots, slices, starts))
+            )
         return logits
 
-    def _prefill_run(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
+    def _prefill_run(
+        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+    ) -> Logits:
         """Do what `prefill` does, for slots that follow each other."""
         length = self._lay_out(slots, slices, starts)
         ends = np.arange(len(slices)) * length + [len(tokens) - 1 for tokens in slices]
@@ -173,12 +207,18 @@ class Decoder(OpenContext):
         self._forget_padding([slot], [tokens], [start], length)
         return logits[: len(tokens)]
 
-    def _lay_out(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> int:
+    def _lay_out(
+        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+    ) -> int:
         """Fill the batch with slices, each padded by its last token; return how long they are then."""
         longest = max(map(len, slices))
         length = longest + -longest % self.slice_multiple
-        tokens = np.concatenate([np.pad(each, (0, length - len(each)), mode="edge") for each in slices])
-        positions = np.add.outer(np.asarray(starts, np.int32), np.arange(length, dtype=np.int32)).ravel()
+        tokens = np.concatenate(
+            [np.pad(each, (0, length - len(each)), mode="edge") for each in slices]
+        )
+        positions = np.add.outer(
+            np.asarray(starts, np.int32), np.arange(length, dtype=np.int32)
+        ).ravel()
         self._batch.fill(tokens, positions, np.repeat(np.asarray(slots, np.int32), length))
         return length
 
@@ -189,7 +229,9 @@ class Decoder(OpenContext):
             if len(tokens) < length:
                 self.rewind(slot, start + len(tokens))
 
-    def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
+    def decode(
+        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
+    ) -> Logits:
         """Do as `LanguageModel.decode`.
 
         The slots are ascending: llama.cpp splits a batch at every step back and every gap. It computes the first rows
@@ -199,14 +241,18 @@ class Decoder(OpenContext):
         n_rows = len(slots)
         # Only slots without gaps, a row of each: llama.cpp splits other batches, whose bits were not compared.
         is_plain = n_rows == len(set(slots)) == max(slots) - min(slots) + 1
-        way = self._pace.way(n_rows, may_cut=self._may_cut and is_plain and n_rows not in self._differing)
+        way = self._pace.way(
+            n_rows, may_cut=self._may_cut and is_plain and n_rows not in self._differing
+        )
         if way.one_by_one and n_rows not in self._same:
             self._compare(slots, tokens, positions)
             return self._decode(slots, tokens, positions, Way(way.n_threads))
         with self._pace.timing(n_rows, way):
             return self._decode(slots, tokens, positions, way)
 
-    def _decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int], way: Way) -> Logits:
+    def _decode(
+        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int], way: Way
+    ) -> Logits:
         """Do what `decode` does in this way."""
         self._use(way)
         if not way.one_by_one:
@@ -218,11 +264,15 @@ class Decoder(OpenContext):
             logits[row] = self._compute()[0]
         return logits
 
-    def _compare(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> None:
+    def _compare(
+        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
+    ) -> None:
         """Note whether so many rows have the same bits one by one as together; the slots hold what they held."""
         bits = []
         for one_by_one in (False, True):
-            bits.append(self._decode(slots, tokens, positions, Way(self.n_threads, one_by_one)).tobytes())
+            bits.append(
+                self._decode(slots, tokens, positions, Way(self.n_threads, one_by_one)).tobytes()
+            )
             for slot, position in zip(reversed(slots), reversed(positions), strict=True):
                 self.rewind(slot, position)
         (self._same if bits[0] == bits[1] else self._differing).add(len(slots))
@@ -245,7 +295,9 @@ class Decoder(OpenContext):
         first = lib.llama_get_logits(self._context)
         if not first:
             raise GenerationError("the model gives no logits")
-        floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(first.contents))
+        floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(
+            ctypes.addressof(first.contents)
+        )
         logits: Logits = np.frombuffer(floats, np.float32).reshape(n_rows, self.n_vocab)
         return logits
 
@@ -269,7 +321,9 @@ class Decoder(OpenContext):
         """Return a slot's memory as bytes."""
         self._copy_now(slot)
         state = np.empty(self.saved_bytes(slot), np.uint8)
-        if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
+        if not lib.llama_state_seq_get_data(
+            self._context, pointer(state, ctypes.c_uint8), len(state), slot
+        ):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
 
@@ -301,12 +355,16 @@ class Decoder(OpenContext):
         """Replace what a slot holds by what `save` returned."""
         self.rewind(slot, 0)
         self._copy_now(slot)
-        if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
+        if not lib.llama_state_seq_set_data(
+            self._context, pointer(state, ctypes.c_uint8), len(state), slot
+        ):
             raise GenerationError("llama.cpp could not restore a sequence")
 
 
 def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:
-    if not lib.llama_model_has_decoder(weights.handle) or lib.llama_model_has_encoder(weights.handle):
+    if not lib.llama_model_has_decoder(weights.handle) or lib.llama_model_has_encoder(
+        weights.handle
+    ):
         raise ModelLoadError(f"{path} holds a model that does not generate text: it has an encoder")
     if lib.llama_vocab_type(weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_NONE:
         raise ModelLoadError(f"{path} holds a model without a vocabulary")

@@ -50,14 +50,20 @@ class Embedder(Reader):
         if kind in _POOLINGS:
             return _POOLINGS[kind]
         if kind == lib.LLAMA_POOLING_TYPE_RANK:
-            raise ModelLoadError(f"{path} holds a model that ranks texts, and gives no vectors: give it to Reranker")
+            raise ModelLoadError(
+                f"{path} holds a model that ranks texts, and gives no vectors: give it to Reranker"
+            )
         if self._memory:
             raise ModelLoadError(f"{path} holds a model that generates text: give it to Runner")
-        raise ModelLoadError(f"{path} does not say how its model pools the vectors of tokens; convert it again")
+        raise ModelLoadError(
+            f"{path} does not say how its model pools the vectors of tokens; convert it again"
+        )
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text is, without those that begin and end it. Any thread may ask this."""
-        with self._counting:  # llama.cpp tokenizes in any number of threads, while the vocabulary is there
+        with (
+            self._counting
+        ):  # llama.cpp tokenizes in any number of threads, while the vocabulary is there
             if self._weights.handle is None:
                 raise EncoderError("the encoder is closed")
             return len(self._tokenizer.tokenize_plain(text))

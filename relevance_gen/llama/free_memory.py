@@ -40,7 +40,9 @@ def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     Where only some layers are on a GPU, each part of the context goes with its layers, and the tighter memory counts.
     """
     n_layers = max(1, lib.llama_model_n_layer(weights.handle))
-    n_on_gpu = n_layers if options.n_gpu_layers in (None, -1) else min(options.n_gpu_layers or 0, n_layers)
+    n_on_gpu = (
+        n_layers if options.n_gpu_layers in (None, -1) else min(options.n_gpu_layers or 0, n_layers)
+    )
     devices = list(gpus()) if weights.uses_gpu and n_on_gpu else []
     if options.main_gpu is not None:
         devices = devices[options.main_gpu : options.main_gpu + 1]

@@ -43,7 +43,10 @@ def check_gpus(name: str, numbers: Sequence[int]) -> None:
     names = [gpu.name for gpu in gpus()]
     for number in numbers:
         if number >= len(names):
-            there_are = ", ".join(f"{place} is {each}" for place, each in enumerate(names)) or "there is none"
+            there_are = (
+                ", ".join(f"{place} is {each}" for place, each in enumerate(names))
+                or "there is none"
+            )
             raise InvalidRequestError.must_be(
                 name,
                 f"of GPUs that llama.cpp, as built here, sees ({there_are})",

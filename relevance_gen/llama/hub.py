@@ -14,7 +14,8 @@ from attrs import frozen
 from relevance_gen.errors import ModelLoadError, to_install
 
 _NAME = re.compile(
-    r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<path>[\w./-]+\.gguf)|:(?P<wanted>[\w./-]+))?", re.ASCII | re.IGNORECASE
+    r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<path>[\w./-]+\.gguf)|:(?P<wanted>[\w./-]+))?",
+    re.ASCII | re.IGNORECASE,
 )
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _PREFERRED = ("Q4_K_M", "Q8_0")
@@ -82,8 +83,14 @@ class HubModel:
     def _cached(self, hub: Any, wanted: str | None) -> Path | None:
         """Return what the hub's cache holds, with all its parts; ``None`` if it does not."""
         try:
-            folder = Path(hub.snapshot_download(self.repository, allow_patterns=["*.gguf"], local_files_only=True))
-            file = choose_file([str(path.relative_to(folder)) for path in folder.rglob("*.gguf")], wanted)
+            folder = Path(
+                hub.snapshot_download(
+                    self.repository, allow_patterns=["*.gguf"], local_files_only=True
+                )
+            )
+            file = choose_file(
+                [str(path.relative_to(folder)) for path in folder.rglob("*.gguf")], wanted
+            )
         except Exception:  # nothing of this repository is there
             return None
         return folder / file if all((folder / part).exists() for part in parts(file)) else None
@@ -97,14 +104,22 @@ def choose_file(names: Sequence[str], wanted: str | None = None) -> str:
     """
     files = []
     for name in sorted(names):
-        part = _PART.search(name)  # llama.cpp finds the further parts by the first; a projector of images is no model
-        if name.lower().endswith(".gguf") and "mmproj" not in name.lower() and (part is None or int(part[1]) == 1):
+        part = _PART.search(
+            name
+        )  # llama.cpp finds the further parts by the first; a projector of images is no model
+        if (
+            name.lower().endswith(".gguf")
+            and "mmproj" not in name.lower()
+            and (part is None or int(part[1]) == 1)
+        ):
             files.append(name)
     if not files:
         raise ModelLoadError("the repository holds no GGUF file")
     for choice in _PREFERRED if wanted is None else (wanted,):
         stem = choice.lower().removesuffix(".gguf")
-        between_separators = re.compile(rf"(?:^|[-._/]){re.escape(choice.lower())}(?=[-._/])")  # as a quantization
+        between_separators = re.compile(
+            rf"(?:^|[-._/]){re.escape(choice.lower())}(?=[-._/])"
+        )  # as a quantization
         named = [name for name in files if name.lower().removesuffix(".gguf") == stem]
         if matching := named or [name for name in files if between_separators.search(name.lower())]:
             return matching[0]
@@ -119,4 +134,7 @@ def parts(file: str) -> list[str]:
     part = _PART.search(file)
     if part is None:
         return [file]
-    return [f"{file[: part.start()]}-{number:05}-of-{part[2]}.gguf" for number in range(1, int(part[2]) + 1)]
+    return [
+        f"{file[: part.start()]}-{number:05}-of-{part[2]}.gguf"
+        for number in range(1, int(part[2]) + 1)
+    ]

@@ -73,7 +73,9 @@ class LanguageModel(Protocol):
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints."""
 
-    def prefill(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
+    def prefill(
+        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+    ) -> Logits:
         """Append a slice to each slot; return the logits after the last token of each, shape (n, V).
 
         They are valid until the next call. All slices are padded to the length of the longest while they are computed.
@@ -82,7 +84,9 @@ class LanguageModel(Protocol):
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
         """Append a slice to one slot; return the logits after each of its tokens, shape (n, V)."""
 
-    def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
+    def decode(
+        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
+    ) -> Logits:
         """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
 
         Several rows may be one slot's, one after another. It is fastest for slots 0, 1, 2 … without gaps.

@@ -19,7 +19,9 @@ _MAGIC = b"GGUF"
 _log = logging.getLogger(__name__)
 
 
-def is_embedded(model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> bool:
+def is_embedded(
+    model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ
+) -> bool:
     """Tell whether `resolve` would return the embedded model."""
     return model is None and not environment.get(MODEL_VARIABLE)
 
@@ -84,7 +86,10 @@ def resolve(
                 f"no model is chosen: pass the path of a GGUF file, or set {MODEL_VARIABLE} to it "
                 "(this installation has no embedded model)"
             )
-        _log.info("using the small embedded model; set %s to the path of a GGUF file for another", MODEL_VARIABLE)
+        _log.info(
+            "using the small embedded model; set %s to the path of a GGUF file for another",
+            MODEL_VARIABLE,
+        )
         return embedded
     path = Path(check_path("model", model))
     if path.exists():

@@ -108,7 +108,9 @@ class ModelThread(ABC):
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
         """End in `state`, and answer everybody who still waits for this thread."""
         if not self._become(state, error):
-            self._become(ThreadState.CLOSED)  # stopping interrupts loading too, and that is no failure
+            self._become(
+                ThreadState.CLOSED
+            )  # stopping interrupts loading too, and that is no failure
         self._leave(error)
         atexit.unregister(self._stop_at_exit)
 
@@ -133,7 +135,9 @@ class ModelThread(ABC):
         except RelevanceGenError as error:
             self._end(ThreadState.FAILED, error)
         except BaseException as failure:
-            reason = self.failure(f"the {self._owner}'s thread failed: {type(failure).__name__}: {failure}")
+            reason = self.failure(
+                f"the {self._owner}'s thread failed: {type(failure).__name__}: {failure}"
+            )
             reason.__cause__ = failure
             self._end(ThreadState.FAILED, reason)
         else:

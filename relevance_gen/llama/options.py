@@ -55,14 +55,20 @@ class ModelOptions:
         "of less than 8 MiB",
         integer(1, _MAX_THREADS),
     )
-    n_gpu_layers: int | None = _option("layers on the GPU, -1 for all; by default all if there is one", integer(-1))
-    main_gpu: int | None = _option("the one GPU to use, from 0; by default a model is spread over all", integer(0))
+    n_gpu_layers: int | None = _option(
+        "layers on the GPU, -1 for all; by default all if there is one", integer(-1)
+    )
+    main_gpu: int | None = _option(
+        "the one GPU to use, from 0; by default a model is spread over all", integer(0)
+    )
     flash_attention: bool | None = _option(
         "many sequences faster on a CPU, but not with the same bits as alone; by default off on a CPU, and on a GPU "
         "as llama.cpp chooses",
         flag,
     )
-    use_extra_bufts: bool | None = _option("repack weights for this CPU; by default wherever that is safe", flag)
+    use_extra_bufts: bool | None = _option(
+        "repack weights for this CPU; by default wherever that is safe", flag
+    )
 
 
 class OptionTypes(TypedDict, total=False):
@@ -97,8 +103,14 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
     if devices is None:
         return [options]
     numbers = list(devices) if isinstance(devices, Sequence) else []
-    if not numbers or len(set(numbers)) < len(numbers) or not all(is_integer(n) and n >= 0 for n in numbers):
-        raise InvalidRequestError.must_be("devices", "a list of different integers of at least 0", devices)
+    if (
+        not numbers
+        or len(set(numbers)) < len(numbers)
+        or not all(is_integer(n) and n >= 0 for n in numbers)
+    ):
+        raise InvalidRequestError.must_be(
+            "devices", "a list of different integers of at least 0", devices
+        )
     if options.main_gpu is not None:
         raise InvalidRequestError("must not be set where devices are given", "main_gpu")
     return [evolve(options, main_gpu=device) for device in numbers]
@@ -109,11 +121,15 @@ def shows_options(cls: type[T]) -> type[T]:
     options = fields(ModelOptions)
     _, *own, _ = inspect.signature(cls.__init__).parameters.values()
     named = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+        )
         for each in options
     ]
     cls.__signature__ = inspect.Signature([*own, *named])  # type: ignore[attr-defined]
     if cls.__doc__:  # not where Python was told to leave docstrings out
         lines = "\n".join(f"    {each.name}: {each.metadata['help']}." for each in options)
-        cls.__doc__ = re.sub(r"^ *\*\*options:.*$", lines, inspect.cleandoc(cls.__doc__), flags=re.MULTILINE)
+        cls.__doc__ = re.sub(
+            r"^ *\*\*options:.*$", lines, inspect.cleandoc(cls.__doc__), flags=re.MULTILINE
+        )
     return cls

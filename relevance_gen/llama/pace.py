@@ -64,9 +64,13 @@ class Pace:
     It begins with the most threads. Of what the `clock` returns, in seconds, only differences count.
     """
 
-    def __init__(self, max_threads: int, min_threads: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, max_threads: int, min_threads: int = 1, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         halves = (max_threads >> power for power in itertools.count())
-        self._n_threads = tuple(itertools.takewhile(lambda n_threads: n_threads >= min_threads, halves))
+        self._n_threads = tuple(
+            itertools.takewhile(lambda n_threads: n_threads >= min_threads, halves)
+        )
         self._clock = clock
         self._sizes: dict[tuple[int, bool], _Rows] = {}
         self._n_threads_now = max_threads
@@ -114,7 +118,12 @@ class Pace:
     def _beside(self, way: Way) -> list[Way]:
         """Return the ways to try: fewer threads, the other way to compute rows, more threads."""
         place = self._n_threads.index(way.n_threads)
-        fewer = [evolve(way, n_threads=n_threads) for n_threads in self._n_threads[place + 1 : place + 2]]
-        more = [evolve(way, n_threads=n_threads) for n_threads in self._n_threads[max(place - 1, 0) : place]]
+        fewer = [
+            evolve(way, n_threads=n_threads) for n_threads in self._n_threads[place + 1 : place + 2]
+        ]
+        more = [
+            evolve(way, n_threads=n_threads)
+            for n_threads in self._n_threads[max(place - 1, 0) : place]
+        ]
         cut = [evolve(way, one_by_one=not way.one_by_one)] if way.may_cut else []
         return [*fewer, *cut, *more]

@@ -40,7 +40,10 @@ def extra_buffers_are_safe(
     if "AMX_INT8 = 1" not in system_info:
         return True
     key = hashlib.sha256(f"{system_info}\n{build}".encode()).hexdigest()[:16]
-    cache_dir = cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen"
+    cache_dir = (
+        cache_dir
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen"
+    )
     answer = cache_dir / f"amx-{key}"
     try:
         safe = answer.read_text() == "safe"
@@ -58,9 +61,12 @@ def extra_buffers_are_safe(
 def _status(command: Sequence[str]) -> int | None:
     """Return how `command` ended, negative by a signal; ``None`` where it could not start or did not end."""
     try:
-        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode  # noqa: S603
+        finished = subprocess.run(  # noqa: S603
+            command, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
+    return finished.returncode
 
 
 def _remember(path: Path, answer: str) -> None:

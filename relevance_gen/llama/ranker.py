@@ -61,7 +61,9 @@ class Ranker(Reader):
         self._template, self._answers = template, answers
         # A head is used wherever there is one: converters do not always write that the model ranks.
         self._has_head = has_tensor(path, "cls.weight") or has_tensor(path, "cls.output.weight")
-        pooling_type = lib.LLAMA_POOLING_TYPE_RANK if self._has_head else lib.LLAMA_POOLING_TYPE_NONE
+        pooling_type = (
+            lib.LLAMA_POOLING_TYPE_RANK if self._has_head else lib.LLAMA_POOLING_TYPE_NONE
+        )
         super().__init__(path, options, on_progress=on_progress, pooling_type=pooling_type)
 
     def _prepare(self, path: str | os.PathLike[str]) -> None:
@@ -70,7 +72,9 @@ class Ranker(Reader):
         self._room = self.n_ctx - len(self._pair("", ""))
         if self._room < _FEWEST_TOKENS:
             least = self.n_ctx - self._room + _FEWEST_TOKENS
-            raise InvalidRequestError.must_be("n_ctx", f"at least {least} for this model", self.n_ctx)
+            raise InvalidRequestError.must_be(
+                "n_ctx", f"at least {least} for this model", self.n_ctx
+            )
         self.logit(self._pair("a", "a"))
 
     def _pieces_of_head(self, path: str | os.PathLike[str]) -> list[_Piece]:
@@ -85,19 +89,27 @@ class Ranker(Reader):
                 "compute as it was trained; take a model of BERT's, XLM-RoBERTa's or Qwen3's family"
             )
         if not has_tensor(path, "cls.weight") or not has_tensor(path, "cls.output.weight"):
-            raise ModelLoadError(f"{path} lacks a part of its ranking head, lost when it was converted; {_CONVERT}")
+            raise ModelLoadError(
+                f"{path} lacks a part of its ranking head, lost when it was converted; {_CONVERT}"
+            )
         try:
             offset, n_types = (
                 min(int(metadata(model, key) or default), self._weights.n_vocab)
                 for key, default in ((DOCUMENT_OFFSET, 0), ("tokenizer.ggml.token_type_count", 1))
             )
         except ValueError:
-            raise ModelLoadError(f"{path} is damaged: it does not say where its tokens are; {_CONVERT}") from None
+            raise ModelLoadError(
+                f"{path} is damaged: it does not say where its tokens are; {_CONVERT}"
+            ) from None
         if n_types > 1 and not offset:
-            raise ModelLoadError(f"{path} would score wrong, the text being taken for query; {_CONVERT}")
+            raise ModelLoadError(
+                f"{path} would score wrong, the text being taken for query; {_CONVERT}"
+            )
         is_wordpiece = lib.llama_vocab_type(self._weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_WPM
         begin, end = self._tokenizer.around()
-        ends = [(end, 0)] * (1 if is_wordpiece else 2)  # RoBERTa and its family put two between query and text
+        ends = [(end, 0)] * (
+            1 if is_wordpiece else 2
+        )  # RoBERTa and its family put two between query and text
         # llama.cpp adds the vector of the token type 0 to all tokens; the second copy's vectors make it that of 1.
         return [(begin, 0), ("{query}", 0), *ends, ("{document}", offset), (end, offset)]
 
@@ -106,7 +118,9 @@ class Ranker(Reader):
         model = self._weights.handle
         pooling = metadata(model, f"{metadata(model, 'general.architecture')}.pooling_type")
         if not self._memory or pooling in {"1", "2", "3"}:
-            raise ModelLoadError(f"{path} holds an embedding model, which does not rank: give it to Encoder")
+            raise ModelLoadError(
+                f"{path} holds an embedding model, which does not rank: give it to Encoder"
+            )
         template = self._find_template(path)
         if template is None:
             raise ModelLoadError(
@@ -115,7 +129,9 @@ class Ranker(Reader):
             )
         words = [self._tokenizer.tokenize_plain(word) for word in self._answers]
         if any(len(tokens) != 1 for tokens in words):
-            raise InvalidRequestError.must_be("answers", "words of one token each for this model", self._answers)
+            raise InvalidRequestError.must_be(
+                "answers", "words of one token each for this model", self._answers
+            )
         self._yes_and_no = np.concatenate(words)
         return self._pieces_of(template)
 
@@ -123,13 +139,18 @@ class Ranker(Reader):
         """Return the pieces of a prompt, every second of which is a control token; query and text can have none."""
         pieces = enumerate(_CONTROL.split(template))
         return [
-            (self._tokenizer.tokenize_plain(piece, parse_special=True) if n % 2 else piece, 0) for n, piece in pieces
+            (self._tokenizer.tokenize_plain(piece, parse_special=True) if n % 2 else piece, 0)
+            for n, piece in pieces
         ]
 
     def _find_template(self, path: str | os.PathLike[str]) -> str | None:
         """Return the prompt that was asked for, or that of the file, or that of the model of its name."""
         template = lib.llama_model_chat_template(self._weights.handle, b"rerank")
-        name = f"{metadata(self._weights.handle, 'general.name')} {Path(path).name}".lower().replace(" ", "-")
+        name = (
+            f"{metadata(self._weights.handle, 'general.name')} {Path(path).name}".lower().replace(
+                " ", "-"
+            )
+        )
         of_name = _QWEN3_TEMPLATE if "qwen3-reranker" in name else None
         return self._template or (str(template.decode(errors="replace")) if template else of_name)
 
@@ -139,7 +160,9 @@ class Ranker(Reader):
         Of a query that takes more than half of the room the beginning counts; a longer text is cut as `split` cuts.
         """
         query, most, n_around = query[:_LONGEST], self._room // 2, len(self._pair("", ""))
-        while (n_tokens := len(self._pair(query, "")) - n_around) > most:  # a template may name it several times
+        while (
+            n_tokens := len(self._pair(query, "")) - n_around
+        ) > most:  # a template may name it several times
             query = query[: len(query) * most // n_tokens]
         size = _LONGEST
         if len(text) <= size:
@@ -169,10 +192,16 @@ class Ranker(Reader):
         if self._has_head:
             self._read(tokens)
             scores = self._pooled(self._n_labels)  # a logit, or the probabilities of yes and no
-            told = scores if self._n_labels == 1 else np.log(np.maximum(scores, np.finfo(np.float32).tiny))
+            told = (
+                scores
+                if self._n_labels == 1
+                else np.log(np.maximum(scores, np.finfo(np.float32).tiny))
+            )
         else:
             self._read(tokens, np.arange(len(tokens)) == len(tokens) - 1)
-            told = self._floats(lib.llama_get_logits_ith(self._context, -1), self._weights.n_vocab)[self._yes_and_no]
+            told = self._floats(lib.llama_get_logits_ith(self._context, -1), self._weights.n_vocab)[
+                self._yes_and_no
+            ]
         logit = float(told[0] - told[1] if len(told) > 1 else told[0])
         if not math.isfinite(logit):
             raise RerankerError("the model gives no finite score")

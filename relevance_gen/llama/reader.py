@@ -56,7 +56,9 @@ class Reader(OpenContext, ABC):
         weights = Weights(Path(path), options, on_progress)
         super().__init__(weights)
         try:
-            self.n_ctx = min(options.n_ctx or _DEFAULT_N_CTX, lib.llama_model_n_ctx_train(weights.handle))
+            self.n_ctx = min(
+                options.n_ctx or _DEFAULT_N_CTX, lib.llama_model_n_ctx_train(weights.handle)
+            )
             self._tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
             self._open_context(options, pooling_type)
             self._prepare(path)
@@ -75,10 +77,14 @@ class Reader(OpenContext, ABC):
 
     def _open_context(self, options: ModelOptions, pooling_type: int) -> None:
         params = lib.llama_context_default_params()
-        params.n_ctx = params.n_batch = params.n_ubatch = self.n_ctx  # llama.cpp aborts where a text is in two batches
+        params.n_ctx = params.n_batch = params.n_ubatch = (
+            self.n_ctx
+        )  # llama.cpp aborts where a text is in two batches
         params.n_seq_max = 1
         n_threads = options.n_threads or self._weights.default_n_threads
-        self._pace = Pace(n_threads, n_threads if options.n_threads or self._weights.uses_gpu else 1)
+        self._pace = Pace(
+            n_threads, n_threads if options.n_threads or self._weights.uses_gpu else 1
+        )
         params.pooling_type = pooling_type
         params.embeddings = pooling_type != lib.LLAMA_POOLING_TYPE_NONE
         # Nearly twice as fast on a CPU, where a model has it, and with the same bits on any number of threads.
@@ -104,7 +110,11 @@ class Reader(OpenContext, ABC):
         if status:
             raise self.failure(f"llama.cpp could not read a text, status {status}: {reasons()}")
         # The pace compares texts of up to twice a length, so the time is told as of the longest of them.
-        self._pace.note(n_tokens, way, (time.perf_counter() - started_s) * (1 << n_tokens.bit_length()) / n_tokens)
+        self._pace.note(
+            n_tokens,
+            way,
+            (time.perf_counter() - started_s) * (1 << n_tokens.bit_length()) / n_tokens,
+        )
 
     def _pooled(self, n: int) -> Vector:
         """Return the `n` numbers that the text which was read became."""
@@ -113,4 +123,6 @@ class Reader(OpenContext, ABC):
     def _floats(self, first: ctypes._Pointer[ctypes.c_float], n: int) -> Vector:
         if not first:
             raise self.failure("the model gives nothing for a text")
-        return np.array((ctypes.c_float * n).from_address(ctypes.addressof(first.contents)), np.float32)
+        return np.array(
+            (ctypes.c_float * n).from_address(ctypes.addressof(first.contents)), np.float32
+        )

@@ -71,7 +71,9 @@ class Tokenizer:
         Lone surrogates count as "?"; what reads like a control token is one only if `parse_special`.
         """
         parts = self._parts(text.encode(errors="replace"))
-        return np.concatenate([self._tokenize(part, add_special=False, parse_special=parse_special) for part in parts])
+        return np.concatenate(
+            [self._tokenize(part, add_special=False, parse_special=parse_special) for part in parts]
+        )
 
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
         """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""
@@ -94,24 +96,37 @@ class Tokenizer:
             room -= len(part)
         parts = [part for whole in reversed(encoded) for part in self._parts(whole)]
         tokens = np.concatenate(
-            [self._tokenize(part, add_special=add_special and not n) for n, part in enumerate(parts)]
+            [
+                self._tokenize(part, add_special=add_special and not n)
+                for n, part in enumerate(parts)
+            ]
         )
         n = len(tokens)
         if max_tokens == 0 or n <= max_tokens:
             return tokens
-        if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(self._handle):
+        if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(
+            self._handle
+        ):
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
-        return tokens[n - max_tokens :].copy()  # a view would keep them all, in the prefix cache too
+        return tokens[
+            n - max_tokens :
+        ].copy()  # a view would keep them all, in the prefix cache too
 
     def _parts(self, encoded: bytes) -> list[bytes]:
         return _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
 
-    def _tokenize(self, text: bytes, *, add_special: bool, parse_special: bool = True, room: int = 0) -> Tokens:
+    def _tokenize(
+        self, text: bytes, *, add_special: bool, parse_special: bool = True, room: int = 0
+    ) -> Tokens:
         tokens = np.empty(room or len(text) + 8, np.int32)
         kept = pointer(tokens, lib.llama_token)
-        n = lib.llama_tokenize(self._handle, text, len(text), kept, len(tokens), add_special, parse_special)
+        n = lib.llama_tokenize(
+            self._handle, text, len(text), kept, len(tokens), add_special, parse_special
+        )
         if n < 0:  # normalizing made the text longer
-            return self._tokenize(text, add_special=add_special, parse_special=parse_special, room=-n)
+            return self._tokenize(
+                text, add_special=add_special, parse_special=parse_special, room=-n
+            )
         return tokens[:n].copy()
 
     def chat_format(self, template: bytes | None, *, copies_only: bool) -> ChatFormat:
@@ -124,14 +139,24 @@ class Tokenizer:
             bos=self._text(lib.llama_vocab_bos(vocabulary)),
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
-            control=tuple(self._text(token) for token in tokens if attributes[token] & lib.LLAMA_TOKEN_ATTR_CONTROL),
-            user_defined=tuple(self._text(token) for token in tokens if attributes[token] & _USER_DEFINED),
+            control=tuple(
+                self._text(token)
+                for token in tokens
+                if attributes[token] & lib.LLAMA_TOKEN_ATTR_CONTROL
+            ),
+            user_defined=tuple(
+                self._text(token) for token in tokens if attributes[token] & _USER_DEFINED
+            ),
             n_ctx=self._n_ctx,
             copies_only=copies_only,
         )
 
     def _text(self, token: int) -> str:
-        return "" if token < 0 else lib.llama_vocab_get_text(self._handle, token).decode(errors="replace")
+        return (
+            ""
+            if token < 0
+            else lib.llama_vocab_get_text(self._handle, token).decode(errors="replace")
+        )
 
     def show(self, texts: Iterable[str]) -> None:
         """Let control tokens with these texts print them, but for those that end a turn."""

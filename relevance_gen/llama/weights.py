@@ -48,19 +48,27 @@ class Weights:
         default_n_threads: threads to compute with where nobody has asked for a number.
     """
 
-    def __init__(self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None) -> None:
+    def __init__(
+        self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None
+    ) -> None:
         check_is_gguf(path)
         if options.main_gpu is not None and options.n_gpu_layers != 0:
             check_gpus("main_gpu", [options.main_gpu])
         forget_reasons()
         self.uses_gpu = bool(lib.llama_supports_gpu_offload()) and options.n_gpu_layers != 0
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = (-1 if options.n_gpu_layers is None else options.n_gpu_layers) if self.uses_gpu else 0
+        params.n_gpu_layers = (
+            (-1 if options.n_gpu_layers is None else options.n_gpu_layers) if self.uses_gpu else 0
+        )
         if options.main_gpu is not None and self.uses_gpu:
             params.main_gpu, params.split_mode = options.main_gpu, lib.LLAMA_SPLIT_MODE_NONE
         use = options.use_extra_bufts
-        params.use_extra_bufts = extra_buffers_are_safe(system_info(), build()) if use is None else use
-        callback = lib.llama_progress_callback(lambda share, _: on_progress is None or on_progress(share))
+        params.use_extra_bufts = (
+            extra_buffers_are_safe(system_info(), build()) if use is None else use
+        )
+        callback = lib.llama_progress_callback(
+            lambda share, _: on_progress is None or on_progress(share)
+        )
         params.progress_callback = callback
         self.handle: int | None = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
@@ -94,7 +102,9 @@ def has_tensor(path: str | os.PathLike[str], name: str) -> bool:
     """Tell whether a GGUF file has a tensor of some name."""
     library: Any = lib._lib
     library.gguf_init_from_file.restype = ctypes.c_void_p
-    file = ctypes.c_void_p(library.gguf_init_from_file(os.fsencode(path), _GGUFParameters(True, None)))
+    file = ctypes.c_void_p(
+        library.gguf_init_from_file(os.fsencode(path), _GGUFParameters(True, None))
+    )
     try:
         return bool(file) and library.gguf_find_tensor(file, name.encode()) >= 0
     finally:
@@ -105,8 +115,16 @@ def _token_bytes(model: int) -> int:
     n_heads = max(1, lib.llama_model_n_head(model))
     usual = lib.llama_model_n_embd(model) // n_heads
     architecture = metadata(model, "general.architecture")
-    widths = [int(metadata(model, f"{architecture}.attention.{of}_length") or usual) for of in ("key", "value")]
-    return int(_HALF_BYTES * sum(widths) * lib.llama_model_n_head_kv(model) * lib.llama_model_n_layer(model))
+    widths = [
+        int(metadata(model, f"{architecture}.attention.{of}_length") or usual)
+        for of in ("key", "value")
+    ]
+    return int(
+        _HALF_BYTES
+        * sum(widths)
+        * lib.llama_model_n_head_kv(model)
+        * lib.llama_model_n_layer(model)
+    )
 
 
 class OpenContext:

@@ -23,7 +23,14 @@ from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import Encoding, token_counter
-from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse, Syntax, WeightingName
+from relevance_gen.types import (
+    Chunk,
+    Metadata,
+    SearchMetadata,
+    SearchResponse,
+    Syntax,
+    WeightingName,
+)
 
 
 def search(
@@ -100,12 +107,30 @@ def search(
     [('Cats purr.', {'page': 2}, 1)]
     """
     if isinstance(as_list(query), list | tuple):
-        allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
+        allowed, remedy = (
+            "a string that is not blank",
+            "to ask several questions, make a ChunkIndex",
+        )
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
-    more: dict[str, Any] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-    more |= {"distinct": distinct, "candidates": candidates, "reranked": reranked, "corrections": corrections}
+    more: dict[str, Any] = {
+        "where": where,
+        "min_share": min_share,
+        "spans": spans,
+        "syntax": syntax,
+    }
+    more |= {
+        "distinct": distinct,
+        "candidates": candidates,
+        "reranked": reranked,
+        "corrections": corrections,
+    }
     question = Question(query, top_n, true_order, **more)
-    options: dict[str, Any] = {"blank": blank, "weighting": weighting, "encoding": encoding, "progress": progress}
+    options: dict[str, Any] = {
+        "blank": blank,
+        "weighting": weighting,
+        "encoding": encoding,
+        "progress": progress,
+    }
     return answer_once(question, chunks, Models(encoder, reranker), **options)
 
 
@@ -133,22 +158,32 @@ def answer_once(
     later = partial(counter.count_all, kept.texts)
     counting = counter.counting_all(kept.texts) if counts_now else nullcontext(later)
     with counting as counted, reporting(progress) as report:
-        wanted = None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings
+        wanted = (
+            None
+            if weigher.needs_all_terms
+            else parse(question.query, inflects=weigher.inflects).beginnings
+        )
         segment = build(kept, positions, keep_occurrences=False, wanted=wanted, progress=report)
         collection = Collection([segment], weigher)
         if wanted is not None:
-            collection = _OneQuestion([segment], weigher, partial(build, kept, positions, keep_occurrences=False))
+            collection = _OneQuestion(
+                [segment], weigher, partial(build, kept, positions, keep_occurrences=False)
+            )
         if counts_now:
             token_counts = SearchMetadata(of_query(), counted())
         else:
-            token_counts = SearchMetadata.counted_later(num_query_tokens=of_query, num_context_tokens=later)
+            token_counts = SearchMetadata.counted_later(
+                num_query_tokens=of_query, num_context_tokens=later
+            )
     return answer(question, collection, len(checked.texts), token_counts, rerankings)
 
 
 class _OneQuestion(Collection):
     """Chunks of which, for one question, the words that may be meant were read; where one is misspelt, all are."""
 
-    def __init__(self, segments: Sequence[Segment], weighting: Weighting, build: Callable[[], Segment]) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], weighting: Weighting, build: Callable[[], Segment]
+    ) -> None:
         super().__init__(segments, weighting)
         self._build = build
 

@@ -153,11 +153,15 @@ def inverse(order: npt.NDArray[Any]) -> Offsets:
     return back
 
 
-def order_by_digits(values: npt.NDArray[np.unsignedinteger[Any]], n_digits: int, shift: int = 0) -> Counts:
+def order_by_digits(
+    values: npt.NDArray[np.unsignedinteger[Any]], n_digits: int, shift: int = 0
+) -> Counts:
     """Return the stable order by some 16-bit digits from bit `shift` on: by radix, as quick on every machine."""
     order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
     for digit in range(1, n_digits):
-        order = order.take(np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable"))
+        order = order.take(
+            np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable")
+        )
     return order
 
 

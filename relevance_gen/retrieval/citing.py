@@ -28,7 +28,15 @@ import numpy as np
 from relevance_gen.caller import announce, check_wanted
 from relevance_gen.chunking import sentences
 from relevance_gen.errors import TooLargeError
-from relevance_gen.retrieval.arrays import Ids, Offsets, joined, ragged_ranges, run_starts, runs, sum_by
+from relevance_gen.retrieval.arrays import (
+    Ids,
+    Offsets,
+    joined,
+    ragged_ranges,
+    run_starts,
+    runs,
+    sum_by,
+)
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.text.ids import stumps_of
 from relevance_gen.retrieval.text.portions import BLOCK_CHARS, cut_by_size, lengths
@@ -91,7 +99,9 @@ class Citer:
         self._offsets = offsets or [0] * len(texts)
         self._n_compared = 0
 
-    def cite(self, text: str, offset: int = 0, ends: Sequence[int] | None = None) -> tuple[CitedSentence, ...]:
+    def cite(
+        self, text: str, offset: int = 0, ends: Sequence[int] | None = None
+    ) -> tuple[CitedSentence, ...]:
         """Return the sentences of a text that have words, told to begin at `offset`, each with what supports it.
 
         They are those that `sentences` yields for the text and `ends`.
@@ -108,7 +118,11 @@ class Citer:
         for first, n in zip(*(bounds.tolist() for bounds in runs(numbers)), strict=True):
             check_wanted()
             start, end = spans[numbers[first]]
-            cited.append(CitedSentence(offset + start, offset + end, self._places_of(words[first : first + n])))
+            cited.append(
+                CitedSentence(
+                    offset + start, offset + end, self._places_of(words[first : first + n])
+                )
+            )
         return tuple(cited)
 
     def _places_of(self, words: Ids) -> tuple[CitedPlace, ...]:
@@ -118,7 +132,9 @@ class Citer:
         df = keys.searchsorted(words, "right") - first
         self._n_compared += _OF_SENTENCE + int(df.sum()) + len(places)
         if self._n_compared > _MOST_COMPARED:
-            raise TooLargeError("has too many sentences to be compared with so many of chunks", "text")
+            raise TooLargeError(
+                "has too many sentences to be compared with so many of chunks", "text"
+            )
         weight = np.rint(_WHOLE * np.log1p(len(places) / np.maximum(df, 1))).astype(np.int64)
         whole = weight.sum()
         number, word = numbers[ragged_ranges(first, df)], np.arange(words.size).repeat(df)
@@ -163,7 +179,9 @@ class CitedStream:
         self._citer = citer
         self._text = ""  # from the beginning of a paragraph
         self._start = 0  # where that is
-        self._begun = self._told = self._sure = 0  # in it: where a sentence begins, all is told, and stops are certain
+        self._begun = self._told = self._sure = (
+            0  # in it: where a sentence begins, all is told, and stops are certain
+        )
         self._n_looked = 0
         self._has_capital = False
 
@@ -181,10 +199,18 @@ class CitedStream:
         if is_last or len(self._text) < _LONG or self._sure - self._n_looked > self._sure // 8:
             for end in self._certain_ends(is_last=is_last):
                 parts.append(self._tell(end))
-                parts += self._citer.cite(self._text[self._begun : end], self._start + self._begun, [end - self._begun])
+                parts += self._citer.cite(
+                    self._text[self._begun : end], self._start + self._begun, [end - self._begun]
+                )
                 self._begun = end
-            behind = max((blank.end() for blank in _BLANK.finditer(self._text, 0, self._begun)), default=0)
-            self._text, self._start, self._begun = self._text[behind:], self._start + behind, self._begun - behind
+            behind = max(
+                (blank.end() for blank in _BLANK.finditer(self._text, 0, self._begun)), default=0
+            )
+            self._text, self._start, self._begun = (
+                self._text[behind:],
+                self._start + behind,
+                self._begun - behind,
+            )
             self._told, self._sure = self._told - behind, self._sure - behind
             self._n_looked = self._sure
         parts.append(self._tell(len(self._text) if is_last else self._sure))
@@ -218,7 +244,9 @@ def _words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
         check_wanted()
         block = cut_terms(texts[start:end])
         stumps = stumps_of(block.ids, block.folded, block.start, block.length)
-        is_same_alone = (stumps == 0) | (np.frombuffer(block.folded, np.uint8)[block.start] <= ord("9"))
+        is_same_alone = (stumps == 0) | (
+            np.frombuffer(block.folded, np.uint8)[block.start] <= ord("9")
+        )
         words.append(np.where(is_same_alone, block.ids, stumps))
         numbers.append(np.arange(start, end).repeat(block.counts))
     word, number = joined(words, np.uint64), joined(numbers, np.int64)

@@ -25,7 +25,13 @@ from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.arrays import Floats
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
-from relevance_gen.types import Chunk, CompressionRequest, CompressionResponse, KeptSentence, Metadata
+from relevance_gen.types import (
+    Chunk,
+    CompressionRequest,
+    CompressionResponse,
+    KeptSentence,
+    Metadata,
+)
 
 _OF_NEIGHBOUR: Final = 0.25
 _OF_CHUNK: Final = 0.5
@@ -46,7 +52,11 @@ class _Sentence(NamedTuple):
 
 
 def compress(
-    question: str, chunks: Iterable[str | Metadata | Chunk], *, max_tokens: int, encoding: Encoding | None = None
+    question: str,
+    chunks: Iterable[str | Metadata | Chunk],
+    *,
+    max_tokens: int,
+    encoding: Encoding | None = None,
 ) -> CompressionResponse:
     """Return the sentences of some chunks that say most about a question, verbatim and in order.
 
@@ -97,7 +107,9 @@ def _cut(texts: Sequence[str]) -> list[_Sentence]:
 def _worths(question: str, chunks: Chunks, cut: Sequence[_Sentence]) -> Floats:
     """Return what each sentence is worth, shape (number of sentences,)."""
     titles = {one.number: chunks.titles[one.chunk] for one in cut if one.chunk in chunks.titles}
-    own = _scores(question, Chunks([chunks.texts[one.chunk][one.start : one.end] for one in cut], {}, titles))
+    own = _scores(
+        question, Chunks([chunks.texts[one.chunk][one.start : one.end] for one in cut], {}, titles)
+    )
     chunk = np.array([one.chunk for one in cut])
     beside = _OF_NEIGHBOUR * (chunk[1:] == chunk[:-1])
     worth: Floats = own + _OF_CHUNK * _scores(question, chunks)[chunk]
@@ -119,12 +131,16 @@ def _chosen(
 ) -> tuple[list[_Sentence], str, int]:
     """Return the sentences to keep, in order, and their text with its number of tokens, at most `max_tokens`."""
     n_of_mark, left = counter.count(_LEFT_OUT), max_tokens
-    kept: dict[int, int] = {}  # the numbers of sentences and what each takes, the one that is worth most first
+    kept: dict[
+        int, int
+    ] = {}  # the numbers of sentences and what each takes, the one that is worth most first
     for number in np.argsort(-_worths(question, chunks, cut), kind="stable").tolist():
         check_wanted()
         is_apart = kept and number - 1 not in kept and number + 1 not in kept
         _, chunk, behind_last, _, end = cut[number]
-        n_tokens = counter.count(chunks.texts[chunk][behind_last:end]) + (n_of_mark if is_apart else 0)
+        n_tokens = counter.count(chunks.texts[chunk][behind_last:end]) + (
+            n_of_mark if is_apart else 0
+        )
         if n_tokens <= left:
             kept[number] = n_tokens
             left -= n_tokens
@@ -148,7 +164,10 @@ def _joined(texts: Sequence[str], kept: Sequence[_Sentence]) -> str:
         if before is None or before.chunk != one.chunk:
             parts += "\n\n" * (before is not None), texts[one.chunk][one.start : one.end]
         else:
-            parts += _LEFT_OUT * (before.number + 1 < one.number), texts[one.chunk][one.behind_last : one.end]
+            parts += (
+                _LEFT_OUT * (before.number + 1 < one.number),
+                texts[one.chunk][one.behind_last : one.end],
+            )
     return "".join(parts)
 
 

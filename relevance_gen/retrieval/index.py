@@ -18,7 +18,13 @@ from attrs import evolve, field, frozen
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.arrays import Offsets, different, joined
-from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, indexed, positions_to_remove
+from relevance_gen.retrieval.positions import (
+    ChunkList,
+    check_position,
+    check_positions,
+    indexed,
+    positions_to_remove,
+)
 from relevance_gen.retrieval.question.answering import answer, explain
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Where
@@ -35,7 +41,14 @@ from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.segment.spill import Spill
 from relevance_gen.retrieval.sources import Records, Source
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
-from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
+from relevance_gen.types import (
+    Chunk,
+    Explanation,
+    Metadata,
+    SearchMetadata,
+    SearchResponse,
+    WeightingName,
+)
 
 _STEMMED_AT_ONCE: Final = 1 << 16
 """Most terms of a segment whose stems are made when an index is built; of more, those that a question asks for."""
@@ -112,7 +125,9 @@ class ChunkIndex(Searchable):
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.stem_every()
-        self._keep(_State(Collection(segments, weigher), len(checked.texts), n_tokens), counter, encoder)
+        self._keep(
+            _State(Collection(segments, weigher), len(checked.texts), n_tokens), counter, encoder
+        )
 
     def _keep(self, state: _State, counter: TokenCounter, encoder: TextEncoder | None) -> None:
         self._state, self._counter, self._encoder = state, counter, encoder
@@ -146,13 +161,20 @@ class ChunkIndex(Searchable):
 
     def __contains__(self, chunk: object) -> bool:
         """Tell whether a chunk has this text or, as a `Chunk`, this text, metadata and title, wherever it stands."""
-        text, rest = (chunk.text, (chunk.metadata, chunk.title)) if isinstance(chunk, Chunk) else (chunk, None)
+        text, rest = (
+            (chunk.text, (chunk.metadata, chunk.title))
+            if isinstance(chunk, Chunk)
+            else (chunk, None)
+        )
         return any(
             one == text
             and live
-            and rest in (None, (segment.chunks.metadata_of(number), segment.chunks.title_of(number)))
+            and rest
+            in (None, (segment.chunks.metadata_of(number), segment.chunks.title_of(number)))
             for segment in self._state.collection.segments
-            for number, (one, live) in enumerate(zip(segment.chunks.texts, segment.live, strict=True))
+            for number, (one, live) in enumerate(
+                zip(segment.chunks.texts, segment.live, strict=True)
+            )
         )
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -199,17 +221,26 @@ class ChunkIndex(Searchable):
         state, models = self._state, self._with_encoder(models)
         return [self._answer(state, one, models.rerankings(one, rerankings)) for one in asked]
 
-    def _answer(self, state: _State, question: Question, rerankings: Sequence[Reranking]) -> SearchResponse:
+    def _answer(
+        self, state: _State, question: Question, rerankings: Sequence[Reranking]
+    ) -> SearchResponse:
         of_query = partial(self._counter.count, question.query)
         if self._counter.is_loaded:
             token_counts = SearchMetadata(of_query(), state.n_tokens)
         else:
             of_chunks = state.n_tokens.__int__
-            token_counts = SearchMetadata.counted_later(num_query_tokens=of_query, num_context_tokens=of_chunks)
+            token_counts = SearchMetadata.counted_later(
+                num_query_tokens=of_query, num_context_tokens=of_chunks
+            )
         return answer(question, state.collection, state.n_positions, token_counts, rerankings)
 
     def explain_one(
-        self, question: Question, chunk: int, models: Models = NO_MODELS, *, rerankings: Sequence[Reranking] = ()
+        self,
+        question: Question,
+        chunk: int,
+        models: Models = NO_MODELS,
+        *,
+        rerankings: Sequence[Reranking] = (),
     ) -> Explanation:
         """Show what each term of the query, an encoder and a reranker gave to the score of a chunk."""
         state = self._state
@@ -220,9 +251,16 @@ class ChunkIndex(Searchable):
     def _with_encoder(self, models: Models) -> Models:
         """Return the models of a search: with the encoder that it brings, or the index's own."""
         encoder, own = models.encoder, self._encoder
-        if encoder is None or own is None or encoder is own or encoder.fingerprint == own.fingerprint:
+        if (
+            encoder is None
+            or own is None
+            or encoder is own
+            or encoder.fingerprint == own.fingerprint
+        ):
             return evolve(models, encoder=own) if encoder is None else models
-        raise InvalidRequestError("must be the one that the index was made with, or None", "encoder")
+        raise InvalidRequestError(
+            "must be the one that the index was made with, or None", "encoder"
+        )
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,14 +278,23 @@ class ChunkIndex(Searchable):
         checked = Chunks.read(chunks, blank=blank)
         kept, numbers = checked.without_blank()
         n_tokens = self._counter.count_all(kept.texts)
-        passages = None if self._encoder is None else Passages.of(kept.texts, self._encoder, titles=kept.titles)
+        passages = (
+            None
+            if self._encoder is None
+            else Passages.of(kept.texts, self._encoder, titles=kept.titles)
+        )
         new = evolve(build(kept, numbers), passages=passages)
         with self._changing:
             state = self._state
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
                 new = evolve(new, positions=added.start + numbers)
-                self._change(state, in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
+                self._change(
+                    state,
+                    in_tiers([*state.collection.segments, new]),
+                    added.stop,
+                    state.n_tokens + n_tokens,
+                )
         return added
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
@@ -264,7 +311,9 @@ class ChunkIndex(Searchable):
             state = self._state
             at = positions_to_remove(positions, where, state.n_positions, state.collection)
             segments, texts = without(state.collection.segments, at)
-            self._change(state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts))
+            self._change(
+                state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts)
+            )
         return at.size
 
     def spliced(
@@ -286,7 +335,9 @@ class ChunkIndex(Searchable):
         state, checked = self._state, Chunks.read(chunks)
         gone = check_positions(removed, state.n_positions, state.collection.holds)
         segments, texts = without(state.collection.segments, gone)
-        before = np.sort(joined((segment.positions[segment.live] for segment in segments), np.int64))
+        before = np.sort(
+            joined((segment.positions[segment.live] for segment in segments), np.int64)
+        )
         places = np.fromiter(at, np.int64)
         n_positions = before.size + places.size
         if len(checked.texts) != places.size or not np.array_equal(
@@ -297,18 +348,26 @@ class ChunkIndex(Searchable):
         after = np.concatenate(([-1], np.delete(np.arange(n_positions), places)))
         # What was taken out of a segment stands where the chunk before it does, and is not found there.
         moved = [
-            evolve(segment, positions=after[before.searchsorted(segment.positions, "right")], passages=None)
+            evolve(
+                segment,
+                positions=after[before.searchsorted(segment.positions, "right")],
+                passages=None,
+            )
             for segment in segments
         ]
         new = evolve(build(checked, np.arange(places.size)), positions=places)
         index = ChunkIndex.__new__(ChunkIndex)
-        n_tokens = state.n_tokens + self._counter.count_all(checked.texts) - self._counter.count_all(texts)
+        n_tokens = (
+            state.n_tokens + self._counter.count_all(checked.texts) - self._counter.count_all(texts)
+        )
         segments = in_tiers([*moved, new]) if places.size else moved
         collection = Collection(segments, state.collection.weighting, before=state.collection)
         index._keep(_State(collection, n_positions, n_tokens), self._counter, None)
         return index
 
-    def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
+    def _change(
+        self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int
+    ) -> None:
         collection = Collection(segments, state.collection.weighting, before=state.collection)
         self._state = _State(collection, n_positions, n_tokens)
 
@@ -388,7 +447,11 @@ class ChunkIndex(Searchable):
             EncoderError: the encoder failed.
             OSError: the source cannot be read, or the file not be written.
         """
-        weigher, counter, encoder = weighting_named(weighting), token_counter(encoding), Models(encoder).encoder
+        weigher, counter, encoder = (
+            weighting_named(weighting),
+            token_counter(encoding),
+            Models(encoder).encoder,
+        )
         target = storage.check_target(path, overwrite=overwrite)
         records = Records(source, text, title, blank, memory_bytes)
         n_chunks = n_tokens = 0
@@ -397,7 +460,11 @@ class ChunkIndex(Searchable):
             if report is not None:
                 report(n_chunks + done, max(n_chunks + done, round(records.n_read / records.share)))
 
-        with reporting(progress) as report, storage.replacing(target) as file, closing(Spill(target.parent)) as spill:
+        with (
+            reporting(progress) as report,
+            storage.replacing(target) as file,
+            closing(Spill(target.parent)) as spill,
+        ):
             for chunks, positions in records.blocks(spill.content):
                 segments, n_more = _segments_of(chunks, positions, counter, encoder, n_jobs, told)
                 for segment in segments:
@@ -405,8 +472,13 @@ class ChunkIndex(Searchable):
                 n_chunks, n_tokens = n_chunks + positions.size, n_tokens + n_more
                 del chunks, segment, segments  # before the next block is read
             settings: dict[str, Any] = {"weighting": weigher.name, "encoding": counter.name}
-            settings |= {"fingerprint": counter.fingerprint, "encoder": encoder and encoder.fingerprint}
-            spill.merge(file, {**settings, "n_positions": records.n_read, "n_context_tokens": n_tokens})
+            settings |= {
+                "fingerprint": counter.fingerprint,
+                "encoder": encoder and encoder.fingerprint,
+            }
+            spill.merge(
+                file, {**settings, "n_positions": records.n_read, "n_context_tokens": n_tokens}
+            )
         return cls.load(target, encoding=encoding, encoder=encoder, check=False)
 
     @classmethod
@@ -437,8 +509,15 @@ class ChunkIndex(Searchable):
         counter = counter_of_saved(saved.encoding, saved.fingerprint, encoding, path)
         encoder = Models(encoder).encoder
         if encoder is not None and encoder.fingerprint != saved.encoder:
-            what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"
-            rule, remedy = f"must be the one that {path} was saved with, and it {what}", "build it again, or pass none"
+            what = (
+                "holds no vectors"
+                if saved.encoder is None
+                else "holds the vectors of another model or prefix"
+            )
+            rule, remedy = (
+                f"must be the one that {path} was saved with, and it {what}",
+                "build it again, or pass none",
+            )
             raise InvalidRequestError(rule, "encoder", remedy=remedy)
         return opened([saved], counter, encoder)
 
@@ -455,7 +534,9 @@ def _segments_of(
     read = progress if encoder is None else None
     n_processes = 1
     if n_jobs is not None:
-        from relevance_gen.retrieval.segment import pool  # imports multiprocessing, a twentieth of a first search
+        from relevance_gen.retrieval.segment import (
+            pool,
+        )  # imports multiprocessing, a twentieth of a first search
 
         n_processes = pool.n_processes(n_jobs, chunks)
     with ExitStack() as stack:
@@ -470,7 +551,10 @@ def _segments_of(
     if encoder is not None:
         passages = Passages.of(chunks.texts, encoder, progress, titles=chunks.titles)
         numbers = [np.searchsorted(positions, segment.positions) for segment in segments]
-        segments = [evolve(one, passages=passages.take(some)) for one, some in zip(segments, numbers, strict=True)]
+        segments = [
+            evolve(one, passages=passages.take(some))
+            for one, some in zip(segments, numbers, strict=True)
+        ]
     return segments, n_tokens
 
 
@@ -483,8 +567,13 @@ def opened(
 ) -> ChunkIndex:
     """Return the index of what was saved, in one file or more, each chunk at the position that it was saved with."""
     index = ChunkIndex.__new__(ChunkIndex)
-    segments = [one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts]
-    n_positions, n_tokens = max(one.n_positions for one in parts), sum(one.n_context_tokens for one in parts)
+    segments = [
+        one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts
+    ]
+    n_positions, n_tokens = (
+        max(one.n_positions for one in parts),
+        sum(one.n_context_tokens for one in parts),
+    )
     collection = Collection(segments, weighting_named(parts[0].weighting))
     index._keep(_State(collection, n_positions, n_tokens), counter, encoder)
     return index

@@ -19,7 +19,9 @@ _STEP: Final = 1 << 10
 """Chunks fetched together."""
 
 
-def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:
+def check_position(
+    name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]
+) -> int:
     """Return a position, if it is one of the `n_positions` ever given and, as `holds` tells, a chunk is there.
 
     Raises:
@@ -38,10 +40,14 @@ def check_positions(values: object, n_positions: int, holds: Callable[[Offsets],
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         remedy = "put a single one in a list"
         raise InvalidRequestError.must_be("positions", "a list of positions", values, remedy=remedy)
-    return different(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
+    return different(
+        _check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds)
+    )
 
 
-def positions_to_remove(positions: object, where: Where | None, n_positions: int, collection: Collection) -> Offsets:
+def positions_to_remove(
+    positions: object, where: Where | None, n_positions: int, collection: Collection
+) -> Offsets:
     """Return different positions in ascending order: those that are named, or of all chunks that `where` allows.
 
     Raises:
@@ -51,22 +57,31 @@ def positions_to_remove(positions: object, where: Where | None, n_positions: int
         raise InvalidRequestError("must be given, or where instead, and not both", "positions")
     if where is None:
         return check_positions(positions, n_positions, collection.holds)
-    at = np.sort(joined(collection.ask(SegmentScorer.positions, Filter.read(where, n_positions)), np.int64))
+    at = np.sort(
+        joined(collection.ask(SegmentScorer.positions, Filter.read(where, n_positions)), np.int64)
+    )
     if isinstance(where, Mapping) and not at.size and collection.statistics.n_chunks:
         check_keys(where, collection.metadata_keys)
     return at
 
 
 def _check_all(
-    values: list[object], name: Callable[[int], str], n_positions: int, holds: Callable[[Offsets], Flags]
+    values: list[object],
+    name: Callable[[int], str],
+    n_positions: int,
+    holds: Callable[[Offsets], Flags],
 ) -> Offsets:
     values = list(map(plain, values))
     for place, value in enumerate(values):
         if not is_integer(value) or not 0 <= value < n_positions:
-            raise InvalidRequestError.must_be(name(place), f"an integer in [0, {n_positions})", value)
+            raise InvalidRequestError.must_be(
+                name(place), f"an integer in [0, {n_positions})", value
+            )
     positions = np.array(values, np.int64)
     for place in np.flatnonzero(~holds(positions)).tolist():
-        raise InvalidRequestError.must_be(name(place), "the position of a chunk that was not removed", values[place])
+        raise InvalidRequestError.must_be(
+            name(place), "the position of a chunk that was not removed", values[place]
+        )
     return positions
 
 

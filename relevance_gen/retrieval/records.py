@@ -41,7 +41,12 @@ def kind_of(name: str) -> tuple[Literal["lines", "parquet"] | None, str]:
 
 
 def lines(
-    file: BinaryIO, name: str, longest: int, packing: str = "", start: int = 0, stop: int = sys.maxsize
+    file: BinaryIO,
+    name: str,
+    longest: int,
+    packing: str = "",
+    start: int = 0,
+    stop: int = sys.maxsize,
 ) -> Iterator[Batch]:
     """Yield what the lines of a file hold, or those that begin at a byte in [start, stop) of one that is not packed.
 
@@ -68,7 +73,9 @@ def lines(
         yield batch
 
 
-def _raw_lines(content: Any, name: str, longest: int, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
+def _raw_lines(
+    content: Any, name: str, longest: int, start: int, stop: int
+) -> Iterator[tuple[str, bytes]]:
     """Yield the lines that are not blank."""
     at = start
     if start:  # the line before may end here
@@ -114,7 +121,11 @@ class _Zstandard(io.RawIOBase):
             import zstandard
         except ImportError:
             raise InvalidRequestError(f".zst needs zstandard: {to_install('data')}") from None
-        self._file, self._frames, self._error = file, zstandard.ZstdDecompressor(), zstandard.ZstdError
+        self._file, self._frames, self._error = (
+            file,
+            zstandard.ZstdDecompressor(),
+            zstandard.ZstdError,
+        )
         self._frame: Any = None
         self._packed, self._plain = b"", memoryview(b"")
 
@@ -161,7 +172,9 @@ def row_groups(file: BinaryIO, name: str) -> list[tuple[int, int]]:
         return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
-def rows(file: BinaryIO, name: str, most_bytes: int, start: int = 0, stop: int = sys.maxsize) -> Iterator[Batch]:
+def rows(
+    file: BinaryIO, name: str, most_bytes: int, start: int = 0, stop: int = sys.maxsize
+) -> Iterator[Batch]:
     """Yield the rows of a Parquet file, or those in [start, stop), about so many bytes of them together at most.
 
     Row groups without any of these are not read; of the first that has some, the rows before are read and dropped.
@@ -182,7 +195,9 @@ def rows(file: BinaryIO, name: str, most_bytes: int, start: int = 0, stop: int =
             skipped = max(start - at, 0)
             values = read.slice(skipped, stop - at - skipped).to_pylist()
             if values:
-                yield [(f"{name} row {number}", row) for number, row in enumerate(values, at + skipped)]
+                yield [
+                    (f"{name} row {number}", row) for number, row in enumerate(values, at + skipped)
+                ]
             at += read.num_rows
             if at >= stop:
                 return
@@ -200,7 +215,14 @@ def _parquet(file: BinaryIO, place: Callable[[], str]) -> Iterator[Any]:
         # Row groups may be large: without these options they are read whole.
         with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
             yield table
-    except (pyarrow.ArrowException, OSError, OverflowError, ValueError) as error:  # and values that Python lacks
-        if isinstance(error, OSError) and error.errno is not None:  # of the system or a store, and not of Arrow
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        OverflowError,
+        ValueError,
+    ) as error:  # and values that Python lacks
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # of the system or a store, and not of Arrow
             raise
         raise InvalidRequestError(f"must be Parquet: {error}", place()) from None

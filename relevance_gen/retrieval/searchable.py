@@ -41,7 +41,11 @@ class Searchable(ABC):
     ) -> SearchResponse: ...
     @overload
     def search(
-        self, query: Queries, top_n: int = 10, true_order: bool = True, **options: Unpack[SearchOptions]
+        self,
+        query: Queries,
+        top_n: int = 10,
+        true_order: bool = True,
+        **options: Unpack[SearchOptions],
     ) -> list[SearchResponse]: ...
     def search(
         self,
@@ -91,8 +95,18 @@ class Searchable(ABC):
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
             ClusterError: the index of a cluster was closed, or the cluster is gone.
         """
-        more: dict[str, object] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-        more |= {"distinct": distinct, "candidates": candidates, "reranked": reranked, "corrections": corrections}
+        more: dict[str, object] = {
+            "where": where,
+            "min_share": min_share,
+            "spans": spans,
+            "syntax": syntax,
+        }
+        more |= {
+            "distinct": distinct,
+            "candidates": candidates,
+            "reranked": reranked,
+            "corrections": corrections,
+        }
         asked, models = questions(query, top_n, true_order, **more), Models(encoder, reranker)
         if isinstance(asked, Question):
             return self.answer_all([asked], models, allow_partial=allow_partial)[0]
@@ -137,5 +151,7 @@ class Searchable(ABC):
         return self.explain_one(question, chunk, Models(encoder, reranker))
 
     @abstractmethod
-    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
+    def explain_one(
+        self, question: Question, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""

@@ -20,7 +20,14 @@ from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.records import KINDS, kind_of, lines, row_groups, rows
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks, is_table, lacking, read_records, rows_of
+from relevance_gen.retrieval.segment.chunks import (
+    Blank,
+    Chunks,
+    is_table,
+    lacking,
+    read_records,
+    rows_of,
+)
 from relevance_gen.retrieval.segment.storage import ContentWriter
 
 Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
@@ -53,10 +60,16 @@ class Records:
     source: Source
     text: str = field(validator=string)  # the field that has a record's text
     title: str = field(validator=string)  # the field that has its title, if any
-    blank: Blank = field(validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank)))
+    blank: Blank = field(
+        validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank))
+    )
     memory_bytes: int = field(converter=plain, validator=integer(_LEAST_MEMORY_BYTES))
-    share: float = field(default=1.0, init=False)  # about which part of all was read, in (0, 1]; 1 if nobody knows
-    n_read: int = field(default=0, init=False)  # records that were read: each has a position, blank ones too
+    share: float = field(
+        default=1.0, init=False
+    )  # about which part of all was read, in (0, 1]; 1 if nobody knows
+    n_read: int = field(
+        default=0, init=False
+    )  # records that were read: each has a position, blank ones too
 
     def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
         """Write the chunks, and yield them without metadata: as many together as may be made searchable at once.
@@ -80,10 +93,17 @@ class Records:
             try:
                 text, title = one.texts[0], one.title_of(0)
                 n_encoded = content.add(text, one.metadata_of(0), title) if text else 0
-                size = sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_BYTES + _WIDE_BYTES * (n_encoded - len(text))
+                size = (
+                    sys.getsizeof(text)
+                    + sys.getsizeof(title)
+                    + _CHUNK_BYTES
+                    + _WIDE_BYTES * (n_encoded - len(text))
+                )
                 if _TIMES_LARGEST * size > self.memory_bytes:
                     taken = f"takes {_TIMES_LARGEST * size:,} bytes to be made searchable, beyond memory_bytes"
-                    raise InvalidRequestError(f"{taken}; cut it into chunks, or give more", self.text)  # noqa: TRY301
+                    raise InvalidRequestError(  # noqa: TRY301
+                        f"{taken}; cut it into chunks, or give more", self.text
+                    )
             except InvalidRequestError as error:
                 raise error.at(f"{place}: {error.field}") from None
             if text:
@@ -105,7 +125,9 @@ class Records:
         source = self.source
         if isinstance(source, str | PathLike):
             yield from self._in_file(source, "source")
-        elif is_table(source) or (isinstance(source, Iterable) and not isinstance(source, bytes | dict)):
+        elif is_table(source) or (
+            isinstance(source, Iterable) and not isinstance(source, bytes | dict)
+        ):
             size = len(source) if isinstance(source, Sized) else 0
             for number, value in enumerate(rows_of(source) if is_table(source) else source):
                 place, done, part = f"source[{number}]", number / max(size, 1), 1 / max(size, 1)
@@ -116,7 +138,9 @@ class Records:
                     continue
                 if number == 0 and isinstance(value, str) and holds_records(value):
                     remedy = f"Path({value!a}) is read, and {{{self.text!a}: {value!a}}} is a text"
-                    raise InvalidRequestError.must_be(place, "a text, and not the name of a file", value, remedy=remedy)
+                    raise InvalidRequestError.must_be(
+                        place, "a text, and not the name of a file", value, remedy=remedy
+                    )
                 self.share = done + part
                 yield place, value
         else:
@@ -132,13 +156,23 @@ class Records:
         if path.is_dir():
             yield from _documents(path)
         elif kind is None:
-            raise InvalidRequestError.must_be(place, _KINDS, str(path), remedy="read_documents() reads documents")
+            raise InvalidRequestError.must_be(
+                place, _KINDS, str(path), remedy="read_documents() reads documents"
+            )
         else:
             name, longest = str(path), self.memory_bytes // _LINES_IN_MEMORY
             with path.open("rb") as file:
                 n_rows = sum(n for n, _ in row_groups(file, name)) if kind == "parquet" else 0
-                for batch in lines(file, name, longest, packing) if kind == "lines" else rows(file, name, longest):
-                    read = (self.n_read - first + len(batch)) / n_rows if n_rows else file.tell() / n_bytes
+                for batch in (
+                    lines(file, name, longest, packing)
+                    if kind == "lines"
+                    else rows(file, name, longest)
+                ):
+                    read = (
+                        (self.n_read - first + len(batch)) / n_rows
+                        if n_rows
+                        else file.tell() / n_bytes
+                    )
                     self.share = done + part * read
                     yield from batch
 

@@ -125,7 +125,11 @@ class Sandbox:
 
     def _start(self) -> _Process:
         # Keys may stand in the server's variables, and a document or a template has no business with any of them.
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("RELEVANCE_GEN_")}
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RELEVANCE_GEN_")
+        }
         try:
             popen = subprocess.Popen(  # noqa: S603 - this package's own program
                 [sys.executable, "-P", _CHILD, self._program, str(self._memory_bytes)],
@@ -135,7 +139,9 @@ class Sandbox:
                 env=environ,
             )
         except OSError as error:
-            raise GenerationError(f"the process of {self._program.name} cannot be started: {error}") from None
+            raise GenerationError(
+                f"the process of {self._program.name} cannot be started: {error}"
+            ) from None
         return _Process(popen, cast(IO[bytes], popen.stdin), cast(IO[bytes], popen.stdout))
 
     def _end(self) -> None:

@@ -29,11 +29,15 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     for line in sys.stdin.buffer:
         seconds, _, question = line.partition(b" ")
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + float(seconds)), hard))
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (math.ceil(time.process_time() + float(seconds)), hard)
+        )
         reply = json.dumps(answer(json.loads(question)))
         sys.stdout.buffer.write(reply.encode() + b"\n")
         sys.stdout.buffer.flush()
-        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))  # reading a long question is no part of this answer
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (hard, hard)
+        )  # reading a long question is no part of this answer
 
 
 if __name__ == "__main__":

@@ -30,11 +30,22 @@ _FURTHER_VARIABLES = {
 
 # ── How values are written; a ValueError says what is allowed ────────────────────────────────────────────────────────
 
-_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_SWITCH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 def _integer(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text  # what is none, the field's validator refuses
+    return (
+        int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
+    )  # what is none, the field's validator refuses
 
 
 def _seconds(text: str) -> float:
@@ -60,7 +71,13 @@ def _text(text: str) -> str:
     return text
 
 
-_PARSERS: dict[Any, Callable[[str], Any]] = {int: _integer, float: _seconds, bool: _switch, str: _text, tuple: _list}
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    int: _integer,
+    float: _seconds,
+    bool: _switch,
+    str: _text,
+    tuple: _list,
+}
 
 # ── One setting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -99,7 +116,9 @@ class Setting:
             value = (self.of.metadata.get("parse") or _PARSERS[get_origin(kind) or kind])(text)
             if self.of.validator is not None:
                 self.of.validator(None, self.of, value)
-        except InvalidRequestError as error:  # it names the field, but the operator knows the flag or the variable
+        except (
+            InvalidRequestError
+        ) as error:  # it names the field, but the operator knows the flag or the variable
             raise ValueError(str(error.at(source))) from None
         except ValueError as error:
             raise ValueError(f"{source} must be {error}, got {text[:80]!a}") from None
@@ -126,7 +145,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         name = unknown[0].split("=")[0]  # without the value, which may be a secret
-        _refuse_unknown(parser, name, name, [flag for action in parser._actions for flag in action.option_strings])
+        _refuse_unknown(
+            parser,
+            name,
+            name,
+            [flag for action in parser._actions for flag in action.option_strings],
+        )
     variables = [setting.variable for setting in SETTINGS] + list(_FURTHER_VARIABLES)
     for name in environ:
         if name.startswith(PREFIX) and name not in variables:
@@ -147,7 +171,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     return Settings(**values, model_options=ModelOptions(**options))
 
 
-def _refuse_unknown(parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]) -> NoReturn:
+def _refuse_unknown(
+    parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]
+) -> NoReturn:
     meant = nearest(name, known)
     parser.error(f"{what} is not a known setting" + (f" (did you mean {meant}?)" if meant else ""))
 
@@ -174,9 +200,13 @@ def _parser() -> argparse.ArgumentParser:
     for setting in SETTINGS:
         if setting.group not in groups:
             groups[setting.group] = parser.add_argument_group(setting.group)
-        default = "" if setting.of.default in (None, ()) else f" (default: {shown(setting.of.default)})"
+        default = (
+            "" if setting.of.default in (None, ()) else f" (default: {shown(setting.of.default)})"
+        )
         text = f"{setting.help}{default}".replace("%", "%%")
-        groups[setting.group].add_argument(setting.flag, metavar="VALUE", action="append", help=text)
+        groups[setting.group].add_argument(
+            setting.flag, metavar="VALUE", action="append", help=text
+        )
     return parser
 
 

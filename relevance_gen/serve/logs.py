@@ -60,7 +60,9 @@ class _Json(logging.Formatter):
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items() if value is not None)
+        fields = " ".join(
+            f"{name}={value}" for name, value in _fields(record).items() if value is not None
+        )
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         # One record is one line, also when a client put line breaks into its path.
         line = ascii(f"{record.getMessage()} {fields}".rstrip())[1:-1]

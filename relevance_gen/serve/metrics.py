@@ -22,7 +22,24 @@ LANES = ("search", "generation", "open_generation", "extraction", "agents")
 STATES = ("loaded", "loading", "failed")
 """In which a model may be, the best first; otherwise it is unloaded."""
 
-BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+BUCKETS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 """Upper bounds of every histogram's buckets, in seconds."""
 
 
@@ -50,7 +67,9 @@ _HELD = "Memory that requests hold: bodies, what is made of them, and unread ans
 _REJECTED = "Requests refused because too many waited, or too long."
 _FAMILIES = (
     Family("http_request_body_bytes_total", "Bytes of request bodies received."),
-    Family("requests_waiting", "Requests waiting for a thread.", "gauge", **_of_each("lane", LANES)),
+    Family(
+        "requests_waiting", "Requests waiting for a thread.", "gauge", **_of_each("lane", LANES)
+    ),
     Family("requests_rejected_total", _REJECTED, **_of_each("lane", LANES)),
     Family("request_body_bytes_held", _HELD, "gauge", **_of_each("lane", LANES)),
     Family("search_seconds", "Computing one search, from its body to its response.", "histogram"),
@@ -61,19 +80,34 @@ _FAMILIES = (
     Family("search_index_cache_bytes", "Memory of the indexes kept.", "gauge"),
     Family("rate_limit_rejections_total", "Requests refused because their key made too many."),
     Family("rate_limit_storage_failures_total", "Times the shared count could not be reached."),
-    Family("time_to_first_token_seconds", "From a generation's arrival to its first text.", "histogram"),
+    Family(
+        "time_to_first_token_seconds", "From a generation's arrival to its first text.", "histogram"
+    ),
     Family("generation_seconds", "From a generation's arrival to its end.", "histogram"),
     Family("prompt_tokens_total", "Tokens of prompts."),
     Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
     Family("generation_cancelled_total", "Generations whose client left."),
-    Family("searches_without_encoder_total", "Searches by words alone, though there is or is to be an encoder."),
+    Family(
+        "searches_without_encoder_total",
+        "Searches by words alone, though there is or is to be an encoder.",
+    ),
     Family("encoder_texts_waiting", "Texts that wait to be encoded, or are.", "gauge"),
     Family("encoding_seconds", "From a request for vectors to all of them.", "histogram"),
     Family("encoded_texts_total", "Texts encoded."),
     Family("encoded_tokens_total", "Tokens of texts encoded."),
-    Family("searches_without_reranker_total", "Searches without the reranker that they were to have."),
-    Family("reranker_passages_waiting", "Passages that wait to be read by the reranker, or are.", "gauge"),
-    Family("reranking_seconds", "From a search's request to read texts to all of their scores.", "histogram"),
+    Family(
+        "searches_without_reranker_total", "Searches without the reranker that they were to have."
+    ),
+    Family(
+        "reranker_passages_waiting",
+        "Passages that wait to be read by the reranker, or are.",
+        "gauge",
+    ),
+    Family(
+        "reranking_seconds",
+        "From a search's request to read texts to all of their scores.",
+        "histogram",
+    ),
     Family("reranked_texts_total", "Texts read by the reranker."),
     Family("reranked_tokens_total", "Tokens read by the reranker."),
 )
@@ -88,17 +122,36 @@ class Layout:
     """
 
     def __init__(
-        self, endpoints: Sequence[str] = (), statuses: Sequence[int] = (), models: Sequence[tuple[str, str]] = ()
+        self,
+        endpoints: Sequence[str] = (),
+        statuses: Sequence[int] = (),
+        models: Sequence[tuple[str, str]] = (),
     ) -> None:
         answers = tuple((endpoint, str(status)) for endpoint in endpoints for status in statuses)
-        of, states = ("task", "model"), tuple((*model, state) for model in models for state in STATES)
+        of, states = (
+            ("task", "model"),
+            tuple((*model, state) for model in models for state in STATES),
+        )
         seconds = "From the request's head to the end of its response."
         self.families = (
-            Family("http_requests_total", "Requests answered.", labels=("endpoint", "status"), series=answers),
+            Family(
+                "http_requests_total",
+                "Requests answered.",
+                labels=("endpoint", "status"),
+                series=answers,
+            ),
             Family("http_request_seconds", seconds, "histogram", **_of_each("endpoint", endpoints)),
             *_FAMILIES,
-            Family("models", "Processes that have a model in a state.", "gauge", (*of, "state"), states),
-            Family("model_requests_total", "Requests that asked for a model.", "counter", of, tuple(models)),
+            Family(
+                "models", "Processes that have a model in a state.", "gauge", (*of, "state"), states
+            ),
+            Family(
+                "model_requests_total",
+                "Requests that asked for a model.",
+                "counter",
+                of,
+                tuple(models),
+            ),
             Family("model_load_seconds", "Loading a model.", "histogram", of, tuple(models)),
         )
         self.columns: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -129,7 +182,9 @@ class Metrics:
     @classmethod
     def shared(cls, layout: Layout, file: int, row: int) -> Metrics:
         """Map the open `file` of `shared_bytes` that all processes share, and write to `row`."""
-        return cls(layout, np.frombuffer(mmap.mmap(file, 0), np.float64).reshape(-1, layout.width), row)
+        return cls(
+            layout, np.frombuffer(mmap.mmap(file, 0), np.float64).reshape(-1, layout.width), row
+        )
 
     @staticmethod
     def shared_bytes(layout: Layout, n_rows: int) -> int:
@@ -140,7 +195,9 @@ class Metrics:
         for family in self.layout.families:
             if family.kind == "gauge":
                 for series in family.series:
-                    self.put(family.name, 0, *series)  # what the row's last process held is gone with it
+                    self.put(
+                        family.name, 0, *series
+                    )  # what the row's last process held is gone with it
 
     def add(self, name: str, amount: float = 1, *series: str) -> None:
         """Add to a counter, from one thread or under one lock. A series not declared is our own bug: KeyError."""
@@ -165,17 +222,30 @@ class Metrics:
         lines: list[str] = []
         totals = self.table.sum(axis=0)
         for family in self.layout.families:
-            lines += [f"# HELP {PREFIX}{family.name} {family.help}", f"# TYPE {PREFIX}{family.name} {family.kind}"]
+            lines += [
+                f"# HELP {PREFIX}{family.name} {family.help}",
+                f"# TYPE {PREFIX}{family.name} {family.kind}",
+            ]
             for series in family.series:
                 start = self.layout.columns[family.name, series]
-                lines += _series_lines(family, series, totals[start : start + family.width].tolist())
+                lines += _series_lines(
+                    family, series, totals[start : start + family.width].tolist()
+                )
         for name, (text, value) in gauges.items():
-            lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge", f"{PREFIX}{name} {value:g}"]
+            lines += [
+                f"# HELP {PREFIX}{name} {text}",
+                f"# TYPE {PREFIX}{name} gauge",
+                f"{PREFIX}{name} {value:g}",
+            ]
         return "\n".join(lines) + "\n"
 
 
-def _series_lines(family: Family, series: tuple[str, ...], numbers: Sequence[float]) -> Iterator[str]:
-    pairs = [f"{label}={json.dumps(value)}" for label, value in zip(family.labels, series, strict=True)]
+def _series_lines(
+    family: Family, series: tuple[str, ...], numbers: Sequence[float]
+) -> Iterator[str]:
+    pairs = [
+        f"{label}={json.dumps(value)}" for label, value in zip(family.labels, series, strict=True)
+    ]
     if family.kind != "histogram":
         if numbers[0] or len(pairs) < 2:  # of the many statuses only those that were given
             yield f"{PREFIX}{family.name}{_braced(pairs)} {numbers[0]:.17g}"

@@ -42,7 +42,9 @@ async def part(request: web.BaseRequest) -> web.StreamResponse:
     return web.Response(body=content, headers=headers)
 
 
-async def front(settings: Settings, request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
+async def front(
+    settings: Settings, request: web.BaseRequest, routes: tuple[Route, ...]
+) -> web.StreamResponse:
     """Answer GET /: the page to browsers, and to other programs what there is."""
     if "text/html" in request.headers.get("Accept", ""):
         response = await page("page.html")
@@ -60,14 +62,20 @@ def document(routes: tuple[Route, ...]) -> bytes:
     operations = described.pop("operations")
     components = described["components"]
     described["paths"] = {
-        path: {route.method.lower(): _operation(route, path, operations[route.endpoint], components["responses"])}
+        path: {
+            route.method.lower(): _operation(
+                route, path, operations[route.endpoint], components["responses"]
+            )
+        }
         for route in routes
         for path in route.paths
     }
     return json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _operation(route: Route, path: str, operation: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    route: Route, path: str, operation: dict[str, Any], errors: dict[str, Any]
+) -> dict[str, Any]:
     """Describe one path. An operation's ``errors`` is the schema of its error bodies, where that is not the usual."""
     same = f" (the same as {route.path})" if path != route.path else ""
     described = {
@@ -80,7 +88,9 @@ def _operation(route: Route, path: str, operation: dict[str, Any], errors: dict[
     if "errors" in operation:
         content = {"application/json": {"schema": described.pop("errors")}}
         described["responses"] = {
-            status: {**errors[answer["$ref"].rsplit("/", 1)[1]], "content": content} if "$ref" in answer else answer
+            status: {**errors[answer["$ref"].rsplit("/", 1)[1]], "content": content}
+            if "$ref" in answer
+            else answer
             for status, answer in described["responses"].items()
         }
     return described
@@ -90,7 +100,12 @@ def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
     """Write what a program finds at the root: version, paths with their methods, and how large a search may be."""
     endpoints = [f"{route.method} {path}" for route in routes for path in route.paths]
     limits = {"max_chunks": settings.max_chunks, "max_body_bytes": settings.max_body_bytes}
-    found = {"name": "relevance_gen", "version": relevance_gen.__version__, "endpoints": endpoints, "limits": limits}
+    found = {
+        "name": "relevance_gen",
+        "version": relevance_gen.__version__,
+        "endpoints": endpoints,
+        "limits": limits,
+    }
     return json.dumps(found).encode() + b"\n"
 
 

@@ -21,7 +21,15 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cores, usable_cpus
 from relevance_gen.types import WeightingName
 
-_SIZES = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZES = {
+    "": 1,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
 
 
 def _size(text: str) -> int:
@@ -81,8 +89,12 @@ def _pairs(text: str, value: str, what: str) -> tuple[tuple[str, str], ...]:
 
 
 def _rate(text: str) -> str:
-    if text != "off" and not re.fullmatch(r"[1-9][0-9]{0,8}/([1-9][0-9]{0,4})?(second|minute|hour|day)", text):
-        raise ValueError("a count per time, such as 100/second, 6000/minute or 500/10minute, or off")
+    if text != "off" and not re.fullmatch(
+        r"[1-9][0-9]{0,8}/([1-9][0-9]{0,4})?(second|minute|hour|day)", text
+    ):
+        raise ValueError(
+            "a count per time, such as 100/second, 6000/minute or 500/10minute, or off"
+        )
     return text
 
 
@@ -100,7 +112,16 @@ def _setting(
 
 _listening, _access, _search, _encoder, _reranker, _generation, _limits, _log = (
     partial(_setting, group)
-    for group in ("Listening", "Access", "Search", "Encoder", "Reranker", "Generation", "Limits", "Log")
+    for group in (
+        "Listening",
+        "Access",
+        "Search",
+        "Encoder",
+        "Reranker",
+        "Generation",
+        "Limits",
+        "Log",
+    )
 )
 
 
@@ -114,27 +135,42 @@ class Settings:
     """Everything an operator can set. ``--help`` prints this table; docs/operations.md explains it."""
 
     host: str = _listening("127.0.0.1", "address to listen on; 0.0.0.0 or :: for every interface")
-    port: int = _listening(8000, "port to listen on; 0 takes a free one and prints it", integer(0, 65535))
-    workers: int = _listening(
-        1, "processes that share the port; with more than one, a process of its own holds the model", integer(1, 256)
+    port: int = _listening(
+        8000, "port to listen on; 0 takes a free one and prints it", integer(0, 65535)
     )
-    cors_origins: tuple[str, ...] = _listening((), "web origins whose pages may call, comma-separated; * for all")
+    workers: int = _listening(
+        1,
+        "processes that share the port; with more than one, a process of its own holds the model",
+        integer(1, 256),
+    )
+    cors_origins: tuple[str, ...] = _listening(
+        (), "web origins whose pages may call, comma-separated; * for all"
+    )
     allowed_hosts: tuple[str, ...] = _listening(
         (),
         "names by which this server may be called, comma-separated; * for all; localhost, --host and addresses in "
         "figures always may",
         parse=_hosts,
     )
-    idle_timeout_s: float = _listening(75.0, "seconds a connection may stay without a complete request head")
-    drain_timeout_s: float = _listening(30.0, "seconds that running work may take to finish after SIGTERM")
+    idle_timeout_s: float = _listening(
+        75.0, "seconds a connection may stay without a complete request head"
+    )
+    drain_timeout_s: float = _listening(
+        30.0, "seconds that running work may take to finish after SIGTERM"
+    )
 
     api_keys_file: str | None = _access(
         None, "file of API keys, one a line, plain or as sha256:HEX; re-read when it changes"
     )
-    generation_requires_key: bool = _access(False, "ask for a key on /generate, /generate_stream and /stats too")
-    rate_limit: str = _access("6000/minute", "requests that one key may make per time, or off", parse=_rate)
+    generation_requires_key: bool = _access(
+        False, "ask for a key on /generate, /generate_stream and /stats too"
+    )
+    rate_limit: str = _access(
+        "6000/minute", "requests that one key may make per time, or off", parse=_rate
+    )
     rate_limit_storage: str = _access(
-        "memory://", "where requests are counted; redis://HOST:PORT shares the count among processes"
+        "memory://",
+        "where requests are counted; redis://HOST:PORT shares the count among processes",
     )
 
     encoding: str | None = _search(
@@ -147,7 +183,9 @@ class Settings:
         0, "searches at once in one worker; 0 divides the cores among the workers", integer(0, 1024)
     )
     search_queue: int = _search(
-        512, "searches that may wait in one worker; more are refused with 429", integer(0, 1_000_000)
+        512,
+        "searches that may wait in one worker; more are refused with 429",
+        integer(0, 1_000_000),
     )
     queue_timeout_s: float = _search(30.0, "seconds a request may wait for a thread, then 503")
     folder: tuple[str, ...] = _search(
@@ -162,13 +200,21 @@ class Settings:
     index_key: tuple[tuple[str, str], ...] = _search(
         (),
         "NAME=KEY-ID, a key that may ask the index, which then no others may; may be given more than once",
-        parse=partial(_pairs, value="[0-9a-f]{12}", what="NAME=KEY-ID, an id of 12 hexadecimal digits as in the log"),
+        parse=partial(
+            _pairs,
+            value="[0-9a-f]{12}",
+            what="NAME=KEY-ID, an id of 12 hexadecimal digits as in the log",
+        ),
     )
     index_cache_bytes: int = _search(
-        256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
+        256 << 20,
+        "memory for indexes of chunks already seen, in each worker; 0 keeps none",
+        parse=_size,
     )
     shard_cache_bytes: int = _search(
-        16 << 30, "room on disk for shards of indexes in object storage; 0 reads them into each worker", parse=_size
+        16 << 30,
+        "room on disk for shards of indexes in object storage; 0 reads them into each worker",
+        parse=_size,
     )
 
     encoder: tuple[NamedModel, ...] = _encoder(
@@ -179,17 +225,25 @@ class Settings:
     )
     encoder_threads: int = _threads(_encoder, "encode")
     encoder_queue: int = _encoder(
-        2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
+        2048,
+        "texts that may wait to be encoded in one worker; more are refused with 429",
+        integer(1, 1_000_000),
     )
-    encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
+    encoder_timeout_s: float = _encoder(
+        60.0, "seconds one request for vectors may take, waiting included, then 503"
+    )
     encoder_search_passages: int = _encoder(
-        128, "passages that one search may have encoded; one that needs more goes by words alone", integer(1, 1_000_000)
+        128,
+        "passages that one search may have encoded; one that needs more goes by words alone",
+        integer(1, 1_000_000),
     )
     encoder_search_timeout_s: float = _encoder(
         10.0, "seconds a search may wait for the encoder; then it goes by words alone"
     )
     encoder_index_passages: int = _encoder(
-        50_000, "passages of chunks that came twice that are encoded in the background", integer(0, 100_000_000)
+        50_000,
+        "passages of chunks that came twice that are encoded in the background",
+        integer(0, 100_000_000),
     )
 
     reranker: tuple[NamedModel, ...] = _reranker(
@@ -199,8 +253,12 @@ class Settings:
         parse=named_models,
     )
     reranker_threads: int = _threads(_reranker, "read")
-    reranker_texts: int = _reranker(100, "texts that it may read for one search: the best", integer(1, 10_000))
-    reranker_timeout_s: float = _reranker(30.0, "seconds a search may wait for the reranker; then it goes without")
+    reranker_texts: int = _reranker(
+        100, "texts that it may read for one search: the best", integer(1, 10_000)
+    )
+    reranker_timeout_s: float = _reranker(
+        30.0, "seconds a search may wait for the reranker; then it goes without"
+    )
 
     model: tuple[NamedModel, ...] = _generation(
         (),
@@ -209,7 +267,8 @@ class Settings:
         parse=named_models,
     )
     model_idle_s: float | None = _generation(
-        None, "seconds after which a model, or an encoder, that nobody asks is unloaded, until somebody does"
+        None,
+        "seconds after which a model, or an encoder, that nobody asks is unloaded, until somebody does",
     )
     model_bytes: int | None = _generation(
         None,
@@ -224,33 +283,51 @@ class Settings:
         "HOST:PORT of its head",
     )
     cluster_runners: int | None = _generation(
-        None, "runners in the cluster; one for each GPU, and for each node without, if not given", integer(1)
+        None,
+        "runners in the cluster; one for each GPU, and for each node without, if not given",
+        integer(1),
     )
-    model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
+    model_options: ModelOptions = field(
+        factory=ModelOptions, kw_only=True, metadata={"group": "Generation"}
+    )
     max_queue: int | None = _generation(
         None,
         "samples of one key, or of all without, that may wait for a slot, by default 256; more are refused with 429",
         integer(1),
     )
     prefix_cache_bytes: int | None = _generation(
-        None, "memory for the computed prompts of recent requests, by default 512MiB; 0 keeps none", parse=_size
+        None,
+        "memory for the computed prompts of recent requests, by default 512MiB; 0 keeps none",
+        parse=_size,
     )
-    generation_timeout_s: float = _generation(600.0, "seconds one generation may take, waiting included, then 503")
+    generation_timeout_s: float = _generation(
+        600.0, "seconds one generation may take, waiting included, then 503"
+    )
     model_load_timeout_s: float = _generation(
         300.0, "seconds a model may take to load; whoever waits longer, or comes then, gets a 503"
     )
 
-    max_body_bytes: int = _limits(64 << 20, "largest request body, after decompression", parse=_size)
+    max_body_bytes: int = _limits(
+        64 << 20, "largest request body, after decompression", parse=_size
+    )
     max_buffered_bytes: int = _limits(
-        1 << 30, "memory that the requests of each lane of one worker may take at once; beyond it 503", parse=_size
+        1 << 30,
+        "memory that the requests of each lane of one worker may take at once; beyond it 503",
+        parse=_size,
     )
     max_chunks: int = _limits(200_000, "most chunks in one search", integer(1))
     max_depth: int = _limits(64, "deepest nesting of a request's JSON", integer(1, 500))
     body_timeout_s: float = _limits(120.0, "seconds to receive a request's body, then 408")
-    answer_timeout_s: float = _limits(120.0, "seconds a client may take to read its answer, then it is cut")
+    answer_timeout_s: float = _limits(
+        120.0, "seconds a client may take to read its answer, then it is cut"
+    )
 
-    log_format: Literal["json", "text"] = _log("json", "form of the log on standard error: json or text")
-    log_level: Literal["debug", "info", "warning", "error"] = _log("info", "least severe line logged")
+    log_format: Literal["json", "text"] = _log(
+        "json", "form of the log on standard error: json or text"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _log(
+        "info", "least severe line logged"
+    )
     access_log: bool = _log(True, "log one line for each request")
 
     @property

@@ -101,9 +101,14 @@ class ByGigatoken:
             if self._tokens_left <= 0:
                 try:
                     self._renew()
-                except (OSError, RuntimeError) as error:  # there is no file now, or none that can be read
+                except (
+                    OSError,
+                    RuntimeError,
+                ) as error:  # there is no file now, or none that can be read
                     self._tokens_left = _RENEW_AFTER_TOKENS
-                    _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
+                    _log.warning(
+                        "no new gigatoken tokenizer can be loaded (%s); the old one goes on", error
+                    )
             n_tokens = self._count(texts)
             self._tokens_left -= n_tokens
             return n_tokens

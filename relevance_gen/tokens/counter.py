@@ -78,7 +78,9 @@ class TokenCounter:
             # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's, p50k's).
             except (ImportError, LookupError, OSError, RuntimeError) as error:
                 if self._wanted == "gigatoken":
-                    rule = f"must be one that can count {definition.name}: gigatoken cannot ({error})"
+                    rule = (
+                        f"must be one that can count {definition.name}: gigatoken cannot ({error})"
+                    )
                     raise InvalidRequestError(rule, "backend") from None
         return "tiktoken", by_tiktoken(definition.encoding())
 
@@ -208,7 +210,9 @@ def _end_all() -> None:
         counting.end()
 
 
-def token_counter(encoding: Encoding | None = None, *, backend: Backend | None = None) -> TokenCounter:
+def token_counter(
+    encoding: Encoding | None = None, *, backend: Backend | None = None
+) -> TokenCounter:
     """Return the counter of an encoding, made once and kept.
 
     Args:
@@ -229,13 +233,19 @@ def token_counter(encoding: Encoding | None = None, *, backend: Backend | None =
         return _counter(encoding, 0, backend)
     if isinstance(encoding, str | PathLike) and encoding != "":
         path = Path(encoding)
-        return _counter(path.absolute(), modification_time_ns(path), backend)  # an error names the path as it came
+        return _counter(
+            path.absolute(), modification_time_ns(path), backend
+        )  # an error names the path as it came
     if not is_tiktoken_encoding(encoding):
-        raise InvalidRequestError.must_be("encoding", "a name, a path or a tiktoken.Encoding", encoding)
+        raise InvalidRequestError.must_be(
+            "encoding", "a name, a path or a tiktoken.Encoding", encoding
+        )
     return _counter(encoding, 0, backend)
 
 
-def counter_of_saved(name: str, fingerprint: str, encoding: Encoding | None, path: str | PathLike[str]) -> TokenCounter:
+def counter_of_saved(
+    name: str, fingerprint: str, encoding: Encoding | None, path: str | PathLike[str]
+) -> TokenCounter:
     """Return the counter of the encoding in which the tokens of the index saved at `path` were counted.
 
     Name and fingerprint of the encoding are as they were saved; what the caller says it is may be None for the embedded

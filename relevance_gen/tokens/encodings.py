@@ -103,7 +103,12 @@ def _define_file(path: Path) -> Definition:
 def _define_encoding(source: Encoding, encoding: tiktoken.Encoding) -> Definition:
     ranks = encoding._mergeable_ranks
     return Definition(
-        source, encoding.name, encoding._pat_str, lambda: ranks, lambda: _rank_file(ranks), lambda: encoding
+        source,
+        encoding.name,
+        encoding._pat_str,
+        lambda: ranks,
+        lambda: _rank_file(ranks),
+        lambda: encoding,
     )
 
 
@@ -123,7 +128,9 @@ def _parse_ranks(content: bytes, path: Path) -> dict[bytes, int]:
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError:
         ranks = {}
-    if len(set(ranks.values())) < len(ranks) or not all(bytes([byte]) in ranks for byte in range(256)):
+    if len(set(ranks.values())) < len(ranks) or not all(
+        bytes([byte]) in ranks for byte in range(256)
+    ):
         allowed = "a file in tiktoken's rank format: a distinct rank for each token, and a token for each byte"
         raise InvalidRequestError.must_be("encoding", allowed, str(path))
     return ranks
@@ -142,13 +149,20 @@ def _published(name: str) -> tiktoken.Encoding:
 
     try:
         return tiktoken.get_encoding(name)
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
-        raise InvalidRequestError(f"{name} could not be loaded: {_what_to_do(error)}", "encoding") from None
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
+        raise InvalidRequestError(
+            f"{name} could not be loaded: {_what_to_do(error)}", "encoding"
+        ) from None
 
 
 def _what_to_do(error: Exception) -> str:
     """Say why tiktoken did not load an encoding, and how to bring its file where there is no network."""
-    url = getattr(getattr(error, "request", None), "url", None)  # requests' errors tell what was asked for
+    url = getattr(
+        getattr(error, "request", None), "url", None
+    )  # requests' errors tell what was asked for
     if url is None:
         return (
             f"{error}; without a network, name a rank file by its path, or set TIKTOKEN_CACHE_DIR to a folder where "
@@ -156,7 +170,9 @@ def _what_to_do(error: Exception) -> str:
         )
     kept_as = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
     by_path = (
-        f'name it by its path, as in encoding="{url.rpartition("/")[2]}", or ' if url.endswith(".tiktoken") else ""
+        f'name it by its path, as in encoding="{url.rpartition("/")[2]}", or '
+        if url.endswith(".tiktoken")
+        else ""
     )
     return (
         f"tiktoken could not fetch {url} ({type(error).__name__}); fetch that file where there is a network and "

@@ -19,11 +19,16 @@ COMMAND = [sys.executable, "-m", "relevance_gen", "mcp"]
 
 
 @asynccontextmanager
-async def official(*folders: Path, mode: str = "auto", flags: Sequence[str] = ()) -> AsyncIterator[Client]:
+async def official(
+    *folders: Path, mode: str = "auto", flags: Sequence[str] = ()
+) -> AsyncIterator[Client]:
     """Start a server as an editor does, in its first folder, and connect the official client to it."""
     cwd = str(folders[0]) if folders else None
     server = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], *flags, *map(str, folders)], env=ENVIRONMENT, cwd=cwd
+        command=COMMAND[0],
+        args=[*COMMAND[1:], *flags, *map(str, folders)],
+        env=ENVIRONMENT,
+        cwd=cwd,
     )
     async with Client(stdio_client(server), mode=mode) as client:
         yield client
@@ -38,7 +43,11 @@ async def said(client: Client, name: str, **arguments: Any) -> tuple[str, bool]:
 
 def talk(folder: Path, lines: list[bytes], n_answers: int) -> tuple[list[dict[str, Any]], str]:
     """Send lines to a server; return so many answers of it, every line of them JSON, in order, and its errors."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     with subprocess.Popen([*COMMAND, str(folder)], env=ENVIRONMENT, **pipes) as server:
         server.stdin.write(b"".join(line + b"\n" for line in lines))
         server.stdin.flush()

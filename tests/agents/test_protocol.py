@@ -38,17 +38,25 @@ def test_the_official_client_finds_reads_and_lists(project: Path, mode: str) -> 
         async with official(project, mode=mode) as client:
             tools = (await client.list_tools()).tools
             assert [tool.name for tool in tools] == ["search", "read", "files"]
-            assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
+            assert all(
+                tool.annotations is not None and tool.annotations.read_only_hint for tool in tools
+            )
             assert mode == "2026-07-28" or str(project) in str(client.instructions)
             text, is_error = await said(client, "search", question=QUESTION)
             assert not is_error
             assert text.startswith("src/parser.py:1-7  ")
-            assert (await said(client, "read", path="notes.txt", last_line=1))[0].startswith("1\tBananas")
+            assert (await said(client, "read", path="notes.txt", last_line=1))[0].startswith(
+                "1\tBananas"
+            )
             assert (await said(client, "files"))[0].startswith("README.md\n")
             text, is_error = await said(client, "search", question=QUESTION, limit=3)
             assert is_error
-            assert text.startswith("limit is not a known field; the fields are question, folder, glob, top_n")
-            with pytest.raises(Exception, match=r"there is no tool 'serach'; did you mean search\?"):
+            assert text.startswith(
+                "limit is not a known field; the fields are question, folder, glob, top_n"
+            )
+            with pytest.raises(
+                Exception, match=r"there is no tool 'serach'; did you mean search\?"
+            ):
                 await client.call_tool("serach", {})
 
     asyncio.run(use())
@@ -67,7 +75,9 @@ def test_older_clients_are_answered_in_their_revision(project: Path, version: st
         2,
     )
     hello, found = answers
-    assert hello["result"]["protocolVersion"] == (version if version != "1999-01-01" else "2025-11-25")
+    assert hello["result"]["protocolVersion"] == (
+        version if version != "1999-01-01" else "2025-11-25"
+    )
     assert found["result"]["content"][0]["text"].startswith("src/parser.py:1-7")
 
 
@@ -104,15 +114,24 @@ def test_indexes_are_searched_by_their_names(project: Path, tmp_path: Path) -> N
             assert [*tools] == ["search", "read", "files"]
             assert tools["search"]["properties"]["index"]["enum"] == [*places]
             assert "index" not in tools["search"]["required"]
-            assert (await said(client, "search", question=QUESTION))[0].startswith("src/parser.py:1-7  ")
+            assert (await said(client, "search", question=QUESTION))[0].startswith(
+                "src/parser.py:1-7  "
+            )
             for _ in range(2):
-                text, is_error = await said(client, "search", question="Which animals bark?", index="pets")
+                text, is_error = await said(
+                    client, "search", question="Which animals bark?", index="pets"
+                )
                 assert not is_error
                 assert text.startswith("pets[1]  ")
-            text, _ = await said(client, "search", question="Which fruit ripens in the dark?", index="docs")
+            text, _ = await said(
+                client, "search", question="Which fruit ripens in the dark?", index="docs"
+            )
             assert text.startswith("fruit.txt:1-1  ")
             (docs / "zebra.txt").write_text("Zebras graze.\n")
-            assert "zebra.txt:1-1  " in (await said(client, "search", question="Who grazes?", index="docs"))[0]
+            assert (
+                "zebra.txt:1-1  "
+                in (await said(client, "search", question="Who grazes?", index="docs"))[0]
+            )
             text, is_error = await said(client, "search", question="x", index="gone")
             assert is_error
             assert text == "index gone cannot be searched now: No such file or directory"
@@ -130,24 +149,39 @@ def test_an_index_that_is_not_read_yet_holds_nothing_up(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         slow = f"http://127.0.0.1:{silent.getsockname()[1]}/index"
         command = [*COMMAND, "--index", f"slow={slow}", str(project)]
-        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as server:
             assert server.stdin is not None and server.stdout is not None  # noqa: PT018
             asked = {"question": QUESTION, "index": "slow"}
-            calls = [request(n, "tools/call", name="search", arguments=asked, _meta=OF_2026) for n in range(64)]
+            calls = [
+                request(n, "tools/call", name="search", arguments=asked, _meta=OF_2026)
+                for n in range(64)
+            ]
             calls.append(request(64, "tools/call", name="files", arguments={}, _meta=OF_2026))
             server.stdin.write(b"".join(line + b"\n" for line in calls))
             server.stdin.flush()
             first = json.loads(server.stdout.readline())
             assert (first["id"], first["result"]["isError"]) == (64, False)
             server.stdin.close()
-            assert b"still being read" not in server.stdout.read()  # as those say that have waited to their end
+            assert (
+                b"still being read" not in server.stdout.read()
+            )  # as those say that have waited to their end
 
 
 def test_nothing_but_the_protocol_is_written(project: Path) -> None:
     """Lines that are no JSON, no requests or no UTF-8 are survived, and nothing else stands on the standard output."""
     (project / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing")
     (project / "binary.bin").write_bytes(bytes(range(256)) * 10)
-    nonsense = [b"hello", b"", b"[1,2]", b"\xff\xfe", b'{"jsonrpc":"2.0","id":9,"method":5}', b"null", b'"\\ud800"']
+    nonsense = [
+        b"hello",
+        b"",
+        b"[1,2]",
+        b"\xff\xfe",
+        b'{"jsonrpc":"2.0","id":9,"method":5}',
+        b"null",
+        b'"\\ud800"',
+    ]
     answers, errors = talk(
         project,
         [
@@ -170,7 +204,9 @@ def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -
     (tmp_path / "big").mkdir()
     for number in range(300):
         (tmp_path / "big" / f"{number}.txt").write_text(f"zebra {number} " * 2000)
-    answers, errors = talk(tmp_path / "big", [request(1, "initialize", protocolVersion="2025-06-18", **HELLO)], 1)
+    answers, errors = talk(
+        tmp_path / "big", [request(1, "initialize", protocolVersion="2025-06-18", **HELLO)], 1
+    )
     assert answers[0]["result"]
     assert "Traceback" not in errors
     assert "Fatal" not in errors
@@ -181,21 +217,35 @@ def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -
     [
         (["no-such-folder"], "FOLDER must be a folder that is there, got '"),
         (["file.txt"], "FOLDER must be a folder that is there, got '"),
-        (["--index", "pets"], "--index must be NAME=FILE, NAME=FOLDER or NAME=ADDRESS, a name being letters"),
+        (
+            ["--index", "pets"],
+            "--index must be NAME=FILE, NAME=FOLDER or NAME=ADDRESS, a name being letters",
+        ),
         (["--index", "pets="], "got 'pets='"),
         (["--index", "two words=."], "got 'two words=.'"),
         (["--index", "two\nlines=."], r"got 'two\nlines=.'"),
         (["--index", ""], "must not be empty"),
-        (["--index", "pets=file.txt", "--index", "pets=."], "--index must be given once for each name, got 'pets'"),
+        (
+            ["--index", "pets=file.txt", "--index", "pets=."],
+            "--index must be given once for each name, got 'pets'",
+        ),
         (["--folder", "x"], "unrecognized arguments: --folder"),
     ],
 )
-def test_a_wrong_start_is_told_on_the_error_stream(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_a_wrong_start_is_told_on_the_error_stream(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
     """What cannot be served ends the program at once, with nothing on the standard output."""
     (tmp_path / "file.txt").write_text("zebra")
     command = [sys.executable, "-m", "relevance_gen", "mcp", *arguments]
     done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert not done.stdout
@@ -228,7 +278,9 @@ def mixed_calls(project: Path, n_calls: int) -> None:
         if chance.random() < 0.3:
             path.unlink(missing_ok=True)
         else:
-            path.write_bytes([f"zebra {number}\n".encode() * 9, b"\0\xff" * 99, b""][chance.integers(3)])
+            path.write_bytes(
+                [f"zebra {number}\n".encode() * 9, b"\0\xff" * 99, b""][chance.integers(3)]
+            )
         if chance.random() < 0.02:
             shutil.move(project, away := project.with_name("away"))
             shutil.move(away, project)
@@ -259,7 +311,9 @@ def mixed_calls(project: Path, n_calls: int) -> None:
                 text, is_error = await said(client, "read", path=f"file{chance.integers(20)}.txt")
                 assert "swordfish" not in text
                 listed = (await said(client, "files"))[0].splitlines()[:-1]
-                there = sorted(one.name for one in project.iterdir() if one.is_file() and not one.is_symlink())
+                there = sorted(
+                    one.name for one in project.iterdir() if one.is_file() and not one.is_symlink()
+                )
                 assert listed == [*there, "src/parser.py"]
             assert n_wrong
 

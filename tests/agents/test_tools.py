@@ -30,7 +30,9 @@ def refusal(tools: Tools, name: str, **arguments: Any) -> str:
 
 def test_search_shows_numbered_lines_of_the_best_file(project: Path) -> None:
     """The first line says the place, the lines below it are those of the file, and the last has the totals."""
-    answer = tools_for(project).call("search", {"question": "which method does a request begin with?"})
+    answer = tools_for(project).call(
+        "search", {"question": "which method does a request begin with?"}
+    )
     first, *lines, last = answer.splitlines()
     place, _, score = first.partition("  ")
     assert place == "src/parser.py:1-7"
@@ -62,8 +64,12 @@ def test_a_folder_and_a_glob_choose_files(project: Path) -> None:
     assert "notes.txt" not in tools.call("search", question | {"glob": "*.md"})
     assert tools.call("files", {"folder": "./src/"}).splitlines()[0] == "src/parser.py"
     assert tools.call("files", {"glob": "!*.md"}).splitlines()[:2] == ["notes.txt", "src/parser.py"]
-    assert refusal(tools, "search", question="x", glob="*.rs").startswith("glob matches no file, got '*.rs'; ")
-    assert refusal(tools, "files", folder="source").startswith("folder matches no file, got 'source'; ")
+    assert refusal(tools, "search", question="x", glob="*.rs").startswith(
+        "glob matches no file, got '*.rs'; "
+    )
+    assert refusal(tools, "files", folder="source").startswith(
+        "folder matches no file, got 'source'; "
+    )
 
 
 def test_read_shows_the_lines_asked_for(project: Path) -> None:
@@ -74,14 +80,23 @@ def test_read_shows_the_lines_asked_for(project: Path) -> None:
     assert answer.splitlines()[-1].startswith("src/parser.py:4-5 of 7 lines, ")
     cut = tools.call("read", {"path": "notes.txt", "max_tokens": 15})
     assert cut.splitlines()[-1].endswith("; go on with first_line=2")
-    assert refusal(tools, "read", path="notes.txt", first_line=9).startswith("first_line must be an integer in [1, 3]")
+    assert refusal(tools, "read", path="notes.txt", first_line=9).startswith(
+        "first_line must be an integer in [1, 3]"
+    )
     assert refusal(tools, "read", path="parser.py").endswith("; did you mean src/parser.py?")
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *("../secret.txt", "src/../../secret.txt", "/etc/passwd", "link.txt", "up/secret.txt", "up/project/notes.txt"),
+        *(
+            "../secret.txt",
+            "src/../../secret.txt",
+            "/etc/passwd",
+            "link.txt",
+            "up/secret.txt",
+            "up/project/notes.txt",
+        ),
         *(
             "",
             ".",
@@ -104,7 +119,9 @@ def test_nothing_outside_of_the_folders_can_be_read(project: Path, path: str) ->
     assert refusal(tools, "read", path=path).startswith("path must be ")
     assert "swordfish" not in tools.call("search", {"question": "the password is swordfish"})
     if path.strip("./\n") and path != "src":
-        assert refusal(tools, "search", question="x", folder=path).startswith("folder matches no file")
+        assert refusal(tools, "search", question="x", folder=path).startswith(
+            "folder matches no file"
+        )
 
 
 @pytest.mark.parametrize(
@@ -113,16 +130,46 @@ def test_nothing_outside_of_the_folders_can_be_read(project: Path, path: str) ->
         ("search", {}, "question is required"),
         ("search", {"question": " "}, "question must be a string that is not blank, got ' '"),
         ("search", {"question": "a", "topn": 3}, "topn is not a known field; did you mean top_n?"),
-        ("search", {"question": "a", "top_n": "3"}, "top_n must be an integer in [1, 100], got '3'"),
-        ("search", {"question": "a", "top_n": True}, "top_n must be an integer in [1, 100], got True"),
-        ("search", {"question": "a", "max_tokens": 0}, "max_tokens must be an integer in [1, 100000], got 0"),
-        ("search", {"question": "a", "glob": ["*.py"]}, "glob must be a string, got a list of 1 item"),
-        ("search", {"question": "a", "glob": "/"}, "glob must be a pattern as in .gitignore, got '/'"),
-        ("read", {"path": "notes.txt", "first_line": 3, "last_line": 2}, "last_line must be an integer of at least 3"),
-        ("files", {"path": "src"}, "path is not a known field; the fields are folder, glob, max_tokens"),
+        (
+            "search",
+            {"question": "a", "top_n": "3"},
+            "top_n must be an integer in [1, 100], got '3'",
+        ),
+        (
+            "search",
+            {"question": "a", "top_n": True},
+            "top_n must be an integer in [1, 100], got True",
+        ),
+        (
+            "search",
+            {"question": "a", "max_tokens": 0},
+            "max_tokens must be an integer in [1, 100000], got 0",
+        ),
+        (
+            "search",
+            {"question": "a", "glob": ["*.py"]},
+            "glob must be a string, got a list of 1 item",
+        ),
+        (
+            "search",
+            {"question": "a", "glob": "/"},
+            "glob must be a pattern as in .gitignore, got '/'",
+        ),
+        (
+            "read",
+            {"path": "notes.txt", "first_line": 3, "last_line": 2},
+            "last_line must be an integer of at least 3",
+        ),
+        (
+            "files",
+            {"path": "src"},
+            "path is not a known field; the fields are folder, glob, max_tokens",
+        ),
     ],
 )
-def test_wrong_arguments_are_refused_by_name(project: Path, name: str, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused_by_name(
+    project: Path, name: str, arguments: dict[str, Any], message: str
+) -> None:
     """Whatever is not known or not allowed is named, with what is allowed."""
     assert refusal(tools_for(project), name, **arguments).startswith(message)
 
@@ -134,11 +181,18 @@ def test_folders_of_one_name_are_told_apart(project: Path, tmp_path: Path) -> No
     (other / "stripes.md").write_text("A zebra has stripes.\n")
     tools = tools_for(project, other, project)
     listed = tools.call("files", {}).splitlines()[:-1]
-    assert listed == ["project/README.md", "project/notes.txt", "project/src/parser.py", "project-2/stripes.md"]
+    assert listed == [
+        "project/README.md",
+        "project/notes.txt",
+        "project/src/parser.py",
+        "project-2/stripes.md",
+    ]
     answer = tools.call("search", {"question": "zebra stripes"})
     assert answer.startswith("project-2/stripes.md:1-1")
     assert "project/README.md" in answer
-    assert "README" not in tools.call("search", {"question": "zebra stripes", "folder": "project-2"})
+    assert "README" not in tools.call(
+        "search", {"question": "zebra stripes", "folder": "project-2"}
+    )
     assert tools.call("read", {"path": "project-2/stripes.md"}).startswith("1\tA zebra")
     expected = "path must be a path that begins with one of project, project-2, got 'README.md'"
     assert refusal(tools, "read", path="README.md") == expected
@@ -169,7 +223,11 @@ def test_a_folder_that_vanishes_is_an_error_that_names_it(project: Path, tmp_pat
     other.mkdir()
     tools = tools_for(project, other)
     shutil.move(project, tmp_path / "away")
-    for name, arguments in (("search", {"question": "zebra"}), ("files", {}), ("read", {"path": "project/notes.txt"})):
+    for name, arguments in (
+        ("search", {"question": "zebra"}),
+        ("files", {}),
+        ("read", {"path": "project/notes.txt"}),
+    ):
         message = refusal(tools, name, **arguments)
         assert message.startswith("the folder project must be a folder that is there")
         assert str(tmp_path) not in message
@@ -181,7 +239,10 @@ def test_an_empty_folder_is_searched(tmp_path: Path) -> None:
     """Nothing is found, and nothing is listed."""
     (tmp_path / "empty").mkdir()
     tools = tools_for(tmp_path / "empty")
-    assert tools.call("search", {"question": "zebra"}) == "nothing found in 0 files; try other words, or fewer"
+    assert (
+        tools.call("search", {"question": "zebra"})
+        == "nothing found in 0 files; try other words, or fewer"
+    )
     assert tools.call("files", {}) == "0 of 0 files shown, 0 tokens"
 
 
@@ -192,12 +253,18 @@ def test_a_line_that_is_a_whole_program_is_cut(project: Path) -> None:
     answer = tools.call("read", {"path": "bundle.js", "max_tokens": 50})
     assert answer.splitlines()[-1].endswith("; line 1 is cut")
     assert COUNT(answer.rpartition("\n")[0]) <= 50
-    assert tools.call("read", {"path": "bundle.js", "first_line": 2}).startswith("2\tlast\nbundle.js:2-2 of 2 lines")
+    assert tools.call("read", {"path": "bundle.js", "first_line": 2}).startswith(
+        "2\tlast\nbundle.js:2-2 of 2 lines"
+    )
     assert COUNT(tools.call("search", {"question": "var a", "max_tokens": 80})) < 130
 
 
 @costly
-@given(st.lists(st.text(st.sampled_from("ab \n\tzebra,;é漢")), max_size=4), st.integers(1, 300), st.integers(1, 5))
+@given(
+    st.lists(st.text(st.sampled_from("ab \n\tzebra,;é漢")), max_size=4),
+    st.integers(1, 300),
+    st.integers(1, 5),
+)
 def test_no_answer_is_longer_than_allowed(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], most: int, top_n: int
 ) -> None:
@@ -206,7 +273,10 @@ def test_no_answer_is_longer_than_allowed(
     for number, text in enumerate(texts):
         (root / f"{number}.txt").write_bytes(f"zebra {text}".encode())
     tools = tools_for(root)
-    calls: list[tuple[str, dict[str, Any]]] = [("search", {"question": "zebra b", "top_n": top_n}), ("files", {})]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("search", {"question": "zebra b", "top_n": top_n}),
+        ("files", {}),
+    ]
     calls += [("read", {"path": f"{number}.txt"}) for number in range(len(texts))]
     for name, arguments in calls:
         answer = tools.call(name, arguments | {"max_tokens": most})
@@ -214,7 +284,9 @@ def test_no_answer_is_longer_than_allowed(
         assert COUNT(body + "\n" if body else "") <= most + 1
         if name == "read" and "cut" not in answer:
             of_file = (root / arguments["path"]).read_bytes().decode().split("\n")
-            assert [line.split("\t", 1)[1] for line in body.split("\n")] == of_file[: body.count("\n") + 1]
+            assert [line.split("\t", 1)[1] for line in body.split("\n")] == of_file[
+                : body.count("\n") + 1
+            ]
 
 
 def test_ask_answers_from_the_files(project: Path) -> None:
@@ -236,8 +308,14 @@ def cows(question: str, top_n: int) -> SearchResponse:
             "title": "On cows",
             "metadata": {"path": 5, "first_line": 1},
         },
-        {"text": "Cows eat grass.", "metadata": {"path": "cows/food.md", "first_line": 7, "last_line": 7}},
-        {"text": "Cows drink water.", "metadata": {"path": "cows/drink.md", "first_line": "x", "page": 3}},
+        {
+            "text": "Cows eat grass.",
+            "metadata": {"path": "cows/food.md", "first_line": 7, "last_line": 7},
+        },
+        {
+            "text": "Cows drink water.",
+            "metadata": {"path": "cows/drink.md", "first_line": "x", "page": 3},
+        },
     ]
     return ChunkIndex(chunks).search(question, top_n, true_order=False, spans=True)
 
@@ -255,7 +333,9 @@ def test_an_index_is_searched_by_its_name(project: Path) -> None:
     assert "cows/food.md:7-7  " in answer
     assert "cows/drink.md page 3  " in answer
     assert "farm" not in tools.call("search", {"question": "zebra"})
-    assert tools.call("search", {"question": "x", "index": "farm"}).startswith("nothing found in index farm; ")
+    assert tools.call("search", {"question": "x", "index": "farm"}).startswith(
+        "nothing found in index farm; "
+    )
 
 
 def test_a_head_is_one_line_and_says_a_path_once() -> None:
@@ -263,10 +343,16 @@ def test_a_head_is_one_line_and_says_a_path_once() -> None:
     found = ChunkIndex(
         [
             {"text": "Cows moo.", "title": "farm/cows.md", "metadata": {"path": "farm/cows.md"}},
-            {"text": "Cows sleep.", "title": "cows.md", "metadata": {"path": "a\nb", "page": "3\n4"}},
+            {
+                "text": "Cows sleep.",
+                "title": "cows.md",
+                "metadata": {"path": "a\nb", "page": "3\n4"},
+            },
         ]
     ).search("cows", 2, spans=True)
-    heads = Tools(Folders(), indexes={"farm": lambda *_: found}).call("search", {"question": "cows", "index": "farm"})
+    heads = Tools(Folders(), indexes={"farm": lambda *_: found}).call(
+        "search", {"question": "cows", "index": "farm"}
+    )
     first, _, second, _, _ = heads.splitlines()
     assert first == f"farm/cows.md  {found.results[0].chunk_score:.2f}"
     assert second == f"a\\nb page 3\\n4  {found.results[1].chunk_score:.2f}  cows.md"
@@ -283,11 +369,19 @@ def test_what_is_left_out_of_an_index_is_told_with_what_helps() -> None:
 def test_of_a_line_without_room_its_best_sentences_are_shown() -> None:
     """Every result that is shown has text, within the budget: from the passage's sentence on, cut between words."""
     filler = " ".join(f"Sheep number {n} sleeps soundly." for n in range(200))
-    chunks = [f"{filler} The cows moo at noon, and loudly. {filler}", f"Cows moo {'and moo ' * 500}", "cows漢" * 900]
+    chunks = [
+        f"{filler} The cows moo at noon, and loudly. {filler}",
+        f"Cows moo {'and moo ' * 500}",
+        "cows漢" * 900,
+    ]
     index = ChunkIndex(chunks)
-    tools = Tools(Folders(), indexes={"farm": lambda query, top_n: index.search(query, top_n, spans=True)})
+    tools = Tools(
+        Folders(), indexes={"farm": lambda query, top_n: index.search(query, top_n, spans=True)}
+    )
     for most, n_shown in ((1500, 3), (150, 3), (60, 2)):
-        answer = tools.call("search", {"question": "when do cows moo at noon?", "index": "farm", "max_tokens": most})
+        answer = tools.call(
+            "search", {"question": "when do cows moo at noon?", "index": "farm", "max_tokens": most}
+        )
         *body, last = answer.splitlines()
         assert COUNT("\n".join(body)) <= most
         assert last.startswith(f"{n_shown} of 3 result")
@@ -304,7 +398,10 @@ def test_an_index_has_no_files(project: Path) -> None:
     for argument in ("folder", "glob"):
         refused = refusal(tools, "search", question="x", index="farm", **{argument: "src"})
         assert refused == f"{argument} must not be given beside index; it chooses among files"
-    assert refusal(tools, "search", question="x", index="Farm") == "index must be one of farm, pets, got 'Farm'"
+    assert (
+        refusal(tools, "search", question="x", index="Farm")
+        == "index must be one of farm, pets, got 'Farm'"
+    )
     refused = refusal(tools_for(project), "search", question="x", index="farm")
     assert refused == "index must not be given: no index is offered here"
 
@@ -335,7 +432,11 @@ def test_schemas_have_single_types_and_no_more(project: Path) -> None:
     assert tools.by_name["search"].schema["properties"]["index"]["enum"] == ["farm"]
     assert "index" not in tools_for(project).by_name["search"].schema["properties"]
     for tool in tools.by_name.values():
-        assert not {"anyOf", "oneOf", "allOf", "$ref"} & set(str(tool.schema).replace("'", " ").split())
+        assert not {"anyOf", "oneOf", "allOf", "$ref"} & set(
+            str(tool.schema).replace("'", " ").split()
+        )
         assert tool.schema["additionalProperties"] is False
-        assert all(one["type"] in ("string", "integer") for one in tool.schema["properties"].values())
+        assert all(
+            one["type"] in ("string", "integer") for one in tool.schema["properties"].values()
+        )
     assert COUNT(" ".join(f"{tool.purpose} {tool.schema}" for tool in tools.by_name.values())) < 900

@@ -29,10 +29,15 @@ from tests.retrieval.test_relevance import HashReranker
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",
-    {"text": "Bees tell each other where the flowers are by dancing. The treaty was signed.", "metadata": {"page": 3}},
+    {
+        "text": "Bees tell each other where the flowers are by dancing. The treaty was signed.",
+        "metadata": {"page": 3},
+    },
     "The ferry to the island leaves at seven in the morning.",
 ]
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<model>{{ enable_thinking }}z"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<model>{{ enable_thinking }}z"
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,9 @@ def test_the_embedded_model_copies_the_sentence_asked_for(embedded):
 def test_a_long_passage_is_shown_alone(embedded):
     """Further passages have to be short, the best has all the context has room for."""
     long = "The ferry " + "and the very old boat of the harbour " * 12 + "leave at seven."
-    answer = ask("When does the very old boat of the harbour leave?", [long, "The harbour."], runner=embedded)
+    answer = ask(
+        "When does the very old boat of the harbour leave?", [long, "The harbour."], runner=embedded
+    )
     assert [source.text for source in answer.sources] == [long]
     assert answer.response.prompt_tokens > 128
 
@@ -74,7 +81,10 @@ def test_an_index_is_asked_as_a_list_is(embedded):
         one = ask(question, CHUNKS, runner=embedded, **options)
         other = ask(question, ChunkIndex(CHUNKS), runner=embedded, **options)
         assert (one.text, one.sources, one.prompt) == (other.text, other.sources, other.prompt)
-    assert {source.result.original_index for source in ask(question, CHUNKS, runner=embedded, where=[2]).sources} == {2}
+    assert {
+        source.result.original_index
+        for source in ask(question, CHUNKS, runner=embedded, where=[2]).sources
+    } == {2}
 
 
 def test_an_encoder_chooses_what_is_shown(embedded):
@@ -95,30 +105,51 @@ def test_a_reranker_chooses_what_is_shown(embedded):
     told = {result.chunk_txt: 0.5 for result in words} | {last: 0.75}
     answer = ask(question, CHUNKS, runner=embedded, reranker=HashReranker(told), top_n=1)
     assert len(words) > 1
-    assert [(source.result.chunk_txt, source.result.chunk_score) for source in answer.sources] == [(last, 0.75)]
+    assert [(source.result.chunk_txt, source.result.chunk_score) for source in answer.sources] == [
+        (last, 0.75)
+    ]
     assert answer.confidence == words.confidence
 
 
 def test_where_nothing_is_found_no_model_is_asked(bigram):
     """The answer says so, without sources; a model is asked only by a caller who wants that."""
-    for answer in (ask("zebra?", CHUNKS, runner=bigram), ask_stream("zebra?", CHUNKS, runner=bigram).result()):
-        assert (answer.text, answer.sources, answer.prompt, answer.response) == (NOTHING_FOUND, (), "", None)
+    for answer in (
+        ask("zebra?", CHUNKS, runner=bigram),
+        ask_stream("zebra?", CHUNKS, runner=bigram).result(),
+    ):
+        assert (answer.text, answer.sources, answer.prompt, answer.response) == (
+            NOTHING_FOUND,
+            (),
+            "",
+            None,
+        )
         assert (answer.confidence, answer.finish_reason) == (0.0, None)
     assert list(ask_stream("zebra?", CHUNKS, runner=bigram)) == [NOTHING_FOUND]
-    invented = ask("zebra?", CHUNKS, runner=bigram, chat_template=TEMPLATE, only_from_sources=False, max_tokens=12)
+    invented = ask(
+        "zebra?",
+        CHUNKS,
+        runner=bigram,
+        chat_template=TEMPLATE,
+        only_from_sources=False,
+        max_tokens=12,
+    )
     assert (invented.text, invented.sources) == (STORY.strip(), ())
 
 
 def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
     """Not even one that could not be."""
-    monkeypatch.setattr("relevance_gen.generation.api._default", None)  # another test may have loaded one
+    monkeypatch.setattr(
+        "relevance_gen.generation.api._default", None
+    )  # another test may have loaded one
     monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
     assert ask("zebra?", CHUNKS).text == NOTHING_FOUND
 
 
 def test_no_model_is_asked_where_the_search_is_not_sure(monkeypatch):
     """Below the bound the text says so, the nearest passages are the sources, and no model is loaded."""
-    monkeypatch.setattr("relevance_gen.generation.api._default", None)  # another test may have loaded one
+    monkeypatch.setattr(
+        "relevance_gen.generation.api._default", None
+    )  # another test may have loaded one
     monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
     question = "What is the capital of France?"
     answer = ask(question, CHUNKS)
@@ -132,8 +163,12 @@ def test_no_model_is_asked_where_the_search_is_not_sure(monkeypatch):
         ask(question, CHUNKS, only_from_sources=False)
 
 
-words = st.sampled_from("the keeper рыба 灯塔。 ไฟ b\u0301 “said” 1831. e.g. 🙂! x? \u3000 \n \ufffd".split(" "))
-some_texts = st.lists(st.lists(words, min_size=1, max_size=30).map(" ".join), min_size=1, max_size=3)
+words = st.sampled_from(
+    "the keeper рыба 灯塔。 ไฟ b\u0301 “said” 1831. e.g. 🙂! x? \u3000 \n \ufffd".split(" ")
+)
+some_texts = st.lists(
+    st.lists(words, min_size=1, max_size=30).map(" ".join), min_size=1, max_size=3
+)
 
 
 @costly
@@ -141,7 +176,9 @@ some_texts = st.lists(st.lists(words, min_size=1, max_size=30).map(" ".join), mi
 def test_an_answer_of_the_embedded_model_is_text_of_its_source(embedded, chunks, question):
     """Word for word, in any script, to the end of a sentence; and streamed it says the same."""
     assume(any(chunk.strip() for chunk in chunks) and question.strip())
-    answer = ask(question, [chunk for chunk in chunks if chunk.strip()], runner=embedded, min_confidence=0)
+    answer = ask(
+        question, [chunk for chunk in chunks if chunk.strip()], runner=embedded, min_confidence=0
+    )
     if answer.found:
         assert answer.finish_reason == "eos"
         assert answer.text == answer.sources[0].line
@@ -150,7 +187,11 @@ def test_an_answer_of_the_embedded_model_is_text_of_its_source(embedded, chunks,
 
 def test_it_answers_in_the_words_of_any_language(embedded):
     """What the passage's sentences say, though the model has learnt no word of it; freely it says something else."""
-    chunks = ["Маяк построен в 1831 году. Он белый.", "灯塔建于1831年。它是白色的。", "It is white."]
+    chunks = [
+        "Маяк построен в 1831 году. Он белый.",
+        "灯塔建于1831年。它是白色的。",
+        "It is white.",
+    ]
     for question, said in (
         ("Когда построен маяк?", "Маяк построен в 1831 году."),
         ("灯塔建于哪一年", "灯塔建于1831年。"),
@@ -161,11 +202,19 @@ def test_it_answers_in_the_words_of_any_language(embedded):
 
 def test_a_copy_has_what_a_request_has(embedded):
     """Stop strings and max_tokens cut it, tokens and log probabilities come with it, and guesses change nothing."""
-    whole = ask("How do bees find flowers?", CHUNKS, runner=embedded, logprobs=True, return_tokens=True)
+    whole = ask(
+        "How do bees find flowers?", CHUNKS, runner=embedded, logprobs=True, return_tokens=True
+    )
     sample = whole.response.responses[0]
     assert len(sample.logprobs) == len(sample.tokens) == sample.generated_tokens
-    assert ask("How do bees find flowers?", CHUNKS, runner=embedded, prompt_lookup=4).text == whole.text
-    assert ask("How do bees find flowers?", CHUNKS, runner=embedded, stop=[" where"]).text == "Bees tell each other"
+    assert (
+        ask("How do bees find flowers?", CHUNKS, runner=embedded, prompt_lookup=4).text
+        == whole.text
+    )
+    assert (
+        ask("How do bees find flowers?", CHUNKS, runner=embedded, stop=[" where"]).text
+        == "Bees tell each other"
+    )
     cut = ask("How do bees find flowers?", CHUNKS, runner=embedded, max_tokens=3)
     assert (cut.finish_reason, whole.text.startswith(cut.text)) == ("length", True)
     with ask_stream("How do bees find flowers?", CHUNKS, runner=embedded) as stream:
@@ -176,11 +225,16 @@ def test_a_chat_model_copies_a_sentence_of_any_source(embedded):
     """Asked for by `copy`: whatever it would like to say, it says one of the sentences that it was shown."""
     question = "the lighthouse, a treaty, the ferry and whale oil?"
     answer = ask(question, CHUNKS, runner=embedded, chat_template=TEMPLATE, copy=True, top_n=3)
-    shown = [source.text[start:end] for source in answer.sources for start, end in sentences(source.text)]
+    shown = [
+        source.text[start:end] for source in answer.sources for start, end in sentences(source.text)
+    ]
     assert len(shown) == 5
     assert answer.text in shown
     assert "word for word" in answer.prompt
-    assert ask(question, CHUNKS, runner=embedded, chat_template=TEMPLATE, max_tokens=9).text not in shown
+    assert (
+        ask(question, CHUNKS, runner=embedded, chat_template=TEMPLATE, max_tokens=9).text
+        not in shown
+    )
 
 
 def test_a_form_of_its_own_goes_before_the_files_word(embedded):
@@ -192,7 +246,9 @@ def test_a_form_of_its_own_goes_before_the_files_word(embedded):
 
 def test_a_chat_model_gets_numbered_sources(bigram):
     """With a template the prompt is what it writes of one message: whole chunks, best first, without thinking."""
-    answer = ask("the lighthouse or a treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
+    answer = ask(
+        "the lighthouse or a treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12
+    )
     assert answer.text == STORY.strip()
     assert [source.text for source in answer.sources] == [CHUNKS[0], CHUNKS[1]["text"], CHUNKS[2]][
         : len(answer.sources)
@@ -204,7 +260,11 @@ def test_a_chat_model_gets_numbered_sources(bigram):
 
 def test_options_reach_prompt_and_generation(bigram):
     """Instructions, template variables and fields of a request are the caller's."""
-    options = {"instructions": "Sing.", "template_variables": {"enable_thinking": True}, "stop": ["caf"]}
+    options = {
+        "instructions": "Sing.",
+        "template_variables": {"enable_thinking": True},
+        "stop": ["caf"],
+    }
     answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, **options)
     assert answer.prompt.startswith("<user>Sing.\n\n[1] Bees")
     assert answer.prompt.endswith("<model>Truez")
@@ -214,7 +274,11 @@ def test_options_reach_prompt_and_generation(bigram):
 @pytest.mark.parametrize("n_ctx", [512, 768, 2048])
 def test_what_is_shown_leaves_room_for_the_answer(n_ctx):
     """By the tokens of the model: prompt and longest answer fit the context, and a cut chunk is its best sentences."""
-    long = "Some words stand here. " * 20 + "The ferry leaves at seven. " + "Other words stand there. " * 20
+    long = (
+        "Some words stand here. " * 20
+        + "The ferry leaves at seven. "
+        + "Other words stand there. " * 20
+    )
     with Runner(TINY, n_slots=1, n_ctx=n_ctx, n_threads=1) as runner:
         options = {"chat_template": TEMPLATE, "instructions": "-", "max_tokens": 100}
         answer = ask("When does the ferry leave?", [long, *CHUNKS], runner=runner, **options)
@@ -227,7 +291,10 @@ def test_what_is_shown_leaves_room_for_the_answer(n_ctx):
 
 def test_a_question_that_leaves_no_room_is_refused():
     """Where not even one sentence has room, the error says what to do."""
-    with Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner, pytest.raises(InvalidRequestError) as raised:
+    with (
+        Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner,
+        pytest.raises(InvalidRequestError) as raised,
+    ):
         ask("cats " * 100, ["Cats purr."], runner=runner, chat_template=TEMPLATE)
     assert raised.value.field == "question"
     assert "load the model with a larger n_ctx" in str(raised.value)
@@ -248,7 +315,9 @@ def test_a_question_that_leaves_no_room_is_refused():
 )
 def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, options, field):
     """The error names it, and not the model that is not there."""
-    monkeypatch.setattr("relevance_gen.generation.api._default", None)  # another test may have loaded one
+    monkeypatch.setattr(
+        "relevance_gen.generation.api._default", None
+    )  # another test may have loaded one
     monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
     with pytest.raises(InvalidRequestError) as raised:
         ask("cats?", ["Cats purr."], **options)
@@ -257,7 +326,9 @@ def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, optio
 
 def test_a_stream_has_its_sources_first_and_its_answer_last(bigram):
     """The pieces together are the answer's text; there is no answer before the end."""
-    with ask_stream("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12) as stream:
+    with ask_stream(
+        "treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12
+    ) as stream:
         assert [source.result.original_index for source in stream.sources] == [1]
         assert stream.answer is None
         pieces = list(stream)
@@ -274,7 +345,11 @@ def test_what_is_copied_is_cited_from_its_place(embedded):
     (cited,) = answer.citations
     source, place = answer.sources[0], cited.places[0]
     assert (place.source, place.score, cited.mark) == (0, 1.0, "[1]")
-    assert source.result.chunk_txt[place.start : place.end] == answer.text[cited.start : cited.end] == source.text
+    assert (
+        source.result.chunk_txt[place.start : place.end]
+        == answer.text[cited.start : cited.end]
+        == source.text
+    )
     assert source.start == place.start > 0
     assert answer.marked == f"{answer.text} [1]"
     assert answer.marked in repr(answer)
@@ -294,7 +369,9 @@ def test_what_the_sources_do_not_say_is_marked(bigram):
 
 def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):
     """Pieces end where sentences do; at the end the citations are those of the answer."""
-    chunks = ["Bees tell each other where flowers are by dancing. Bees dance when they find flowers."]
+    chunks = [
+        "Bees tell each other where flowers are by dancing. Bees dance when they find flowers."
+    ]
     with ask_stream("How do bees find flowers?", chunks, runner=embedded) as stream:
         seen, text = [], ""
         for piece in stream:
@@ -321,7 +398,9 @@ def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):
 def test_one_sentence_is_enough(pieces: list[str], shown: list[str]):
     """A sentence is over when another begins; what follows is read, so that whoever generates it comes to an end."""
     left = iter(pieces)
-    stream = AnswerStream((), 1.0, (TextPiece(0, piece) for piece in left), only_first_sentence=True)
+    stream = AnswerStream(
+        (), 1.0, (TextPiece(0, piece) for piece in left), only_first_sentence=True
+    )
     told = []
     for piece in stream._pieces:
         stream._text += piece
@@ -345,7 +424,15 @@ def test_an_answer_can_be_written_as_json(embedded):
     """`to_dict` has plain values alone, and each source says what was shown of it."""
     answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=1)
     read = json.loads(serialize(answer.to_dict()))
-    assert set(read) == {"text", "found", "sources", "citations", "prompt", "confidence", "finish_reason"}
+    assert set(read) == {
+        "text",
+        "found",
+        "sources",
+        "citations",
+        "prompt",
+        "confidence",
+        "finish_reason",
+    }
     (source,) = read["sources"]
     assert read["citations"] == [
         {"start": 0, "end": 54, "places": [{"start": 0, "end": 54, "score": 1.0, "source": 0}]}
@@ -360,13 +447,24 @@ def test_sources_far_beyond_the_context_are_left_out(bigram, template):
     chunks = [f"The lighthouse number {n} burned whale oil." for n in range(5000)] + [
         "The lighthouse burned. " * 20_000
     ]
-    answer = ask("Which lighthouse burned?", chunks, top_n=9000, runner=bigram, chat_template=template, max_tokens=2)
+    answer = ask(
+        "Which lighthouse burned?",
+        chunks,
+        top_n=9000,
+        runner=bigram,
+        chat_template=template,
+        max_tokens=2,
+    )
     assert 1 <= len(answer.sources) < 100
-    (alone,) = ask("Which lighthouse?", chunks[-1:], runner=bigram, chat_template=template, max_tokens=2).sources
+    (alone,) = ask(
+        "Which lighthouse?", chunks[-1:], runner=bigram, chat_template=template, max_tokens=2
+    ).sources
     assert alone.text.startswith("The lighthouse burned.")
 
 
-@pytest.mark.parametrize("name", ["runner", "only_from_sources", "instructions", "template_variables"])
+@pytest.mark.parametrize(
+    "name", ["runner", "only_from_sources", "instructions", "template_variables"]
+)
 def test_arguments_of_a_wrong_type_are_refused(name):
     """The error names the argument, and comes before anything is loaded."""
     with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
@@ -377,6 +475,8 @@ def test_arguments_of_a_wrong_type_are_refused(name):
 @pytest.mark.parametrize("question", ["", " ", None, ["Who?"]])
 def test_a_question_that_is_none_is_refused_by_its_name(question):
     """One question at a time, and not a blank one; the error calls it as `ask` does."""
-    with pytest.raises(InvalidRequestError, match="question must be a string that is not blank") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="question must be a string that is not blank"
+    ) as caught:
         ask(question, CHUNKS)
     assert caught.value.field == "question"

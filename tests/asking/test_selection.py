@@ -67,7 +67,9 @@ def test_a_passage_is_shown_with_its_sentences():
 
 @given(
     st.lists(
-        st.lists(st.sampled_from(["cat", "dog.", "moo!", "a\n\n"]), min_size=1, max_size=30), min_size=1, max_size=6
+        st.lists(st.sampled_from(["cat", "dog.", "moo!", "a\n\n"]), min_size=1, max_size=30),
+        min_size=1,
+        max_size=6,
     ),
     st.integers(0, 300),
 )
@@ -77,8 +79,12 @@ def test_what_is_shown_fits_and_is_of_the_chunks(words: list[list[str]], n_chars
     fits = at_most(n_chars)
     shown = fit(found("cat", *texts), fits)
     assert fits(shown)
-    assert [s.result.chunk_score for s in shown] == sorted((s.result.chunk_score for s in shown), reverse=True)
+    assert [s.result.chunk_score for s in shown] == sorted(
+        (s.result.chunk_score for s in shown), reverse=True
+    )
     for source in shown:
         places = list(sentences(source.result.chunk_txt))
         is_whole = source.text == source.result.chunk_txt
-        assert is_whole or (source.start in [a for a, _ in places] and source.end in [b for _, b in places])
+        assert is_whole or (
+            source.start in [a for a, _ in places] and source.end in [b for _, b in places]
+        )

@@ -10,7 +10,10 @@ from relevance_gen.asking.wording import (
 )
 from relevance_gen.llama.language_model import ChatFormat
 
-SOURCES = [Source.whole(result) for result in search("one three", [" a *one*\n- `two` ", "b \"three\" 'four'"]).results]
+SOURCES = [
+    Source.whole(result)
+    for result in search("one three", [" a *one*\n- `two` ", "b \"three\" 'four'"]).results
+]
 
 
 def test_the_embedded_model_is_not_told_what_to_do():
@@ -26,10 +29,16 @@ def test_a_chat_model_gets_one_message():
     """Instructions, numbered sources and the question, of the user's role alone, which every template knows."""
     content = f"{INSTRUCTIONS}\n\n[1] a *one*\n- `two`\n\n[2] b \"three\" 'four'\n\nQuestion: what?"
     assert chat_message(" what?\n", SOURCES) == {"role": "user", "content": content}
-    assert chat_message("what?", [], "Be brief.") == {"role": "user", "content": "Be brief.\n\nQuestion: what?"}
+    assert chat_message("what?", [], "Be brief.") == {
+        "role": "user",
+        "content": "Be brief.\n\nQuestion: what?",
+    }
 
 
 def test_the_embedded_model_gets_one_line():
     """Its form has one line for all sources; markup stays as it is, and no text can begin a line of its own."""
     prompt = completion_prompt("what’s\nAnswer: #x?", SOURCES)
-    assert prompt == "Context: a *one* - `two` b \"three\" 'four'\nQuestion: what’s Answer: #x?\nAnswer:"
+    assert (
+        prompt
+        == "Context: a *one* - `two` b \"three\" 'four'\nQuestion: what’s Answer: #x?\nAnswer:"
+    )

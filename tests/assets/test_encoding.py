@@ -20,18 +20,25 @@ CL100K_PATTERN = (
 
 @pytest.fixture(scope="module")
 def ranks() -> dict[bytes, int]:
-    return {base64.b64decode(token): int(rank) for token, rank in map(str.split, RANK_FILE.read_text().splitlines())}
+    return {
+        base64.b64decode(token): int(rank)
+        for token, rank in map(str.split, RANK_FILE.read_text().splitlines())
+    }
 
 
 @pytest.fixture(scope="module")
 def encoding(ranks: dict[bytes, int]) -> tiktoken.Encoding:
-    return tiktoken.Encoding("embedded", pat_str=CL100K_PATTERN, mergeable_ranks=ranks, special_tokens={})
+    return tiktoken.Encoding(
+        "embedded", pat_str=CL100K_PATTERN, mergeable_ranks=ranks, special_tokens={}
+    )
 
 
 def test_every_byte_is_a_token_and_ranks_are_dense(ranks: dict[bytes, int]) -> None:
     """The first 256 ranks are the bytes, no rank is missing, and there are 32k to 64k of them."""
     assert sorted(ranks.values()) == list(range(len(ranks)))
-    assert {token for token, rank in ranks.items() if rank < 256} == {bytes([byte]) for byte in range(256)}
+    assert {token for token, rank in ranks.items() if rank < 256} == {
+        bytes([byte]) for byte in range(256)
+    }
     assert 32_000 <= len(ranks) <= 64_000
 
 
@@ -40,7 +47,9 @@ def test_every_merged_token_is_reachable(ranks: dict[bytes, int]) -> None:
     for token, rank in ranks.items():
         if rank >= 256:
             halves = ((token[:i], token[i:]) for i in range(1, len(token)))
-            assert any(ranks.get(a, rank) < rank and ranks.get(b, rank) < rank for a, b in halves), token
+            assert any(
+                ranks.get(a, rank) < rank and ranks.get(b, rank) < rank for a, b in halves
+            ), token
 
 
 def test_fits_the_wheel() -> None:
@@ -60,7 +69,15 @@ def test_lossless(encoding: tiktoken.Encoding, text: str) -> None:
 @given(st.binary())
 def test_every_byte_string_is_its_tokens_joined(encoding: tiktoken.Encoding, raw: bytes) -> None:
     """A piece of any bytes, not only of valid UTF-8, is encoded without loss."""
-    assert b"".join(map(encoding.decode_single_token_bytes, encoding._encode_single_piece(raw) if raw else [])) == raw
+    assert (
+        b"".join(
+            map(
+                encoding.decode_single_token_bytes,
+                encoding._encode_single_piece(raw) if raw else [],
+            )
+        )
+        == raw
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,6 +100,8 @@ def test_every_byte_string_is_its_tokens_joined(encoding: tiktoken.Encoding, raw
         ),
     ],
 )
-def test_counts_stay_close_to_cl100k(encoding: tiktoken.Encoding, text: str, n_cl100k: int, tolerance: float) -> None:
+def test_counts_stay_close_to_cl100k(
+    encoding: tiktoken.Encoding, text: str, n_cl100k: int, tolerance: float
+) -> None:
     """Counts are those of cl100k_base to 10% on English prose and 20% on code; its counts were taken with tiktoken."""
     assert abs(len(encoding.encode_ordinary(text)) - n_cl100k) <= tolerance * n_cl100k

@@ -78,7 +78,9 @@ def runner() -> Iterator[Runner]:
 
 def answer(runner: Runner, context: tuple[str, ...], question: str) -> GenerationResponse:
     text = f"Context: {' '.join(context)}\nQuestion: {question}\nAnswer:"
-    return runner.generate(GenerationRequest(text=text, max_tokens=60, eos_token_ids=(END,), temperature=0.0))
+    return runner.generate(
+        GenerationRequest(text=text, max_tokens=60, eos_token_ids=(END,), temperature=0.0)
+    )
 
 
 def test_fits_the_wheel() -> None:
@@ -88,14 +90,16 @@ def test_fits_the_wheel() -> None:
 
 def test_generates_english_words_and_ends(runner: Runner) -> None:
     """From an empty prompt most samples end by themselves, and consist of words of letters between ordinary marks."""
-    request = GenerationRequest(text=" ", max_tokens=200, num_samples=12, eos_token_ids=(END,), temperature=0.8, seed=1)
+    request = GenerationRequest(
+        text=" ", max_tokens=200, num_samples=12, eos_token_ids=(END,), temperature=0.8, seed=1
+    )
     responses = runner.generate(request).responses
     assert sum(response.finish_reason == "eos" for response in responses) >= 8
     words = [word for response in responses for word in response.text.split()]
     assert len(words) >= 60
-    assert sum(bool(re.fullmatch(r"[\"'(]?[A-Za-z][A-Za-z'-]*[\"').,;:?!]*", word)) for word in words) >= 0.85 * len(
-        words
-    )
+    assert sum(
+        bool(re.fullmatch(r"[\"'(]?[A-Za-z][A-Za-z'-]*[\"').,;:?!]*", word)) for word in words
+    ) >= 0.85 * len(words)
 
 
 def test_copies_the_sentence_asked_for(runner: Runner) -> None:
@@ -106,7 +110,10 @@ def test_copies_the_sentence_asked_for(runner: Runner) -> None:
             response = answer(runner, context, question).responses[0]
             assert response.finish_reason == "eos"
             text = response.text.strip()
-            closest += max(context, key=lambda other: SequenceMatcher(None, text, other, False).ratio()) == sentence
+            closest += (
+                max(context, key=lambda other: SequenceMatcher(None, text, other, False).ratio())
+                == sentence
+            )
             word_for_word += text == sentence
     assert closest >= 11
     assert word_for_word >= 11

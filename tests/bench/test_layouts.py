@@ -12,7 +12,10 @@ from bench import layouts
 from bench.layouts import Records
 
 EXPECTED = Records(
-    [{"_id": "1", "title": "Whales", "text": "A whale dives."}, {"_id": "2", "title": "", "text": "A ship."}],
+    [
+        {"_id": "1", "title": "Whales", "text": "A whale dives."},
+        {"_id": "2", "title": "", "text": "A ship."},
+    ],
     {"q": "what dives"},
     {"q": {"1": 1}},
 )
@@ -28,7 +31,8 @@ def test_folders_of_beir(tmp_path: Path, judged: str, *, is_packed: bool) -> Non
     """BEIR's files are read gzipped or not, judgements as a table or as lines."""
     files = {
         "corpus.jsonl": lines(
-            {"_id": "1", "title": "Whales", "text": "A whale dives."}, {"_id": "2", "text": "A ship."}
+            {"_id": "1", "title": "Whales", "text": "A whale dives."},
+            {"_id": "2", "text": "A ship."},
         ),
         "queries.jsonl": lines({"_id": "q", "text": "what dives"}),
         "qrels.tsv": "query-id\tcorpus-id\tscore\nq\t1\t1\n",
@@ -36,7 +40,9 @@ def test_folders_of_beir(tmp_path: Path, judged: str, *, is_packed: bool) -> Non
     }
     for name in ("corpus.jsonl", "queries.jsonl", judged):
         content = files[name].encode()
-        (tmp_path / f"{name}{'.gz' * is_packed}").write_bytes(gzip.compress(content) if is_packed else content)
+        (tmp_path / f"{name}{'.gz' * is_packed}").write_bytes(
+            gzip.compress(content) if is_packed else content
+        )
     assert layouts.read(tmp_path) == EXPECTED
 
 

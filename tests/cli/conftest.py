@@ -17,5 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fruit.txt").write_text(FRUIT)
     (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "deep" / "er" / "café.md").write_text("# Drinks\n\nCoffee is bitter. Apple juice is sweet.\n")
+    (tmp_path / "deep" / "er" / "café.md").write_text(
+        "# Drinks\n\nCoffee is bitter. Apple juice is sweet.\n"
+    )
     return tmp_path

@@ -66,7 +66,9 @@ def run(text: str) -> str:
 
 
 def _relations(targets: Sequence[str]) -> str:
-    listed = "".join(f'<Relationship Id="rId{at}" Target="{target}"/>' for at, target in enumerate(targets, 1))
+    listed = "".join(
+        f'<Relationship Id="rId{at}" Target="{target}"/>' for at, target in enumerate(targets, 1)
+    )
     return f'<Relationships xmlns="{_RELATIONSHIPS}">{listed}</Relationships>'
 
 
@@ -96,7 +98,9 @@ def xlsx(**sheets: Sequence[Sequence[str | float]]) -> bytes:
         strings.append(value)
         return f'<c {place} t="s"><v>{len(strings) - 1}</v></c>' if value else ""
 
-    listed = "".join(f'<sheet name="{name}" sheetId="{at}" r:id="rId{at}"/>' for at, name in enumerate(sheets, 1))
+    listed = "".join(
+        f'<sheet name="{name}" sheetId="{at}" r:id="rId{at}"/>' for at, name in enumerate(sheets, 1)
+    )
     targets = [f"/xl/worksheets/sheet{at}.xml" for at in range(1, len(sheets) + 1)]
     members = {
         "xl/workbook.xml": f'<workbook xmlns="x" {_R}><sheets>{listed}</sheets></workbook>',
@@ -126,7 +130,14 @@ def epub(*pages: str, title: str = "", members: Mapping[str, str] | None = None)
         f'<item id="nav" properties="nav" href="nav.xhtml"/>{listed}</manifest>'
         f'<spine><itemref idref="nav"/>{spine}</spine></package>'
     )
-    container = '<container><rootfiles><rootfile full-path="OEBPS/book.opf"/></rootfiles></container>'
+    container = (
+        '<container><rootfiles><rootfile full-path="OEBPS/book.opf"/></rootfiles></container>'
+    )
     texts = {f"OEBPS/text/p {at}.xhtml": page for at, page in reversed(list(enumerate(pages)))}
     nav = {"OEBPS/nav.xhtml": "<p>Contents"}
-    return archive({"META-INF/container.xml": container, "OEBPS/book.opf": package} | nav | texts | dict(members or {}))
+    return archive(
+        {"META-INF/container.xml": container, "OEBPS/book.opf": package}
+        | nav
+        | texts
+        | dict(members or {})
+    )

@@ -12,23 +12,50 @@ from relevance_gen.cli import main
     ("arguments", "hint"),
     [
         (["serch", "x"], "there is no command 'serch'; did you mean search?"),
-        (["apples", "."], "there is no command 'apples'; commands are search, ask, index, generate, mcp, serve"),
+        (
+            ["apples", "."],
+            "there is no command 'apples'; commands are search, ask, index, generate, mcp, serve",
+        ),
         (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
         (["search", "x", "--topn", "3"], "unrecognized arguments: --topn; did you mean --top-n?"),
-        (["search", "x", "--colour=always"], "unrecognized arguments: --colour; did you mean --color?"),
+        (
+            ["search", "x", "--colour=always"],
+            "unrecognized arguments: --colour; did you mean --color?",
+        ),
         (["search", "x", "--qqqqqq"], "unrecognized arguments: --qqqqqq"),
-        (["search", "x", "--wherever", "--", "--where"], "unrecognized arguments: --wherever; did you mean --where?"),
+        (
+            ["search", "x", "--wherever", "--", "--where"],
+            "unrecognized arguments: --wherever; did you mean --where?",
+        ),
         (
             ["search", "-n is what"],
             "got ' is what'; a question that begins with - goes behind --",
         ),
-        (["generate", "x", "--max-token-s", "3"], "unrecognized arguments: --max-token-s; did you mean --max-tokens?"),
-        (["generate", "x", "--temperatur", "0"], "unrecognized arguments: --temperatur; did you mean --temperature?"),
+        (
+            ["generate", "x", "--max-token-s", "3"],
+            "unrecognized arguments: --max-token-s; did you mean --max-tokens?",
+        ),
+        (
+            ["generate", "x", "--temperatur", "0"],
+            "unrecognized arguments: --temperatur; did you mean --temperature?",
+        ),
         (["search", "x", "--top", "3"], "unrecognized arguments: --top; did you mean --top-n?"),
-        (["search", "x", "--top-n", "0"], "argument -n/--top-n: must be an integer of at least 1, got '0'"),
-        (["search", "x", "--max-chars", "0"], "argument --max-chars: must be an integer of at least 1, got '0'"),
-        (["search", "x", "--jobs", "-2"], "argument --jobs: must be an integer of at least 1, got '-2'"),
-        (["generate", "x", "--max-tokens", "ten"], "argument --max-tokens: must be an integer, got 'ten'"),
+        (
+            ["search", "x", "--top-n", "0"],
+            "argument -n/--top-n: must be an integer of at least 1, got '0'",
+        ),
+        (
+            ["search", "x", "--max-chars", "0"],
+            "argument --max-chars: must be an integer of at least 1, got '0'",
+        ),
+        (
+            ["search", "x", "--jobs", "-2"],
+            "argument --jobs: must be an integer of at least 1, got '-2'",
+        ),
+        (
+            ["generate", "x", "--max-tokens", "ten"],
+            "argument --max-tokens: must be an integer, got 'ten'",
+        ),
         (["generate", "x", "--min-p", "ten"], "argument --min-p: must be a number, got 'ten'"),
         (["generate", "x", "--logit-bias", "7"], "argument --logit-bias: must be ID=BIAS, got '7'"),
         ([], "a command is missing; commands are search, ask, index, generate, mcp, serve"),
@@ -42,7 +69,9 @@ from relevance_gen.cli import main
         (["generate", "x", "y"], "unrecognized arguments: y"),
     ],
 )
-def test_what_was_mistyped_is_guessed(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_mistyped_is_guessed(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A flag or command that does not exist is refused with the one that is most like it, in two short lines."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -57,7 +86,10 @@ def test_what_was_mistyped_is_guessed(arguments: list[str], hint: str, capsys: p
     ("arguments", "message"),
     [
         (["search", " ", "."], "QUESTION must be a string that is not blank, got ' '"),
-        (["ask", "x", ".", "--max-tokens", "0"], "--max-tokens must be an integer of at least 1, got 0"),
+        (
+            ["ask", "x", ".", "--max-tokens", "0"],
+            "--max-tokens must be an integer of at least 1, got 0",
+        ),
         (
             ["generate", "x", "--logit-bias", "7=200"],
             "--logit-bias[7] must be a finite number in [-100, 100], got 200.0",
@@ -73,7 +105,9 @@ def test_an_error_names_what_was_typed(
 
 
 @pytest.mark.parametrize("question", ["-n is what?", "--json", "-5", "-x", "--top-n=3", "-"])
-def test_questions_that_begin_with_a_dash(question: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_that_begin_with_a_dash(
+    question: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Behind -- all is question and files, whatever it begins with."""
     Path("-x").write_text("the option -n is what -x is not, nor --json, nor -5, nor --top-n=3")
     status = main(["search", "-n", "1", "--json", "--", question, "-x"])
@@ -81,7 +115,9 @@ def test_questions_that_begin_with_a_dash(question: str, folder: Path, capsys: p
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1 - status
 
 
-def test_a_sentence_with_a_dash_needs_no_help(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sentence_with_a_dash_needs_no_help(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A question of several words that begins as no option does is understood without --."""
     assert main(["search", "--bananas or apples?", "fruit.txt"]) == 0
 

@@ -35,12 +35,28 @@ def test_the_answer_comes_first_and_its_sources_below(notes, capsys):
 
 def test_each_sentence_is_marked_and_sources_have_their_headings(folder, capsys):
     """A number behind what a source says, words behind what none does; the source has its line and its headings."""
-    (folder / "animals.md").write_text(f"# Animals\n\nA text about many of them.\n\n## Insects\n\n{SENTENCE}\n")
+    (folder / "animals.md").write_text(
+        f"# Animals\n\nA text about many of them.\n\n## Insects\n\n{SENTENCE}\n"
+    )
     assert main(["ask", QUESTION, "animals.md", "--max-chars", "70"]) == 0
     answer, _, source, *_ = capsys.readouterr().out.splitlines()
     assert answer == f"{SENTENCE} [1]"
     assert source.endswith("  animals.md:7  Animals > Insects")
-    assert main(["ask", QUESTION, "animals.md", "--no-copy", "--max-tokens", "3", "--model", str(BIGRAM)]) == 0
+    assert (
+        main(
+            [
+                "ask",
+                QUESTION,
+                "animals.md",
+                "--no-copy",
+                "--max-tokens",
+                "3",
+                "--model",
+                str(BIGRAM),
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.split("\n\n")[0].endswith(" [not found in the sources]")
 
 
@@ -104,11 +120,16 @@ def test_where_nothing_is_found_nothing_is_invented(notes, capsys):
 
 def test_no_answer_shows_what_comes_near(notes, capsys):
     """Status 1, what was found, and no model; --min-confidence says from where on there is an answer."""
-    assert main(["ask", "Who signed the papers of the bank?", "notes.txt", "--max-chars", "60"]) == 1
+    assert (
+        main(["ask", "Who signed the papers of the bank?", "notes.txt", "--max-chars", "60"]) == 1
+    )
     out, err = capsys.readouterr()
     assert out.startswith("No answer was found, only passages that come near it.\n\n[1] 0.")
     assert err == ""
-    assert main(["ask", "Who signed the papers of the bank?", "notes.txt", "--min-confidence", "0"]) == 0
+    assert (
+        main(["ask", "Who signed the papers of the bank?", "notes.txt", "--min-confidence", "0"])
+        == 0
+    )
     assert capsys.readouterr().err.startswith(EMBEDDED)
     assert main(["ask", QUESTION, "notes.txt", "--min-confidence", "1", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
@@ -144,10 +165,16 @@ def test_trouble_is_said_after_an_answer(notes, capsys):
     assert "binary.bin: is binary" in err
     assert main(["ask", QUESTION, "notes.txt", "missing.txt"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err.partition(";")[0]) == ("", "relevance-gen: missing.txt: No such file or directory")
+    assert (out, err.partition(";")[0]) == (
+        "",
+        "relevance-gen: missing.txt: No such file or directory",
+    )
 
 
 def test_a_wrong_option_is_refused_before_files_are_read(capsys):
     """One line, status 2."""
     assert main(["ask", QUESTION, "/no/such/file", "--top-p", "2"]) == 2
-    assert capsys.readouterr() == ("", "relevance-gen: --top-p must be a finite number in [0, 1], got 2.0\n")
+    assert capsys.readouterr() == (
+        "",
+        "relevance-gen: --top-p must be a finite number in [0, 1], got 2.0\n",
+    )

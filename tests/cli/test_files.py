@@ -19,24 +19,53 @@ from tests.cli.documents import docx, pdf, pptx, run, xlsx
     [
         ("report.pdf", pdf("Pears are green", "Apples are red"), {"page": 2}, "report.pdf:page 2"),
         ("talk.pptx", pptx("Pears", "Apples"), {"slide": 2}, "talk.pptx:slide 2"),
-        ("book.xlsx", xlsx(Pears=[["Pear"]], Prices=[["Apples", 3]]), {"sheet": "Prices"}, "book.xlsx:sheet Prices"),
-        ("letter.docx", docx(run("Pears"), run("Apples")), {"first_line": 1, "last_line": 2}, "letter.docx:2"),
-        ("page.html", b"<p>Pears</p>\n<p>\n<b>App</b>les</p>", {"first_line": 1, "last_line": 2}, "page.html:2"),
+        (
+            "book.xlsx",
+            xlsx(Pears=[["Pear"]], Prices=[["Apples", 3]]),
+            {"sheet": "Prices"},
+            "book.xlsx:sheet Prices",
+        ),
+        (
+            "letter.docx",
+            docx(run("Pears"), run("Apples")),
+            {"first_line": 1, "last_line": 2},
+            "letter.docx:2",
+        ),
+        (
+            "page.html",
+            b"<p>Pears</p>\n<p>\n<b>App</b>les</p>",
+            {"first_line": 1, "last_line": 2},
+            "page.html:2",
+        ),
     ],
 )
 def test_documents(
-    name: str, content: bytes, place: dict[str, object], shown: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    content: bytes,
+    place: dict[str, object],
+    shown: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A document is searched, and a result says where it stands, as text and as metadata to choose by."""
     Path(name).write_bytes(content)
     assert main(["search", "apples", name, "--lines", "1"]) == 0
     assert f"  {shown}\n" in capsys.readouterr().out
-    wanted = [part for key, value in ({"path": name} | place).items() for part in ("--where", f"{key}={value}")]
+    wanted = [
+        part
+        for key, value in ({"path": name} | place).items()
+        for part in ("--where", f"{key}={value}")
+    ]
     assert main(["search", "apples", ".", "--json", *wanted]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     metadata, text = result["metadata"], result["chunk_txt"]
     assert "Apples" in text
-    assert metadata == {"path": name, **place, "start": metadata["start"], "end": metadata["start"] + len(text)}
+    assert metadata == {
+        "path": name,
+        **place,
+        "start": metadata["start"],
+        "end": metadata["start"] + len(text),
+    }
 
 
 def test_a_damaged_document_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +91,9 @@ def test_what_is_left_out_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A named file that cannot be read has a line with the reason, and is trouble; what is only found is counted."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)  # as where the extra is not installed
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda _name: None
+    )  # as where the extra is not installed
     contents = {
         "picture.png": b"\x89PNG\0\0apples",
         "report.pdf": pdf("apples"),
@@ -94,7 +125,10 @@ def test_only_some_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     Path(".gitignore").write_text("*.log")
     for options, sources in (
         ([], {"a.py", "b.md", "fruit.txt", "deep/er/café.md"}),
-        (["--hidden", "--no-ignore"], {"a.py", "b.md", "fruit.txt", "deep/er/café.md", "c.log", ".hidden"}),
+        (
+            ["--hidden", "--no-ignore"],
+            {"a.py", "b.md", "fruit.txt", "deep/er/café.md", "c.log", ".hidden"},
+        ),
         (["-t", "py"], {"a.py"}),
         (["--type", "md", "--glob", "!deep"], {"b.md"}),
         (["-g", "*.log"], {"c.log"}),

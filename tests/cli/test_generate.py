@@ -12,7 +12,17 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, STORY
 
-COMMAND = ["generate", "--model", str(BIGRAM), "--n-threads", "1", "--temperature", "0", "--max-tokens", "12"]
+COMMAND = [
+    "generate",
+    "--model",
+    str(BIGRAM),
+    "--n-threads",
+    "1",
+    "--temperature",
+    "0",
+    "--max-tokens",
+    "12",
+]
 
 
 def test_the_text_is_printed(capsys):
@@ -55,7 +65,20 @@ def test_json_is_the_response_of_the_rest_interface(capsys):
 def test_a_bias_is_a_list_of_pairs(capsys):
     """--logit-bias takes ID=BIAS, more than one; what is no number is a wrong use."""
     assert (
-        main([*COMMAND, "z", "--json", "--return-tokens", "--top-logprobs", "2", "--logit-bias", "4=100", "5=-3"]) == 0
+        main(
+            [
+                *COMMAND,
+                "z",
+                "--json",
+                "--return-tokens",
+                "--top-logprobs",
+                "2",
+                "--logit-bias",
+                "4=100",
+                "5=-3",
+            ]
+        )
+        == 0
     )
     (sample,) = json.loads(capsys.readouterr().out)["responses"]
     assert set(sample["tokens"]) == {4}
@@ -110,7 +133,18 @@ def test_every_option_of_a_model_is_an_option(capsys):
     shown = capsys.readouterr().out
     for option in attrs.fields(ModelOptions):
         assert f"  --{option.name.replace('_', '-')}" in shown
-    given = ["--n-ctx", "64", "--n-slots", "2", "--n-batch", "32", "--n-gpu-layers", "0", "--main-gpu", "0"]
+    given = [
+        "--n-ctx",
+        "64",
+        "--n-slots",
+        "2",
+        "--n-batch",
+        "32",
+        "--n-gpu-layers",
+        "0",
+        "--main-gpu",
+        "0",
+    ]
     assert main([*COMMAND, "z", *given, "--flash-attention", "--no-use-extra-bufts"]) == 0
     assert capsys.readouterr().out == STORY + "\n"
 
@@ -121,7 +155,10 @@ def test_every_option_of_a_model_is_an_option(capsys):
         (["--top-p", "2"], "--top-p must be a finite number in [0, 1], got 2.0"),
         (["--n-slots", "256"], "--n-slots must be an integer in [1, 255], got 256"),
         (["--n-ctx", "0"], "--n-ctx must be an integer of at least 1, got 0"),
-        (["--eos-token-ids", "0", "-1"], "--eos-token-ids[1] must be an integer in [0, 2147483647], got -1"),
+        (
+            ["--eos-token-ids", "0", "-1"],
+            "--eos-token-ids[1] must be an integer in [0, 2147483647], got -1",
+        ),
         (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
     ],
 )

@@ -16,7 +16,9 @@ from tests.serve.shards import save_shards
 def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `index` kept, --index searches without the files, with the same results, places and conditions."""
     arguments = ["apples", "--json", "--where", "path=fruit.txt"]
-    assert main(["search", *arguments, ".", "--passages", "--no-cache", "--weighting", "cosine"]) == 0
+    assert (
+        main(["search", *arguments, ".", "--passages", "--no-cache", "--weighting", "cosine"]) == 0
+    )
     built = capsys.readouterr()
     assert main(["index", ".", "--save", "kept.index", "--weighting", "cosine"]) == 0
     assert capsys.readouterr() == ("kept.index: 2 chunks of 2 files\n", "")
@@ -47,7 +49,9 @@ def test_records_are_chunks(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert not Path("pets.index").exists()
 
 
-def test_several_files_of_records_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_files_of_records_are_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They are read one after the other, by the same fields, and a field that is not there is named as an option."""
     Path("cats.jsonl").write_text('{"body": "Cats purr.", "head": "Cats"}\n')
     Path("dogs.ndjson").write_text('{"body": "Dogs bark."}\n')
@@ -59,12 +63,17 @@ def test_several_files_of_records_are_read(folder: Path, capsys: pytest.CaptureF
         ("Dogs bark.", ""),
     ]
     assert main(arguments) == 2
-    assert "must have the field 'text', which --text names; its fields are body, head" in capsys.readouterr().err
+    assert (
+        "must have the field 'text', which --text names; its fields are body, head"
+        in capsys.readouterr().err
+    )
     assert main([*arguments, "--text", "body", "--title", "heat"]) == 2
     assert "must have the field 'heat', which --title names; " in capsys.readouterr().err
 
 
-def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_of_chunks_from_elsewhere(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An index that a program saved is searched, too; chunks that tell no place are numbered and titled."""
     ChunkIndex(
         [
@@ -83,7 +92,9 @@ def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureF
 
 def test_what_a_cluster_saved_is_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By its folder or its address, without a cluster; a folder or an address without one is told of."""
-    save_shards(str(folder / "saved"), ["pears", {"text": "apples", "metadata": {"path": "fruit.txt"}}], 2)
+    save_shards(
+        str(folder / "saved"), ["pears", {"text": "apples", "metadata": {"path": "fruit.txt"}}], 2
+    )
     for place in ("saved", f"file://{folder}/saved"):
         assert main(["search", "apples", "--index", place]) == 0
         assert capsys.readouterr().out.splitlines()[0].endswith("  fruit.txt")
@@ -94,7 +105,9 @@ def test_what_a_cluster_saved_is_searched(folder: Path, capsys: pytest.CaptureFi
     assert "must be an address that fsspec can open" in capsys.readouterr().err
 
 
-def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encoder_lifts_and_its_vectors_are_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """--encoder gives other scores; `index` keeps its vectors, and another encoder encodes again, and says so."""
     by_encoder = ["--encoder", str(ENCODER), "--json"]
     assert main(["search", "apples", "."]) == 0
@@ -107,7 +120,10 @@ def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.
     assert main(["search", "apples", "--index", "kept.index", *by_encoder]) == 0
     assert capsys.readouterr() == once
     Path("other.gguf").write_bytes(ENCODER.read_bytes() + bytes(32))
-    assert main(["search", "apples", "--index", "kept.index", "--encoder", "other.gguf", "--json"]) == 0
+    assert (
+        main(["search", "apples", "--index", "kept.index", "--encoder", "other.gguf", "--json"])
+        == 0
+    )
     told = "relevance-gen: kept.index holds no vectors of this encoder, so the best chunks are encoded now\n"
     assert capsys.readouterr() == (once.out, told)
     assert main(["search", "apples", ".", "--encoder", "missing.gguf"]) == 2
@@ -130,7 +146,10 @@ def test_what_was_not_read_whole_is_said_again(
     assert main(["search", "red apples", "--index", "kept.index"]) == 2
     assert capsys.readouterr() == built
     assert main(["search", "green pears", "--index", "kept.index"]) == 2
-    assert capsys.readouterr() == ("", f"{told}relevance-gen: nothing found in 1 chunk of kept.index\n")
+    assert capsys.readouterr() == (
+        "",
+        f"{told}relevance-gen: nothing found in 1 chunk of kept.index\n",
+    )
     assert main(["ask", "Which are red?", "--index", "kept.index"]) == 2
     assert told in capsys.readouterr().err
 
@@ -138,7 +157,10 @@ def test_what_was_not_read_whole_is_said_again(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["search", "x", "--index", "none", "fruit.txt"], "--index searches what was saved: leave out FILE"),
+        (
+            ["search", "x", "--index", "none", "fruit.txt"],
+            "--index searches what was saved: leave out FILE",
+        ),
         (["search", "x", "--index", "none", "-g", "*", "."], "leave out FILE and --glob"),
         (["search", "x", "--index", "none"], "none: No such file or directory"),
         (["search", "x", "--index", "fruit.txt"], "fruit.txt "),

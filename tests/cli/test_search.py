@@ -31,7 +31,10 @@ def test_reads_folders_below(folder: Path, capsys: pytest.CaptureFixture[str]) -
     (folder / ".git" / "apple").write_text("apple")
     assert main(["search", "apples", ".", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {result["metadata"]["path"] for result in found["results"]} == {"deep/er/café.md", "fruit.txt"}
+    assert {result["metadata"]["path"] for result in found["results"]} == {
+        "deep/er/café.md",
+        "fruit.txt",
+    }
 
 
 def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +42,14 @@ def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["search", "bananas", "fruit.txt", "--json", "--max-chars", "45"]) == 0
     response = json.loads(capsys.readouterr().out)
     (result,) = response["results"]
-    assert set(result) == {"chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index", "title"}
+    assert set(result) == {
+        "chunk_id",
+        "chunk_txt",
+        "chunk_score",
+        "metadata",
+        "original_index",
+        "title",
+    }
     assert set(response["metadata"]) == {"num_query_tokens", "num_context_tokens"}
     place = result["metadata"]
     assert place["path"] == "fruit.txt"
@@ -47,21 +57,33 @@ def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixtur
     assert place["first_line"] == 3
 
 
-def test_shows_only_sentences_within_a_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_only_sentences_within_a_budget(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--max-tokens` shows the sentences that say most, at the place where the first of each chunk stands."""
-    Path("birds.txt").write_text("It rained.\n\nIt rained again. The heron hunts at dawn. It snowed for days.\n")
+    Path("birds.txt").write_text(
+        "It rained.\n\nIt rained again. The heron hunts at dawn. It snowed for days.\n"
+    )
     assert main(["search", "when does the heron hunt?", "birds.txt", "--max-tokens", "9"]) == 0
     head, *lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert head.endswith("birds.txt:3")
     assert lines == ["  The heron hunts at dawn."]
-    assert main(["search", "when does the heron hunt?", "birds.txt", "--max-tokens", "9", "--json"]) == 0
+    assert (
+        main(["search", "when does the heron hunt?", "birds.txt", "--max-tokens", "9", "--json"])
+        == 0
+    )
     (kept,) = json.loads(capsys.readouterr().out)["sentences"]
     assert (kept["text"], kept["metadata"]["path"]) == ("The heron hunts at dawn.", "birds.txt")
 
 
 def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The best stand first, or all in the order of the text, and no more than asked for."""
-    texts = {"a": "apple pie and a lot more than that", "b": "plum", "c": "apple", "d": "apple tart"}
+    texts = {
+        "a": "apple pie and a lot more than that",
+        "b": "plum",
+        "c": "apple",
+        "d": "apple tart",
+    }
     for name, text in texts.items():
         Path(name).write_text(text)
     shown = {}
@@ -74,7 +96,9 @@ def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a long chunk the lines around the question's words are shown, at their own line number; or all."""
-    Path("long.txt").write_text("\n".join(["nothing here"] * 20 + ["the treasure is buried"] + ["nothing"] * 10))
+    Path("long.txt").write_text(
+        "\n".join(["nothing here"] * 20 + ["the treasure is buried"] + ["nothing"] * 10)
+    )
     assert main(["search", "buried treasure", "long.txt", "--lines", "1"]) == 0
     place, line, end = capsys.readouterr().out.splitlines()
     assert (place[4:], line, end) == ("  long.txt:21", "  the treasure is buried", "")
@@ -94,7 +118,10 @@ def test_shows_the_line_that_answers(folder: Path, capsys: pytest.CaptureFixture
     )
     Path("options.md").write_text(options)
     for n_lines in ("1", "2", "4"):
-        assert main(["search", "how do I set the number of threads", "options.md", "--lines", n_lines]) == 0
+        assert (
+            main(["search", "how do I set the number of threads", "options.md", "--lines", n_lines])
+            == 0
+        )
         place, line, *_ = capsys.readouterr().out.splitlines()
         assert place.endswith("  options.md:2")
         assert line == "  `--n-threads`: number of threads that decode"
@@ -122,7 +149,9 @@ def test_marks_what_matched(
     assert coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "").strip() == text
 
 
-def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_do_not_reach_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A text or a file's name cannot move the cursor: control characters are shown as pictures."""
     Path("evil\x1b[2J.txt").write_text("apple\x1b]0;owned\x07\tpie\r\n\x9b2J")
     assert main(["search", "owned", "."]) == 0
@@ -158,7 +187,10 @@ def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[
         ("friut.txt", "No such file or directory; did you mean fruit.txt?"),
         ("gone/fruit.txt", "No such file or directory; correct its name or leave it out"),
         ("fruit.txt/x", "Not a directory; correct its name or leave it out"),
-        ("of", "No such file or directory; correct its name or leave it out; a question of several words goes in "),
+        (
+            "of",
+            "No such file or directory; correct its name or leave it out; a question of several words goes in ",
+        ),
         ("nul\0", "embedded null byte; correct its name or leave it out"),
         ("broken", "No such file or directory; correct its name"),
     ],
@@ -172,7 +204,9 @@ def test_a_file_that_is_not_there_is_the_only_thing_said(
         assert main([*command, "fruit.txt", name]) == 2
         shown = capsys.readouterr()
         assert shown.out == ""
-        assert shown.err.startswith(f"relevance-gen: {visible(name)}: {complaint.partition('; a ')[0]}")
+        assert shown.err.startswith(
+            f"relevance-gen: {visible(name)}: {complaint.partition('; a ')[0]}"
+        )
         assert "a question" not in shown.err or command[0] == "search"
         assert shown.err.count("\n") == 1
     assert not Path("kept.index").exists()
@@ -245,10 +279,15 @@ def test_an_empty_standard_input_is_named(
     """A program that names no file searches the standard input, and is told so where nothing was there."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     assert main(["search", "apples"]) == 1
-    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 0 chunks of the standard input\n")
+    assert capsys.readouterr() == (
+        "",
+        "relevance-gen: nothing found in 0 chunks of the standard input\n",
+    )
 
 
-def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A piped text is searched when no file is named, and as `-`."""
     for arguments in (["search", "bananas"], ["search", "bananas", "-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FRUIT.encode())))
@@ -267,7 +306,9 @@ def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkey
         (["fruit.txt"], b"", "fruit.txt"),
     ],
 )
-def test_what_was_meant_is_searched(folder: Path, arguments: list[str], piped: bytes | None, found: str) -> None:
+def test_what_was_meant_is_searched(
+    folder: Path, arguments: list[str], piped: bytes | None, found: str
+) -> None:
     """Without a terminal the input is searched if there is one, and the folder where options choose among its files."""
     given = {"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}
     run = [sys.executable, "-m", "relevance_gen", "search", "bananas", *arguments]
@@ -290,9 +331,15 @@ def test_at_a_terminal_the_working_folder_is_searched(
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["--help"], "generate"), (["search", "--help"], "--max-chars"), (["--version"], relevance_gen.__version__)],
+    [
+        (["--help"], "generate"),
+        (["search", "--help"], "--max-chars"),
+        (["--version"], relevance_gen.__version__),
+    ],
 )
-def test_help_and_version(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--help` names every command, a command's help its options; `--version` says the version."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -314,20 +361,28 @@ def test_where_keeps_chunks_with_metadata(
 ) -> None:
     """`--where` ranks only chunks with that metadata, of several values for one key any."""
     (folder / "more.txt").write_text("more apples")
-    status = main(["search", "apples", ".", "--json", *(f"--where={condition}" for condition in conditions)])
+    status = main(
+        ["search", "apples", ".", "--json", *(f"--where={condition}" for condition in conditions)]
+    )
     found = json.loads(capsys.readouterr().out)
     assert {result["metadata"]["path"] for result in found["results"]} == sources
     assert status == (0 if sources else 1)
 
 
-def test_a_key_that_no_chunk_has_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_no_chunk_has_is_trouble(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A condition on a key that does not exist is refused with the keys that do."""
     assert main(["search", "apples", ".", "--where", "pth=fruit.txt"]) == 2
-    message = "relevance-gen: --where must name keys that chunks have, got 'pth'; did you mean path?\n"
+    message = (
+        "relevance-gen: --where must name keys that chunks have, got 'pth'; did you mean path?\n"
+    )
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_condition_that_is_none_is_trouble(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A condition without a key or an equals sign is refused by name."""
     for condition in ("path", "=a"):
         with pytest.raises(SystemExit) as ended:

@@ -28,7 +28,11 @@ def command(*arguments: str) -> list[str]:
 def test_runs_as_a_module(folder: Path) -> None:
     """`python -m relevance_gen` is the same command."""
     done = subprocess.run(
-        command("search", "bananas", "-"), input=FRUIT.encode(), capture_output=True, check=False, env=ENVIRONMENT
+        command("search", "bananas", "-"),
+        input=FRUIT.encode(),
+        capture_output=True,
+        check=False,
+        env=ENVIRONMENT,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"(standard input):3" in done.stdout
@@ -38,7 +42,9 @@ def in_terminal(*arguments: str, **environment: str) -> str:
     """Run the command in a terminal of its own and return all that it showed."""
     ours, theirs = pty.openpty()
     environment = {**ENVIRONMENT, "TERM": "xterm", **environment}
-    process = subprocess.Popen(command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    process = subprocess.Popen(
+        command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal, on Linux
@@ -55,7 +61,9 @@ def test_terminal_gets_colour_unless_refused(folder: Path) -> None:
     assert "\x1b[1;31mBananas\x1b[0m" in shown
     assert "1 of 1 chunk, " in shown
     # The line that says how far the work is, where it takes long, is erased all the same: that is no colour.
-    assert not re.search(r"\x1b\[[0-9;]*m", in_terminal("search", "bananas", "fruit.txt", NO_COLOR="1"))
+    assert not re.search(
+        r"\x1b\[[0-9;]*m", in_terminal("search", "bananas", "fruit.txt", NO_COLOR="1")
+    )
 
 
 def test_the_best_stays_in_sight(folder: Path) -> None:
@@ -73,9 +81,15 @@ def test_the_best_stays_in_sight(folder: Path) -> None:
 
 def test_low_confidence_is_said(folder: Path) -> None:
     """What was found by a word or two of many is told not to hold what was asked, probably."""
-    unlikely = in_terminal("search", "which bananas did the emperor of Rome prefer to wine", "fruit.txt")
-    assert re.search(r"confidence 0\.[0-4]\d: probably none of these holds what was asked\r\n$", unlikely)
-    assert re.search(r"confidence 0\.9\d\r\n$", in_terminal("search", "yellow bananas", "fruit.txt"))
+    unlikely = in_terminal(
+        "search", "which bananas did the emperor of Rome prefer to wine", "fruit.txt"
+    )
+    assert re.search(
+        r"confidence 0\.[0-4]\d: probably none of these holds what was asked\r\n$", unlikely
+    )
+    assert re.search(
+        r"confidence 0\.9\d\r\n$", in_terminal("search", "yellow bananas", "fruit.txt")
+    )
 
 
 class Terminal(io.StringIO):
@@ -89,7 +103,9 @@ class Terminal(io.StringIO):
 _WORDS = st.text(st.sampled_from("ab猫\u0301"), min_size=1, max_size=20)
 
 
-@given(st.lists(st.tuples(_WORDS, st.sampled_from([" ", "\n", "  ", "\n\n"])), max_size=60), st.data())
+@given(
+    st.lists(st.tuples(_WORDS, st.sampled_from([" ", "\n", "  ", "\n\n"])), max_size=60), st.data()
+)
 def test_no_word_is_broken_at_the_edge(words: list[tuple[str, str]], data: st.DataObject) -> None:
     """However a text comes in pieces, a terminal shows its words in lines that fit, and its own line ends stay."""
     text = "".join(word + space for word, space in words)
@@ -110,7 +126,9 @@ def test_no_word_is_broken_at_the_edge(words: list[tuple[str, str]], data: st.Da
 
 def test_broken_pipe_is_quiet(folder: Path) -> None:
     """When the reader leaves, the command ends without a traceback."""
-    Path("many.txt").write_text("\n\n".join(f"apple number {n} " + "x " * 400 for n in range(2_000)))
+    Path("many.txt").write_text(
+        "\n\n".join(f"apple number {n} " + "x " * 400 for n in range(2_000))
+    )
     process = subprocess.Popen(
         command("search", "apple", "many.txt", "-n", "2000", "--lines", "0"),
         stdout=subprocess.PIPE,
@@ -222,7 +240,9 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("seconds", "options"),
     [
-        pytest.param(seconds, options, marks=() if (place + len(options) // 2) % 2 == 0 else pytest.mark.soak)
+        pytest.param(
+            seconds, options, marks=() if (place + len(options) // 2) % 2 == 0 else pytest.mark.soak
+        )
         for place, seconds in enumerate((0, 0.1, 0.2, 0.4, 0.8, 1.6))
         for options in ([], ["--jobs", "2"])
     ],

@@ -32,7 +32,9 @@ def cluster() -> Iterator[Any]:
     os.environ |= {"RAY_enable_metrics_collection": "0", "RAY_health_check_period_ms": "200"}
     from ray.cluster_utils import Cluster
 
-    started = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "no_monitor": True})
+    started = Cluster(
+        initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "no_monitor": True}
+    )
     try:
         for _ in range(2):
             started.add_node(**NODE)

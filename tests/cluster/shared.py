@@ -15,7 +15,13 @@ from tests import strategies
 
 OPTIONS: dict[str, Any] = {"n_slots": 4, "n_ctx": 1024, "n_threads": 1}
 """Of the runners."""
-QUERIES = ["What do cats do?", "running connections", "Москва столицы", "getUserName in café", "zebra zebra"]
+QUERIES = [
+    "What do cats do?",
+    "running connections",
+    "Москва столицы",
+    "getUserName in café",
+    "zebra zebra",
+]
 
 
 def texts(n: int, seed: int = 0) -> list[str]:

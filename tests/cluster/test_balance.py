@@ -31,14 +31,18 @@ def host(number: int, node: str) -> KeptHost:
     st.lists(st.tuples(st.integers(0, 60 * MI), st.integers(0, 99)), max_size=12),
     st.integers(1, 3),
 )
-def test_moves_come_to_an_end_where_loads_are_even(cpus: list[int], sizes: list[tuple[int, int]], n: int) -> None:
+def test_moves_come_to_an_end_where_loads_are_even(
+    cpus: list[int], sizes: list[tuple[int, int]], n: int
+) -> None:
     """One move after the other, each makes loads more even; then no node, nor process with enough, has far too much."""
     nodes = [Node(str(number), float(n_cpus), 0.0) for number, n_cpus in enumerate(cpus)]
     hosts = [host(number, node.id) for number, node in enumerate(nodes)]
     shards = []
     for size, place in sizes:
         shards.append(shard(size))
-        shards[-1].replicas = [hosts[(place + more) % len(hosts)] for more in range(min(n, len(hosts)))]
+        shards[-1].replicas = [
+            hosts[(place + more) % len(hosts)] for more in range(min(n, len(hosts)))
+        ]
     numbers = itertools.count(len(hosts))
     for _ in range(10 * len(shards) + 1):
         now = Balance(shards, hosts)
@@ -63,7 +67,10 @@ def test_moves_come_to_an_end_where_loads_are_even(cpus: list[int], sizes: list[
         least = min(nodes, key=lambda one: (loads[one.id], one.id))
         for some in held:
             if least.id not in [one.node_id for one in some.replicas]:
-                assert loads[node.id] <= 1.25 * (loads[least.id] + some.size / max(least.n_cpus, 1.0)) + 1
+                assert (
+                    loads[node.id]
+                    <= 1.25 * (loads[least.id] + some.size / max(least.n_cpus, 1.0)) + 1
+                )
         for some, one in [(each, one) for each in held for one in here if one not in each.replicas]:
             (mine,) = [each for each in some.replicas if each.node_id == node.id]
             assert now.of_hosts[mine] <= max(16 * MI, 1.25 * (now.of_hosts[one] + some.size))

@@ -33,7 +33,9 @@ WHERE = cloudpickle.dumps(
 def answering(calls: Calls, shards: Sequence[ShardState]) -> list[int]:
     """Return which process answered for each of some shards; each must be answered for once."""
     told = [pair for pairs in calls.ask(shards, WHERE) for pair in pairs]
-    assert Counter(first for first, _ in told) == Counter(int(shard.runs.first[0]) for shard in shards)
+    assert Counter(first for first, _ in told) == Counter(
+        int(shard.runs.first[0]) for shard in shards
+    )
     return [dict(told)[int(shard.runs.first[0])] for shard in shards]
 
 

@@ -41,7 +41,9 @@ def test_questions_are_answered_while_processes_die_and_hang(cluster: Any) -> No
             time.sleep(max(0.0, begun_s + number / REQUESTS_PER_S - time.monotonic()))
             asked_s = time.monotonic()
             try:
-                right = index.search(QUERIES[number % len(QUERIES)]) == expected[number % len(QUERIES)]
+                right = (
+                    index.search(QUERIES[number % len(QUERIES)]) == expected[number % len(QUERIES)]
+                )
                 outcomes["whole" if right else "wrong"] += 1
             except ChunksMissingError:
                 outcomes["refused"] += 1
@@ -51,7 +53,9 @@ def test_questions_are_answered_while_processes_die_and_hang(cluster: Any) -> No
             for number in itertools.count(1):
                 if over.wait(max(0.0, begun_s + number * HARM_S - time.monotonic())):
                     return
-                living: list[Any] = [one.handle for shard in index._fresh().state.shards for one in shard.hosts]
+                living: list[Any] = [
+                    one.handle for shard in index._fresh().state.shards for one in shard.hosts
+                ]
                 how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
                 with suppress(IndexError, actors.RayActorError, TimedOutError, ProcessLookupError):
                     os.kill(process_of(draw.choice(living), timeout_s=0.2), how)

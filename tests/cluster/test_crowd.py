@@ -41,13 +41,17 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
         elif step == 8:
             segments, _ = without(segments, np.array([0, 35]))
         collection = Collection(segments, weighting_named(weighting))
-        scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in segments]
+        scorers = [
+            SegmentScorer(one, collection.weighting, collection.statistics) for one in segments
+        ]
         for query in QUERIES:
             fewer = crowd.fewer(scorers)
             merged()
             assert all(one.statistics is collection.statistics for one in fewer)
             plan = collection.plan(collection.read(Question(query))[0])
-            found, expected = (Scorers(some).leaders(plan, 5, None, everyone=False) for some in (fewer, scorers))
+            found, expected = (
+                Scorers(some).leaders(plan, 5, None, everyone=False) for some in (fewer, scorers)
+            )
             for name in ("positions", "cosines", "is_verbatim"):
                 ours, theirs = (getattr(one.candidates, name) for one in (found, expected))
                 assert ours.tobytes() == theirs.tobytes()
@@ -57,8 +61,13 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
 
 def test_no_question_waits_for_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are asked apart while they are merged; one that is let go of meanwhile does not come back."""
-    collection = Collection([segment(10 * number) for number in range(6)], weighting_named("pivoted"))
-    scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
+    collection = Collection(
+        [segment(10 * number) for number in range(6)], weighting_named("pivoted")
+    )
+    scorers = [
+        SegmentScorer(one, collection.weighting, collection.statistics)
+        for one in collection.segments
+    ]
     crowd, may_end = Crowd("pivoted"), threading.Event()
 
     def merge_late(segments: Any) -> Segment:
@@ -78,8 +87,13 @@ def test_no_question_waits_for_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_merge_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory is short, say, questions are answered by segments apart, until there is some."""
-    collection = Collection([segment(10 * number) for number in range(6)], weighting_named("pivoted"))
-    scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
+    collection = Collection(
+        [segment(10 * number) for number in range(6)], weighting_named("pivoted")
+    )
+    scorers = [
+        SegmentScorer(one, collection.weighting, collection.statistics)
+        for one in collection.segments
+    ]
     crowd, failures = Crowd("pivoted"), []
 
     def fail(_: Any) -> Segment:
@@ -98,8 +112,13 @@ def test_a_merge_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_segments_that_are_large_or_asked_seldom_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging waits until asking has cost as much, and leaves large segments alone."""
-    collection = Collection([segment(10 * number) for number in range(6)], weighting_named("pivoted"))
-    scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
+    collection = Collection(
+        [segment(10 * number) for number in range(6)], weighting_named("pivoted")
+    )
+    scorers = [
+        SegmentScorer(one, collection.weighting, collection.statistics)
+        for one in collection.segments
+    ]
     n_postings = sum(one.segment.postings.chunk.size for one in scorers)
     monkeypatch.setattr("relevance_gen.cluster.crowd._POSTINGS_OF_A_CALL", -(-n_postings // 18))
     crowd = Crowd("pivoted")

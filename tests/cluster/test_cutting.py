@@ -66,11 +66,25 @@ def test_the_law_of_segments_holds_when_shards_are_cut(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", most)
         ours.rebalance()
-    assert not [one for one in ours._keeper._shards if one.size > most and one.statistics.n_chunks > 1]
-    left = [place for place in range(one._state.n_positions) if one._state.collection.holds(np.array([place]))[0]]
-    gone = sorted({left[number % len(left)] for number in data.draw(st.lists(st.integers(0, 10**6), max_size=5))})
+    assert not [
+        one for one in ours._keeper._shards if one.size > most and one.statistics.n_chunks > 1
+    ]
+    left = [
+        place
+        for place in range(one._state.n_positions)
+        if one._state.collection.holds(np.array([place]))[0]
+    ]
+    gone = sorted(
+        {
+            left[number % len(left)]
+            for number in data.draw(st.lists(st.integers(0, 10**6), max_size=5))
+        }
+    )
     assert ours.remove(gone[1:]) == one.remove(gone[1:])
-    options: dict[str, Any] = {"spans": True, "where": data.draw(st.sampled_from([None, left[1::2]]))}
+    options: dict[str, Any] = {
+        "spans": True,
+        "where": data.draw(st.sampled_from([None, left[1::2]])),
+    }
     assert told(ours, query, **options) == told(one, query, **options)
     assert list(ours) == list(one)
     assert not ours.stats().errors
@@ -110,7 +124,9 @@ def test_cutting_is_seen_by_nobody(cluster: Any, small: None, tmp_path: Path) ->
             if kept is not None:
                 index.save(kept)
             expected = one.search(QUERIES)
-            for handle in {host.handle for shard in index._fresh().state.shards for host in shard.hosts}:
+            for handle in {
+                host.handle for shard in index._fresh().state.shards for host in shard.hosts
+            }:
                 kill_process(handle)
             answers(index, expected)
             until(lambda: not index.stats().errors, "all is back")
@@ -120,7 +136,9 @@ def test_cutting_is_seen_by_nobody(cluster: Any, small: None, tmp_path: Path) ->
         assert loaded.stats().num_shards == stats.num_shards
 
 
-def test_parts_of_one_file_come_back(cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parts_of_one_file_come_back(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """What was loaded and then cut comes back from the file of both parts, and is saved beside other shards' files."""
     one = ChunkIndex(texts(60, seed=4))
     with ClusterIndex(texts(60, seed=4), n_shards=2) as index:
@@ -131,7 +149,9 @@ def test_parts_of_one_file_come_back(cluster: Any, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", largest - 1)
         assert index.rebalance() >= 1
         assert index.stats().num_shards == 3
-        for handle in {host.handle for shard in index._fresh().state.shards for host in shard.hosts}:
+        for handle in {
+            host.handle for shard in index._fresh().state.shards for host in shard.hosts
+        }:
             kill_process(handle)
         answers(index, one.search(QUERIES))
         index.save(tmp_path)
@@ -142,7 +162,10 @@ def test_parts_of_one_file_come_back(cluster: Any, monkeypatch: pytest.MonkeyPat
 
 def test_one_chunk_is_not_cut(cluster: Any, small: None) -> None:
     """A chunk is never cut, however large it is, and an index without chunks has nothing to cut."""
-    with ClusterIndex(["cats purr " * 500, "dogs bark"], n_shards=1) as index, ClusterIndex([]) as empty:
+    with (
+        ClusterIndex(["cats purr " * 500, "dogs bark"], n_shards=1) as index,
+        ClusterIndex([]) as empty,
+    ):
         assert index.rebalance() >= 1
         assert sorted(shard.num_chunks for shard in index.stats().shards) == [1, 1]
         assert index.rebalance() == empty.rebalance() == 0
@@ -221,13 +244,20 @@ def test_a_process_that_dies_while_it_cuts(cluster: Any, small: None, replicas: 
 
 def test_more_processors_get_parts(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node of two processors that joins gets parts of a shard that was one, a process for each."""
-    for name, value in (("balance._LEAST_TOKENS", 20), ("placing.LEAST_CHARS", 80), ("balance._ENOUGH_TOKENS", 1)):
+    for name, value in (
+        ("balance._LEAST_TOKENS", 20),
+        ("placing.LEAST_CHARS", 80),
+        ("balance._ENOUGH_TOKENS", 1),
+    ):
         monkeypatch.setattr(f"relevance_gen.cluster.{name}", value)
     chunks = texts(60, seed=7)
     expected = ChunkIndex(chunks).search(QUERIES)
     with ClusterIndex(chunks, n_shards=1) as index:
         node = cluster.add_node(**NODE | {"num_cpus": 2})
-        until(lambda: node.node_id in [one["NodeID"] for one in actors.ray.nodes()], "the node has joined")
+        until(
+            lambda: node.node_id in [one["NodeID"] for one in actors.ray.nodes()],
+            "the node has joined",
+        )
         index.rebalance()
         shards = index._fresh().state.shards
         assert len(shards) == 5
@@ -236,7 +266,9 @@ def test_more_processors_get_parts(cluster: Any, monkeypatch: pytest.MonkeyPatch
         assert len({host for host in hosts if host.node_id == node.node_id}) == 2
         assert index.search(QUERIES) == expected
         assert index.rebalance() == 0
-        assert {*index._keeper._hosts.all} == {one for shard in index._keeper._shards for one in shard.replicas}
+        assert {*index._keeper._hosts.all} == {
+            one for shard in index._keeper._shards for one in shard.replicas
+        }
         cluster.remove_node(node)
         answers(index, expected)
 
@@ -258,7 +290,9 @@ def slow(host: Any) -> None:
         shard.__class__ = Slow
 
 
-@pytest.mark.parametrize("change", [lambda index: index.rebalance(), lambda index: index.add(["one more"])])
+@pytest.mark.parametrize(
+    "change", [lambda index: index.rebalance(), lambda index: index.add(["one more"])]
+)
 def test_an_interrupted_change_is_whole(cluster: Any, small: None, change: Any) -> None:
     """^C ends the waiting for a change and not the change: nothing is lost, and nothing is there twice."""
     one = ChunkIndex(texts(30, seed=8))
@@ -284,14 +318,18 @@ def test_questions_do_not_wait_for_changes(cluster: Any) -> None:
     with ClusterIndex(texts(9), name="busy") as index:
         in_each(index, slow)
         keeper = index._keeper
-        waiting = [keeper.add.remote(StoredChunks.put(Chunks.read(["a cat"])), 1) for _ in range(70)]
+        waiting = [
+            keeper.add.remote(StoredChunks.put(Chunks.read(["a cat"])), 1) for _ in range(70)
+        ]
         assert actors.get(keeper.state.remote()) is not None
         assert ClusterIndex.named("busy").search("zebra") is not None
         done, _ = actors.ray.wait(waiting, num_returns=len(waiting), timeout=0.0)
         assert len(done) < 6, "they waited until a thread was free"
 
 
-def test_what_is_lost_comes_back_between_two_steps(cluster: Any, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_lost_comes_back_between_two_steps(
+    cluster: Any, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A shard that is lost while others are cut and moved is made again before the next step, and not at the end."""
     steps: list[int] = []
     cut_some = Keeper._cut_some

@@ -23,7 +23,9 @@ from relevance_gen.tokens import token_counter
 from tests.cluster.shared import QUERIES, kill_process, texts, until
 
 
-def plan(source: Any, n_shards: int | None = None, n_cpus: int = 2, text: str = "text") -> list[files.FilePieces]:
+def plan(
+    source: Any, n_shards: int | None = None, n_cpus: int = 2, text: str = "text"
+) -> list[files.FilePieces]:
     return files.plan_reading(source, n_shards, text, "title", "error", n_cpus)
 
 
@@ -31,17 +33,27 @@ def read(source: Any, n_shards: int | None = None, n_cpus: int = 2) -> list[tupl
     """Return what the parts of a source hold, in order, as their segments hold it."""
     found = []
     for part in plan(source, n_shards, n_cpus):
-        found += [(chunk.text, chunk.metadata) for chunk in part.make(token_counter(), None).segment.chunks]
+        found += [
+            (chunk.text, chunk.metadata)
+            for chunk in part.make(token_counter(), None).segment.chunks
+        ]
     return found
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(texts(9)), st.sampled_from(["\n", "\r\n", "\n\n"])), min_size=1, max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from(texts(9)), st.sampled_from(["\n", "\r\n", "\n\n"])),
+        min_size=1,
+        max_size=30,
+    ),
     st.integers(1, 60),
     st.integers(1, 9),
 )
 def test_every_line_is_read_once(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]], piece_bytes: int, n_shards: int
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[tuple[str, str]],
+    piece_bytes: int,
+    n_shards: int,
 ) -> None:
     """However a file of lines is cut into pieces, each line is read once, in order."""
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
@@ -78,7 +90,9 @@ def test_a_large_row_group_is_cut(tmp_path: Path) -> None:
 def test_what_is_packed_is_one_piece_of_about_its_size_unpacked(tmp_path: Path) -> None:
     """Files that are packed cannot be cut; they count four times, and several of them make shards of about a size."""
     for number in range(6):
-        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(json.dumps(texts(40, number)[0]).encode()))
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(
+            gzip.compress(json.dumps(texts(40, number)[0]).encode())
+        )
     shards = plan(tmp_path, 3)
     assert [len(one.pieces) for one in shards] == [2, 2, 2]
     n_bytes = sum(path.stat().st_size for path in tmp_path.iterdir())
@@ -86,7 +100,9 @@ def test_what_is_packed_is_one_piece_of_about_its_size_unpacked(tmp_path: Path) 
 
 
 @given(st.integers(1, 9), st.integers(1, 2000))
-def test_shards_of_a_source_are_about_as_large(tmp_path_factory: pytest.TempPathFactory, n_shards: int, n: int) -> None:
+def test_shards_of_a_source_are_about_as_large(
+    tmp_path_factory: pytest.TempPathFactory, n_shards: int, n: int
+) -> None:
     """Of one file of lines there are as many shards as asked for, and none has more than twice its share of it."""
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
     path.write_bytes(b'"a"\n' * 100 * n)
@@ -100,7 +116,9 @@ def fill(folder: Path) -> list[Any]:
     """Write files of every kind, and return the chunks that they hold in order."""
     first, second, third = texts(10, 1), texts(10, 2), texts(10, 3)
     (folder / "b").mkdir(parents=True)
-    lines = [{"text": text, "page": place, "metadata": {"by": "us"}} for place, text in enumerate(first)]
+    lines = [
+        {"text": text, "page": place, "metadata": {"by": "us"}} for place, text in enumerate(first)
+    ]
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     table = pyarrow.table({"text": second, "page": list(range(10))})
     pyarrow.parquet.write_table(table, folder / "b" / "c.parquet", row_group_size=3)
@@ -110,7 +128,10 @@ def fill(folder: Path) -> list[Any]:
     (folder / "f.ndjson.zst").write_bytes(zstandard.compress(json.dumps(second[0]).encode()))
     (folder / "g.txt.gz").write_bytes(b"left alone")
     return [
-        *({"text": text, "metadata": {"page": place, "by": "us"}} for place, text in enumerate(first)),
+        *(
+            {"text": text, "metadata": {"page": place, "by": "us"}}
+            for place, text in enumerate(first)
+        ),
         *({"text": text, "metadata": {"page": place}} for place, text in enumerate(second)),
         *split("\n\n".join(third)),
         first[0],
@@ -123,20 +144,30 @@ def test_a_folder_of_every_kind(cluster: Any, tmp_path: Path) -> None:
     chunks = fill(tmp_path / "in")
     one = ChunkIndex(chunks)
     told: list[tuple[int, int]] = []
-    with ClusterIndex(source=tmp_path / "in", n_shards=3, progress=lambda *done: told.append(done)) as index:
+    with ClusterIndex(
+        source=tmp_path / "in", n_shards=3, progress=lambda *done: told.append(done)
+    ) as index:
         assert index.stats().num_shards >= 2
         assert all(done <= total for done, total in told)
         index.remove([0, 11])
         one.remove([0, 11])
-        assert index.search(QUERIES, where={"page": [3, 4]}) == one.search(QUERIES, where={"page": [3, 4]})
+        assert index.search(QUERIES, where={"page": [3, 4]}) == one.search(
+            QUERIES, where={"page": [3, 4]}
+        )
         kill_process(index._fresh().state.shards[1].hosts[0].handle)
-        until(lambda: index.search("cats", allow_partial=True).metadata.num_missing_chunks == 0, "the shard is back")
+        until(
+            lambda: index.search("cats", allow_partial=True).metadata.num_missing_chunks == 0,
+            "the shard is back",
+        )
         assert index.search(QUERIES) == one.search(QUERIES)
         path = tmp_path / "in" / "a.jsonl"
         first, second, third, *others = path.read_text().split("\n")
         path.write_text("\n".join([first, third, second, *others]))
         kill_process(index._fresh().state.shards[0].hosts[0].handle)
-        until(lambda: "source has changed" in "".join(index.stats().errors), "a changed source is told")
+        until(
+            lambda: "source has changed" in "".join(index.stats().errors),
+            "a changed source is told",
+        )
 
 
 def test_addresses_are_read(tmp_path: Path) -> None:
@@ -144,14 +175,21 @@ def test_addresses_are_read(tmp_path: Path) -> None:
     chunks = fill(tmp_path / "in")
     store = fsspec.filesystem("memory")
     store.put(f"{tmp_path}/in", "/shared", recursive=True)
-    plain = [(one, {}) if isinstance(one, str) else (one["text"], one["metadata"]) for one in chunks]
+    plain = [
+        (one, {}) if isinstance(one, str) else (one["text"], one["metadata"]) for one in chunks
+    ]
     assert read(f"file://{tmp_path}/in") == read("memory://shared", 3) == plain
     store.rm("/shared", recursive=True)
     assert read([tmp_path / "in" / "b", tmp_path / "in" / "a.jsonl"]) == plain[10:20] + plain[:10]
 
 
 RECORDS = [
-    {"body": body, "head": f"Part {place % 3}" if place % 2 else None, "page": place % 5, "of": {"a": [place]}}
+    {
+        "body": body,
+        "head": f"Part {place % 3}" if place % 2 else None,
+        "page": place % 5,
+        "of": {"a": [place]},
+    }
     for place, body in enumerate(texts(60, 7))
 ]
 LINES = b"\xef\xbb\xbf" + "\r\n\n".join(map(json.dumps, RECORDS)).encode()
@@ -165,8 +203,16 @@ def as_parquet(path: Path) -> None:
     ("name", "write"),
     [
         ("a.jsonl", lambda path: path.write_bytes(LINES)),
-        ("a.ndjson.gz", lambda path: path.write_bytes(gzip.compress(LINES[:99]) + gzip.compress(LINES[99:]))),
-        ("a.jsonl.zst", lambda path: path.write_bytes(zstandard.compress(LINES[:99]) + zstandard.compress(LINES[99:]))),
+        (
+            "a.ndjson.gz",
+            lambda path: path.write_bytes(gzip.compress(LINES[:99]) + gzip.compress(LINES[99:])),
+        ),
+        (
+            "a.jsonl.zst",
+            lambda path: path.write_bytes(
+                zstandard.compress(LINES[:99]) + zstandard.compress(LINES[99:])
+            ),
+        ),
         ("a.parquet", as_parquet),
     ],
 )
@@ -181,7 +227,10 @@ def test_a_source_is_what_one_process_reads(
         assert list(index) == list(one)
         assert {chunk.title for chunk in index} == {"", "Part 0", "Part 1", "Part 2"}
         for query in [*QUERIES, "Part 1"]:
-            found, expected = index.search(query, where={"page": [1, 2]}), one.search(query, where={"page": [1, 2]})
+            found, expected = (
+                index.search(query, where={"page": [1, 2]}),
+                one.search(query, where={"page": [1, 2]}),
+            )
             assert (found, found.confidence) == (expected, expected.confidence)
             assert index.explain(query, 3) == one.explain(query, 3)
 
@@ -208,14 +257,30 @@ def test_a_table_is_chunks(cluster: Any) -> None:
         ("a.jsonl", b'"fine"\n17\n', r"a\.jsonl line 2 must be a string, .* got 17"),
         ("a.jsonl", b'"fine"\nno JSON\n', r"a\.jsonl line 2 must be JSON"),
         ("a.jsonl", b'"fine"\n" "\n', r"a\.jsonl line 2: text .*not blank"),
-        ("a.jsonl", b'"fine"\n{"text": "a", "title": 7}\n', r"a\.jsonl line 2: title must be a string, got 7"),
-        ("a.jsonl", b'"fine"\n' + b"a" * (5 << 20), r"a\.jsonl line 2 must be at most 4,194,304 bytes long"),
-        ("a.jsonl.gz", gzip.compress(b'"a"\n' * 9)[:-9], r"a\.jsonl\.gz line \d+ is damaged or cut short"),
+        (
+            "a.jsonl",
+            b'"fine"\n{"text": "a", "title": 7}\n',
+            r"a\.jsonl line 2: title must be a string, got 7",
+        ),
+        (
+            "a.jsonl",
+            b'"fine"\n' + b"a" * (5 << 20),
+            r"a\.jsonl line 2 must be at most 4,194,304 bytes long",
+        ),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'"a"\n' * 9)[:-9],
+            r"a\.jsonl\.gz line \d+ is damaged or cut short",
+        ),
         ("a.jsonl.gz", b'"no gzip"', r"a\.jsonl\.gz line 1 is damaged"),
         ("a.jsonl.zst", gzip.compress(LINES), r"a\.jsonl\.zst line 1 is damaged"),
         ("a.parquet", b"no Parquet at all", r"a\.parquet must be Parquet"),
         ("a.txt", b"\xff\xfe\xfd", r"a\.txt must be UTF-8"),
-        ("a.pdf", b"", r"source must be JSON lines .*, Parquet .*, \.txt or \.md, or a folder that has some, got"),
+        (
+            "a.pdf",
+            b"",
+            r"source must be JSON lines .*, Parquet .*, \.txt or \.md, or a folder that has some, got",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -229,11 +294,17 @@ def test_an_error_says_where_in_its_shard_it_is(tmp_path: Path) -> None:
     """Where a shard begins further on, and another field holds the text, the error names byte or row, and the field."""
     (tmp_path / "a.jsonl").write_text('{"body": "fine"}\n{"body": 4}\n')
     part = plan(tmp_path, 2, text="body")[-1]
-    with pytest.raises(InvalidRequestError, match=r"a\.jsonl line at byte 17: body must be a string .* got 4$"):
+    with pytest.raises(
+        InvalidRequestError, match=r"a\.jsonl line at byte 17: body must be a string .* got 4$"
+    ):
         part.make(token_counter(), None)
-    pyarrow.parquet.write_table(pyarrow.table({"body": ["fine", "fine", None]}), tmp_path / "b.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"body": ["fine", "fine", None]}), tmp_path / "b.parquet"
+    )
     part = plan(tmp_path / "b.parquet", 3, text="body")[-1]
-    with pytest.raises(InvalidRequestError, match=r"b\.parquet row 2: body must be a string .* got None"):
+    with pytest.raises(
+        InvalidRequestError, match=r"b\.parquet row 2: body must be a string .* got None"
+    ):
         part.make(token_counter(), None)
 
 
@@ -251,7 +322,10 @@ def test_an_error_says_where_in_its_shard_it_is(tmp_path: Path) -> None:
         ({"source": __file__}, "source must be JSON lines .*, or a folder that has some"),
         ({"source": __file__, "text": 7}, "text must be the name of a field, or None, got 7"),
         ({"source": __file__, "title": None}, "title must be the name of a field"),
-        ({"chunks": ["a"], "title": "head"}, "title must be .* \"title\" without a source, got 'head'"),
+        (
+            {"chunks": ["a"], "title": "head"},
+            "title must be .* \"title\" without a source, got 'head'",
+        ),
         ({"source": __file__, "blank": "maybe"}, "blank must be"),
     ],
 )
@@ -272,7 +346,9 @@ def test_files_without_a_chunk_make_an_index_without_one(cluster: Any, tmp_path:
     """An empty file is no error, alone or beside others, as an empty list of chunks is none."""
     for name in ("a.jsonl", "b.txt", "d.jsonl.gz", "e.jsonl.zst"):
         (tmp_path / name).touch()
-    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), tmp_path / "c.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), tmp_path / "c.parquet"
+    )
     for source in (*tmp_path.iterdir(), tmp_path):
         assert read(source) == []
     with ClusterIndex(source=tmp_path / "a.jsonl") as index:

@@ -98,7 +98,10 @@ def test_redundancy_comes_back_without_the_writer(cluster: Any, tmp_path: Path) 
         for number in range(2):
             (shard,) = index._fresh().state.shards
             os.kill(process_of(shard.hosts[number].handle), signal.SIGKILL)
-            until(lambda: any("has 1 of 2 replicas" in one for one in index.stats().errors), "one is missing")
+            until(
+                lambda: any("has 1 of 2 replicas" in one for one in index.stats().errors),
+                "one is missing",
+            )
             until(lambda: not index.stats().errors, "both replicas are there")
             assert index.search(QUERIES) == expected
         (shard,) = index._fresh().state.shards

@@ -42,23 +42,31 @@ class Called(ClusterCollection):
         self.asked: list[str] = []
         self._hosts = called
 
-    def _call(self, shards: Sequence[ShardState], merge: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call(
+        self, shards: Sequence[ShardState], merge: Any, function: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         method = args[0] if function.__name__ == "ask" else function
         self.asked.append(method.__name__)
         told = []
         for number, host in enumerate(self._hosts):
             if some := [shard.number for shard in shards if shard.hosts[0].number == number]:
                 question = hosts.pickle.dumps((function, args, kwargs, merge))
-                told.append(hosts.whole(host.ask(hosts.pickle.dumps((0, {number: some})), question)))
+                told.append(
+                    hosts.whole(host.ask(hosts.pickle.dumps((0, {number: some})), question))
+                )
         return told[0] if len(told) == 1 else merge(told)
 
     def answer(self, query: str, **options: Any) -> Any:
         """Return the answer to a question, and what was asked for it."""
         self.asked.clear()
-        return answer(Question(query, **options), self, self.state.n_positions, COUNTS), [*self.asked]
+        return answer(Question(query, **options), self, self.state.n_positions, COUNTS), [
+            *self.asked
+        ]
 
 
-def spread(chunks: Sequence[str], n_shards: int, n_hosts: int, weighting: Any = "pivoted") -> Called:
+def spread(
+    chunks: Sequence[str], n_shards: int, n_hosts: int, weighting: Any = "pivoted"
+) -> Called:
     """Return an index of chunks, cut into shards that are divided among hosts."""
     counter = token_counter()
     called = [Host(number, weighting, counter) for number in range(n_hosts)]

@@ -39,7 +39,9 @@ def has_page(metadata: Any) -> bool:
 @pytest.fixture(scope="module")
 def pair(cluster: Any) -> Iterator[tuple[ClusterIndex, ChunkIndex]]:
     """Give the same chunks to a cluster and to one machine."""
-    chunks = [{"text": text, "metadata": {"page": place % 3}} for place, text in enumerate(texts(60))]
+    chunks = [
+        {"text": text, "metadata": {"page": place % 3}} for place, text in enumerate(texts(60))
+    ]
     with ClusterIndex(chunks, n_shards=4) as index:
         yield index, ChunkIndex(chunks)
 
@@ -57,13 +59,19 @@ def test_shards_are_spread(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
 
 @costly
 @given(data=st.data())
-def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], data: st.DataObject) -> None:
+def test_the_law_of_segments_over_nodes(
+    pair: tuple[ClusterIndex, ChunkIndex], data: st.DataObject
+) -> None:
     """However chunks come and go, all that an index tells is what one on one machine tells."""
     ours, one = pair
     query = data.draw(strategies.queries)
     chunks = data.draw(strategies.chunk_lists) + data.draw(st.lists(st.just(query), max_size=2))
     assert ours.add(chunks) == one.add(chunks)
-    left = [place for place in range(one._state.n_positions) if one._state.collection.holds(np.array([place]))[0]]
+    left = [
+        place
+        for place in range(one._state.n_positions)
+        if one._state.collection.holds(np.array([place]))[0]
+    ]
     drawn = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
     *gone, kept = dict.fromkeys(left[number % len(left)] for number in drawn)
     assert ours.remove(gone) == one.remove(gone) == len(gone)
@@ -71,9 +79,16 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
     top_n = data.draw(st.integers(1, 60))
     assert told(ours, query, top_n=top_n) == told(one, query, top_n=top_n)
     where = data.draw(
-        st.sampled_from([{"page": 1}, {"page": [0, 2]}, [place for place in left if place % 2], has_page])
+        st.sampled_from(
+            [{"page": 1}, {"page": [0, 2]}, [place for place in left if place % 2], has_page]
+        )
     )
-    options = {"where": where, "min_share": data.draw(st.sampled_from([0.0, 0.5])), "spans": True, "true_order": False}
+    options = {
+        "where": where,
+        "min_share": data.draw(st.sampled_from([0.0, 0.5])),
+        "spans": True,
+        "true_order": False,
+    }
     assert told(ours, query, **options) == told(one, query, **options)
     assert ours.explain(query, kept) == one.explain(query, kept)
     start, stop = data.draw(st.integers(-9, 70)), data.draw(st.integers(-9, 90))
@@ -83,11 +98,22 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
         patch.setattr(cluster_index, "_STEP", data.draw(st.sampled_from([7, 1000])))
         assert list(ours) == list(one)
         found = one[kept]
-        for what in (found, Chunk(found.text, found.metadata), evolve(found, title="other"), found.text, "nothing", 7):
+        for what in (
+            found,
+            Chunk(found.text, found.metadata),
+            evolve(found, title="other"),
+            found.text,
+            "nothing",
+            7,
+        ):
             assert (what in ours) == (what in one)
-    sign = data.draw(st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"']))
+    sign = data.draw(
+        st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"'])
+    )
     signed = f"{query} {sign}"
-    assert told(ours, signed, syntax="signs", **options) == told(one, signed, syntax="signs", **options)
+    assert told(ours, signed, syntax="signs", **options) == told(
+        one, signed, syntax="signs", **options
+    )
     assert ours.explain(signed, kept, syntax="signs") == one.explain(signed, kept, syntax="signs")
 
 
@@ -116,7 +142,9 @@ def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> 
     ours, one = pair
     for query in (QUERIES[0], [*QUERIES]):
         read, read_here = HashReranker(), HashReranker()
-        assert ours.search(query, reranker=read, reranked=5) == one.search(query, reranker=read_here, reranked=5)
+        assert ours.search(query, reranker=read, reranked=5) == one.search(
+            query, reranker=read_here, reranked=5
+        )
         assert sorted(read.read) == sorted(read_here.read)
     best = one.search(QUERIES[0], 1)[0].original_index
     told = ours.explain(QUERIES[0], best, reranker=HashReranker())
@@ -140,10 +168,15 @@ def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
         assert loaded.add(["one more"]) == range(40, 41)
         other = ClusterIndex.load(tmp_path / "kept")
         loaded.save(f"file://{tmp_path}/kept")
-        assert len({path.name for path in (tmp_path / "kept").iterdir()} - names) == 1  # the shard that has changed
+        assert (
+            len({path.name for path in (tmp_path / "kept").iterdir()} - names) == 1
+        )  # the shard that has changed
         (lost, _) = loaded._fresh().state.shards
         connection.ray.kill(lost.hosts[0].handle)
-        until(lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0, "it is back")
+        until(
+            lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0,
+            "it is back",
+        )
         assert loaded.search("one more").results[-1].original_index == 40
         with other, pytest.raises(IndexConflictError, match="was changed by another writer"):
             other.save(tmp_path / "kept")
@@ -260,7 +293,10 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda index: index.search(" "), "query must be"),
         (lambda index: index.search(["a", ""]), r"query\[1\] must be"),
         (lambda index: index.search("a", where=[10**6]), r"where\[0\] must be"),
-        (lambda index: index.search("a", where={"pages": 1}), "where must name keys that chunks have, got 'pages'"),
+        (
+            lambda index: index.search("a", where={"pages": 1}),
+            "where must name keys that chunks have, got 'pages'",
+        ),
         (lambda index: index.search("a", min_share=2), "min_share must be"),
         (lambda index: index.add(["fine", " "]), r"chunks\[1\]"),
         (lambda index: index.remove([0, -1]), r"positions\[1\] must be"),
@@ -277,7 +313,10 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda _: ClusterIndex(["a"], encoder=object()), "encoder must be None"),
         (lambda index: index.search("a", encoder=LetterEncoder()), "encoder must be None"),
         (lambda index: index.search("a", reranker="a.gguf"), "reranker must be a Reranker"),
-        (lambda index: index.search("a", reranked=None), "reranked must be an integer where there is no reranker"),
+        (
+            lambda index: index.search("a", reranked=None),
+            "reranked must be an integer where there is no reranker",
+        ),
     ],
 )
 def test_bad_input_is_named(pair: tuple[ClusterIndex, ChunkIndex], call: Any, said: str) -> None:

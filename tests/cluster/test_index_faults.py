@@ -46,12 +46,20 @@ def test_a_lost_shard_comes_back(cluster: Any, tmp_path: Path) -> None:
             kill_process(shard.hosts[0].handle)
 
         def said_why() -> bool:
-            with pytest.raises(ChunksMissingError, match=f"of {len(index)} chunks cannot be searched now") as refused:
+            with pytest.raises(
+                ChunksMissingError, match=f"of {len(index)} chunks cannot be searched now"
+            ) as refused:
                 index.search("cats")
-            return refused.value.n_missing_chunks == len(index) and "No such file" in str(refused.value)
+            return refused.value.n_missing_chunks == len(index) and "No such file" in str(
+                refused.value
+            )
 
         until(said_why, "the error says why")
-        for change in (lambda: index.add(["more"]), lambda: index.remove([0]), lambda: index.save(tmp_path / "b")):
+        for change in (
+            lambda: index.add(["more"]),
+            lambda: index.remove([0]),
+            lambda: index.save(tmp_path / "b"),
+        ):
             with pytest.raises(ChunksMissingError):
                 change()
         assert index.search("cats", allow_partial=True).metadata.num_missing_chunks == len(index)

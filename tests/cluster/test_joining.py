@@ -95,7 +95,11 @@ def test_ray_does_not_end_this_process_with_the_head() -> None:
     code = f"import os, relevance_gen.cluster; print(os.environ['{name}'])"
     unset = {key: value for key, value in os.environ.items() if key != name}
     told = [
-        int(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+            ).stdout
+        )
         for env in (unset, unset | {name: "7"})
     ]
     assert told[0] > 10**7
@@ -107,7 +111,10 @@ def test_a_process_is_in_one_cluster(cluster: Any) -> None:
     connection.connect(cluster.address)
     for address in (None, "auto", "local"):
         connection.connect(address)
-    with nobody() as there, pytest.raises(ClusterError, match=f"is in the cluster at {cluster.address} already"):
+    with (
+        nobody() as there,
+        pytest.raises(ClusterError, match=f"is in the cluster at {cluster.address} already"),
+    ):
         connection.connect(there)
 
 
@@ -136,7 +143,9 @@ def with_token(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
     environment = os.environ | {"HOME": str(home)}
     environment.pop("RAY_AUTH_MODE", None)
     start = [sys.executable, "-c", TOKENS]
-    with subprocess.Popen(start, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(
+        start, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
         assert started.stdout is not None
         yield started.stdout.readline().strip(), environment
         started.communicate("over")
@@ -145,7 +154,9 @@ def with_token(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
 def joined(address: str, environment: dict[str, str]) -> str:
     """Return what a process says that joins a cluster."""
     join = [sys.executable, "-c", JOIN, address]
-    return subprocess.run(join, env=environment, capture_output=True, text=True, timeout=TRIES_S, check=True).stdout
+    return subprocess.run(
+        join, env=environment, capture_output=True, text=True, timeout=TRIES_S, check=True
+    ).stdout
 
 
 def test_a_cluster_with_a_token_is_joined_with_it(tmp_path: Path) -> None:

@@ -31,14 +31,22 @@ def test_a_node_that_joins_gets_work(cluster: Any) -> None:
         cluster.remove_node(node, allow_graceful=False)
         assert len([future.result(120) for future in futures]) == 60
         answers(index, expected)
-        until(lambda: all(set(shard.nodes) - {node.node_id} for shard in index.stats().shards), "the shard has moved")
+        until(
+            lambda: all(set(shard.nodes) - {node.node_id} for shard in index.stats().shards),
+            "the shard has moved",
+        )
         until(lambda: runner.stats().num_total_runners == n_nodes, "the dead node has no runner")
-        until(lambda: node.node_id not in [one.id for one in living_nodes()], "the node is known to be dead")
+        until(
+            lambda: node.node_id not in [one.id for one in living_nodes()],
+            "the node is known to be dead",
+        )
         assert index.rebalance() == 0
         assert runner.generate("a").responses
 
 
-def test_the_hosts_of_a_node_are_asked_through_one(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_of_a_node_are_asked_through_one(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node of two processors has two hosts, of which one asks the other; the shards of one that dies come back."""
     monkeypatch.setattr("relevance_gen.cluster.balance._ENOUGH_TOKENS", 1)
     chunks = texts(60, seed=8)
@@ -59,4 +67,7 @@ def test_the_hosts_of_a_node_are_asked_through_one(cluster: Any, monkeypatch: py
         index._fresh()._rankings.clear()
         assert index.search(QUERIES) == expected
     cluster.remove_node(node)
-    until(lambda: node.node_id not in [one.id for one in living_nodes()], "the node is known to be gone")
+    until(
+        lambda: node.node_id not in [one.id for one in living_nodes()],
+        "the node is known to be gone",
+    )

@@ -27,7 +27,11 @@ def product(n_blocks: int) -> tuple[Product, list[tuple[int, int]]]:
     """Make chunks with blank ones, titles and metadata, some of it no JSON, in so many blocks or one more."""
     chunks = Chunks.read(
         [
-            {"text": text if place % 9 else " ", "title": "Cats" if place % 5 == 1 else "", "metadata": one}
+            {
+                "text": text if place % 9 else " ",
+                "title": "Cats" if place % 5 == 1 else "",
+                "metadata": one,
+            }
             for place, text in enumerate(texts(200, seed=4))
             for one in ({"day": DAY, "page": place} if place in (7, 150) else {"page": place},)
         ],
@@ -56,10 +60,16 @@ def test_blocks_are_what_all_at_once_is(n_blocks: int) -> None:
     for made in (one, many, copy):
         collection = Collection([made.segment], weighting_named("pivoted"))
         counts = SearchMetadata(1, made.n_tokens)
-        found = [answer(Question(query, where={"page": [*range(60)]}), collection, 200, counts) for query in QUERIES]
+        found = [
+            answer(Question(query, where={"page": [*range(60)]}), collection, 200, counts)
+            for query in QUERIES
+        ]
         answers.append((found, [one.confidence for one in found], collection.statistics.norm_sum))
         for name in ("positions", "hashes", "norms", "votes", "title_hashes"):
-            assert np.asarray(getattr(made.segment, name)).tobytes() == getattr(one.segment, name).tobytes()
+            assert (
+                np.asarray(getattr(made.segment, name)).tobytes()
+                == getattr(one.segment, name).tobytes()
+            )
     assert answers[1] == answers[0] == answers[2]
 
 

@@ -31,7 +31,13 @@ from tests.conversations import tokens_of
 def requests(n: int) -> list[GenerationRequest]:
     """Return requests with seeds, some for several samples."""
     return [
-        GenerationRequest(f"once {number}", max_tokens=24, seed=number, temperature=1.0, num_samples=1 + number % 2)
+        GenerationRequest(
+            f"once {number}",
+            max_tokens=24,
+            seed=number,
+            temperature=1.0,
+            num_samples=1 + number % 2,
+        )
         for number in range(n)
     ]
 
@@ -93,7 +99,9 @@ def test_streams_come_piece_by_piece(runner: ClusterRunner) -> None:
 def test_a_cancelled_request_frees_its_slot(runner: ClusterRunner) -> None:
     """A request that is cancelled ends over there too, waiting or running."""
     n_before = runner.counters().generated_tokens
-    long = [runner.submit({"text": "on and on", "max_tokens": 900, "num_samples": 4}) for _ in range(6)]
+    long = [
+        runner.submit({"text": "on and on", "max_tokens": 900, "num_samples": 4}) for _ in range(6)
+    ]
     until(lambda: runner.stats().backlog < 24, "some have begun")
     for future in long:
         future.cancel()
@@ -118,10 +126,17 @@ def test_a_prompt_goes_where_its_beginning_was_computed(
     """Of two idle runners, one gets all requests that begin alike, and computes the beginning once; same bits."""
     monkeypatch.setattr(backlog, "PATIENCE_S", 60.0)  # on a busy machine it may come late
     beginning = "all that was said before " * 24
-    asked = [{"text": f"{beginning}{number}", "max_tokens": 4, "seed": number} for number in range(8)]
+    asked = [
+        {"text": f"{beginning}{number}", "max_tokens": 4, "seed": number} for number in range(8)
+    ]
     before = [(worker, worker.counters.prefix_cache_hits) for worker in runner._workers]
-    assert [texts_of(runner.generate(request)) for request in asked] == [texts_of(alone.generate(one)) for one in asked]
-    assert sorted(worker.counters.prefix_cache_hits - n_hits for worker, n_hits in before) == [0, len(asked) - 1]
+    assert [texts_of(runner.generate(request)) for request in asked] == [
+        texts_of(alone.generate(one)) for one in asked
+    ]
+    assert sorted(worker.counters.prefix_cache_hits - n_hits for worker, n_hits in before) == [
+        0,
+        len(asked) - 1,
+    ]
 
 
 def test_a_full_backlog_refuses(single: ClusterRunner) -> None:
@@ -142,7 +157,8 @@ def test_what_showed_nothing_is_done_elsewhere(runner: ClusterRunner, alone: Run
     """When a runner's process dies, its streams that have begun fail and say why; all else is answered, once."""
     shown = [threading.Event() for _ in range(4)]
     streams = [
-        runner.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_, one=one: one.set()) for one in shown
+        runner.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_, one=one: one.set())
+        for one in shown
     ]
     for one in shown:
         assert one.wait(60)
@@ -153,7 +169,10 @@ def test_what_showed_nothing_is_done_elsewhere(runner: ClusterRunner, alone: Run
         assert texts_of(future.result(60)) == texts_of(alone.generate(request))
     failed = [error for future in streams if (error := future.exception(60)) is not None]
     assert failed
-    assert all(isinstance(error, GenerationError) and f"node {dead.node_id} died" in str(error) for error in failed)
+    assert all(
+        isinstance(error, GenerationError) and f"node {dead.node_id} died" in str(error)
+        for error in failed
+    )
     until(lambda: runner.stats().num_total_runners == 2, "the runner is replaced")
     assert dead not in runner._workers
 
@@ -243,11 +262,18 @@ def test_a_model_that_is_not_there(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_requests", "n_kills"), [(60, 2), pytest.param(10_000, 10**6, marks=pytest.mark.soak)], ids=["small", "soak"]
+    ("n_requests", "n_kills"),
+    [(60, 2), pytest.param(10_000, 10**6, marks=pytest.mark.soak)],
+    ids=["small", "soak"],
 )
-def test_nothing_is_lost_or_answered_twice(runner: ClusterRunner, alone: Runner, n_requests: int, n_kills: int) -> None:
+def test_nothing_is_lost_or_answered_twice(
+    runner: ClusterRunner, alone: Runner, n_requests: int, n_kills: int
+) -> None:
     """While runners are killed, every request is answered once: with its own samples, or an error with the reason."""
-    asked = [GenerationRequest(f"number {number}", max_tokens=8, seed=number, temperature=1.0) for number in range(40)]
+    asked = [
+        GenerationRequest(f"number {number}", max_tokens=8, seed=number, temperature=1.0)
+        for number in range(40)
+    ]
     expected = [texts_of(alone.generate(request)) for request in asked]
     answered: Counter[int] = Counter()
     futures = [runner.submit(asked[number % len(asked)]) for number in range(n_requests)]
@@ -270,7 +296,9 @@ def test_nothing_is_lost_or_answered_twice(runner: ClusterRunner, alone: Runner,
     assert len(answered) == n_requests
 
 
-def test_a_turn_of_a_conversation_computes_only_what_is_new(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_of_a_conversation_computes_only_what_is_new(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes to the runner that has computed the turns before it, also where several conversations are held."""
     monkeypatch.setattr(backlog, "PATIENCE_S", 60.0)  # on a busy machine it may come late
     options = {**OPTIONS, "n_ctx": 8192}

@@ -19,13 +19,23 @@ from tests.serve.harness import KEY, KEYED, REAL, SMALL_MODEL, Server
 BODY = {"text": "once", "max_tokens": 20, "seed": 7, "temperature": 1.0}
 
 
-@pytest.mark.parametrize(("model", "said"), [("none", "there is no model"), ("m.gguf", "it runs the model")])
-def test_a_server_says_what_the_cluster_does(capsys: pytest.CaptureFixture[str], model: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "said"), [("none", "there is no model"), ("m.gguf", "it runs the model")]
+)
+def test_a_server_says_what_the_cluster_does(
+    capsys: pytest.CaptureFixture[str], model: str, said: str
+) -> None:
     """The first lines tell which work goes to the cluster, with a model or without."""
     flags = ["--port", "0", "--model", model, "--cluster", "auto"]
-    assert command.main(flags, {"RELEVANCE_GEN_API_KEYS": KEY}, lambda plan: plan.listener.close()) == 0
+    assert (
+        command.main(flags, {"RELEVANCE_GEN_API_KEYS": KEY}, lambda plan: plan.listener.close())
+        == 0
+    )
     told = capsys.readouterr().out
-    assert f"cluster auto: {said}; searches that name an index go there, those that bring chunks are done here" in told
+    assert (
+        f"cluster auto: {said}; searches that name an index go there, those that bring chunks are done here"
+        in told
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +43,28 @@ def servers(cluster: Any) -> Iterator[tuple[Server, Server]]:
     """Two servers in the cluster."""
     flags = (*SMALL_MODEL, "--cluster", cluster.address, "--cluster-runners", "2")
     quiet = {"PYTHONWARNINGS": "default"}
-    with Server(*flags, program=REAL, **quiet) as one, Server(*flags, program=REAL, **quiet) as other:
+    with (
+        Server(*flags, program=REAL, **quiet) as one,
+        Server(*flags, program=REAL, **quiet) as other,
+    ):
         yield one, other
 
 
 def test_two_servers_share_runners(servers: tuple[Server, Server]) -> None:
     """Two servers tell of the same two runners, and both give the samples of a runner alone."""
     for server in servers:
-        until(lambda server=server: server.call("GET", "/health").status == 200, "the model is loaded")
-        until(lambda server=server: server.call("GET", "/stats").json["num_total_runners"] == 2, "both runners")
+        until(
+            lambda server=server: server.call("GET", "/health").status == 200, "the model is loaded"
+        )
+        until(
+            lambda server=server: server.call("GET", "/stats").json["num_total_runners"] == 2,
+            "both runners",
+        )
         assert server.metric("runners") == 2
-        assert any("it runs the model; searches that name an index go there" in line for line in server.said)
+        assert any(
+            "it runs the model; searches that name an index go there" in line
+            for line in server.said
+        )
         until(lambda server=server: "the cluster is joined" in server.log, "the log says so")
     with Runner(TINY, n_ctx=256, n_slots=4, n_threads=1) as alone:
         expected = alone.generate(BODY).responses[0].text
@@ -54,24 +75,39 @@ def test_two_servers_share_runners(servers: tuple[Server, Server]) -> None:
 
 def test_a_cluster_that_is_not_there(cluster: Any) -> None:
     """A server without its cluster serves search, and says why it has no runner, and no index by a name."""
-    with Server(*SMALL_MODEL, "--cluster", "127.0.0.1:1", program=REAL, PYTHONWARNINGS="default") as server:
-        until(lambda: server.log.count("no cluster answers at 127.0.0.1:1") == 2, "the log says so twice")
+    with Server(
+        *SMALL_MODEL, "--cluster", "127.0.0.1:1", program=REAL, PYTHONWARNINGS="default"
+    ) as server:
+        until(
+            lambda: server.log.count("no cluster answers at 127.0.0.1:1") == 2,
+            "the log says so twice",
+        )
         assert "searches that name an index will fail" in server.log
         assert server.call("GET", "/health").status == 503
-        assert server.call("POST", "/search", {"query": "a", "chunk_txts": ["a"]}, KEYED).status == 200
+        assert (
+            server.call("POST", "/search", {"query": "a", "chunk_txts": ["a"]}, KEYED).status == 200
+        )
         named = server.call("POST", "/search", {"query": "a", "index": "library"}, KEYED)
         assert (named.status, named.error["type"]) == (503, "no_cluster")
 
 
 def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
     """Servers answer from a named index with the bits of one machine, and say what is wrong with a name or a place."""
-    chunks = [{"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))]
+    chunks = [
+        {"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))
+    ]
     alone = ChunkIndex(chunks)
     one, other = servers
     with ClusterIndex(chunks, n_shards=2, name="shared") as index:
         for server in (one, other):
             for query in QUERIES:
-                body = {"query": query, "index": "shared", "top_n": 7, "where": {"page": 1}, "spans": True}
+                body = {
+                    "query": query,
+                    "index": "shared",
+                    "top_n": 7,
+                    "where": {"page": 1},
+                    "spans": True,
+                }
                 answer = server.call("POST", "/search", body, KEYED)
                 expected = alone.search(query, 7, where={"page": 1}, spans=True)
                 assert answer.json == json.loads(wire.serialize(expected)), answer.body
@@ -81,13 +117,22 @@ def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
             wrong = server.call("POST", "/explain", {**asked, "original_index": 30}, KEYED)
             assert (wrong.status, wrong.error["field"]) == (400, "original_index")
             wrong = server.call("POST", "/search", {"query": "cats", "index": "another"}, KEYED)
-            assert (wrong.status, wrong.error["type"], wrong.error["field"]) == (404, "not_found", "index")
-            wrong = server.call("POST", "/search", {"query": "cats", "index": "shared", "top_n": 1001}, KEYED)
+            assert (wrong.status, wrong.error["type"], wrong.error["field"]) == (
+                404,
+                "not_found",
+                "index",
+            )
+            wrong = server.call(
+                "POST", "/search", {"query": "cats", "index": "shared", "top_n": 1001}, KEYED
+            )
             assert (wrong.status, wrong.error["field"]) == (400, "top_n")
         index.add(["an okapi"])
         body = {"query": "okapi", "index": "shared"}
         for server in (one, other):
-            until(lambda server=server: server.call("POST", "/search", body, KEYED).json["results"], "it is seen")
+            until(
+                lambda server=server: server.call("POST", "/search", body, KEYED).json["results"],
+                "it is seen",
+            )
         index.close()
         with ClusterIndex(["okapi two"], name="shared"):
 
@@ -96,7 +141,10 @@ def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
                 return [result["chunk_txt"] for result in found] == ["okapi two"]
 
             for server in (one, other):
-                until(lambda server=server: is_the_new_one(server), "the new index of the name is asked")
+                until(
+                    lambda server=server: is_the_new_one(server),
+                    "the new index of the name is asked",
+                )
         until(lambda: one.call("POST", "/search", body, KEYED).status == 404, "the name is gone")
 
 

@@ -32,7 +32,9 @@ class Texts:
     def __init__(self, chunks: list[Any]) -> None:
         self._chunks = Chunks.read(chunks)
 
-    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+    def make(
+        self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS
+    ) -> Product:
         """Make those searchable that were not removed."""
         return make([self._chunks], counter, progress, removed)
 
@@ -45,7 +47,9 @@ def recipe(n: int = 500, n_added: int = 300) -> Recipe:
 
 
 @pytest.mark.parametrize("most_in_memory", [0, 1 << 22])
-def test_a_shard_of_many_parts_has_few_segments(most_in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_of_many_parts_has_few_segments(
+    most_in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A shard that is made again has as few segments as one that was never lost, and the same chunks.
 
     So it is where segments are merged in files, too.
@@ -81,7 +85,10 @@ def test_a_copy_is_the_same(step: int) -> None:
     copy = Shard("pivoted", token_counter())
     copied = copy.take(np.frombuffer(sent, np.uint8), sizes)
     copy.adopt(0, copied.statistics)
-    for first, second in ((told, copied), (one.remove(np.array([1, 97])), copy.remove(np.array([1, 97])))):
+    for first, second in (
+        (told, copied),
+        (one.remove(np.array([1, 97])), copy.remove(np.array([1, 97]))),
+    ):
         assert (first.digest, first.n_tokens) == (second.digest, second.n_tokens)
         assert first.statistics.norm_sum == second.statistics.norm_sum
     one.adopt(1, told.statistics)
@@ -92,7 +99,9 @@ def test_a_mapped_shard_is_copied_as_it_lies_there(monkeypatch: pytest.MonkeyPat
     """No text of a mapped segment is read to copy it, and the copy has texts, titles and metadata, JSON or not."""
     monkeypatch.setattr(parts, "_BLOCK_BYTES", 1000)
     day = datetime.date(2026, 1, 2)
-    chunks = [{"text": text, "title": "Cats", "metadata": {"day": day, "page": 1}} for text in texts(20)] + texts(20)
+    chunks = [
+        {"text": text, "title": "Cats", "metadata": {"day": day, "page": 1}} for text in texts(20)
+    ] + texts(20)
     one, told = made(Recipe.of(Texts(chunks)).without(np.array([3, 30])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "_bytes_at", None)
@@ -133,7 +142,9 @@ def test_a_cut_shard_is_two(cuts: list[int], block_bytes: int) -> None:
             at = int(np.sort(positions)[1 + cut % (positions.size - 1)])
             other = Shard("pivoted", token_counter())
             halves = shard.cut(at, other)
-            for half, contribution, of_half in zip((shard, other), halves, of_both.cut(at, 100), strict=True):
+            for half, contribution, of_half in zip(
+                (shard, other), halves, of_both.cut(at, 100), strict=True
+            ):
                 half.adopt(1, before.statistics)
                 shards.append((half, contribution, of_half))
         for _, contribution, of_half in shards:
@@ -150,14 +161,23 @@ def test_a_cut_shard_is_two(cuts: list[int], block_bytes: int) -> None:
 
 def test_the_middle_has_half_of_the_words() -> None:
     """A shard is cut where about half of its words are, whatever chunks they are in, and one chunk is not cut."""
-    for sizes, expected in (([1, 1, 1, 9], 3), ([9, 1, 1, 1], 1), ([2, 2, 2, 2], 2), ([0, 0, 0], 1), ([5], None)):
+    for sizes, expected in (
+        ([1, 1, 1, 9], 3),
+        ([9, 1, 1, 1], 1),
+        ([2, 2, 2, 2], 2),
+        ([0, 0, 0], 1),
+        ([5], None),
+    ):
         shard, _ = made(Recipe.of(Texts(["cat " * size or "?" for size in sizes])))
         assert shard.middle() == expected
     shard, told = made(recipe())
     other = Shard("pivoted", token_counter())
     middle = shard.middle()
     assert middle is not None
-    assert all(told.n_tokens * 0.45 < half.n_tokens < told.n_tokens * 0.55 for half in shard.cut(middle, other))
+    assert all(
+        told.n_tokens * 0.45 < half.n_tokens < told.n_tokens * 0.55
+        for half in shard.cut(middle, other)
+    )
 
 
 def test_most_of_a_file_that_is_gone_is_made_anew(tmp_path: Path) -> None:

@@ -24,7 +24,12 @@ SAMPLES = {
     "a.pptx": pptx("Apples", "Pears"),
     "a.xlsx": xlsx(Prices=[["apple", 1.5], ["pear", 2]], Stock=[["apple"]]),
     "a.odt": odt("<text:h>Apples</text:h><text:p>are red</text:p>"),
-    "a.epub": epub("<!DOCTYPE html><h1>Apples</h1>", "<title>x</title><p>are red", "<img/>", title="Fruit &amp; more"),
+    "a.epub": epub(
+        "<!DOCTYPE html><h1>Apples</h1>",
+        "<title>x</title><p>are red",
+        "<img/>",
+        title="Fruit &amp; more",
+    ),
     "a.html": b"<!DOCTYPE html><title>Apples</title><p>are red",
 }
 
@@ -53,12 +58,18 @@ def read(name: str, content: bytes) -> Extracted:
         ("a.html", [({"title": "Apples"}, "are red")]),
     ],
 )
-def test_every_format_is_known_by_its_content(name: str, parts: list[tuple[dict[str, object], str]]) -> None:
+def test_every_format_is_known_by_its_content(
+    name: str, parts: list[tuple[dict[str, object], str]]
+) -> None:
     """The text and the places of each format are found, whatever the file is called."""
-    names = [value for place, _ in parts for value in place.values() if isinstance(value, str)]  # of sheets
+    names = [
+        value for place, _ in parts for value in place.values() if isinstance(value, str)
+    ]  # of sheets
     for called in (name, "-", "file", "a.txt"):
         assert read(called, SAMPLES[name]) == Extracted(
-            parts, has_headings=name != "a.pdf", n_chars=sum(map(len, [*names, *(text for _, text in parts)]))
+            parts,
+            has_headings=name != "a.pdf",
+            n_chars=sum(map(len, [*names, *(text for _, text in parts)])),
         )
 
 
@@ -79,7 +90,9 @@ def test_what_a_word_processor_writes() -> None:
 def test_headings_of_office_files() -> None:
     """A heading is written as Markdown writes it."""
     style = '<w:pPr><w:pStyle w:val="Heading2"/></w:pPr>'
-    assert read("a", docx(style + run("Apples"), run("are red"))).parts == [({}, "## Apples\nare red\n")]
+    assert read("a", docx(style + run("Apples"), run("are red"))).parts == [
+        ({}, "## Apples\nare red\n")
+    ]
     heading = '<text:h text:outline-level="1">Apples</text:h><text:p>are red</text:p>'
     assert read("a", odt(heading)).parts == [({}, "# Apples\nare red\n")]
 
@@ -111,7 +124,21 @@ def test_html(page: str, text: str) -> None:
     assert text_of_page(page) == ("", text)
 
 
-_PIECES = ["<p>", "</p>", "<nav>", "</nav>", "<td>", "<tr>", "\n", "word", "<br/>", "<!--", "-->", "<main>", "&lt;"]
+_PIECES = [
+    "<p>",
+    "</p>",
+    "<nav>",
+    "</nav>",
+    "<td>",
+    "<tr>",
+    "\n",
+    "word",
+    "<br/>",
+    "<!--",
+    "-->",
+    "<main>",
+    "&lt;",
+]
 
 
 @given(st.lists(st.sampled_from(_PIECES)))
@@ -141,7 +168,10 @@ def test_no_bytes_break_it(name: str, data: st.DataObject) -> None:
         (b"%PDF-1.4\nnot really", "cannot be read (Pdf"),
         (pdf(""), "has no text, only pictures"),
         (docx("<w:r>"), "is damaged or encrypted (mismatched tag"),
-        (archive({"word/document.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}), "declares a document type"),
+        (
+            archive({"word/document.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}),
+            "declares a document type",
+        ),
         (archive({"ppt/presentation.xml": "<a/>"}), "is damaged or encrypted ("),
         (docx(run("red"))[:-30], "is damaged or encrypted ("),
     ],
@@ -175,7 +205,9 @@ LOCKED = (
 """Two pages encrypted by RC4, without a password and with one, packed."""
 
 
-@pytest.mark.parametrize(("packed", "trouble", "n_parts"), [(OPEN, None, 2), (LOCKED, "is encrypted", 0)])
+@pytest.mark.parametrize(
+    ("packed", "trouble", "n_parts"), [(OPEN, None, 2), (LOCKED, "is encrypted", 0)]
+)
 def test_an_encrypted_pdf(packed: str, trouble: str | None, n_parts: int) -> None:
     """A PDF that anybody may open is read though it is encrypted; one with a password is named."""
     extracted = read("a.pdf", zlib.decompress(base64.b85decode(packed)))
@@ -195,7 +227,10 @@ def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pypdfium2.PdfPage, "get_textpage", sometimes)
     extracted = read("a.pdf", pdf("one", "two", "three"))
     assert [place["page"] for place, _ in extracted.parts] == [1, 3]
-    assert extracted.trouble == "has 1 of 3 pages that cannot be read (page 2: PdfiumError: no text and more)"
+    assert (
+        extracted.trouble
+        == "has 1 of 3 pages that cannot be read (page 2: PdfiumError: no text and more)"
+    )
 
 
 def test_the_titles_of_pages() -> None:
@@ -231,13 +266,33 @@ def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPat
     ("limit", "value", "name", "content", "trouble", "n_parts"),
     [
         ("MAX_BYTES", 1 << 20, "a.html", b"x" * ((1 << 20) + 1), "is larger than 1 MiB", 0),
-        ("MAX_PAGES", 2, "a.pdf", pdf("a", "b", "c"), "has 3 pages, of which the first 2 are searched", 2),
+        (
+            "MAX_PAGES",
+            2,
+            "a.pdf",
+            pdf("a", "b", "c"),
+            "has 3 pages, of which the first 2 are searched",
+            2,
+        ),
         ("MAX_CHARS", 7, "a.pdf", pdf("four", "four"), "has more than 7 characters of text", 1),
-        ("MAX_UNPACKED_BYTES", 1 << 20, "a", docx(run("x" * (1 << 20))), "has more than 1 MiB unpacked", 0),
+        (
+            "MAX_UNPACKED_BYTES",
+            1 << 20,
+            "a",
+            docx(run("x" * (1 << 20))),
+            "has more than 1 MiB unpacked",
+            0,
+        ),
     ],
 )
 def test_limits_of_size(
-    limit: str, value: int, name: str, content: bytes, trouble: str, n_parts: int, monkeypatch: pytest.MonkeyPatch
+    limit: str,
+    value: int,
+    name: str,
+    content: bytes,
+    trouble: str,
+    n_parts: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is too large is read up to the limit, and the limit is named."""
     monkeypatch.setattr(extraction if hasattr(extraction, limit) else office, limit, value)
@@ -261,7 +316,9 @@ def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(extraction, "MAX_S", 0.1)
     monkeypatch.setitem(extraction._EXTRACTORS, "HTML", endless)
     trouble = "took more than 0.1 s of processor time to read"
-    assert extract(b"", "HTML") == Extracted([({"page": 1}, "read before")], trouble, has_headings=True, n_chars=11)
+    assert extract(b"", "HTML") == Extracted(
+        [({"page": 1}, "read before")], trouble, has_headings=True, n_chars=11
+    )
 
 
 def test_a_busy_machine_cuts_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +357,10 @@ def test_rows_have_their_heads() -> None:
         ({"sheet": "Menu"}, "Fish\tPrice\nFish: Cod\tPrice: 9\nPrice: 7\nFish: Eel"),
     ]
     assert read("a", xlsx(Menu=[["Cod", 9], ["Eel", "dear"]])).parts[0][1] == "Cod\t9\nEel\tdear"
-    assert read("a", xlsx(Menu=[["Menu"], ["Fish", "Price"], ["Cod", 9]])).parts[0][1] == "Menu\nFish\tPrice\nCod\t9"
+    assert (
+        read("a", xlsx(Menu=[["Menu"], ["Fish", "Price"], ["Cod", 9]])).parts[0][1]
+        == "Menu\nFish\tPrice\nCod\t9"
+    )
 
 
 def test_a_string_that_many_cells_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +381,11 @@ def test_a_string_that_many_cells_share_is_counted(monkeypatch: pytest.MonkeyPat
 def test_titles_of_slides() -> None:
     """The title of a slide is written as a heading, and one that is empty as none."""
     slide = '</a:t></a:r></a:p><p:ph type="{0}"/><a:p><a:r><a:t>{1}</a:t></a:r></a:p><a:p><a:r><a:t>Text'
-    titled = [slide.format("title", "Ferries"), slide.format("ctrTitle", ""), slide.format("body", "Boats")]
+    titled = [
+        slide.format("title", "Ferries"),
+        slide.format("ctrTitle", ""),
+        slide.format("body", "Boats"),
+    ]
     texts = [text for _, text in read("a", pptx(*titled)).parts]
     assert texts == ["\n# Ferries\nText\n", "\nText\n", "\nBoats\nText\n"]
 
@@ -330,8 +394,14 @@ def test_titles_of_slides() -> None:
     ("content", "trouble"),
     [
         (archive({"META-INF/container.xml": "<container/>"}), "names no package"),
-        (archive({"META-INF/container.xml": '<rootfile full-path="a.opf"/>'}), "no item named 'a.opf'"),
-        (archive({"META-INF/container.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}), "declares a document type"),
+        (
+            archive({"META-INF/container.xml": '<rootfile full-path="a.opf"/>'}),
+            "no item named 'a.opf'",
+        ),
+        (
+            archive({"META-INF/container.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}),
+            "declares a document type",
+        ),
         (epub("text\0"), "a chapter is no text"),
     ],
 )
@@ -344,4 +414,7 @@ def test_a_book_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chapter that unpacks to very much ends the book, and those before it are kept."""
     monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
     found = read("a", epub("<p>One", "x" * (1 << 20)))
-    assert (found.parts, found.trouble) == ([({"chapter": 1}, "One")], "has more than 1 MiB unpacked")
+    assert (found.parts, found.trouble) == (
+        [({"chapter": 1}, "One")],
+        "has more than 1 MiB unpacked",
+    )

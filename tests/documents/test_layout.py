@@ -17,9 +17,14 @@ LONG = "It leaves each morning at seven from the old pier\nand comes back in the
 
 def test_running_heads_and_page_numbers_are_left_out() -> None:
     """What stands at the edges of three pages or more is no text of theirs, be it above or below, left or right."""
-    pages = [f"{['The Ferry', 'Part 2'][n % 2]}\nTimes\nPage {'abcdef'[n]} says so.\n{n}" for n in range(6)]
+    pages = [
+        f"{['The Ferry', 'Part 2'][n % 2]}\nTimes\nPage {'abcdef'[n]} says so.\n{n}"
+        for n in range(6)
+    ]
     assert running_text(pages) == [f"Page {letter} says so." for letter in "abcdef"]
-    assert [text.split() for text in running_text(pages[:2])] == [page.split() for page in pages[:2]]  # none repeats
+    assert [text.split() for text in running_text(pages[:2])] == [
+        page.split() for page in pages[:2]
+    ]  # none repeats
 
 
 def test_rows_of_numbers_and_pages_that_repeat_stay() -> None:
@@ -32,13 +37,18 @@ def test_rows_of_numbers_and_pages_that_repeat_stay() -> None:
 def test_lines_become_paragraphs() -> None:
     """Lines of running text are joined, those of lists stay, and a sentence is whole on the page where it begins."""
     assert running_text([LONG + "\n- tea\n- milk"]) == [LONG.replace("\n", " ") + "\n- tea\n- milk"]
-    assert running_text([LONG[:-9], "is calm. Then not."]) == [LONG[:-9].replace("\n", " ") + " is calm.", "Then not."]
+    assert running_text([LONG[:-9], "is calm. Then not."]) == [
+        LONG[:-9].replace("\n", " ") + " is calm.",
+        "Then not.",
+    ]
 
 
 def test_parted_words_are_whole() -> None:
     """A hyphen at the end of a line goes, but where the same word has one within a line."""
     text = "The ferry leaves in the morn-\ning, and a long-term plan for its long-\nterm use is made here."
-    whole = "The ferry leaves in the morning, and a long-term plan for its long-term use is made here."
+    whole = (
+        "The ferry leaves in the morning, and a long-term plan for its long-term use is made here."
+    )
     assert running_text([text]) == [whole]
     assert running_text([text.replace("-\n", "\ufffe")]) == [whole]
     assert extract(pdf(text), "PDF").parts == [({"page": 1}, whole)]

@@ -13,11 +13,17 @@ from relevance_gen.documents.mail import text_of_mail
 def mail(plain: str | None, page: str | None = None, **attached: bytes) -> bytes:
     """Write a message with a text, a page or both, and with files."""
     message = EmailMessage()
-    message["Subject"], message["From"], message["Date"] = "Café at noon", "Änn <ann@b.org>", "Fri, 1 May 2026 12:00:00"
+    message["Subject"], message["From"], message["Date"] = (
+        "Café at noon",
+        "Änn <ann@b.org>",
+        "Fri, 1 May 2026 12:00:00",
+    )
     if plain is not None:
         message.set_content(plain)
     if page is not None:
-        (message.add_alternative if plain is not None else message.set_content)(page, subtype="html")
+        (message.add_alternative if plain is not None else message.set_content)(
+            page, subtype="html"
+        )
     for name, content in attached.items():
         message.add_attachment(content, maintype="application", subtype="pdf", filename=name)
     return message.as_bytes()
@@ -32,7 +38,10 @@ HEAD = "From: Änn <ann@b.org>\nDate: Fri, 01 May 2026 12:00:00 -0000"
         (mail("Come at 12.\nÄnn"), f"{HEAD}\n\nCome at 12.\nÄnn"),
         (mail("Plain.", "<p>Page."), f"{HEAD}\n\nPlain."),
         (mail(None, "<nav>Home</nav><h1>Page</h1><p>Text."), f"{HEAD}\n\n# Page\nText."),
-        (mail("See files.", None, menu=b"%PDF-", map=b"PK"), f"{HEAD}\n\nSee files.\n\nAttached: menu, map"),
+        (
+            mail("See files.", None, menu=b"%PDF-", map=b"PK"),
+            f"{HEAD}\n\nSee files.\n\nAttached: menu, map",
+        ),
     ],
 )
 def test_what_a_reader_reads(content: bytes, text: str) -> None:
@@ -62,12 +71,16 @@ def test_many_and_deep_parts_end() -> None:
     """A message of very many parts is read up to a limit, and one of parts within parts says where it is too deep."""
     many = b'Content-Type: multipart/mixed; boundary="b"\n\n' + b"--b\n\nword\n" * 5000
     assert text_of_mail(many)[1].count("word") < 5000
-    deep = b"".join(b'Content-Type: multipart/mixed; boundary="%d"\n\n--%d\n' % (n, n) for n in range(3000))
+    deep = b"".join(
+        b'Content-Type: multipart/mixed; boundary="%d"\n\n--%d\n' % (n, n) for n in range(3000)
+    )
     found = extract(deep + b"\nword", "e-mail")
     assert found.trouble is None or found.trouble.startswith("cannot be read (RecursionError")
 
 
-_LINES = st.sampled_from([b"Content-Type: multipart/mixed; boundary=b", b"--b", b"--b--", b"", b"text", b"Subject: a"])
+_LINES = st.sampled_from(
+    [b"Content-Type: multipart/mixed; boundary=b", b"--b", b"--b--", b"", b"text", b"Subject: a"]
+)
 
 
 @given(st.lists(_LINES | st.binary(max_size=20), max_size=12).map(b"\n".join) | st.binary())

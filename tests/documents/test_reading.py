@@ -26,7 +26,9 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         "b.html": b"<title>Pets</title><nav>Home</nav><h1>Pets</h1><h2>Cats</h2><p>They purr.",
         "c.txt": b"# no heading\nPlain.",
         "f.txt": b"The Ferry\r\n\r\nIt leaves at seven.",
-        "d.docx": docx('<w:pPr><w:pStyle w:val="Heading1"/></w:pPr>' + run("Trees"), run("They grow.")),
+        "d.docx": docx(
+            '<w:pPr><w:pStyle w:val="Heading1"/></w:pPr>' + run("Trees"), run("They grow.")
+        ),
         "e.md": b"An intro is here.\n\n# One\nText is there.\n\n## Two\nMore of it.\n\n```\n# code\n```\n\n"
         b"# Three\nEnd.",
     }
@@ -34,7 +36,10 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     paths = [tmp_path / name for name in contents]
     chunks = read_documents(paths, max_chars=20)
-    told = [(Path(chunk.metadata["path"]).name, chunk.text, told_by(chunk, tmp_path)) for chunk in chunks]
+    told = [
+        (Path(chunk.metadata["path"]).name, chunk.text, told_by(chunk, tmp_path))
+        for chunk in chunks
+    ]
     assert told == [
         ("a.pdf", "Apples are red.", "Fruit > Colours"),
         ("b.html", "# Pets\n## Cats", "Pets"),
@@ -54,7 +59,13 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         {"path": str(paths[0]), "page": 1, "start": 0, "end": 15},
         title=f"{tmp_path.name}/a.pdf > Fruit > Colours",
     )
-    assert chunks[8].metadata == {"path": str(paths[5]), "first_line": 3, "last_line": 4, "start": 19, "end": 39}
+    assert chunks[8].metadata == {
+        "path": str(paths[5]),
+        "first_line": 3,
+        "last_line": 4,
+        "start": 19,
+        "end": 39,
+    }
     assert search("What do cats do?", chunks, top_n=1).results[0].chunk_txt == "They purr."
 
 
@@ -121,7 +132,9 @@ def test_what_a_text_says_that_it_is_about(text: str, title: str | None) -> None
     assert (chunks[-1].title if chunks else None) == title
 
 
-_LINES = st.sampled_from(["# A", "## B", "Title", "", "", "text of it. ", "```", "  # c", "9 lives"])
+_LINES = st.sampled_from(
+    ["# A", "## B", "Title", "", "", "text of it. ", "```", "  # c", "9 lives"]
+)
 
 
 @given(st.lists(_LINES, max_size=20).map("\n".join), st.integers(1, 30), st.integers(0, 10))

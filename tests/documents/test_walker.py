@@ -19,7 +19,11 @@ from tests.profiles import costly
 def walk(top: str = ".", **wanted: object) -> list[str]:
     """Return the files that a walk finds, and fail where it complains."""
     complaints: list[str] = []
-    found = list(Walker(Selection(**wanted), lambda path, why: complaints.append(f"{path}: {why}")).files(top))  # type: ignore[arg-type]
+    found = list(
+        Walker(Selection(**wanted), lambda path, why: complaints.append(f"{path}: {why}")).files(
+            top
+        )
+    )  # type: ignore[arg-type]
     assert complaints == []
     return found
 
@@ -41,24 +45,37 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 _NAMES = st.sampled_from(["a", "b", "ab", "a.b", "b.a", ".a", "a b", "#a", "!b"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
-_SEGMENTS = st.sampled_from(["a", "b", "ab", "*", "a*", "*.b", "?", "[ab]", "[!a]", ".a", "**", "a b", "\\#a", "\\!b"])
+_SEGMENTS = st.sampled_from(
+    ["a", "b", "ab", "*", "a*", "*.b", "?", "[ab]", "[!a]", ".a", "**", "a b", "\\#a", "\\!b"]
+)
 
 
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
     """Lines of an ignore file: anchored or not, of folders only or not, with all wildcards, negated, and odd ones."""
     segments = draw(st.lists(_SEGMENTS, min_size=1, max_size=3))
-    line = draw(st.sampled_from(["", "", "/"])) + "/".join(segments) + draw(st.sampled_from(["", "", "/"]))
+    line = (
+        draw(st.sampled_from(["", "", "/"]))
+        + "/".join(segments)
+        + draw(st.sampled_from(["", "", "/"]))
+    )
     return draw(st.sampled_from(["", "", "!"])) + line + draw(st.sampled_from(["", "", " ", "\r"]))
 
 
 _FILES_OF_PATTERNS = st.dictionaries(
-    st.lists(_NAMES, max_size=2).map("/".join), st.lists(patterns(), min_size=1, max_size=4), max_size=3
+    st.lists(_NAMES, max_size=2).map("/".join),
+    st.lists(patterns(), min_size=1, max_size=4),
+    max_size=3,
 )
 
 
 def git(folder: str, *arguments: str) -> str:
-    alone = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "XDG_CONFIG_HOME": folder}
+    alone = {
+        **os.environ,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "XDG_CONFIG_HOME": folder,
+    }
     done = subprocess.run(
         ["git", *arguments],  # noqa: S607
         cwd=folder,
@@ -72,12 +89,19 @@ def git(folder: str, *arguments: str) -> str:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is the reference")
 @costly
-@given(paths=st.sets(_PATHS, max_size=12), ignored=_FILES_OF_PATTERNS, excluded=st.lists(patterns(), max_size=2))
-def test_a_walk_finds_what_git_lists(paths: set[str], ignored: dict[str, list[str]], excluded: list[str]) -> None:
+@given(
+    paths=st.sets(_PATHS, max_size=12),
+    ignored=_FILES_OF_PATTERNS,
+    excluded=st.lists(patterns(), max_size=2),
+)
+def test_a_walk_finds_what_git_lists(
+    paths: set[str], ignored: dict[str, list[str]], excluded: list[str]
+) -> None:
     """In any tree, with any .gitignore files in it, the files found are those that `git ls-files` lists."""
     with tempfile.TemporaryDirectory() as folder:
         for path, content in [(path, "") for path in sorted(paths)] + [
-            (os.path.join(parent, ".gitignore"), "\n".join(lines)) for parent, lines in ignored.items()
+            (os.path.join(parent, ".gitignore"), "\n".join(lines))
+            for parent, lines in ignored.items()
         ]:
             try:
                 os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
@@ -87,7 +111,9 @@ def test_a_walk_finds_what_git_lists(paths: set[str], ignored: dict[str, list[st
         git(folder, "init", "--quiet")
         Path(folder, ".git/info").mkdir(exist_ok=True)
         Path(folder, ".git/info/exclude").write_text("\n".join(excluded))
-        listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")[:-1]
+        listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(
+            "\0"
+        )[:-1]
         found = [os.path.relpath(path, folder) for path in walk(folder, hidden=True)]
         assert sorted(found) == sorted(listed)
 
@@ -157,7 +183,9 @@ def test_globs_are_relative_to_the_working_folder(tmp_path: Path) -> None:
 def test_a_glob_that_is_none_is_refused() -> None:
     """A glob without a pattern in it is an error that says so."""
     for glob in ("", "!", "/"):
-        with pytest.raises(InvalidRequestError, match=r"^glob must be a pattern as in \.gitignore, got "):
+        with pytest.raises(
+            InvalidRequestError, match=r"^glob must be a pattern as in \.gitignore, got "
+        ):
             walk(glob=(glob,))
 
 
@@ -169,9 +197,13 @@ def test_types(tmp_path: Path) -> None:
     assert walk(types=("py",), glob=("!b*",)) == ["a.py"]
     assert walk(types=("py",), glob=("*.md",)) == []
     assert "py: *.py, *.pyi\n" in listing()
-    with pytest.raises(InvalidRequestError, match="there is no file type 'markdow'; --type-list shows them all"):
+    with pytest.raises(
+        InvalidRequestError, match="there is no file type 'markdow'; --type-list shows them all"
+    ):
         walk(types=("markdow",))
-    with pytest.raises(InvalidRequestError, match=r"there is no file type 'jsn'; did you mean json\?"):
+    with pytest.raises(
+        InvalidRequestError, match=r"there is no file type 'jsn'; did you mean json\?"
+    ):
         walk(types=("jsn",))
 
 
@@ -191,7 +223,12 @@ def test_links_are_counted_or_followed(tmp_path: Path) -> None:
     """Links met on the way are counted; on request they are followed, but in no circle, and a broken one is named."""
     plant("far/away/b", "top/a", "top/ignored/c")
     Path("top/.ignore").write_text("ignored")
-    for name, target in {"file": "../far/away/b", "folder": "../far", "circle": ".", "ignored/link": "c"}.items():
+    for name, target in {
+        "file": "../far/away/b",
+        "folder": "../far",
+        "circle": ".",
+        "ignored/link": "c",
+    }.items():
         Path("top", name).symlink_to(target)
     walker = Walker(Selection(), pytest.fail)
     assert (list(walker.files("top")), walker.n_links, walker.failed) == (["top/a"], 3, False)
@@ -217,7 +254,11 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in walker.files("."):
         shutil.rmtree("b", ignore_errors=True)
         found.append(path)
-    assert (found, complaints, walker.failed) == (["a/x", "c/z"], ["b: No such file or directory"], True)
+    assert (found, complaints, walker.failed) == (
+        ["a/x", "c/z"],
+        ["b: No such file or directory"],
+        True,
+    )
 
 
 def test_only_files_are_found(tmp_path: Path) -> None:
@@ -236,7 +277,9 @@ def test_a_deep_tree(tmp_path: Path) -> None:
     Path(f"{deep}/a").write_text("")
     found = walk()
     os.remove(f"{deep}/a")
-    for folder in reversed(folders):  # pytest removes what is left of a test, and cannot do it of this
+    for folder in reversed(
+        folders
+    ):  # pytest removes what is left of a test, and cannot do it of this
         os.rmdir(folder)
     assert found == [f"{deep}/a"]
 
@@ -249,4 +292,6 @@ def test_ignore_files_that_are_gone_are_forgotten() -> None:
     shutil.rmtree("a")
     for _ in range(2):
         assert list(walker.files(".")) == ["b/two.txt"]
-    assert [Path(path).parts[-2:] for path in (*walker._read, *walker._known)] == [("b", ".gitignore")] * 2
+    assert [Path(path).parts[-2:] for path in (*walker._read, *walker._known)] == [
+        ("b", ".gitignore")
+    ] * 2

@@ -74,7 +74,9 @@ def test_a_shorter_context_can_be_asked_for():
     """`n_ctx` bounds what is read, and the memory with it; it makes other vectors, so the fingerprint differs."""
     with Encoder(ENCODER, n_ctx=8) as short, Encoder(ENCODER) as long:
         assert short.n_ctx == 8
-        np.testing.assert_array_equal(short.encode(["a b c d e f g h i"]), long.encode(["a b c d e f"]))
+        np.testing.assert_array_equal(
+            short.encode(["a b c d e f g h i"]), long.encode(["a b c d e f"])
+        )
         assert short.fingerprint != long.fingerprint
 
 
@@ -174,7 +176,9 @@ def test_an_error_of_the_progress_function_ends_the_work(encoder):
 def test_progress_ends_with_all(encoder):
     """Progress is told in the thread that asked, ascending, and at the end it is all."""
     told = []
-    encoder.encode(["a b c d"] * 3000, progress=lambda *both: told.append((*both, threading.current_thread())))
+    encoder.encode(
+        ["a b c d"] * 3000, progress=lambda *both: told.append((*both, threading.current_thread()))
+    )
     done = [one for one, _, _ in told]
     assert done == sorted(done)
     assert told[-1] == (3000, 3000, threading.current_thread())
@@ -197,25 +201,32 @@ def test_what_is_no_list_of_strings_is_refused(encoder, texts, message):
 
 def test_other_wrong_arguments_are_refused(encoder):
     """So are a kind that there is not, a prefix that is no text, and a model that is no path."""
-    with pytest.raises(InvalidRequestError, match=r'kind must be "query", "passage" or None, got \'question\''):
+    with pytest.raises(
+        InvalidRequestError, match=r'kind must be "query", "passage" or None, got \'question\''
+    ):
         encoder.encode(["a"], kind="question")
     with pytest.raises(InvalidRequestError, match="query_prefix must be a string or None, got 3"):
         Encoder(ENCODER, query_prefix=3)
     with pytest.raises(InvalidRequestError, match="model must be the path of a GGUF file"):
         Encoder(None)
-    with pytest.raises(InvalidRequestError, match=r"n_threads must be an integer in \[1, 512\], got 0"):
+    with pytest.raises(
+        InvalidRequestError, match=r"n_threads must be an integer in \[1, 512\], got 0"
+    ):
         Encoder(ENCODER, n_threads=0)
 
 
 @pytest.mark.parametrize("model", [TINY, BIGRAM])
 def test_a_model_that_generates_is_refused_and_told_where_it_belongs(model):
     """A generator has no pooling; the error names `Runner`."""
-    with pytest.raises(ModelLoadError, match="holds a model that generates text: give it to Runner"):
+    with pytest.raises(
+        ModelLoadError, match="holds a model that generates text: give it to Runner"
+    ):
         Encoder(model)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "does not exist"), (b"PK", "is no GGUF file"), (b"GGUF" + bytes(99), "be loaded")]
+    ("content", "message"),
+    [(None, "does not exist"), (b"PK", "is no GGUF file"), (b"GGUF" + bytes(99), "be loaded")],
 )
 def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
     """No file, no GGUF, a damaged one: `ModelLoadError`, with the reason."""
@@ -229,8 +240,12 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
 def test_prefixes_are_put_in_front(encoder):
     """The kind of a text chooses the prefix; without a kind there is none."""
     with Encoder(ENCODER, query_prefix="query: ", passage_prefix="passage: ") as other:
-        np.testing.assert_array_equal(other.encode(["cat"], kind="query"), encoder.encode(["query: cat"]))
-        np.testing.assert_array_equal(other.encode(["cat"], kind="passage"), encoder.encode(["passage: cat"]))
+        np.testing.assert_array_equal(
+            other.encode(["cat"], kind="query"), encoder.encode(["query: cat"])
+        )
+        np.testing.assert_array_equal(
+            other.encode(["cat"], kind="passage"), encoder.encode(["passage: cat"])
+        )
         np.testing.assert_array_equal(other.encode(["cat"]), encoder.encode(["cat"]))
         assert other.fingerprint != encoder.fingerprint
 
@@ -240,7 +255,10 @@ def test_prefixes_of_known_models_go_by_name(tmp_path):
     folder = tmp_path / "e5-small-v2"
     folder.mkdir()
     (folder / "model.gguf").write_bytes(ENCODER.read_bytes())
-    with Encoder(folder / "model.gguf") as known, Encoder(folder / "model.gguf", query_prefix="") as told:
+    with (
+        Encoder(folder / "model.gguf") as known,
+        Encoder(folder / "model.gguf", query_prefix="") as told,
+    ):
         assert (known.query_prefix, known.passage_prefix) == ("query: ", "passage: ")
         assert (told.query_prefix, told.passage_prefix) == ("", "passage: ")
 
@@ -288,9 +306,18 @@ def test_a_closed_encoder_says_so():
 
 def test_a_pickled_encoder_is_opened_again_and_a_copy_is_the_same():
     """What comes out of a pickle encodes with the same bits, prefixes and all."""
-    with Encoder(ENCODER, query_prefix="q ", n_ctx=16) as encoder, pickle.loads(pickle.dumps(encoder)) as opened:
-        assert (opened.query_prefix, opened.n_ctx, opened.fingerprint) == ("q ", 16, encoder.fingerprint)
-        np.testing.assert_array_equal(opened.encode(["cat"], kind="query"), encoder.encode(["cat"], kind="query"))
+    with (
+        Encoder(ENCODER, query_prefix="q ", n_ctx=16) as encoder,
+        pickle.loads(pickle.dumps(encoder)) as opened,
+    ):
+        assert (opened.query_prefix, opened.n_ctx, opened.fingerprint) == (
+            "q ",
+            16,
+            encoder.fingerprint,
+        )
+        np.testing.assert_array_equal(
+            opened.encode(["cat"], kind="query"), encoder.encode(["cat"], kind="query")
+        )
         assert copy.copy(encoder) is copy.deepcopy(encoder) is encoder
 
 
@@ -354,13 +381,19 @@ def test_a_forked_process_is_told_that_the_thread_did_not_come_along():
 def test_a_process_ends_while_an_encoder_works():
     """At the interpreter's end the thread is stopped before llama.cpp is unloaded under it."""
     code = f"from relevance_gen import Encoder; Encoder({str(ENCODER)!r}).submit(['a b c'] * 1_000_000)"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=300, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=300, check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_the_real_model_knows_what_is_meant(real_encoder):
     """Of three sentences, the one that says the same in other words is nearest."""
-    said = ["A doctor treats the sick.", "Physicians care for patients.", "The train leaves at noon."]
+    said = [
+        "A doctor treats the sick.",
+        "Physicians care for patients.",
+        "The train leaves at noon.",
+    ]
     one, same, other = real_encoder.encode(said)
     assert one @ same > 0.5 > 0.3 > one @ other
 
@@ -374,7 +407,11 @@ def test_vectors_are_those_of_sentence_transformers(real_encoder, minilm_path):
     some = [prose[start : start + 40 + start % 700] for start in range(0, 60 * 300, 300)]
     with Embedder(minilm_path, ModelOptions()) as embedder:
         own = [embedder.tokenize(text).tolist() for text in some]
-    agreed = [text for text, tokens in zip(some, own, strict=True) if model.tokenizer(text)["input_ids"] == tokens]
+    agreed = [
+        text
+        for text, tokens in zip(some, own, strict=True)
+        if model.tokenizer(text)["input_ids"] == tokens
+    ]
     assert len(agreed) >= 50
     cosines = (real_encoder.encode(agreed) * model.encode(agreed)).sum(axis=1)
     assert cosines.min() >= 0.99999

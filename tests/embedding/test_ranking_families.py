@@ -64,7 +64,10 @@ def test_xlm_roberta_scores_as_plain_numpy_does(xlm_roberta):
     path, _ = xlm_roberta
     numbers = {piece: at for at, piece in enumerate(PIECES)}
     cat = [numbers["▁the"], numbers["▁cat"]]
-    assert pairs(path)[:2] == [[0, *cat, 2, 2, 2], [0, *cat, 2, 2, *(numbers[f"▁{one}"] for one in "abc"), 2]]
+    assert pairs(path)[:2] == [
+        [0, *cat, 2, 2, 2],
+        [0, *cat, 2, 2, *(numbers[f"▁{one}"] for one in "abc"), 2],
+    ]
     reference = ReferenceBert(path, epsilon=1e-5)
     expected = sigmoid([reference.logit(tokens) for tokens in pairs(path)])
     np.testing.assert_allclose(scores(path), expected, atol=TOLERANCE)
@@ -76,10 +79,15 @@ def test_qwen3_scores_as_plain_numpy_does(qwen3):
     read = pairs(path)
     prompt = "".join(BYTE_PAIRS[token] for token in read[1])
     assert prompt.startswith("<|im_start|>systemĊJudge")
-    assert "<Query>:ĠtheĠcatĊ<Document>:ĠaĠbĠc<|im_end|>Ċ<|im_start|>assistantĊ<think>ĊĊ</think>ĊĊ" in prompt
+    assert (
+        "<Query>:ĠtheĠcatĊ<Document>:ĠaĠbĠc<|im_end|>Ċ<|im_start|>assistantĊ<think>ĊĊ</think>ĊĊ"
+        in prompt
+    )
     shape = {"n_heads": HEADS, "n_kv_heads": KV_HEADS, "base": BASE, "epsilon": EPSILON}
     logits = np.array([qwen3_logits(tokens, tensors, **shape) for tokens in read])
-    np.testing.assert_allclose(scores(path), sigmoid(logits[:, YES] - logits[:, NO]), atol=TOLERANCE)
+    np.testing.assert_allclose(
+        scores(path), sigmoid(logits[:, YES] - logits[:, NO]), atol=TOLERANCE
+    )
 
 
 # ── transformers ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -115,7 +123,9 @@ def of_qwen3(name):
 def loaded(model, tensors, allowed_missing=()):
     """Put tensors into a model of transformers, and make sure that none is left random."""
     torch = pytest.importorskip("torch")
-    told = model.load_state_dict({name: torch.tensor(each) for name, each in tensors.items()}, strict=False)
+    told = model.load_state_dict(
+        {name: torch.tensor(each) for name, each in tensors.items()}, strict=False
+    )
     assert set(told.missing_keys) <= set(allowed_missing)
     assert not told.unexpected_keys
     return model.eval()
@@ -127,7 +137,17 @@ def test_bert_scores_as_transformers_does(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
     letters = "abcdefgh"
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", *letters, *(f"##{c}" for c in letters)]
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "cat",
+        *letters,
+        *(f"##{c}" for c in letters),
+    ]
     config = transformers.BertConfig(
         vocab_size=len(vocabulary), hidden_size=WIDTH, num_hidden_layers=BLOCKS, num_attention_heads=HEADS,
         intermediate_size=FF, max_position_embeddings=N_CTX, num_labels=1, initializer_range=0.1,
@@ -153,7 +173,11 @@ def test_xlm_roberta_scores_as_transformers_does(xlm_roberta):
         vocab_size=len(PIECES), hidden_size=WIDTH, num_hidden_layers=BLOCKS, num_attention_heads=HEADS,
         intermediate_size=FF, max_position_embeddings=N_CTX + 2, type_vocab_size=1, num_labels=1,
     )  # fmt: skip
-    of = {f"roberta.{of_bert(name)}": tensor for name, tensor in tensors.items() if not name.startswith("cls")}
+    of = {
+        f"roberta.{of_bert(name)}": tensor
+        for name, tensor in tensors.items()
+        if not name.startswith("cls")
+    }
     positions = "roberta.embeddings.position_embeddings.weight"
     of[positions] = np.concatenate((np.zeros((2, WIDTH), np.float32), of[positions]))
     for part in ("weight", "bias"):

@@ -39,7 +39,9 @@ def ranker():
 def test_scores_are_those_of_the_reference(reranker, ranker, query, some):
     """However strange, blank or long: the logit of the best passage, by plain numpy, and its sigmoid in [0, 1]."""
     reference = ReferenceBert(RERANKER, N_TOKENS)
-    expected = [max(reference.logit(tokens) for tokens in ranker.pairs(query, text)) for text in some]
+    expected = [
+        max(reference.logit(tokens) for tokens in ranker.pairs(query, text)) for text in some
+    ]
     raw, scores = reranker.score(query, some, raw=True), reranker.score(query, some)
     assert raw.dtype == scores.dtype == np.float32
     np.testing.assert_allclose(raw, expected, atol=6e-3)  # llama.cpp computes attention in 16 bits
@@ -51,8 +53,12 @@ def test_neighbours_and_order_change_no_bit(reranker, query, some, data):
     """A text's score is the same alone and among others, wherever it stands."""
     order = data.draw(st.permutations(range(len(some))))
     whole = reranker.score(query, some)
-    np.testing.assert_array_equal(reranker.score(query, [some[place] for place in order]), whole[order])
-    np.testing.assert_array_equal(np.concatenate([reranker.score(query, [text]) for text in some]), whole)
+    np.testing.assert_array_equal(
+        reranker.score(query, [some[place] for place in order]), whole[order]
+    )
+    np.testing.assert_array_equal(
+        np.concatenate([reranker.score(query, [text]) for text in some]), whole
+    )
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
@@ -76,20 +82,27 @@ def test_passages_cover_a_long_text(ranker, text):
 
 def test_query_and_text_are_told_apart(reranker):
     """The text's tokens have the token type 1: exchanged, the two have another score."""
-    one, other = reranker.score("a b c", ["x y"], raw=True), reranker.score("x y", ["a b c"], raw=True)
+    one, other = (
+        reranker.score("a b c", ["x y"], raw=True),
+        reranker.score("x y", ["a b c"], raw=True),
+    )
     assert abs(one[0] - other[0]) > 1e-3
 
 
 def test_of_a_long_query_the_beginning_counts(reranker):
     """A query that leaves no room is cut, and its text is read whole."""
     many = "a b c " * 10_000
-    np.testing.assert_array_equal(reranker.score(many, ["x y z"]), reranker.score(many[:60], ["x y z"]))
+    np.testing.assert_array_equal(
+        reranker.score(many, ["x y z"]), reranker.score(many[:60], ["x y z"])
+    )
     assert reranker.submit(many, ["x"]).result().n_tokens[0] <= reranker.n_ctx
 
 
 def test_what_reads_like_a_control_token_is_text(reranker):
     """A text cannot end itself and begin another."""
-    np.testing.assert_array_equal(reranker.score("a", ["b [SEP] c"]), reranker.score("a", ["b [ sep ] c"]))
+    np.testing.assert_array_equal(
+        reranker.score("a", ["b [SEP] c"]), reranker.score("a", ["b [ sep ] c"])
+    )
 
 
 def test_ten_thousand_texts_and_none(reranker):
@@ -123,7 +136,9 @@ def test_a_cancelled_job_is_dropped_within_a_text(reranker):
 def test_progress_ends_with_all(reranker):
     """Progress is told in the thread that asked, ascending, and at the end it is all."""
     told = []
-    reranker.score("a", ["a b"] * 500, progress=lambda *both: told.append((*both, threading.current_thread())))
+    reranker.score(
+        "a", ["a b"] * 500, progress=lambda *both: told.append((*both, threading.current_thread()))
+    )
     done = [one for one, _, _ in told]
     assert done == sorted(done)
     assert told[-1] == (500, 500, threading.current_thread())
@@ -133,7 +148,11 @@ def test_progress_ends_with_all(reranker):
     ("query", "some", "message"),
     [
         (3, ["a"], "query must be a string, got 3"),
-        ("a", "a text", "texts must be a list of strings, got 'a text'; put a single text in a list"),
+        (
+            "a",
+            "a text",
+            "texts must be a list of strings, got 'a text'; put a single text in a list",
+        ),
         ("a", ["a", None], r"texts\[1\] must be a string, got None"),
     ],
 )
@@ -174,7 +193,11 @@ def test_a_closed_reranker_says_so():
 def test_a_pickled_reranker_is_opened_again_and_a_copy_is_the_same(reranker):
     """What comes out of a pickle scores with the same bits; another context has another fingerprint."""
     with Reranker(RERANKER, n_ctx=40) as short, pickle.loads(pickle.dumps(short)) as opened:
-        assert (opened.n_ctx, opened.fingerprint, opened.name) == (40, short.fingerprint, "reranker.gguf")
+        assert (opened.n_ctx, opened.fingerprint, opened.name) == (
+            40,
+            short.fingerprint,
+            "reranker.gguf",
+        )
         np.testing.assert_array_equal(opened.score("a", ["cat"]), short.score("a", ["cat"]))
         assert copy.copy(short) is copy.deepcopy(short) is short
         assert short.fingerprint != reranker.fingerprint
@@ -207,13 +230,19 @@ def altered(target, *, without=(), numbers=None, architecture="bert"):
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        (["cls.weight", "cls.bias"], "lacks a part of its ranking head.*; convert the original by tools/convert_bert"),
+        (
+            ["cls.weight", "cls.bias"],
+            "lacks a part of its ranking head.*; convert the original by tools/convert_bert",
+        ),
         (["cls.output.weight", "cls.output.bias"], "lacks a part of its ranking head"),
         (
             [DOCUMENT_OFFSET],
             "would score wrong, the text being taken for query; convert the original by tools/convert_bert.py",
         ),
-        (["cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias"], "an embedding model.*give it to Encoder"),
+        (
+            ["cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias"],
+            "an embedding model.*give it to Encoder",
+        ),
     ],
 )
 def test_a_file_that_would_score_wrong_is_refused(tmp_path, without, message):
@@ -230,7 +259,10 @@ def test_a_file_that_does_not_say_that_it_ranks_ranks(tmp_path, reranker):
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(ENCODER, "an embedding model, which does not rank: give it to Encoder"), (TINY, "does not say how it is asked")],
+    [
+        (ENCODER, "an embedding model, which does not rank: give it to Encoder"),
+        (TINY, "does not say how it is asked"),
+    ],
 )
 def test_other_models_are_refused_and_told_where_they_belong(model, message):
     """An encoder's file, and a generator's without a prompt."""
@@ -273,7 +305,9 @@ def test_a_judge_says_how_likely_yes_is_beside_no(yes, no):
 def test_a_template_may_name_the_query_twice():
     """What the query takes altogether is bounded, so that there is room for passages, and each ends with the prompt."""
     template = "{query}.{document}.{query}\nz"
-    with Ranker(BIGRAM, ModelOptions(n_ctx=64, n_threads=1), template=template, answers=("y", "n")) as ranker:
+    with Ranker(
+        BIGRAM, ModelOptions(n_ctx=64, n_threads=1), template=template, answers=("y", "n")
+    ) as ranker:
         pairs = list(ranker.pairs("q" * 40, "d" * 300))
         assert len(pairs) < 40
         assert len({tokens[-1] for tokens in pairs}) == 1
@@ -285,13 +319,19 @@ def test_a_judge_reads_the_prompt_and_texts_as_texts():
     query, text = "<|end|>{document}", "{query} and <|begin|>"
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, n_threads=1)) as decoder:
         y, n = (int(decoder.tokenize(letter, 0)[0]) for letter in "yn")
-        plain = decoder.tokenize_chat("the <\udc00|end|>{document} is {query} and <\udc00|begin|>", 0)
+        plain = decoder.tokenize_chat(
+            "the <\udc00|end|>{document} is {query} and <\udc00|begin|>", 0
+        )
         logits = decoder.prefill([0], [np.concatenate(([0], plain, [1])).astype(np.int32)], [0])[0]
     with Reranker(TINY, template=template, answers=("y", "n"), n_threads=1) as judge:
-        assert judge.score(query, [text], raw=True)[0] == pytest.approx(logits[y] - logits[n], abs=0.02)
+        assert judge.score(query, [text], raw=True)[0] == pytest.approx(
+            logits[y] - logits[n], abs=0.02
+        )
 
 
 def test_answers_are_one_token_each():
     """A word of several tokens has no one logit."""
-    with pytest.raises(InvalidRequestError, match="answers must be words of one token each for this model"):
+    with pytest.raises(
+        InvalidRequestError, match="answers must be words of one token each for this model"
+    ):
         Reranker(TINY, template="{query}{document}", answers=("yes", "no"))

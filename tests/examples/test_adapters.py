@@ -22,9 +22,16 @@ QUESTION = "What do cats do?"
 def printed_by(program: str, package: str, environment: str) -> str:
     """Run an adapter and return what it prints."""
     python = interpreter_with(package, environment)
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT)}
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "PYTHONPATH": str(ROOT)
+    }
     done = subprocess.run(
-        [python, EXAMPLES / program], env=environ, capture_output=True, text=True, timeout=300, check=False
+        [python, EXAMPLES / program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -61,9 +68,9 @@ def test_langchain_finds_what_search_finds() -> None:
     assert "'path': 'dogs.md', 'first_line': 1, 'last_line': 1" in of_folder
     assert of_folder.count("page_content") == 1
     first, second = search(QUESTION, TEXTS, 2).best
-    assert retrieved.index(f"{{'page': 1, 'relevance_score': {first.chunk_score!r}}}") < retrieved.index(
-        f"{{'relevance_score': {second.chunk_score!r}}}"
-    )
+    assert retrieved.index(
+        f"{{'page': 1, 'relevance_score': {first.chunk_score!r}}}"
+    ) < retrieved.index(f"{{'relevance_score': {second.chunk_score!r}}}")
     assert "Dogs bark." in compressed
     assert compressed.count("relevance_score") == 1
     assert "page_content='Cats purr.'" in sentences
@@ -94,7 +101,9 @@ def test_the_evaluation_hook_returns_scores_by_id() -> None:
     module = loaded(EXAMPLES / "beir_adapter.py")
     corpus = {f"d{n}": {"title": "", "text": text} for n, text in enumerate(TEXTS)}
     found = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")
-    assert found == {"q": {f"d{one.original_index}": one.chunk_score for one in search(QUESTION, TEXTS)}}
+    assert found == {
+        "q": {f"d{one.original_index}": one.chunk_score for one in search(QUESTION, TEXTS)}
+    }
     assert module.ndcg(found, {"q": {"d0": 2, "d2": 1}}) == 1
     assert 0 < module.ndcg(found, {"q": {"d0": 1, "d2": 2}}) < 1
     assert module.ndcg(found, {"q": {"d1": 1}}) == 0

@@ -10,7 +10,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize(
-    "example", sorted([*EXAMPLES.glob("search*.py"), *EXAMPLES.glob("ask*.py")]), ids=lambda path: path.stem
+    "example",
+    sorted([*EXAMPLES.glob("search*.py"), *EXAMPLES.glob("ask*.py")]),
+    ids=lambda path: path.stem,
 )
 def test_example_runs(example: Path) -> None:
     """The example ends well and has something to show."""

@@ -32,7 +32,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the files that are read."""
     read: list[str] = []
     real = files_module.read_file
-    monkeypatch.setattr(files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1])
+    monkeypatch.setattr(
+        files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1]
+    )
     return read
 
 
@@ -66,7 +68,9 @@ def test_what_is_kept_is_its_owners_alone(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["index", "files"])
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty", "foreign", "gone", "folder"])
-def test_a_damaged_cache_is_made_anew(suffix: str, damage: str, root: Path, tmp_path: Path, read: list[str]) -> None:
+def test_a_damaged_cache_is_made_anew(
+    suffix: str, damage: str, root: Path, tmp_path: Path, read: list[str]
+) -> None:
     """Whatever became of what is kept, the answer is right, and the next process finds it whole."""
     cache = tmp_path / "cache"
     expected = search(root, cache)
@@ -76,7 +80,12 @@ def test_a_damaged_cache_is_made_anew(suffix: str, damage: str, root: Path, tmp_
         kept.unlink()
     if damage == "folder":
         kept.mkdir()
-    changed = {"cut": content[:-9], "bit": content[:-99] + b"?" + content[-98:], "empty": b"", "foreign": b"{}" * 999}
+    changed = {
+        "cut": content[:-9],
+        "bit": content[:-99] + b"?" + content[-98:],
+        "empty": b"",
+        "foreign": b"{}" * 999,
+    }
     if damage in changed:
         kept.write_bytes(changed[damage])
     read.clear()
@@ -134,7 +143,10 @@ def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, root: Path, tmp_path:
     assert default_folder({"XDG_CACHE_HOME": "/y"}) == Path("/y/relevance_gen/folders")
     assert default_folder({}) == Path.home() / ".cache" / "relevance_gen" / "folders"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert default_folder({"XDG_CACHE_HOME": "/y"}) == Path.home() / "Library" / "Caches" / "relevance_gen" / "folders"
+    assert (
+        default_folder({"XDG_CACHE_HOME": "/y"})
+        == Path.home() / "Library" / "Caches" / "relevance_gen" / "folders"
+    )
     monkeypatch.setattr("os.environ", {**os.environ, "RELEVANCE_GEN_CACHE": str(tmp_path / "file")})
     (tmp_path / "file").write_text("no folder")
     assert FolderIndex(root).search("apple")
@@ -157,5 +169,13 @@ def test_processes_at_once(tmp_path: Path) -> None:
         (root / f"{number}.txt").write_text(f"apple {number}")
     command = [sys.executable, "-c", _PROCESS, str(root), str(cache)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
-    assert [(process.communicate(timeout=120)[1], process.returncode) for process in processes] == [(b"", 0)] * 3
-    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".files", ".files", ".index", ".index"]
+    assert [(process.communicate(timeout=120)[1], process.returncode) for process in processes] == [
+        (b"", 0)
+    ] * 3
+    assert sorted(path.suffix for path in cache.iterdir()) == [
+        "",
+        ".files",
+        ".files",
+        ".index",
+        ".index",
+    ]

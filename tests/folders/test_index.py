@@ -20,7 +20,9 @@ from tests.cli.documents import pptx
 from tests.profiles import costly
 
 _WORDS = ["apple", "pear", "plum", "red", "green"]
-_NAMES = st.sampled_from(["a.txt", "b.py", "a/a.txt", "a/b.txt", "a/c/z", "b/a.md", "é.txt", ".hidden", "skip.log"])
+_NAMES = st.sampled_from(
+    ["a.txt", "b.py", "a/a.txt", "a/b.txt", "a/c/z", "b/a.md", "é.txt", ".hidden", "skip.log"]
+)
 _TEXTS = st.lists(st.sampled_from([*_WORDS, "\n", "\n\n", "é"]), max_size=12).map(" ".join)
 _QUESTIONS = ("red apple", "green plums and pears", "é")
 
@@ -119,9 +121,15 @@ class Changes(RuleBasedStateMachine):
         fresh = FolderIndex(self.root, max_chars=12, cache=False)
         self.turn += 1
         assert answers(self.index, self.turn) == answers(fresh, self.turn)
-        assert (len(self.index), self.index.files(), self.index.skipped) == (len(fresh), fresh.files(), fresh.skipped)
+        assert (len(self.index), self.index.files(), self.index.skipped) == (
+            len(fresh),
+            fresh.files(),
+            fresh.skipped,
+        )
         for position in range(self.turn % 4, len(fresh), 4):
-            assert self.index.explain("red apples", position) == fresh.explain("red apples", position)
+            assert self.index.explain("red apples", position) == fresh.explain(
+                "red apples", position
+            )
 
 
 TestChanges = Changes.TestCase
@@ -132,7 +140,9 @@ TestChanges.settings = settings(costly, stateful_step_count=20)
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     (root / "src").mkdir(parents=True)
-    (root / "src" / "fruit.py").write_text("def apple():\n    return 'red'\n\n\ndef pear():\n    return 'green'\n")
+    (root / "src" / "fruit.py").write_text(
+        "def apple():\n    return 'red'\n\n\ndef pear():\n    return 'green'\n"
+    )
     (root / "notes.txt").write_text("Apples are red.\n\nPears are green.\n")
     (root / ".env").write_text("secret apple")
     return root
@@ -141,7 +151,10 @@ def root(tmp_path: Path) -> Path:
 def test_results_say_where_they_stand(root: Path) -> None:
     """Path, first and last line, and the characters of a chunk are those of its text in the file."""
     index = FolderIndex(root, max_chars=30)
-    assert {result.metadata["path"] for result in index.search("apples")} == {"notes.txt", "src/fruit.py"}
+    assert {result.metadata["path"] for result in index.search("apples")} == {
+        "notes.txt",
+        "src/fruit.py",
+    }
     for result in index.search("green pears"):
         place = result.metadata
         text = (root / place["path"]).read_text()
@@ -164,10 +177,15 @@ def test_one_result_for_each_file(root: Path) -> None:
     index = FolderIndex(root, max_chars=20, by_file=False)
     every = index.search("apple pear", true_order=False)
     found = index.search("apple pear", true_order=False, distinct="path")
-    assert [result.metadata["path"] for result in found] == list(dict.fromkeys(one.metadata["path"] for one in every))
+    assert [result.metadata["path"] for result in found] == list(
+        dict.fromkeys(one.metadata["path"] for one in every)
+    )
     assert sum(1 + result.num_similar for result in found) == len(every) > len(found) == 2
     for option in ({"distinct": "pth"}, {"where": {"pth": "notes.txt"}}):
-        with pytest.raises(InvalidRequestError, match="must name keys that chunks have, got 'pth'; did you mean path"):
+        with pytest.raises(
+            InvalidRequestError,
+            match="must name keys that chunks have, got 'pth'; did you mean path",
+        ):
             index.search("apple", **option)
 
 
@@ -184,7 +202,10 @@ def test_one_result_for_each_file(root: Path) -> None:
 )
 def test_a_filter_by_metadata_is_one_of_every_chunk(root: Path, where: dict[str, Any]) -> None:
     """However many chunks are described together, those are found that have what is wanted, one by one."""
-    said = [" ".join(f"Apple number {number * place} is red." for place in range(9)) for number in (1, 2)]
+    said = [
+        " ".join(f"Apple number {number * place} is red." for place in range(9))
+        for number in (1, 2)
+    ]
     (root / "talk.pptx").write_bytes(pptx(*said))
     (root / "empty.txt").touch()
     index = FolderIndex(root, max_chars=30, by_file=False)
@@ -201,7 +222,11 @@ def test_a_filter_by_metadata_is_one_of_every_chunk(root: Path, where: dict[str,
 def test_an_unknown_path_is_compared_with_few(root: Path) -> None:
     """A path that is misspelt is taken for one in the same folder, or of the same name."""
     index = FolderIndex(root)
-    for path, meant in (("src/friut.py", "src/fruit.py"), ("lib/fruit.py", "src/fruit.py"), ("note.txt", "notes.txt")):
+    for path, meant in (
+        ("src/friut.py", "src/fruit.py"),
+        ("lib/fruit.py", "src/fruit.py"),
+        ("note.txt", "notes.txt"),
+    ):
         with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
             index.read(path)
     with pytest.raises(InvalidRequestError, match=r"files\(\) lists them"):
@@ -214,9 +239,17 @@ def test_only_what_is_searched_can_be_read(root: Path, tmp_path: Path) -> None:
     (root / "link.txt").symlink_to(tmp_path / "outside.txt")
     (root / "up").symlink_to(tmp_path)
     index = FolderIndex(root)
-    outside = ["../outside.txt", "src/../../outside.txt", str(tmp_path / "outside.txt"), "link.txt", "up/outside.txt"]
+    outside = [
+        "../outside.txt",
+        "src/../../outside.txt",
+        str(tmp_path / "outside.txt"),
+        "link.txt",
+        "up/outside.txt",
+    ]
     for path in [*outside, ".env", "src", ".", "", "\0", 3, None, ["notes.txt"]]:
-        with pytest.raises(InvalidRequestError, match="must be the path of a file that is searched"):
+        with pytest.raises(
+            InvalidRequestError, match="must be the path of a file that is searched"
+        ):
             index.read(path)
     assert index.read("./src/../notes.txt", 3).text == "Pears are green."
     assert index.files() == ["notes.txt", "src/fruit.py"]
@@ -239,7 +272,11 @@ def test_lines(root: Path) -> None:
 def test_globs_choose_files(root: Path) -> None:
     """A glob chooses among the files as it does in a walk."""
     for glob in ("*.py", "!*.txt", ["*.py", "*.txt", "!notes.*"], "src/*", "src/**"):
-        assert FolderIndex(root).files(glob) == FolderIndex(root, glob=glob).files() == ["src/fruit.py"]
+        assert (
+            FolderIndex(root).files(glob)
+            == FolderIndex(root, glob=glob).files()
+            == ["src/fruit.py"]
+        )
     assert FolderIndex(root, types="py").files() == ["src/fruit.py"]
     assert FolderIndex(root, hidden=True).files() == [".env", "notes.txt", "src/fruit.py"]
 
@@ -248,7 +285,10 @@ def test_globs_choose_files(root: Path) -> None:
     ("options", "message"),
     [
         ({"root": "gone"}, "root must be a folder that is there"),
-        ({"root": "root/notes.txt"}, "root must be a folder that is there.*; name the folder that it is in"),
+        (
+            {"root": "root/notes.txt"},
+            "root must be a folder that is there.*; name the folder that it is in",
+        ),
         ({"root": 3}, "root must be the path of a folder, got 3"),
         ({"root": ""}, "root must be the path of a folder"),
         ({"root": "a\0b"}, "root must be the path of a folder"),
@@ -262,7 +302,9 @@ def test_globs_choose_files(root: Path) -> None:
         ({"hidden": 1}, "hidden must be true or false"),
     ],
 )
-def test_wrong_arguments(options: dict[str, Any], message: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments(
+    options: dict[str, Any], message: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wrong argument is refused before anything is read, and named."""
     monkeypatch.chdir(root.parent)
     with pytest.raises(InvalidRequestError, match=message):
@@ -282,12 +324,16 @@ def test_a_folder_that_goes_away_is_refused(root: Path) -> None:
 
 def test_too_many_files_are_refused(root: Path) -> None:
     """A folder with more files than are allowed is refused with the limit, before one is read."""
-    with pytest.raises(InvalidRequestError, match="root holds more than 1 file; choose with glob or types"):
+    with pytest.raises(
+        InvalidRequestError, match="root holds more than 1 file; choose with glob or types"
+    ):
         FolderIndex(root, max_files=1).search("apples")
     assert len(FolderIndex(root, max_files=2)) == 2
 
 
-def test_what_cannot_be_read_is_told_and_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_told_and_tried_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others are searched beside a file that cannot be read; once it can, it is searched, too."""
     real, locked = os.open, True
 
@@ -301,7 +347,10 @@ def test_what_cannot_be_read_is_told_and_tried_again(root: Path, monkeypatch: py
     assert [result.metadata["path"] for result in index.search("apples")] == ["src/fruit.py"]
     assert index.skipped.failed == {"notes.txt": "Permission denied"}
     locked = False
-    assert [result.metadata["path"] for result in index.search("apples")] == ["notes.txt", "src/fruit.py"]
+    assert [result.metadata["path"] for result in index.search("apples")] == [
+        "notes.txt",
+        "src/fruit.py",
+    ]
     assert index.skipped.failed == {}
 
 
@@ -313,15 +362,23 @@ def test_a_circle_of_links_ends(root: Path) -> None:
     (root / name).write_text("apple")
     assert FolderIndex(root).skipped.n_links == 2
     index = FolderIndex(root, follow=True)
-    assert {result.metadata["path"] for result in index.search("apple")} == {name, "notes.txt", "src/fruit.py"}
+    assert {result.metadata["path"] for result in index.search("apple")} == {
+        name,
+        "notes.txt",
+        "src/fruit.py",
+    }
     assert index.skipped.failed == {"gone": "the link leads nowhere"}
 
 
-def test_a_file_read_within_a_tick_of_its_change_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_read_within_a_tick_of_its_change_is_read_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fingerprint counts only once no later change can have the same: until then a file is read every time."""
     read: list[str] = []
     real = files_module.read_file
-    monkeypatch.setattr(files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1])
+    monkeypatch.setattr(
+        files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1]
+    )
     changed = (root / "notes.txt").stat().st_ctime_ns
     monkeypatch.setattr(time, "time_ns", lambda: changed + 1_000_000)
     index = FolderIndex(root, glob="*.txt", cache=False)
@@ -337,11 +394,15 @@ def test_a_file_read_within_a_tick_of_its_change_is_read_again(root: Path, monke
 def test_a_change_costs_its_own_file_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what has changed is read, also by another process."""
     index = FolderIndex(root)
-    monkeypatch.setattr(time, "time_ns", lambda: (root / "notes.txt").stat().st_ctime_ns + 3_000_000_000)
+    monkeypatch.setattr(
+        time, "time_ns", lambda: (root / "notes.txt").stat().st_ctime_ns + 3_000_000_000
+    )
     index.search("apples")
     read: list[str] = []
     real = files_module.read_file
-    monkeypatch.setattr(files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1])
+    monkeypatch.setattr(
+        files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1]
+    )
     (root / "notes.txt").write_text("Plums are blue.")
     for another in (index, FolderIndex(root)):
         read.clear()
@@ -358,7 +419,10 @@ def test_threads_see_whole_states(root: Path) -> None:
         while not done.is_set():
             for result in index.search("apples"):
                 number = result.chunk_txt.split()[-1]
-                if result.metadata["path"].startswith("n") and result.metadata["path"] != f"n{number}.txt":
+                if (
+                    result.metadata["path"].startswith("n")
+                    and result.metadata["path"] != f"n{number}.txt"
+                ):
                     failures.append(result)
 
     (root / "notes.txt").unlink()

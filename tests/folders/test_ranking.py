@@ -23,10 +23,15 @@ DEFINITIONS = st.builds(
     st.booleans(),
     st.sampled_from([1.0, 0.8, 0.3]),
 )
-CHUNKS = st.lists(st.tuples(st.integers(0, 3), st.floats(0.01, 1.0), st.lists(DEFINITIONS, max_size=3)), min_size=1)
+CHUNKS = st.lists(
+    st.tuples(st.integers(0, 3), st.floats(0.01, 1.0), st.lists(DEFINITIONS, max_size=3)),
+    min_size=1,
+)
 
 
-def sums(asked: AskedNames, chunks: list[tuple[int, float, list[Definition]]], names: list[FileName]) -> list[float]:
+def sums(
+    asked: AskedNames, chunks: list[tuple[int, float, list[Definition]]], names: list[FileName]
+) -> list[float]:
     """S of each file, said plainly."""
     best = chunks[0][1]
     totals = []
@@ -39,18 +44,34 @@ def sums(asked: AskedNames, chunks: list[tuple[int, float, list[Definition]]], n
         for is_type in (True, False):
             defined = [one for *_, some in own for one in some if one.is_type == is_type]
             matched = [(one, *asked.match(one.parts)) for one in defined]
-            total += 0.8 * max((root * said * one.level for one, root, said in matched), default=0.0)
-            total += 0.6 * max((asked.exact(one.name) * one.level for one, root, _ in matched if root), default=0.0)
+            total += 0.8 * max(
+                (root * said * one.level for one, root, said in matched), default=0.0
+            )
+            total += 0.6 * max(
+                (asked.exact(one.name) * one.level for one, root, _ in matched if root), default=0.0
+            )
         totals.append(total * (0.4 if name.is_test and not asked.asks_for_tests else 1.0))
     return totals
 
 
-@given(CHUNKS, st.sampled_from(["get user", "get_user", "where are sessions stored", "tests of the user store"]))
-def test_files_have_the_scores_of_the_formula(chunks: list[tuple[int, float, list[Definition]]], question: str) -> None:
+@given(
+    CHUNKS,
+    st.sampled_from(
+        ["get user", "get_user", "where are sessions stored", "tests of the user store"]
+    ),
+)
+def test_files_have_the_scores_of_the_formula(
+    chunks: list[tuple[int, float, list[Definition]]], question: str
+) -> None:
     """The best file has the best chunk's score, the others their share; within one, the best chunk has the file's."""
     numbers = sorted({number for number, *_ in chunks})
-    chunks = sorted(((numbers.index(number), *rest) for number, *rest in chunks), key=lambda chunk: -chunk[1])  # type: ignore[misc]
-    names = [FileName.of(path) for path in ("user.py", "src/session/__init__.py", "tests/a.py", "b.py")[: len(numbers)]]
+    chunks = sorted(
+        ((numbers.index(number), *rest) for number, *rest in chunks), key=lambda chunk: -chunk[1]
+    )  # type: ignore[misc]
+    names = [
+        FileName.of(path)
+        for path in ("user.py", "src/session/__init__.py", "tests/a.py", "b.py")[: len(numbers)]
+    ]
     asked = AskedNames(question, {"user": 2.0, "get": 0.5})
     scores, shares, _ = rank_files(
         asked,
@@ -60,7 +81,10 @@ def test_files_have_the_scores_of_the_formula(chunks: list[tuple[int, float, lis
         [defined for *_, defined in chunks],
     )
     totals = sums(asked, chunks, names)
-    best_of = [max(scores[at] for at, chunk in enumerate(chunks) if chunk[0] == one) for one in range(len(names))]
+    best_of = [
+        max(scores[at] for at, chunk in enumerate(chunks) if chunk[0] == one)
+        for one in range(len(names))
+    ]
     np.testing.assert_allclose(best_of, [chunks[0][1] * total / max(totals) for total in totals])
     np.testing.assert_allclose(np.add.reduce(shares), scores)
     assert scores.min() > 0.0
@@ -89,7 +113,9 @@ def test_definitions_are_found(extension: str, text: str, names: dict[str, float
     assert names or not found
 
 
-@pytest.mark.parametrize("piece", ["<", "(", "[ ", "\t", "a ", "a.", "class ", "public ", "@a(", "x<", "def a", "\n "])
+@pytest.mark.parametrize(
+    "piece", ["<", "(", "[ ", "\t", "a ", "a.", "class ", "public ", "@a(", "x<", "def a", "\n "]
+)
 @pytest.mark.parametrize("extension", ["ts", "cpp", "java", "py"])
 def test_hostile_texts_take_no_time(piece: str, extension: str) -> None:
     """No pattern goes over a text again and again: this ends at once, where cubic work would take hours."""
@@ -107,14 +133,25 @@ def test_macros_are_no_types() -> None:
     """What a keyword of functions introduces is no type, in whichever language."""
     text = "defmodule Plug do\n  defmacro wrap(x) do\n  defmacrop keep(x) do\n  def go do\n"
     assert {one.name for one in definitions(text, "ex") if one.is_type} == {"Plug"}
-    assert {one.name for one in definitions(text, "ex") if not one.is_type} == {"wrap", "keep", "go"}
+    assert {one.name for one in definitions(text, "ex") if not one.is_type} == {
+        "wrap",
+        "keep",
+        "go",
+    }
 
 
 def test_files_say_what_they_are_by_their_path() -> None:
     """A file that stands for its folder has that one's name; tests are known by the customs of their language."""
-    assert FileName.of("src/HttpServer/__init__.py").parts == ("http", "server") == name_parts("HTTPServer")[:2]
+    assert (
+        FileName.of("src/HttpServer/__init__.py").parts
+        == ("http", "server")
+        == name_parts("HTTPServer")[:2]
+    )
     assert all(FileName.of(path).is_test for path in ("tests/a.py", "a_test.go", "src/a.spec.ts"))
-    assert not any(FileName.of(path).is_test for path in ("testing.py", "x/test_functions.bash", "contest/a.py"))
+    assert not any(
+        FileName.of(path).is_test
+        for path in ("testing.py", "x/test_functions.bash", "contest/a.py")
+    )
 
 
 @pytest.fixture
@@ -138,7 +175,10 @@ def test_a_file_is_found_by_what_it_defines(root: Path) -> None:
     index = FolderIndex(root, cache=False)
     for question in ("SessionStore", "session store"):
         assert index.search(question, true_order=False)[0].metadata["path"] == "src/session.py"
-    assert index.search("tests of SessionStore", true_order=False)[0].metadata["path"] == "tests/test_session.py"
+    assert (
+        index.search("tests of SessionStore", true_order=False)[0].metadata["path"]
+        == "tests/test_session.py"
+    )
 
 
 def test_a_file_is_one_result(root: Path) -> None:
@@ -162,7 +202,11 @@ def test_a_file_is_one_result(root: Path) -> None:
 def test_a_rank_with_models_is_explained(root: Path, more: dict[str, Any]) -> None:
     """With an encoder before and a reranker behind the ranking of files, what all of them gave adds up."""
     index = FolderIndex(root, cache=False, max_chars=30)
-    models: dict[str, Any] = more or {"encoder": LetterEncoder(), "reranker": HashReranker(), "reranked": 2}
+    models: dict[str, Any] = more or {
+        "encoder": LetterEncoder(),
+        "reranker": HashReranker(),
+        "reranked": 2,
+    }
     found = index.search("SessionStore save", true_order=False, **models)
     assert found != index.search("SessionStore save", true_order=False)
     for result in found:

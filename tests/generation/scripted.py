@@ -31,7 +31,12 @@ class ScriptedModel:
     chat_format = ChatFormat()
 
     def __init__(
-        self, n_slots: int, *, n_ctx: int = 40, n_batch: int = 4, on_call: Callable[[str], None] | None = None
+        self,
+        n_slots: int,
+        *,
+        n_ctx: int = 40,
+        n_batch: int = 4,
+        on_call: Callable[[str], None] | None = None,
     ) -> None:
         self.n_ctx, self.n_slots, self.n_batch, self.n_vocab = n_ctx, n_slots, n_batch, 16
         self.slots: list[list[int]] = [[] for _ in range(n_slots)]
@@ -83,7 +88,9 @@ class ScriptedModel:
     def prefill_all(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
         """Append tokens one by one, all in one computation."""
         self.prefill([slot], [tokens], [start])
-        return np.array([next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)])
+        return np.array(
+            [next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)]
+        )
 
     def decode(self, slots, tokens, positions) -> np.ndarray:
         """Append each token to its slot, if that holds exactly the token's position."""

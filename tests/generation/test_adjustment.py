@@ -45,17 +45,25 @@ def test_what_is_changed_gives_the_distribution_of_the_reference(request, genera
     before = logits.copy()
     exact = adjusted(request, logits, generated).astype(np.float64)
     weights = np.exp(exact - exact.max())
-    np.testing.assert_allclose(weights / weights.sum(), distribution(logits, request, generated), atol=1e-5)
+    np.testing.assert_allclose(
+        weights / weights.sum(), distribution(logits, request, generated), atol=1e-5
+    )
     np.testing.assert_array_equal(logits, before)
 
 
 def test_penalties_by_hand():
     """Bias first, then repetition, then frequency for every occurrence and presence once; the prompt is not counted."""
     request = GenerationRequest(
-        "", logit_bias={0: 1, 3: -1}, repetition_penalty=2, frequency_penalty=0.25, presence_penalty=0.5
+        "",
+        logit_bias={0: 1, 3: -1},
+        repetition_penalty=2,
+        frequency_penalty=0.25,
+        presence_penalty=0.5,
     )
     result = adjusted(request, np.array([1, -1, 2, 4], np.float32), [0, 1, 0])
-    np.testing.assert_allclose(result, [(1 + 1) / 2 - 0.5 - 2 * 0.25, -1 * 2 - 0.5 - 0.25, 2, 4 - 1])
+    np.testing.assert_allclose(
+        result, [(1 + 1) / 2 - 0.5 - 2 * 0.25, -1 * 2 - 0.5 - 0.25, 2, 4 - 1]
+    )
 
 
 def test_penalties_that_cancel_are_still_counted():

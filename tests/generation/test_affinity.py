@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation import backlog as backlog_module
-from relevance_gen.generation.affinity import BLOCK_CHARS, MUCH_BUSIER, KnownPrompts, Standing, blocks_of, leaves
+from relevance_gen.generation.affinity import (
+    BLOCK_CHARS,
+    MUCH_BUSIER,
+    KnownPrompts,
+    Standing,
+    blocks_of,
+    leaves,
+)
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.lru import _ENTRY_BYTES
@@ -18,7 +25,9 @@ from tests.generation.test_runner import until
 
 LONG = "x" * (4 * BLOCK_CHARS)
 standings = st.builds(Standing, st.integers(0, 4), st.integers(0, 12), st.booleans())
-prompts = st.lists(st.integers(0, 2), max_size=6).map(lambda parts: "".join(str(part) * BLOCK_CHARS for part in parts))
+prompts = st.lists(st.integers(0, 2), max_size=6).map(
+    lambda parts: "".join(str(part) * BLOCK_CHARS for part in parts)
+)
 
 
 def ticket(number, text=LONG):
@@ -29,7 +38,9 @@ def n_shared(one, other):
     """Count the blocks with which both prompts begin, slowly."""
     size = min(len(one), len(other))
     parts = range(0, size - BLOCK_CHARS + 1, BLOCK_CHARS)
-    same = takewhile(lambda start: one[start : start + BLOCK_CHARS] == other[start : start + BLOCK_CHARS], parts)
+    same = takewhile(
+        lambda start: one[start : start + BLOCK_CHARS] == other[start : start + BLOCK_CHARS], parts
+    )
     return len(list(same))
 
 
@@ -45,11 +56,17 @@ def test_somebody_with_room_always_takes_it(workers):
         better = [
             other
             for other in workers
-            if other.has_room and other.n_known > one.n_known and other.n_tickets - one.n_tickets <= MUCH_BUSIER
+            if other.has_room
+            and other.n_known > one.n_known
+            and other.n_tickets - one.n_tickets <= MUCH_BUSIER
         ]
         assert is_left == bool(better)
     most = max((one.n_known for one in workers if one.has_room), default=None)
-    assert not any(is_left for one, is_left in zip(workers, left, strict=True) if one.has_room and one.n_known == most)
+    assert not any(
+        is_left
+        for one, is_left in zip(workers, left, strict=True)
+        if one.has_room and one.n_known == most
+    )
 
 
 @given(st.lists(prompts, max_size=8), prompts, st.integers(0, 12))
@@ -64,7 +81,9 @@ def test_what_is_known_is_the_longest_common_beginning(seen, asked, max_blocks):
     assert everything.n_known(blocks_of(asked)) == max(shared, default=0)
     blocks = blocks_of(asked)
     found = known.n_known(blocks)
-    assert [block in known._blocks for block in blocks] == [True] * found + [False] * (len(blocks) - found)
+    assert [block in known._blocks for block in blocks] == [True] * found + [False] * (
+        len(blocks) - found
+    )
     if seen:
         assert known.n_known(blocks_of(seen[-1])) == min(max_blocks, len(blocks_of(seen[-1])))
 
@@ -135,7 +154,10 @@ def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
     def serve(name, puller, timeout_s):
         got[name] = puller.take(rooms(8), timeout_s=timeout_s)
 
-    waiting = [threading.Thread(target=serve, args=args) for args in (("first", first, 60), ("second", second, 0.5))]
+    waiting = [
+        threading.Thread(target=serve, args=args)
+        for args in (("first", first, 60), ("second", second, 0.5))
+    ]
     for n_waiting, thread in enumerate(waiting, 1):
         thread.start()
         until(lambda n=n_waiting: len(backlog._changed._waiters) == n)

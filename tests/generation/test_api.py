@@ -40,17 +40,31 @@ def test_a_request_and_a_mapping_are_the_same(bigram):
 def test_a_text_and_keywords_are_a_request(bigram):
     """A text with fields as keywords is a request; keywords go before the fields of a request or a mapping."""
     assert generate("z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
-    assert generate(text="z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
-    for request in ({"text": "z", "temperature": 1}, GenerationRequest("z", temperature=1, max_tokens=3)):
-        assert generate(request, max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
-    assert generate(np.str_("z"), max_tokens=np.int64(12), temperature=np.float32(0), runner=bigram).responses
+    assert (
+        generate(text="z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    )
+    for request in (
+        {"text": "z", "temperature": 1},
+        GenerationRequest("z", temperature=1, max_tokens=3),
+    ):
+        assert (
+            generate(request, max_tokens=12, temperature=0, runner=bigram).responses[0].text
+            == STORY
+        )
+    assert generate(
+        np.str_("z"), max_tokens=np.int64(12), temperature=np.float32(0), runner=bigram
+    ).responses
 
 
 @pytest.mark.parametrize(
     ("request_", "fields", "message"),
     [
         ("a", {"max_token": 3}, "did you mean max_tokens"),
-        ("a", {"model": "a.gguf"}, "model is no field of a request: make a Runner with it, and pass runner="),
+        (
+            "a",
+            {"model": "a.gguf"},
+            "model is no field of a request: make a Runner with it, and pass runner=",
+        ),
         ("a", {"n_ctx": 8}, "n_ctx is no field of a request: make a Runner with it"),
         ("a", {"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         (None, {}, "text is required"),
@@ -70,11 +84,15 @@ def test_wrong_keywords_are_refused_by_name(request_, fields, message):
 
 def test_what_is_no_runner_is_refused():
     """The error names it and says how to make one."""
-    with pytest.raises(InvalidRequestError, match=r"runner must be a Runner or None, got 'model\.gguf'; make one"):
+    with pytest.raises(
+        InvalidRequestError, match=r"runner must be a Runner or None, got 'model\.gguf'; make one"
+    ):
         generate("a", runner="model.gguf")
 
 
-@pytest.mark.parametrize("request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None])
+@pytest.mark.parametrize(
+    "request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None]
+)
 def test_a_wrong_request_is_refused_before_a_model_is_needed(request_):
     """The fields are checked first: no runner is made for a request that cannot be served."""
     with pytest.raises(InvalidRequestError):
@@ -131,7 +149,10 @@ runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=200))
 def test_the_example_runs(tmp_path):
     """examples/generate.py generates with the model that it is given."""
     example = Path(__file__).parents[2] / "examples" / "generate.py"
-    ended = run(f"import runpy, sys; sys.argv[1:] = [{str(BIGRAM)!r}]; runpy.run_path({str(example)!r})", tmp_path)
+    ended = run(
+        f"import runpy, sys; sys.argv[1:] = [{str(BIGRAM)!r}]; runpy.run_path({str(example)!r})",
+        tmp_path,
+    )
     assert ended.returncode == 0, ended.stderr
     assert "tokens in" in ended.stdout
 

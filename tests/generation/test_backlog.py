@@ -23,7 +23,9 @@ MOST = 12
 
 def ticket(number, num_samples=1, **options):
     regex = options.pop("regex", None)
-    return Ticket(number, GenerationRequest("a", num_samples=num_samples, regex=regex), 7, 0.0, **options)
+    return Ticket(
+        number, GenerationRequest("a", num_samples=num_samples, regex=regex), 7, 0.0, **options
+    )
 
 
 def ignore(*_):
@@ -58,13 +60,16 @@ class Law(RuleBasedStateMachine):
         wait = self.waiting + [
             number
             for number in self.holders
-            if self.tickets[number].request.regex and self.unstarted[number] == self.tickets[number].request.num_samples
+            if self.tickets[number].request.regex
+            and self.unstarted[number] == self.tickets[number].request.num_samples
         ]
         tickets = [self.tickets[number] for number in wait]
         return sum(one.request.num_samples for one in tickets if one.manner.client == client)
 
     @rule(
-        num_samples=st.integers(1, 3), regex=st.sampled_from([None, None, "a"]), client=st.sampled_from([None, "", "b"])
+        num_samples=st.integers(1, 3),
+        regex=st.sampled_from([None, None, "a"]),
+        client=st.sampled_from([None, "", "b"]),
     )
     def put(self, num_samples, regex, client):
         """Accepted until it is closed or nobody is left, and while not too much waits."""
@@ -82,14 +87,23 @@ class Law(RuleBasedStateMachine):
         self.waiting.append(one.id)
         self.unstarted[one.id] = num_samples
 
-    @rule(which=st.integers(0, 2), n_most=st.integers(1, 3), n_most_to_hold=st.none() | st.integers(0, 3))
+    @rule(
+        which=st.integers(0, 2),
+        n_most=st.integers(1, 3),
+        n_most_to_hold=st.none() | st.integers(0, 3),
+    )
     def take(self, which, n_most, n_most_to_hold):
         """Those come that may in their turn, no more than a share; with nothing left it leaves a closed backlog.
 
         Of several samples, one of each client may, and others as far as there is room to hold them.
         """
         taken = self.pullers[which].take(rooms(n_most, n_most_to_hold), timeout_s=0)
-        if which in self.joined and self.closed and not self.waiting and which not in self.holders.values():
+        if (
+            which in self.joined
+            and self.closed
+            and not self.waiting
+            and which not in self.holders.values()
+        ):
             self.joined.remove(which)
         if which not in self.joined:
             assert taken is None
@@ -100,18 +114,28 @@ class Law(RuleBasedStateMachine):
             client = self.tickets[number].manner.client
             served[client] += 1
             places[number] = client == "", served[client]
-        in_turn = sorted(self.waiting, key=places.get)  # strangers last, then by how many of a client come before
+        in_turn = sorted(
+            self.waiting, key=places.get
+        )  # strangers last, then by how many of a client come before
         requests = {number: self.tickets[number].request for number in in_turn}
-        large = [number for number, one in requests.items() if one.num_samples > 1 and not one.regex]
+        large = [
+            number for number, one in requests.items() if one.num_samples > 1 and not one.regex
+        ]
         holding = {
             self.tickets[number].manner.client
             for number, holder in self.holders.items()
-            if holder == which and self.unstarted[number] and self.tickets[number].request.num_samples > 1
+            if holder == which
+            and self.unstarted[number]
+            and self.tickets[number].request.num_samples > 1
         }
         passed, n_held = [], Counter()
         for number in large:
             manner = self.tickets[number].manner
-            if n_most_to_hold is not None and n_held[manner.is_open] >= n_most_to_hold and manner.client in holding:
+            if (
+                n_most_to_hold is not None
+                and n_held[manner.is_open] >= n_most_to_hold
+                and manner.client in holding
+            ):
                 passed.append(number)
             else:
                 n_held[manner.is_open] += 1
@@ -198,7 +222,9 @@ class Law(RuleBasedStateMachine):
             number in self.ends for number in range(len(self.futures))
         ]
         for how in ("finished", "cancelled", "failed"):
-            assert getattr(self.backlog.counters, f"requests_{how}") == list(self.ends.values()).count(how)
+            assert getattr(self.backlog.counters, f"requests_{how}") == list(
+                self.ends.values()
+            ).count(how)
         for number, how in self.ends.items():
             if how == "failed":
                 assert isinstance(self.futures[number].exception(timeout=0), GenerationError)
@@ -333,7 +359,9 @@ def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
 
 def test_a_puller_may_stand_in_for_a_worker_elsewhere():
     """Tickets travel as pickles, and text, ends and cancellations as messages in batches, to the same responses."""
-    requests = [GenerationRequest("abc", max_tokens=6, num_samples=3, seed=seed) for seed in range(4)]
+    requests = [
+        GenerationRequest("abc", max_tokens=6, num_samples=3, seed=seed) for seed in range(4)
+    ]
     backlog, texts = Backlog(99), {}
     sent, received = [], []
     puller = backlog.join(received.append)

@@ -16,29 +16,42 @@ STORY_PIECES = 12
 
 def complete(runner, text="a", **fields):
     """Return the completions of a request that asks for everything."""
-    return runner.generate(GenerationRequest(text, return_tokens=True, logprobs=True, **fields)).responses
+    return runner.generate(
+        GenerationRequest(text, return_tokens=True, logprobs=True, **fields)
+    ).responses
 
 
 def test_greedy_is_the_argmax_of_the_table(bigram):
     """Temperature 0 follows the largest logit from token to token, from every letter."""
     for letter in range(26):
         (completion,) = complete(bigram, chr(ord("a") + letter), temperature=0, max_tokens=20)
-        assert list(completion.tokens) == greedy(lambda tokens: TABLE[tokens[-1]], [LETTER_A + letter], 20)
+        assert list(completion.tokens) == greedy(
+            lambda tokens: TABLE[tokens[-1]], [LETTER_A + letter], 20
+        )
 
 
 def test_logprobs_are_the_models_own_whatever_the_request_cuts(bigram):
     """Log probabilities are those of the table's softmax to 1e-5, before temperature, penalties and cuts."""
-    for fields in ({}, {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "min_p": 0.2, "top_p": 0.5}):
+    for fields in (
+        {},
+        {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "min_p": 0.2, "top_p": 0.5},
+    ):
         for completion in complete(bigram, num_samples=4, max_tokens=50, seed=1, **fields):
             steps = zip((LETTER_A, *completion.tokens), completion.tokens, strict=False)
-            np.testing.assert_allclose(completion.logprobs, [LOG_SOFTMAX[step] for step in steps], atol=1e-5)
+            np.testing.assert_allclose(
+                completion.logprobs, [LOG_SOFTMAX[step] for step in steps], atol=1e-5
+            )
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"top_k": 0, "top_p": 0.5}, {"regex": "[a-z]*"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"temperature": 0}, {"top_k": 0, "top_p": 0.5}, {"regex": "[a-z]*"}]
+)
 def test_no_other_tokens_are_drawn_than_are_allowed(bigram, fields):
     """Neither likelier ones nor end tokens, with a grammar or without."""
     allowed = (LETTER_A + 2, LETTER_A + 5)
-    for completion in complete(bigram, num_samples=4, max_tokens=30, seed=1, allowed_token_ids=allowed, **fields):
+    for completion in complete(
+        bigram, num_samples=4, max_tokens=30, seed=1, allowed_token_ids=allowed, **fields
+    ):
         assert set(completion.tokens) <= set(allowed)
         assert completion.generated_tokens == 30
 
@@ -63,14 +76,28 @@ LOG_SOFTMAX = TABLE - np.log(np.exp(TABLE.astype(np.float64)).sum(axis=1, keepdi
 
 def test_alternatives_are_the_likeliest_of_the_models_own_distribution(bigram):
     """In each place stand the k largest of the table's row, whatever the request changes, as logprobs has them."""
-    fields = {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "logit_bias": {LETTER_A: 30}, "seed": 1}
+    fields = {
+        "temperature": 0.3,
+        "top_k": 3,
+        "presence_penalty": 2,
+        "logit_bias": {LETTER_A: 30},
+        "seed": 1,
+    }
     for completion in complete(bigram, num_samples=4, max_tokens=50, top_logprobs=5, **fields):
         assert len(completion.top_logprobs) == 50
-        steps = zip((LETTER_A, *completion.tokens), completion.tokens, completion.logprobs, strict=False)
-        for (current, token, logprob), alternatives in zip(steps, completion.top_logprobs, strict=True):
+        steps = zip(
+            (LETTER_A, *completion.tokens), completion.tokens, completion.logprobs, strict=False
+        )
+        for (current, token, logprob), alternatives in zip(
+            steps, completion.top_logprobs, strict=True
+        ):
             row = LOG_SOFTMAX[current]
-            assert [one.token for one in alternatives] == np.argsort(-row, kind="stable")[:5].tolist()
-            np.testing.assert_allclose([one.logprob for one in alternatives], np.sort(row)[:-6:-1], atol=1e-5)
+            assert [one.token for one in alternatives] == np.argsort(-row, kind="stable")[
+                :5
+            ].tolist()
+            np.testing.assert_allclose(
+                [one.logprob for one in alternatives], np.sort(row)[:-6:-1], atol=1e-5
+            )
             assert {one.logprob for one in alternatives if one.token == token} <= {logprob}
 
 
@@ -81,7 +108,11 @@ def test_the_prompts_log_probabilities_are_the_tables(bigram, n_tokens):
     text = "".join(chr(ord("a") + letter) for letter in letters)
     prompt = [BOS, *(LETTER_A + letters).tolist()]
     plain, asked, again = (
-        bigram.generate(GenerationRequest(text, max_tokens=5, temperature=0, logprobs=True, prompt_logprobs=wanted))
+        bigram.generate(
+            GenerationRequest(
+                text, max_tokens=5, temperature=0, logprobs=True, prompt_logprobs=wanted
+            )
+        )
         for wanted in (False, True, True)
     )
     assert plain.prompt_logprobs is None
@@ -106,7 +137,13 @@ def test_a_sample_does_not_end_before_min_tokens(bigram):
     ends = list(range(LETTER_A, LETTER_A + 12))
     for min_tokens in (0, 7):
         samples = complete(
-            bigram, num_samples=64, max_tokens=40, seed=2, eos_token_ids=ends, stop=["e"], min_tokens=min_tokens
+            bigram,
+            num_samples=64,
+            max_tokens=40,
+            seed=2,
+            eos_token_ids=ends,
+            stop=["e"],
+            min_tokens=min_tokens,
         )
         assert (min(c.generated_tokens for c in samples) > 7) == (min_tokens == 7)
         assert {c.finish_reason for c in samples} <= {"eos", "stop", "length"}
@@ -155,7 +192,9 @@ def chi_square_p(runner, drawn_with, judged_by):
             first = np.lexsort((-expected, ~np.isin(np.arange(len(expected)), before)))
             below = expected[first[: np.flatnonzero(first == token)[0]]].sum()
             positions.append(below + spread.random() * expected[token])
-    from scipy.stats import chisquare  # takes long, and every process that runs tests reads this file
+    from scipy.stats import (
+        chisquare,
+    )  # takes long, and every process that runs tests reads this file
 
     return chisquare(np.histogram(positions, bins=32, range=(0, 1))[0]).pvalue
 
@@ -178,7 +217,14 @@ EVERY_PARAMETER = [
     {"repetition_penalty": 0.7, "top_k": 0},
     {"logit_bias": {LETTER_A: 3, LETTER_A + 1: 2.5, LETTER_A + 2: -100}},
     {"eos_token_ids": [*range(LETTER_A, LETTER_A + 9)], "min_tokens": 100},
-    {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {
+        "temperature": 0.8,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.02,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+    },
 ]
 
 
@@ -210,7 +256,9 @@ def test_the_chi_square_test_notices_a_wrong_parameter(bigram, drawn_with, judge
 
 def test_penalised_greedy_by_hand(bigram):
     """With frequency_penalty 2 the likeliest token of a row loses once it leads by less than 2 for each time used."""
-    (completion,) = complete(bigram, temperature=0, frequency_penalty=2, presence_penalty=1, max_tokens=60)
+    (completion,) = complete(
+        bigram, temperature=0, frequency_penalty=2, presence_penalty=1, max_tokens=60
+    )
     current, counts = LETTER_A, np.zeros(len(TABLE))
     for token in completion.tokens:
         assert token == np.argmax(TABLE[current] - 2 * counts - (counts > 0))
@@ -235,7 +283,9 @@ def test_without_end_tokens_exactly_max_tokens_come(bigram):
     assert any(END in c.tokens for c in completions)
 
 
-@pytest.mark.parametrize("stop", ["upon", "n a", "é, e", "é", "🙂", " 🙂! On", "Once", "s 🙂", "!", "not there"])
+@pytest.mark.parametrize(
+    "stop", ["upon", "n a", "é, e", "é", "🙂", " 🙂! On", "Once", "s 🙂", "!", "not there"]
+)
 def test_stop_strings_cut_across_token_borders(bigram, stop):
     """Wherever a stop string falls among the tokens and their bytes, the text ends just before it."""
     (completion,) = complete(bigram, "z", temperature=0, max_tokens=40, stop=[stop])
@@ -260,12 +310,20 @@ def test_a_character_cut_by_the_length_limit_is_marked(bigram):
 
 
 @pytest.mark.parametrize(
-    ("max_input_tokens", "seen"), [(0, 6), (6, 6), (100, 6), (5, 5), (2, 2), (1, 1)], ids=lambda value: str(value)
+    ("max_input_tokens", "seen"),
+    [(0, 6), (6, 6), (100, 6), (5, 5), (2, 2), (1, 1)],
+    ids=lambda value: str(value),
 )
 def test_truncation_keeps_the_end_and_the_bos_token(bigram, max_input_tokens, seen):
     """The kept tokens are the last ones; BOS stays in front and counts; the prompt comes back as sent."""
     response = bigram.generate(
-        GenerationRequest("abcde", max_tokens=1, temperature=0, return_tokens=True, max_input_tokens=max_input_tokens)
+        GenerationRequest(
+            "abcde",
+            max_tokens=1,
+            temperature=0,
+            return_tokens=True,
+            max_input_tokens=max_input_tokens,
+        )
     )
     assert response.prompt_tokens == seen
     assert response.prompt == "abcde"
@@ -275,7 +333,9 @@ def test_truncation_keeps_the_end_and_the_bos_token(bigram, max_input_tokens, se
 
 def test_an_empty_text_starts_from_the_bos_token(bigram):
     """A model with a BOS token continues nothing at all."""
-    response = bigram.generate(GenerationRequest("", max_tokens=1, temperature=0, return_tokens=True))
+    response = bigram.generate(
+        GenerationRequest("", max_tokens=1, temperature=0, return_tokens=True)
+    )
     assert response.prompt_tokens == 1
     assert response.responses[0].tokens[0] == TABLE[BOS].argmax()
 
@@ -316,7 +376,8 @@ def test_a_full_context_is_a_length(bigram):
 def test_a_prompt_too_long_is_an_error_that_says_what_to_do(bigram, n_letters):
     """A prompt that leaves no room for one token is refused, however long; the runner goes on."""
     with pytest.raises(
-        InvalidRequestError, match=r"text must hold (fewer than 256 tokens|at most 73,728 bytes).*max_input_tokens"
+        InvalidRequestError,
+        match=r"text must hold (fewer than 256 tokens|at most 73,728 bytes).*max_input_tokens",
     ):
         bigram.generate(GenerationRequest("a" * n_letters))
     assert bigram.alive
@@ -324,11 +385,15 @@ def test_a_prompt_too_long_is_an_error_that_says_what_to_do(bigram, n_letters):
 
 def test_a_huge_text_is_fine_where_only_its_end_counts(bigram):
     """max_input_tokens makes a prompt of three million letters a short one."""
-    response = bigram.generate(GenerationRequest("b" * 3_000_000 + "a", max_tokens=1, max_input_tokens=10))
+    response = bigram.generate(
+        GenerationRequest("b" * 3_000_000 + "a", max_tokens=1, max_input_tokens=10)
+    )
     assert response.prompt_tokens == 10
 
 
-@pytest.mark.parametrize("text", ["\x00", "a\x00b", "\ud800", "é" * 50, "\u202e", " " * 200, "<|begin|>" * 20])
+@pytest.mark.parametrize(
+    "text", ["\x00", "a\x00b", "\ud800", "é" * 50, "\u202e", " " * 200, "<|begin|>" * 20]
+)
 def test_any_text_is_survived(bigram, text):
     """NUL, lone surrogates, text outside the vocabulary: no text harms the runner."""
     assert bigram.generate(GenerationRequest(text, max_tokens=2)).responses[0].generated_tokens == 2

@@ -23,7 +23,10 @@ def test_the_longest_common_prefix_is_found(stored, wanted):
         cache.put(prompt, state())
     n_common, entry = cache.longest(wanted)
     shared = [
-        next((i for i in range(min(len(p), len(wanted))) if p[i] != wanted[i]), min(len(p), len(wanted)))
+        next(
+            (i for i in range(min(len(p), len(wanted))) if p[i] != wanted[i]),
+            min(len(p), len(wanted)),
+        )
         for p in stored
     ]
     assert n_common == max(shared, default=0)
@@ -31,7 +34,10 @@ def test_the_longest_common_prefix_is_found(stored, wanted):
         np.testing.assert_array_equal(entry.tokens[:n_common], wanted[:n_common])
 
 
-@given(puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12), max_bytes=st.integers(0, 4 * _ENTRY_BYTES))
+@given(
+    puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12),
+    max_bytes=st.integers(0, 4 * _ENTRY_BYTES),
+)
 def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
     """After every put the bytes held are counted right and within the bound."""
     cache = PrefixCache(max_bytes)
@@ -61,7 +67,11 @@ def test_a_longer_prompt_replaces_its_own_beginning():
     assert len(cache) == 1
 
 
-@given(stored=prompts, own=st.sampled_from([None, "", "a"]), other=st.sampled_from([None, "", "a", "b"]))
+@given(
+    stored=prompts,
+    own=st.sampled_from([None, "", "a"]),
+    other=st.sampled_from([None, "", "a", "b"]),
+)
 def test_a_prompt_is_known_to_its_own_client_alone(stored, own, other):
     """Whoever asks for a prompt that another client sent finds nothing: its time tells nothing of them."""
     cache = PrefixCache(10**6)

@@ -26,7 +26,9 @@ def embedded():
 
 def made(runner, **fields):
     """Return the completions of a request without top_k, so that every token has its chance."""
-    return runner.generate({"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}).responses
+    return runner.generate(
+        {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
+    ).responses
 
 
 def bits(mask, n):
@@ -36,13 +38,19 @@ def bits(mask, n):
 @given(vocabulary=st.lists(some_bytes, max_size=12), text=some_bytes, start=st.integers(0, 3))
 def test_the_tokens_that_begin_a_text_are_those_that_a_look_at_all_finds(vocabulary, text, start):
     """Whatever stands twice in a vocabulary, prints nothing or begins with another token."""
-    slow = {token for token, piece in enumerate(vocabulary) if piece and text[start:].startswith(piece)}
+    slow = {
+        token for token, piece in enumerate(vocabulary) if piece and text[start:].startswith(piece)
+    }
     found = Pieces(vocabulary).beginning(text, start)
     assert len(found) == len(set(found))
     assert set(found) == slow
 
 
-@given(vocabulary=st.lists(some_bytes, min_size=1, max_size=12), some=st.lists(some_bytes, min_size=1), data=st.data())
+@given(
+    vocabulary=st.lists(some_bytes, min_size=1, max_size=12),
+    some=st.lists(some_bytes, min_size=1),
+    data=st.data(),
+)
 def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
     """After any allowed tokens: those after which a text still begins with what was said; an end where one is whole."""
     vocabulary = [*vocabulary, b"|"]
@@ -63,7 +71,9 @@ def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
         token = data.draw(st.sampled_from(sorted(going_on)))
         constraint.accept(token)
         said += vocabulary[token]
-        assert constraint.complete == (said in some and not any(t != said and t.startswith(said) for t in some))
+        assert constraint.complete == (
+            said in some and not any(t != said and t.startswith(said) for t in some)
+        )
 
 
 @costly
@@ -81,7 +91,9 @@ def test_of_two_texts_that_begin_alike_both_are_drawn(embedded):
     samples = made(embedded, choice=["Yes", "Yes, it is"], num_samples=60, seed=1, temperature=3)
     assert {sample.text for sample in samples} == {"Yes", "Yes, it is"}
     assert {sample.finish_reason for sample in samples} == {"eos"}
-    longer = made(embedded, choice=["Yes", "Yes, it is"], num_samples=9, seed=1, temperature=3, min_tokens=9)
+    longer = made(
+        embedded, choice=["Yes", "Yes, it is"], num_samples=9, seed=1, temperature=3, min_tokens=9
+    )
     assert {sample.text for sample in longer} == {"Yes, it is"}
 
 
@@ -109,13 +121,18 @@ def test_neighbours_have_the_bits_that_they_have_alone(embedded):
     """A request beside one with a choice draws what it draws alone."""
     asked = GenerationRequest("Once upon a time", seed=5, max_tokens=30)
     alone = embedded.generate(asked).responses[0].text
-    futures = [embedded.submit(asked), embedded.submit(GenerationRequest("a", choice=["so it is"] * 2))]
+    futures = [
+        embedded.submit(asked),
+        embedded.submit(GenerationRequest("a", choice=["so it is"] * 2)),
+    ]
     assert [future.result().responses[0].text for future in futures] == [alone, "so it is"]
 
 
 def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
     """A vocabulary may lack a letter: the request fails, and says so of its own field."""
-    with pytest.raises(InvalidRequestError, match="choice allows no token here that this model has"):
+    with pytest.raises(
+        InvalidRequestError, match="choice allows no token here that this model has"
+    ):
         made(bigram, choice=["語"])
 
 
@@ -127,7 +144,10 @@ def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
         ({"choice": ["a", ""]}, "choice must be a list of at least one string, none of them empty"),
         ({"choice": ["a"], "regex": "a"}, "choice must not be given beside regex"),
         ({"choice": ["a"], "grammar": 'start: "a"'}, "choice must not be given beside grammar"),
-        ({"choice": [str(n) for n in range(5000)]}, "choice must hold at most 4,096 texts, got 5000"),
+        (
+            {"choice": [str(n) for n in range(5000)]},
+            "choice must hold at most 4,096 texts, got 5000",
+        ),
         ({"choice": ["a" * 300_000]}, "choice must hold at most 262,144 characters"),
     ],
 )

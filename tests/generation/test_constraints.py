@@ -38,16 +38,22 @@ def embedded():
 
 def made(runner, **fields):
     """Return the completions of a request without top_k, so that every token has its chance."""
-    return runner.generate({"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}).responses
+    return runner.generate(
+        {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
+    ).responses
 
 
 # ── Whatever is drawn parses ─────────────────────────────────────────────────────────────────────────────────────────
 
 scalars = st.one_of(
-    st.builds(lambda low, more: {"type": "integer", "minimum": low, "maximum": low + more}, *[st.integers(0, 99)] * 2),
+    st.builds(
+        lambda low, more: {"type": "integer", "minimum": low, "maximum": low + more},
+        *[st.integers(0, 99)] * 2,
+    ),
     st.builds(lambda n: {"type": "string", "maxLength": n}, st.integers(0, 9)),
     st.builds(
-        lambda values: {"enum": values}, st.lists(st.integers(-(2**53), 2**53) | st.text(), min_size=1, max_size=3)
+        lambda values: {"enum": values},
+        st.lists(st.integers(-(2**53), 2**53) | st.text(), min_size=1, max_size=3),
     ),
     st.just({"type": "string", "pattern": "^[a-f]{2,4}$"}),
     st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"const": {"ä": [1, "\n"]}}]),
@@ -58,7 +64,11 @@ def nested(inner):
     """Return schemas of arrays and objects of what `inner` describes."""
     names = st.sampled_from(["a", "b", "name", 'with "quotes"', "ü"])
     return st.one_of(
-        st.builds(lambda item, n: {"type": "array", "items": item, "maxItems": n}, inner, st.integers(0, 3)),
+        st.builds(
+            lambda item, n: {"type": "array", "items": item, "maxItems": n},
+            inner,
+            st.integers(0, 3),
+        ),
         st.builds(lambda some: {"anyOf": some}, st.lists(inner, min_size=1, max_size=3)),
         st.dictionaries(names, inner, max_size=3).map(
             lambda properties: {
@@ -71,7 +81,9 @@ def nested(inner):
     )
 
 
-schemas = st.recursive(scalars, nested, max_leaves=5).filter(lambda schema: "type" in schema or "anyOf" in schema)
+schemas = st.recursive(scalars, nested, max_leaves=5).filter(
+    lambda schema: "type" in schema or "anyOf" in schema
+)
 
 
 @costly
@@ -79,7 +91,9 @@ schemas = st.recursive(scalars, nested, max_leaves=5).filter(lambda schema: "typ
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
 def test_json_fits_its_schema(request, model, schema, seed):
     """A complete sample is JSON that an independent validator accepts; a cut one is as long as it may be."""
-    for sample in made(request.getfixturevalue(model), json_schema=schema, seed=seed, num_samples=2):
+    for sample in made(
+        request.getfixturevalue(model), json_schema=schema, seed=seed, num_samples=2
+    ):
         if sample.finish_reason == "eos":
             assert jsonschema_rs.is_valid(schema, json.loads(sample.text)), sample.text
         else:
@@ -87,11 +101,17 @@ def test_json_fits_its_schema(request, model, schema, seed):
 
 
 expressions = st.recursive(
-    st.sampled_from(["a", "bc", "[a-e]", "[^a-y]", "[0-9]", "é", "."]),  # not \d: Pythons know different digits
+    st.sampled_from(
+        ["a", "bc", "[a-e]", "[^a-y]", "[0-9]", "é", "."]
+    ),  # not \d: Pythons know different digits
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3).map("".join),
         st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
-        st.builds(lambda part, times: f"({part}){times}", inner, st.sampled_from(["?", "*", "+", "{2}", "{1,3}"])),
+        st.builds(
+            lambda part, times: f"({part}){times}",
+            inner,
+            st.sampled_from(["?", "*", "+", "{2}", "{1,3}"]),
+        ),
     ),
     max_leaves=6,
 )
@@ -142,9 +162,13 @@ def test_a_text_that_nothing_may_follow_ends_without_an_end_token(bigram):
 def test_a_text_that_could_go_on_ends_with_an_end_token_of_the_model_or_the_request(bigram):
     """Either ends it, where it is complete and nowhere else; min_tokens holds both back."""
     five = BIGRAM_TOKENS.index(b"05")
-    samples = made(bigram, regex="(aa)+", eos_token_ids=[five], num_samples=40, seed=1, temperature=3)
+    samples = made(
+        bigram, regex="(aa)+", eos_token_ids=[five], num_samples=40, seed=1, temperature=3
+    )
     assert {sample.tokens[-1] for sample in samples} == {END, five}
-    assert all(sample.finish_reason == "eos" and re.fullmatch("(aa)+", sample.text) for sample in samples)
+    assert all(
+        sample.finish_reason == "eos" and re.fullmatch("(aa)+", sample.text) for sample in samples
+    )
     long = made(bigram, regex="a+", min_tokens=9, num_samples=8, seed=1)
     assert all(len(sample.text) >= 9 for sample in long)
 
@@ -184,7 +208,9 @@ def test_a_neighbour_has_the_same_bits(tiny, seed):
     requests = [GenerationRequest(text, **fields) for text in ("one", "two", "three")]
 
     def outcomes(futures):
-        return [[(one.tokens, one.logprobs) for one in future.result().responses] for future in futures]
+        return [
+            [(one.tokens, one.logprobs) for one in future.result().responses] for future in futures
+        ]
 
     alone = outcomes([tiny.submit(request) for request in requests])
     constrained = [GenerationRequest("x", regex="[a-z]{5,30}!", seed=seed, num_samples=2)]
@@ -198,23 +224,41 @@ def test_log_probabilities_stay_the_models_own(bigram):
     table = bigram_table().astype(np.float64)
     own = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
     before = (LETTER_A + 25, *sample.tokens)
-    expected = [own[current, following] for current, following in zip(before, sample.tokens, strict=False)]
+    expected = [
+        own[current, following] for current, following in zip(before, sample.tokens, strict=False)
+    ]
     np.testing.assert_allclose(sample.logprobs, expected, atol=1e-5)
-    assert [place[0].token for place in sample.top_logprobs] == [int(own[current].argmax()) for current in before[:-1]]
+    assert [place[0].token for place in sample.top_logprobs] == [
+        int(own[current].argmax()) for current in before[:-1]
+    ]
 
 
 def test_a_seed_repeats_the_samples(tiny):
     """Of one request and of several at once."""
-    fields = {"json_schema": {"type": "array", "items": {"type": "integer"}, "maxItems": 4}, "seed": 5}
+    fields = {
+        "json_schema": {"type": "array", "items": {"type": "integer"}, "maxItems": 4},
+        "seed": 5,
+    }
     once = [sample.text for sample in made(tiny, num_samples=4, **fields)]
-    futures = [tiny.submit({"text": "a", "max_tokens": 120, "top_k": 0, "num_samples": 4, **fields}) for _ in range(6)]
-    assert [[sample.text for sample in future.result().responses] for future in futures] == [once] * 6
+    futures = [
+        tiny.submit({"text": "a", "max_tokens": 120, "top_k": 0, "num_samples": 4, **fields})
+        for _ in range(6)
+    ]
+    assert [[sample.text for sample in future.result().responses] for future in futures] == [
+        once
+    ] * 6
 
 
 def test_cancelling_frees_the_slots_at_once(bigram):
     """While the grammar is compiled and while the sample grows."""
     grows = threading.Event()
-    fields = {"text": "a", "regex": "[a-y]+", "max_tokens": 200, "num_samples": 8, "min_tokens": 200}
+    fields = {
+        "text": "a",
+        "regex": "[a-y]+",
+        "max_tokens": 200,
+        "num_samples": 8,
+        "min_tokens": 200,
+    }
     growing = bigram.submit(fields, on_text=lambda *_: grows.set())
     compiled = bigram.submit({"text": "a", "json_schema": SLOW[0]})
     assert grows.wait(60)
@@ -237,7 +281,14 @@ def test_cancelling_frees_the_slots_at_once(bigram):
         ({"json_schema": {"$ref": "#"}}, "no text fits it"),
         ({"json_schema": {"$ref": "file:///etc/passwd"}}, "not present in a registry"),
         ({"json_schema": SLOW[0]}, "takes more than 3 seconds"),
-        ({"json_schema": {"allOf": [{"anyOf": [{"minimum": a}, {"minimum": -a}]} for a in range(40)]}}, "json_schema"),
+        (
+            {
+                "json_schema": {
+                    "allOf": [{"anyOf": [{"minimum": a}, {"minimum": -a}]} for a in range(40)]
+                }
+            },
+            "json_schema",
+        ),
         ({"json_schema": {"x-guidance": 3}}, "cannot be compiled"),
         ({"regex": "("}, "unclosed group|invalid regex"),
         ({"regex": "(?=a)b"}, "look-around|invalid regex"),
@@ -280,7 +331,10 @@ def test_schemas_are_taken_as_python_has_them(bigram):
 
         @staticmethod
         def model_json_schema():
-            return {"type": "object", "properties": {"key": {"type": "string", "format": "password", "maxLength": 3}}}
+            return {
+                "type": "object",
+                "properties": {"key": {"type": "string", "format": "password", "maxLength": 3}},
+            }
 
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     for schema in (Account, json.dumps(Account.model_json_schema())):
@@ -323,7 +377,10 @@ def test_a_schema_that_cannot_be_followed_says_where_and_what_to_do(bigram):
                 },
             }
         },
-        {"grammar": 'start: r25\nr0: "a"\n' + "".join(f"r{n}: r{n - 1} r{n - 1}\n" for n in range(1, 26))},
+        {
+            "grammar": 'start: r25\nr0: "a"\n'
+            + "".join(f"r{n}: r{n - 1} r{n - 1}\n" for n in range(1, 26))
+        },
         {"grammar": 'start: (a | b)*\na: "x"*\nb: "x"* a'},
     ],
     ids=lambda value: str(value)[:40],
@@ -344,22 +401,35 @@ def test_masks_that_take_too_long_end_their_request(tiny):
     neighbour = tiny.submit({"text": "z", "max_tokens": 50})
     with pytest.raises(InvalidRequestError, match="grammar takes too much to follow"):
         tiny.generate(
-            {"text": "a", "grammar": f"start: B A\nB: /[a-z]{{9}}/\nA: {words} & ~/.*cd.{{30}}.*/", "seed": 1}
+            {
+                "text": "a",
+                "grammar": f"start: B A\nB: /[a-z]{{9}}/\nA: {words} & ~/.*cd.{{30}}.*/",
+                "seed": 1,
+            }
         )
     assert neighbour.result().responses[0].generated_tokens == 50
 
 
-AMBIGUOUS = {"text": "Once upon a time", "grammar": "start: start start | /[a-z ]/ |", "max_tokens": 400, "seed": 1}
+AMBIGUOUS = {
+    "text": "Once upon a time",
+    "grammar": "start: start start | /[a-z ]/ |",
+    "max_tokens": 400,
+    "seed": 1,
+}
 """Compiles in a millisecond, and each token takes longer to follow than the one before."""
 
 
 def test_what_takes_long_to_follow_is_in_its_requests_account(embedded):
     """Masks and tokens count, not compiling alone: over its share the request ends with an error that says so."""
     with pytest.raises(
-        InvalidRequestError, match=r"grammar takes too much to follow: .* seconds of the processor|items"
+        InvalidRequestError,
+        match=r"grammar takes too much to follow: .* seconds of the processor|items",
     ):
         embedded.generate(AMBIGUOUS)
-    with pytest.raises(InvalidRequestError, match=r"grammar takes too much to follow: 9\.00 seconds .* for 3 tokens"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"grammar takes too much to follow: 9\.00 seconds .* for 3 tokens",
+    ):
         raise overdrawn(9.0)
     assert overdrawn(0.2) is None
 
@@ -368,7 +438,11 @@ def overdrawn(seconds):
     """Return the error of a sample whose request has taken so long for three tokens, if there is one."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     effort = Effort()
-    constraint = compiler.compile(GrammarSource("grammar", 'start: "abcdef"'), None).result(60).begin((), effort)
+    constraint = (
+        compiler.compile(GrammarSource("grammar", 'start: "abcdef"'), None)
+        .result(60)
+        .begin((), effort)
+    )
     for token in b"abc":
         assert constraint.mask(may_end=True).any()
         constraint.accept(token)
@@ -393,7 +467,10 @@ def test_a_grammar_that_took_too_long_to_follow_is_in_its_clients_account():
 def test_others_do_not_wait_for_slow_grammars():
     """However many slow grammars come first, a request without one is served at once, and one with in its turn."""
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
-        slow = [runner.submit({"text": "a", "json_schema": schema, "num_samples": 3}) for schema in SLOW[:12]]
+        slow = [
+            runner.submit({"text": "a", "json_schema": schema, "num_samples": 3})
+            for schema in SLOW[:12]
+        ]
         started = time.monotonic()
         for n_samples in (1, 2, 3):
             runner.generate({"text": "z", "max_tokens": 3, "num_samples": n_samples})
@@ -410,12 +487,17 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
         runner.submit(known, manner=Manner(client=STRANGERS)).result(60)
-        slow = [runner.submit({"text": "a", "json_schema": schema}, manner=Manner(client=STRANGERS)) for schema in SLOW]
+        slow = [
+            runner.submit({"text": "a", "json_schema": schema}, manner=Manner(client=STRANGERS))
+            for schema in SLOW
+        ]
         at_hand = runner.submit(known, manner=Manner(client=STRANGERS))
         named = runner.submit({"text": "z", "regex": "abcd"}, manner=Manner(client="me"))
         assert at_hand.result(60).responses[0].text == "abc"
         assert named.result(60).responses[0].text == "abcd"
-        assert not any(future.done() for future in slow[3:32])  # they have not waited for the slow ones
+        assert not any(
+            future.done() for future in slow[3:32]
+        )  # they have not waited for the slow ones
         with pytest.raises(OverloadedError, match="32 grammars of this client wait"):
             slow[-1].result(60)
         for future in slow:
@@ -513,7 +595,9 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 @pytest.mark.parametrize("grammar", ['start[temperature=9]: "a"', "start: <|x|>", "start: /^a$/"])
 def test_a_panic_of_the_compiler_is_not_shown(grammar):
     """What a grammar has gone wrong inside the compiler tells nothing of that, or of this machine's files."""
-    why = guidance.reason(guidance.compiled(guidance.tokenizer_of([bytes([byte]) for byte in range(256)]), grammar))
+    why = guidance.reason(
+        guidance.compiled(guidance.tokenizer_of([bytes([byte]) for byte in range(256)]), grammar)
+    )
     assert why == "it asks for what is not done here"
 
 
@@ -525,4 +609,6 @@ def test_where_no_thread_can_begin_a_mask_it_is_computed(bigram, monkeypatch):
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    assert [one.text for one in made(bigram, json_schema={"type": "boolean"}, seed=1)] == [expected.text]
+    assert [one.text for one in made(bigram, json_schema={"type": "boolean"}, seed=1)] == [
+        expected.text
+    ]

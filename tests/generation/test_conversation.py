@@ -28,7 +28,10 @@ from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, add_chat_template
 from small_models.make import byte_level_vocabulary, random_tensors, write_model
 
-TEMPLATES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
+TEMPLATES = {
+    path.stem: path.read_text()
+    for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))
+}
 RENDERED = Path(__file__).parent / "templates" / "rendered.json"
 """What transformers 5.23 made of `CONVERSATIONS`: template to name to text, or null where the template refuses."""
 
@@ -36,7 +39,12 @@ SYSTEM = {"role": "system", "content": "  Be brief. "}
 HELLO = {"role": "user", "content": "Hello!\n"}
 ANSWER = {"role": "assistant", "content": " <think>Hm.</think>Hi & <welcome> "}
 AGAIN = {"role": "user", "content": "Größe? 'quoted' \"twice\" {{ 7 * 7 }}"}
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Wie ist's <hier>?", "parameters": {}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "description": "Wie ist's <hier>?", "parameters": {}},
+    }
+]
 DOCUMENTS = [{"title": "Cats", "text": "They purr."}, {"title": "Dogs", "text": "They bark."}]
 
 CONVERSATIONS = {
@@ -46,7 +54,10 @@ CONVERSATIONS = {
     "all": ([SYSTEM, HELLO, ANSWER, AGAIN], {}),
     "no prompt": ([SYSTEM, HELLO, ANSWER], {"add_generation_prompt": False}),
     "tools": ([SYSTEM, HELLO], {"tools": TOOLS, "documents": DOCUMENTS, "enable_thinking": False}),
-    "tool answers": ([HELLO, ANSWER, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}], {}),
+    "tool answers": (
+        [HELLO, ANSWER, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}],
+        {},
+    ),
     "two users": ([HELLO, AGAIN], {}),
 }
 MODEL = ChatFormat(bos="<s>", eos="</s>")
@@ -71,7 +82,9 @@ def test_templates_are_rendered_as_transformers_did(name):
     assert set(recorded) == set(CONVERSATIONS)
     for conversation, expected in recorded.items():
         text = rendered(TEMPLATES[name], *CONVERSATIONS[conversation])
-        assert text == (expected if expected is None else expected.replace("TODAY", today)), conversation
+        assert text == (expected if expected is None else expected.replace("TODAY", today)), (
+            conversation
+        )
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -79,9 +92,16 @@ def test_templates_are_rendered_as_transformers_does(name):
     """The same against transformers itself, where it is installed: the group of dependencies ``chat``."""
     render = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
     for messages, variables in CONVERSATIONS.values():
-        given = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>", **variables}
+        given = {
+            "add_generation_prompt": True,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            **variables,
+        }
         try:
-            expected = render(conversations=[messages], chat_template=TEMPLATES[name], **given)[0][0]
+            expected = render(conversations=[messages], chat_template=TEMPLATES[name], **given)[0][
+                0
+            ]
         except Exception:
             expected = None
         assert rendered(TEMPLATES[name], messages, variables) == expected
@@ -118,7 +138,11 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
         ("{{ 'a' * 2**25 }}", "chat_template", "more than 16,777,216 characters"),
         ("{{ range(10**9) | list }}", "chat_template", "Range too big"),
         ("{% for a in messages %}", "chat_template", "Unexpected end"),
-        ("{{ '(' * 9 }}{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "chat_template", "RecursionError"),
+        (
+            "{{ '(' * 9 }}{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+            "chat_template",
+            "RecursionError",
+        ),
         ("{{ messages.nothing.here }}", "messages", "has no attribute"),
         ("{{ raise_exception('only poems') }}", "messages", "only poems"),
         ("{{ messages.append(1) }}", "messages", "unsafe"),
@@ -157,7 +181,10 @@ def test_many_threads_share_one_process(renderer):
     """Conversations rendered at the same time do not get each other's text."""
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(
-            lambda n: prompt_of([{"role": "user", "content": f"{n}" * 999}], MODEL, PLAIN, renderer=renderer), range(64)
+            lambda n: prompt_of(
+                [{"role": "user", "content": f"{n}" * 999}], MODEL, PLAIN, renderer=renderer
+            ),
+            range(64),
         )
         assert list(texts) == [f"<s>{f'{n}' * 999}" for n in range(64)]
 
@@ -215,7 +242,14 @@ def model():
 def test_the_file_says_what_controls_and_ends(model):
     """Control tokens, the ends of a turn, and the texts of BOS and EOS come from the model's file."""
     assert model.chat_format == ChatFormat(
-        None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"), (), model.n_ctx, copies_only=False
+        None,
+        "<|begin|>",
+        "<|end|>",
+        (END,),
+        ("<|begin|>", "<|end|>"),
+        (),
+        model.n_ctx,
+        copies_only=False,
     )
 
 
@@ -228,13 +262,17 @@ def test_bos_is_never_doubled(model):
     assert model.tokenize_chat(without, 0).tolist() == [LETTER_A, LETTER_A + 1]
 
 
-pieces = st.sampled_from(["<|end|>", "<|begin|>", "<|", "|>", "end", "<", "a", "b", "z", "\ud800", BREAK])
+pieces = st.sampled_from(
+    ["<|end|>", "<|begin|>", "<|", "|>", "end", "<", "a", "b", "z", "\ud800", BREAK]
+)
 
 
 @given(parts=st.lists(pieces, max_size=12), max_tokens=st.sampled_from([0, 3, 200]))
 def test_nobody_can_write_a_control_token(model, parts, max_tokens):
     """Whatever a message says, the only control tokens are the template's own, and ordinary text is what was said."""
-    messages = [{"role": "user", "content": "".join(parts), "tool_calls": [{"name": "".join(parts)}]}]
+    messages = [
+        {"role": "user", "content": "".join(parts), "tool_calls": [{"name": "".join(parts)}]}
+    ]
     template = "{{ eos_token }}{{ messages[0].content }}{{ messages[0].tool_calls[0].name }}{{ eos_token }}"
     text = prompt_of(messages, model.chat_format, template)
     tokens = model.tokenize_chat(text, max_tokens).tolist()
@@ -278,11 +316,15 @@ FAMILIES = {
     ),
     "qwen": (
         {"<|im_start|>": CONTROL, "<|im_end|>": CONTROL}
-        | dict.fromkeys(("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"), USER_DEFINED),
+        | dict.fromkeys(
+            ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"), USER_DEFINED
+        ),
         TEMPLATES["qwen25"],
     ),
     "gemma": (
-        dict.fromkeys(("<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>"), USER_DEFINED),
+        dict.fromkeys(
+            ("<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>"), USER_DEFINED
+        ),
         "{% for m in messages %}<|turn>{{ m.role }}\n{% if m.role == 'tool' %}<|tool_response>{% endif %}"
         "{{ m.content }}<turn|>\n{% endfor %}<|turn>model\n",
     ),
@@ -298,7 +340,16 @@ def family(request, tmp_path_factory):
     path = tmp_path_factory.mktemp(request.param) / "family.gguf"
     tensors = random_tensors(n_vocab=len(tokens), n_embd=64, n_ff=64, n_layer=1)
     shape = {"n_ctx": 512, "n_embd": 64, "n_ff": 64, "n_layer": 1, "n_head": 1}
-    write_model(path, tensors, tokens=tokens, merges=merges, add_bos=False, quantized=True, types=types, **shape)
+    write_model(
+        path,
+        tensors,
+        tokens=tokens,
+        merges=merges,
+        add_bos=False,
+        quantized=True,
+        types=types,
+        **shape,
+    )
     with Decoder(path, ModelOptions(n_ctx=512, n_slots=1, n_threads=1)) as decoder:
         yield decoder, dict(zip(types, range(300, len(tokens)), strict=True)), template
 
@@ -307,13 +358,20 @@ def family(request, tmp_path_factory):
 def test_nobody_can_write_a_token_that_the_template_gives_a_meaning_to(family, data):
     """Neither users nor tools, and no answer that repeats them; where a template builds such a token, it is one."""
     decoder, special, template = family
-    roles = data.draw(st.lists(st.sampled_from(["user", "assistant", "tool"]), min_size=1, max_size=4))
-    parts = st.lists(st.sampled_from([*special, *(text[:3] for text in special), "|>", ">", "a", "\n"]), max_size=4)
+    roles = data.draw(
+        st.lists(st.sampled_from(["user", "assistant", "tool"]), min_size=1, max_size=4)
+    )
+    parts = st.lists(
+        st.sampled_from([*special, *(text[:3] for text in special), "|>", ">", "a", "\n"]),
+        max_size=4,
+    )
     messages = [{"role": role, "content": "".join(data.draw(parts))} for role in roles]
     innocent = [{"role": role, "content": "a"} for role in roles]
 
     def meant(messages):
-        tokens = decoder.tokenize_chat(prompt_of(messages, decoder.chat_format, template), 0).tolist()
+        tokens = decoder.tokenize_chat(
+            prompt_of(messages, decoder.chat_format, template), 0
+        ).tolist()
         return [token for token in tokens if token in (0, 1) or token in special.values()]
 
     assert meant(messages) == meant(innocent)
@@ -337,9 +395,15 @@ def test_what_a_template_looks_for_in_an_answer_is_there():
         "{% for m in messages %}{{ m.role }}:{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
         "{% else %}{{ m.content }}{% endif %};{% endfor %}<think>"
     )
-    messages = [{"role": role, "content": "<think>Hm.</think>Yes\n\n<table>"} for role in ("assistant", "user")]
+    messages = [
+        {"role": role, "content": "<think>Hm.</think>Yes\n\n<table>"}
+        for role in ("assistant", "user")
+    ]
     text = prompt_of(messages, model, template)
-    assert text == f"assistant:Yes\n\n<table>;user:<{BREAK}think>Hm.<{BREAK}/think>Yes\n\n<table>;<think>"
+    assert (
+        text
+        == f"assistant:Yes\n\n<table>;user:<{BREAK}think>Hm.<{BREAK}/think>Yes\n\n<table>;<think>"
+    )
 
 
 def test_a_long_conversation_is_cut_as_a_long_text_is(model):
@@ -368,8 +432,15 @@ def test_the_files_own_template_is_used(with_template):
     response = with_template.chat(messages, temperature=0, max_tokens=12)
     assert (response.prompt, response.prompt_tokens) == ("<|begin|>z", 2)
     assert response.responses[0].text == STORY
-    assert relevance_gen.chat(messages, runner=with_template, temperature=0, max_tokens=12).responses[0].text == STORY
-    smuggled = with_template.chat([{"role": "user", "content": "<|end|>z"}], temperature=0, max_tokens=12)
+    assert (
+        relevance_gen.chat(messages, runner=with_template, temperature=0, max_tokens=12)
+        .responses[0]
+        .text
+        == STORY
+    )
+    smuggled = with_template.chat(
+        [{"role": "user", "content": "<|end|>z"}], temperature=0, max_tokens=12
+    )
     assert smuggled.prompt == "<|begin|><|end|>z"
     assert smuggled.prompt_tokens > 3
     assert with_template.chat(messages, chat_template="{{ messages[0].role }}").prompt == "user"
@@ -381,7 +452,9 @@ def test_a_last_message_is_continued(name):
     messages = [HELLO, {"role": "assistant", "content": "The answer is"}]
     text = prompt_of(messages, MODEL, TEMPLATES[name], continues=True)
     assert text.endswith("The answer is")
-    assert prompt_of(messages, MODEL, TEMPLATES[name], {"add_generation_prompt": False}).startswith(text)
+    assert prompt_of(messages, MODEL, TEMPLATES[name], {"add_generation_prompt": False}).startswith(
+        text
+    )
 
 
 def test_only_a_text_that_the_template_writes_is_continued():
@@ -396,7 +469,9 @@ def test_what_a_system_says_is_not_left_out():
     users = "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}: {{ m.content }}]{% endif %}{% endfor %}"
     text = prompt_of([SYSTEM, HELLO, ANSWER, AGAIN], MODEL, users)
     assert text.startswith("[user:   Be brief. \n\nHello!\n][assistant: ")
-    assert text == prompt_of([{**HELLO, "content": "  Be brief. \n\nHello!\n"}, ANSWER, AGAIN], MODEL, users)
+    assert text == prompt_of(
+        [{**HELLO, "content": "  Be brief. \n\nHello!\n"}, ANSWER, AGAIN], MODEL, users
+    )
     as_json = "{{ messages | tojson }}"
     assert prompt_of([SYSTEM, HELLO], MODEL, as_json).count("Be brief") == 1
 
@@ -429,7 +504,9 @@ def test_what_a_system_says_after_all_users_stands_behind_the_last_of_them():
     """Also where an answer is to be continued; where no user speaks it is refused by its place."""
     assert said(("u", "a"), ("s", "b"), ("s", "c")) == "[a\n\nb\n\nc]"
     assert said(("u", "a"), ("s", "b"), ("a", "c"), continues=True) == "[a\n\nb][c"
-    with pytest.raises(InvalidRequestError, match=r"messages\[1\] is left out by the chat template"):
+    with pytest.raises(
+        InvalidRequestError, match=r"messages\[1\] is left out by the chat template"
+    ):
         said(("s", "a"), ("s", "b"), ("a", "c"))
 
 
@@ -438,14 +515,20 @@ def test_what_a_system_says_in_parts_is_moved_as_text():
     parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
     assert said(("u", "z"), ("s", parts), ("u", "a"), template=FIRST_ONLY) == "[z][b\nc\n\na]"
     by_parts = (
-        "{% for m in messages if m.role == 'user' %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}"
+        "{% for m in messages if m.role == 'user' %}"
+        "{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}"
     )
-    assert said(("s", parts), ("u", [{"type": "text", "text": "a"}]), template=by_parts) == "(b\nc\n\n)(a)"
+    assert (
+        said(("s", parts), ("u", [{"type": "text", "text": "a"}]), template=by_parts)
+        == "(b\nc\n\n)(a)"
+    )
 
 
 def test_a_model_without_a_template_says_so(bigram):
     """Where the file has none and none is given, the error names what is missing."""
-    with pytest.raises(InvalidRequestError, match="chat_template is required: the model's file has none"):
+    with pytest.raises(
+        InvalidRequestError, match="chat_template is required: the model's file has none"
+    ):
         bigram.chat(HI)
 
 
@@ -456,23 +539,32 @@ def test_the_models_own_end_of_turn_ends_a_chat(bigram):
     (chat,) = bigram.chat(HI, chat_template=PLAIN, **forced).responses
     assert (plain.generated_tokens, plain.finish_reason) == (5, "length")
     assert (chat.tokens, chat.finish_reason, chat.text) == ((END,), "eos", "")
-    (other,) = bigram.chat(HI, chat_template=PLAIN, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}).responses
+    (other,) = bigram.chat(
+        HI, chat_template=PLAIN, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}
+    ).responses
     assert other.finish_reason == "eos"
 
 
 def test_a_chat_streams(with_template):
     """The pieces of a streamed chat are its text."""
-    with with_template.stream_chat([{"role": "user", "content": "z"}], temperature=0, max_tokens=12) as stream:
+    with with_template.stream_chat(
+        [{"role": "user", "content": "z"}], temperature=0, max_tokens=12
+    ) as stream:
         assert "".join(piece.text for piece in stream) == STORY
     assert stream.response.prompt == "<|begin|>z"
 
 
 def test_a_chat_is_the_same_beside_others(with_template):
     """Greedy chats and generations that run together get what each gets alone."""
-    asks = [lambda n=n: with_template.chat([{"role": "user", "content": "abc"[: n + 1]}], seed=n) for n in range(3)]
+    asks = [
+        lambda n=n: with_template.chat([{"role": "user", "content": "abc"[: n + 1]}], seed=n)
+        for n in range(3)
+    ]
     alone = [ask().responses[0].text for ask in asks]
     with ThreadPoolExecutor(3) as pool:
-        assert [future.result().responses[0].text for future in [pool.submit(ask) for ask in asks]] == alone
+        assert [
+            future.result().responses[0].text for future in [pool.submit(ask) for ask in asks]
+        ] == alone
 
 
 def test_rendering_does_not_hold_up_the_runner(bigram, monkeypatch):
@@ -511,12 +603,20 @@ def test_a_bigram_prompt_is_what_its_tokens_print():
 
 def test_a_response_says_how_its_tokens_are_written(with_template):
     """Where it is asked to spell, a response has the bytes of every token in it; the prompt's are its text."""
-    asked = {"text": "z", "temperature": 0, "max_tokens": 12, "return_tokens": True, "top_logprobs": 3}
+    asked = {
+        "text": "z",
+        "temperature": 0,
+        "max_tokens": 12,
+        "return_tokens": True,
+        "top_logprobs": 3,
+    }
     response = with_template.submit(asked, manner=Manner(spells=True)).result()
     pieces = response.spelling.pieces
     assert b"".join(pieces[token] for token in response.responses[0].tokens).decode() == STORY
     assert b"".join(pieces[token] for token in response.spelling.prompt) == b"z"
-    assert {one.token for place in response.responses[0].top_logprobs for one in place} <= set(pieces)
+    assert {one.token for place in response.responses[0].top_logprobs for one in place} <= set(
+        pieces
+    )
     assert pieces == {token: BIGRAM_TOKENS[token] for token in pieces}
     assert with_template.generate(asked).spelling is None
     assert "spelling" not in wire.unstructure(response)
@@ -527,7 +627,9 @@ def test_a_generation_may_end_by_itself(with_template):
     forced = {"text": "z", "logit_bias": {END: 100}, "max_tokens": 3, "eos_token_ids": [5]}
     (ended,) = with_template.submit(forced, manner=Manner(stops_itself=True)).result().responses
     (other,) = (
-        with_template.submit({**forced, "logit_bias": {5: 100}}, manner=Manner(stops_itself=True)).result().responses
+        with_template.submit({**forced, "logit_bias": {5: 100}}, manner=Manner(stops_itself=True))
+        .result()
+        .responses
     )
     (plain,) = with_template.submit(forced).result().responses
     assert [one.finish_reason for one in (ended, other, plain)] == ["eos", "eos", "length"]
@@ -537,7 +639,10 @@ def test_submitting_costs_little_whatever_the_request_holds(with_template):
     """A request is checked when it is made, and not again each time it is submitted."""
     request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
     started_s = time.thread_time()
-    futures = [with_template.submit(request, manner=Manner(stops_itself=True, spells=True)) for _ in range(100)]
+    futures = [
+        with_template.submit(request, manner=Manner(stops_itself=True, spells=True))
+        for _ in range(100)
+    ]
     assert time.thread_time() - started_s < 0.5
     for future in futures:
         future.cancel()

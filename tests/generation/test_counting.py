@@ -48,7 +48,8 @@ def test_many_threads_count_beside_a_generation():
     with Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner:
         future = runner.submit({"text": "a", "max_tokens": 50})
         threads = [
-            threading.Thread(target=lambda n=n: counts.append((n, runner.count_tokens("Z" * n)))) for n in range(1, 9)
+            threading.Thread(target=lambda n=n: counts.append((n, runner.count_tokens("Z" * n))))
+            for n in range(1, 9)
         ]
         for thread in threads:
             thread.start()

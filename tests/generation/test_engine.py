@@ -53,7 +53,9 @@ class Recorder:
 
     def ticket(self, request, client=None):
         """Make the next ticket."""
-        self.tickets.append(Ticket(len(self.tickets), request, request.seed or 0, 0.0, Manner(client=client)))
+        self.tickets.append(
+            Ticket(len(self.tickets), request, request.seed or 0, 0.0, Manner(client=client))
+        )
         self.outcomes.append([])
         self.texts.append([""] * request.num_samples)
         self.n_unstarted.append(request.num_samples)
@@ -215,9 +217,13 @@ def test_a_prompt_that_is_refused_does_not_disturb_those_beside_it():
     """One without room for a token, and one of no tokens, fail alone; the others are computed together."""
     model = ScriptedModel(4, n_batch=16)
     engine, recorder = make_engine(model)
-    requests = [GenerationRequest(text, max_tokens=2, seed=1) for text in ("ab", "", "a" * 40, "abc")]
+    requests = [
+        GenerationRequest(text, max_tokens=2, seed=1) for text in ("ab", "", "a" * 40, "abc")
+    ]
     run(engine, [recorder.ticket(request) for request in requests])
-    assert [outcome for (outcome,) in recorder.outcomes[::3]] == [alone(request) for request in requests[::3]]
+    assert [outcome for (outcome,) in recorder.outcomes[::3]] == [
+        alone(request) for request in requests[::3]
+    ]
     assert all(isinstance(outcome, InvalidRequestError) for (outcome,) in recorder.outcomes[1:3])
     assert model.n_together == 2
 
@@ -240,7 +246,13 @@ def test_a_known_prefix_is_not_computed_again():
     """A repeated prompt computes only its last tokens; one with the same beginning, what differs."""
     model = ScriptedModel(1)
     engine, recorder = make_engine(model, 1000)
-    for text, computed in (("a" * 18, 18), ("a" * 18, 2), ("a" * 17 + "b", 2), ("a" * 9 + "b" * 9, 10), ("a" * 16, 2)):
+    for text, computed in (
+        ("a" * 18, 18),
+        ("a" * 18, 2),
+        ("a" * 17 + "b", 2),
+        ("a" * 9 + "b" * 9, 10),
+        ("a" * 16, 2),
+    ):
         before = model.n_computed
         ticket = recorder.ticket(GenerationRequest(text, max_tokens=1))
         run(engine, [ticket])
@@ -303,7 +315,13 @@ def test_a_failing_model_ends_the_step_and_leaves_nothing_behind(call):
 
     engine, recorder = make_engine(ScriptedModel(2, on_call=fail), 1000)
     with pytest.raises(GenerationError):
-        run(engine, [recorder.ticket(GenerationRequest("a", max_tokens=9, num_samples=2)) for _ in range(3)])
+        run(
+            engine,
+            [
+                recorder.ticket(GenerationRequest("a", max_tokens=9, num_samples=2))
+                for _ in range(3)
+            ],
+        )
     engine.clear()
     assert engine.idle
     assert len(engine._cache) == 0
@@ -355,7 +373,9 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
     the large request ends whole all the same.
     """
     backlog, first_tokens, n_steps = Backlog(256), {}, itertools.count()
-    engine = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None))
+    engine = Engine(
+        ScriptedModel(16, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None)
+    )
 
     def step():
         for ticket in puller.take(engine.rooms, timeout_s=0):
@@ -384,7 +404,9 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
 def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
     """Two tokens for a client with a name take two steps, whatever strangers have; they get theirs whole afterwards."""
     backlog = Backlog(256)
-    engine = Engine(ScriptedModel(4, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None))
+    engine = Engine(
+        ScriptedModel(4, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None)
+    )
 
     def step():
         for ticket in puller.take(engine.rooms, timeout_s=0):
@@ -393,12 +415,15 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
 
     request = GenerationRequest("a", max_tokens=40, num_samples=n_samples, seed=1)
     strangers = [
-        backlog.put(Ticket(number, request, 1, 0.0, Manner(client=STRANGERS))) for number in range(256 // n_samples)
+        backlog.put(Ticket(number, request, 1, 0.0, Manner(client=STRANGERS)))
+        for number in range(256 // n_samples)
     ]
     for _ in range(5):
         step()
     for number in range(1000, 1003):
-        known = backlog.put(Ticket(number, GenerationRequest("b", max_tokens=2), 0, 0.0, Manner(client=f"{number}")))
+        known = backlog.put(
+            Ticket(number, GenerationRequest("b", max_tokens=2), 0, 0.0, Manner(client=f"{number}"))
+        )
         step()
         step()
         assert known.result(timeout=0).responses[0].generated_tokens == 2
@@ -423,10 +448,16 @@ def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
         engine.add(recorder.ticket(GenerationRequest("b", max_tokens=20), client))
     while not all(recorder.outcomes[1:]):
         engine.step()
-    assert [len(text) for text in recorder.texts[0]] == [1, 1]  # of which its prompt gave the logits
+    assert [len(text) for text in recorder.texts[0]] == [
+        1,
+        1,
+    ]  # of which its prompt gave the logits
     gate.set()
     run(engine, [])
-    texts = [[sample.text for sample in response.responses] for response in (recorder.outcomes[0][0], alone(masked))]
+    texts = [
+        [sample.text for sample in response.responses]
+        for response in (recorder.outcomes[0][0], alone(masked))
+    ]
     assert texts[0] == texts[1]
 
 
@@ -442,13 +473,17 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
     backlog = Backlog(256)
     engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
     request = GenerationRequest("a", max_tokens=9, regex="[a-p]{30}")
-    many = [backlog.put(Ticket(number, request, 1, 0.0, Manner(client="a"))) for number in range(20)]
+    many = [
+        backlog.put(Ticket(number, request, 1, 0.0, Manner(client="a"))) for number in range(20)
+    ]
     while fill(puller, engine):
         pass
     wait(engine._compilation.prompts.values(), 60)
     engine.step()
     assert not engine._compilation.prompts
-    other = backlog.put(Ticket(99, GenerationRequest("b", max_tokens=3), 1, 0.0, Manner(client="b")))
+    other = backlog.put(
+        Ticket(99, GenerationRequest("b", max_tokens=3), 1, 0.0, Manner(client="b"))
+    )
     while not other.done():
         fill(puller, engine)
         engine.step()
@@ -467,7 +502,13 @@ def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex
         wait(engine._compilation.prompts.values(), 60)
         engine.step()
     for number in range(3):
-        small = Ticket(90 + number, attrs.evolve(large, num_samples=2, regex=None), 1, 0.0, Manner(client=f"{number}"))
+        small = Ticket(
+            90 + number,
+            attrs.evolve(large, num_samples=2, regex=None),
+            1,
+            0.0,
+            Manner(client=f"{number}"),
+        )
         other = backlog.put(small)
         while not other.done():
             fill(puller, engine)

@@ -76,7 +76,9 @@ def completions(runner, request, **fields):
     n_samples=st.integers(1, 5),
     seed=st.integers(0, 10**6),
 )
-def test_guesses_change_no_draw(bigram, text, temperature, top_p, penalty, n_guessed, n_samples, seed):
+def test_guesses_change_no_draw(
+    bigram, text, temperature, top_p, penalty, n_guessed, n_samples, seed
+):
     """Greedy or seeded, with stop strings, log probabilities and penalties: samples are those without guesses."""
     plain = GenerationRequest(
         text, max_tokens=60, num_samples=n_samples, stop=[" upon a café, ends 🙂! Once", "aaaa"],
@@ -88,7 +90,9 @@ def test_guesses_change_no_draw(bigram, text, temperature, top_p, penalty, n_gue
 
 def test_guesses_change_the_last_digits_of_log_probabilities(tiny):
     """With a real transformer rows computed together round differently, and that is all."""
-    plain = GenerationRequest("abcabcabcabc" * 5, max_tokens=80, temperature=0, logprobs=True, return_tokens=True)
+    plain = GenerationRequest(
+        "abcabcabcabc" * 5, max_tokens=80, temperature=0, logprobs=True, return_tokens=True
+    )
     guessed, expected = (completions(tiny, plain, prompt_lookup=n)[0] for n in (16, 0))
     assert guessed.tokens == expected.tokens
     np.testing.assert_allclose(guessed.logprobs, expected.logprobs, atol=1e-4)
@@ -118,9 +122,15 @@ def test_nobody_who_does_not_guess_waits_for_those_who_do():
         model.decode = lambda slots, *rest: (rows.append(slots), decode(slots, *rest))[1]
         recorder = Recorder()
         requests = [
-            GenerationRequest("abcabcabc", max_tokens=9, prompt_lookup=n, logit_bias={1: 50}, seed=1) for n in guesses
+            GenerationRequest(
+                "abcabcabc", max_tokens=9, prompt_lookup=n, logit_bias={1: 50}, seed=1
+            )
+            for n in guesses
         ]
-        run(Engine(model, PrefixCache(0), recorder, clock=lambda: 0.0), [recorder.ticket(one) for one in requests])
+        run(
+            Engine(model, PrefixCache(0), recorder, clock=lambda: 0.0),
+            [recorder.ticket(one) for one in requests],
+        )
         return [len(slots) for slots in rows if len(set(slots)) == len(guesses)]
 
     assert max(n_rows_of_steps([8])) > 1

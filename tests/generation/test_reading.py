@@ -17,7 +17,9 @@ from relevance_gen.generation.syntaxes import HERMES, SYNTAXES, THOUGHTS, syntax
 from relevance_gen.generation.turns import joined
 
 TOOLS = frozenset({"search", "get_weather", "special_function"})
-SCHEMAS = {name: {"type": kind} for name, kind in (("q", "string"), ("city", "string"), ("n", "number"))}
+SCHEMAS = {
+    name: {"type": kind} for name, kind in (("q", "string"), ("city", "string"), ("n", "number"))
+}
 SCHEMAS |= {"on": {"type": "boolean"}, "o": {"anyOf": [{"type": "string"}, {"type": "null"}]}}
 SIGNS = {
     "harmony": "<|channel|>commentary functions. <|message|>",
@@ -42,7 +44,11 @@ SIGNS = {
 def form_of(family, *, is_thinking=False):
     """Return how the models of a family write turns."""
     return AnswerFormat(
-        TOOLS, syntax_of(SIGNS[family]), thoughts_of(SIGNS[family]), is_thinking, dict.fromkeys(TOOLS, SCHEMAS)
+        TOOLS,
+        syntax_of(SIGNS[family]),
+        thoughts_of(SIGNS[family]),
+        is_thinking,
+        dict.fromkeys(TOOLS, SCHEMAS),
     )
 
 
@@ -77,7 +83,9 @@ Sources of what is written so: the tests of the parsers of vLLM and llama.cpp, a
 """
 
 
-@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: f"{turn['family']}: {turn['written'][:30]!r}")
+@pytest.mark.parametrize(
+    "turn", TURNS, ids=lambda turn: f"{turn['family']}: {turn['written'][:30]!r}"
+)
 def test_turns_are_read_wherever_they_are_cut(turn):
     """Whole, by single characters, and with every split: the same parts, and the same ids."""
     written = turn["written"]
@@ -109,7 +117,9 @@ def test_without_tools_and_thoughts_all_is_text():
 def test_calls_have_ids_of_their_own():
     """Nine characters, others for each call and each turn."""
     written = '<tool_call>{"name": "search", "arguments": {}}</tool_call>' * 3
-    calls = [part for nonce in "ab" for part in Reader(form_of("hermes"), nonce).push(written) if part.id]
+    calls = [
+        part for nonce in "ab" for part in Reader(form_of("hermes"), nonce).push(written) if part.id
+    ]
     assert len({call.id for call in calls}) == 6
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
 
@@ -136,7 +146,12 @@ def test_arguments_stream():
         ("hermes", True, ["Hm", ".", "</think>", "Yes"], 3),
         ("hermes", False, ["Yes", "<think>", "Hm"], 0),
         ("hermes", False, ["<think>", "\xc3", "\xa4", "</think>"], 4),
-        ("harmony", False, ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>assistant", "x"], 3),
+        (
+            "harmony",
+            False,
+            ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>assistant", "x"],
+            3,
+        ),
     ],
 )
 def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
@@ -151,9 +166,13 @@ def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.text()
-values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5
+)
 some_arguments = st.dictionaries(st.text(), values, max_size=3)
-some_calls = st.lists(st.tuples(st.sampled_from(sorted(TOOLS)), some_arguments), min_size=1, max_size=3)
+some_calls = st.lists(
+    st.tuples(st.sampled_from(sorted(TOOLS)), some_arguments), min_size=1, max_size=3
+)
 
 
 def cut(written, places):
@@ -174,9 +193,13 @@ def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
     syntax = SYNTAXES[place]
     calls = calls[:1] if place == 0 else calls  # gpt-oss calls one tool in a turn
     separators = None if spaced else (",", ":")
-    arguments = [json.dumps(given, ensure_ascii=ascii_only, separators=separators) for _, given in calls]
+    arguments = [
+        json.dumps(given, ensure_ascii=ascii_only, separators=separators) for _, given in calls
+    ]
     written = syntax.opening
-    written += syntax.separator.join(syntax.call(name, one) for (name, _), one in zip(calls, arguments, strict=True))
+    written += syntax.separator.join(
+        syntax.call(name, one) for (name, _), one in zip(calls, arguments, strict=True)
+    )
     written += syntax.closing
     form = AnswerFormat(TOOLS, syntax, None)
     whole = read(form, written)
@@ -198,9 +221,13 @@ def test_arguments_between_tags_are_read(syntax, arguments, cuts):
     """Texts are told as they are, lines' ends included, and all else as JSON, whatever tags stand in it."""
     before, between, after = syntax.tags
     schemas = {
-        name: {"type": "string" if isinstance(value, str) else ["array", "object"]} for name, value in arguments.items()
+        name: {"type": "string" if isinstance(value, str) else ["array", "object"]}
+        for name, value in arguments.items()
     }
-    said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
+    said = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in arguments.items()
+    }
     assume(not any(after.strip() in value or "\r" in value for value in said.values()))
     written = "\n".join(before + name + between + value + after for name, value in said.items())
     written = syntax.opening + syntax.call("search", f"{written}\n") + syntax.closing
@@ -227,7 +254,10 @@ def bare(value):
 def test_arguments_with_bare_names_are_read(arguments, cuts):
     """Whatever their texts hold but the mark itself: quotation marks, braces, and beginnings of the mark."""
     written = f"<|tool_call>call:search{bare(arguments)}<tool_call|>"
-    assume(json.dumps(arguments).count("|>") == 0 and all(name.isalnum() for name in names_in(arguments)))
+    assume(
+        json.dumps(arguments).count("|>") == 0
+        and all(name.isalnum() for name in names_in(arguments))
+    )
     form = form_of("gemma 4")
     whole = read(form, written)
     assert [(name, json.loads(read_as)) for name, read_as in told(whole)] == [("search", arguments)]
@@ -236,7 +266,9 @@ def test_arguments_with_bare_names_are_read(arguments, cuts):
 
 def names_in(value):
     """Yield all names in a value."""
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for each in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from names_in(each)
     if isinstance(value, dict):
         yield from value
@@ -290,7 +322,13 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thi
 
 def beginning(syntax):
     """Return how a call is written up to the text of its first argument."""
-    before = syntax.tags[0] + "q" + syntax.tags[1] if syntax.tags else "{q:" + syntax.mark if syntax.mark else '{"q": "'
+    before = (
+        syntax.tags[0] + "q" + syntax.tags[1]
+        if syntax.tags
+        else "{q:" + syntax.mark
+        if syntax.mark
+        else '{"q": "'
+    )
     return syntax.opening + syntax.before + "search" + syntax.between + before
 
 
@@ -327,13 +365,26 @@ def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, me
         assert json.loads(told) == {"a": meant}
 
 
-@pytest.mark.parametrize("sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"])
+@pytest.mark.parametrize(
+    "sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"]
+)
 def test_what_is_long_is_not_looked_at_again_and_again(sign):
     """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
     starts = [(syntax, beginning(syntax)) for syntax in SYNTAXES]
-    starts += [(syntax, syntax.opening + syntax.before + "search" + syntax.between) for syntax in SYNTAXES]
-    starts += [(syntax, start + "{q:" + quote) for syntax, start in starts if syntax.mark for quote in ('"', "")]
-    starts += [(HERMES, ""), (HERMES, "<think>"), *((syntax, syntax.opening) for syntax in SYNTAXES)]
+    starts += [
+        (syntax, syntax.opening + syntax.before + "search" + syntax.between) for syntax in SYNTAXES
+    ]
+    starts += [
+        (syntax, start + "{q:" + quote)
+        for syntax, start in starts
+        if syntax.mark
+        for quote in ('"', "")
+    ]
+    starts += [
+        (HERMES, ""),
+        (HERMES, "<think>"),
+        *((syntax, syntax.opening) for syntax in SYNTAXES),
+    ]
     for syntax, start in starts:
         reader = Reader(AnswerFormat(TOOLS, syntax, THOUGHTS[-1]), "")
         reader.push(start)
@@ -348,7 +399,12 @@ def test_a_long_text_is_read_as_its_parts_are():
     """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
     form = AnswerFormat(frozenset(["f"]), HERMES)
     reader = Reader(form, "")
-    text = 'a <tool_call> {"name": "f", "arguments": {"x": ' + "[1], " * 2000 + "2}}</tool_call>" + "b" * 5000
+    text = (
+        'a <tool_call> {"name": "f", "arguments": {"x": '
+        + "[1], " * 2000
+        + "2}}</tool_call>"
+        + "b" * 5000
+    )
     pieces = reader.push(text * 2)
     assert max(len(piece.text) for piece in pieces) <= 1 << 12
     parts = joined([*pieces, *reader.end()])

@@ -56,24 +56,37 @@ def until(condition, timeout_s=60):
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize(("n_threads", "n_requests"), [(1, 12), (4, 4)], ids=["one thread", "four threads"])
+@pytest.mark.parametrize(
+    ("n_threads", "n_requests"), [(1, 12), (4, 4)], ids=["one thread", "four threads"]
+)
 def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
     """Different requests at once get, bit for bit, what each gets alone, cached prefixes and all."""
-    prompts = [("The same beginning of every prompt. " * 5)[: 20 + 13 * n] + str(n) for n in range(n_requests)]
+    prompts = [
+        ("The same beginning of every prompt. " * 5)[: 20 + 13 * n] + str(n)
+        for n in range(n_requests)
+    ]
     requests = [
-        GenerationRequest(prompt, max_tokens=2 * n_requests, temperature=0, return_tokens=True, logprobs=True)
+        GenerationRequest(
+            prompt, max_tokens=2 * n_requests, temperature=0, return_tokens=True, logprobs=True
+        )
         for prompt in prompts
     ]
     with small_runner(n_slots=5, n_ctx=512, n_threads=n_threads, prefix_cache_bytes=0) as runner:
         alone = [runner.generate(request).responses[0] for request in requests]
     with small_runner(n_slots=5, n_ctx=512, n_threads=n_threads) as runner:
-        together = [future.result().responses[0] for future in [runner.submit(request) for request in requests]]
+        together = [
+            future.result().responses[0]
+            for future in [runner.submit(request) for request in requests]
+        ]
     assert [(c.tokens, c.logprobs) for c in together] == [(c.tokens, c.logprobs) for c in alone]
 
 
 def test_a_device_that_is_not_there_is_refused():
     """The error says which GPUs there are, also where others of the list are; on a CPU the numbers mean nothing."""
-    with pytest.raises(InvalidRequestError, match=r"devices must be of GPUs that .* sees \(.*\), got 99; leave it out"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"devices must be of GPUs that .* sees \(.*\), got 99; leave it out",
+    ):
         small_runner(devices=[99])
     with small_runner(devices=[99], n_gpu_layers=0) as runner:
         assert runner.alive
@@ -81,7 +94,10 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_a_worker_for_each_device_gives_what_one_gives():
     """Two workers, each with the model, share requests; each gets, bit for bit, what it gets alone."""
-    requests = [GenerationRequest("ABC" * n, max_tokens=100, seed=n, return_tokens=True) for n in range(1, 13)]
+    requests = [
+        GenerationRequest("ABC" * n, max_tokens=100, seed=n, return_tokens=True)
+        for n in range(1, 13)
+    ]
     with small_runner() as runner:
         alone = [runner.generate(request).responses[0].tokens for request in requests]
     with small_runner(devices=[0, 1], n_gpu_layers=0) as runner:
@@ -93,7 +109,9 @@ def test_a_worker_for_each_device_gives_what_one_gives():
 
 def test_a_stream_is_the_response_in_pieces(tiny):
     """The pieces of every sample, put together, are its text; whole characters come, whatever the tokens."""
-    stream = tiny.stream(GenerationRequest("The", max_tokens=60, num_samples=5, stop=["e"], temperature=2))
+    stream = tiny.stream(
+        GenerationRequest("The", max_tokens=60, num_samples=5, stop=["e"], temperature=2)
+    )
     texts = [""] * 5
     for piece in stream:
         assert piece.text
@@ -210,7 +228,9 @@ def test_cancelling_interrupts_the_prompt_being_computed():
             future = runner.submit(GenerationRequest("ab " * 600, max_tokens=1))
             time.sleep(0.003)
             future.cancel()
-        assert runner.generate(GenerationRequest("b", max_tokens=2)).responses[0].generated_tokens == 2
+        assert (
+            runner.generate(GenerationRequest("b", max_tokens=2)).responses[0].generated_tokens == 2
+        )
 
 
 def test_a_cancelled_stream_says_so(tiny):
@@ -256,13 +276,22 @@ def test_what_is_over_is_not_kept(tiny, fate):
             if fate in ("answered", "refused"):
                 tiny.generate(request)
         del text, request, future
-        tiny.generate(GenerationRequest("a", max_tokens=1))  # the runner's thread has gone on to something else
+        tiny.generate(
+            GenerationRequest("a", max_tokens=1)
+        )  # the runner's thread has gone on to something else
         until(lambda: reference() is None, 2)
     finally:
         gc.enable()
 
 
-ANY_KIND = [ZeroDivisionError, CancelledError, asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit]
+ANY_KIND = [
+    ZeroDivisionError,
+    CancelledError,
+    asyncio.CancelledError,
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+]
 """What a callback may raise: errors, and what the interpreter uses to end threads, tasks and processes."""
 
 
@@ -295,17 +324,23 @@ def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tok
 
     called = threading.Event()
     with small_runner() as runner:
-        future, beside = (runner.submit(GenerationRequest("a", max_tokens=max_tokens)) for _ in range(2))
+        future, beside = (
+            runner.submit(GenerationRequest("a", max_tokens=max_tokens)) for _ in range(2)
+        )
         future.add_done_callback(explode)
         if max_tokens == 50:
-            assert future.result(timeout=60).num_samples == beside.result(timeout=60).num_samples == 1
+            assert (
+                future.result(timeout=60).num_samples == beside.result(timeout=60).num_samples == 1
+            )
             assert called.wait(60)
             assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
             assert runner.alive
         else:
             runner.close(drain=False)
             assert called.is_set()
-            assert {type(each.exception(timeout=0)) for each in (future, beside)} == {RunnerClosedError}
+            assert {type(each.exception(timeout=0)) for each in (future, beside)} == {
+                RunnerClosedError
+            }
 
 
 @pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
@@ -344,7 +379,9 @@ def test_a_callback_may_cancel_its_own_request(tiny):
 def test_closing_with_drain_finishes_everything():
     """Requests accepted before `close` all get their responses; later ones are refused."""
     runner = small_runner()
-    futures = [runner.submit(GenerationRequest("a", max_tokens=5, num_samples=3)) for _ in range(10)]
+    futures = [
+        runner.submit(GenerationRequest("a", max_tokens=5, num_samples=3)) for _ in range(10)
+    ]
     runner.close()
     assert all(future.result().num_samples == 3 for future in futures)
     with pytest.raises(RunnerClosedError):
@@ -399,7 +436,9 @@ def test_closing_leaves_behind_a_thread_that_never_returns(monkeypatch):
 
 def test_waiting_inside_a_callback_is_refused(tiny):
     """`generate` in the runner's own thread could never end: the request whose callback it is fails with the reason."""
-    future = tiny.submit(GenerationRequest("a"), on_text=lambda *_: tiny.generate(GenerationRequest("b")))
+    future = tiny.submit(
+        GenerationRequest("a"), on_text=lambda *_: tiny.generate(GenerationRequest("b"))
+    )
     with pytest.raises(InvalidRequestError, match="call submit"):
         future.result(timeout=60)
     assert tiny.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
@@ -422,7 +461,9 @@ def test_a_mapping_is_a_request(tiny):
     """`submit`, `generate` and `stream` take the documented fields as a mapping, or a text alone, and check them."""
     fields = {"text": "a", "max_tokens": 3, "temperature": 0}
     response = tiny.generate(fields)
-    assert response.responses[0].text == tiny.generate(GenerationRequest(**fields)).responses[0].text
+    assert (
+        response.responses[0].text == tiny.generate(GenerationRequest(**fields)).responses[0].text
+    )
     assert "".join(piece.text for piece in tiny.stream(fields)) == response.responses[0].text
     assert tiny.generate("a").prompt == "a"
     for wrong in ({"txt": "a"}, ["a"], None):
@@ -437,8 +478,13 @@ def test_fields_may_stand_beside_a_request(tiny):
     assert tiny.generate("Once", max_tokens=3, temperature=0).responses[0].text == expected
     assert tiny.generate(text="Once", max_tokens=3, temperature=0).responses[0].text == expected
     assert tiny.submit(asked, max_tokens=1).result().responses[0].generated_tokens == 1
-    assert "".join(piece.text for piece in tiny.stream({"text": "Once", "max_tokens": 9}, max_tokens=3, temperature=0))
-    with pytest.raises(InvalidRequestError, match="max_token is not a known field; did you mean max_tokens"):
+    assert "".join(
+        piece.text
+        for piece in tiny.stream({"text": "Once", "max_tokens": 9}, max_tokens=3, temperature=0)
+    )
+    with pytest.raises(
+        InvalidRequestError, match="max_token is not a known field; did you mean max_tokens"
+    ):
         tiny.generate("Once", max_token=3)
 
 
@@ -468,7 +514,9 @@ def test_a_model_that_does_not_load_is_reported_everywhere(tmp_path):
 
 def test_what_is_no_name_of_a_model_is_refused():
     """A model is named by a path or a string; anything else is refused before a worker starts."""
-    with pytest.raises(InvalidRequestError, match=r"^model must be the path of a GGUF file .*, got 3$"):
+    with pytest.raises(
+        InvalidRequestError, match=r"^model must be the path of a GGUF file .*, got 3$"
+    ):
         Runner(3)
 
 
@@ -512,7 +560,9 @@ def test_a_failing_llama_decode_is_a_generation_error():
 def test_a_failed_assertion_in_llama_cpp_costs_a_thread_not_the_process(tmp_path):
     """A file that makes llama.cpp abort is a ModelLoadError; other runners and the end of the process are fine."""
     twice = tmp_path / "the same token twice.gguf"
-    twice.write_bytes(TINY.read_bytes().replace(struct.pack("<Q", 2) + b"th", struct.pack("<Q", 2) + b"an", 1))
+    twice.write_bytes(
+        TINY.read_bytes().replace(struct.pack("<Q", 2) + b"th", struct.pack("<Q", 2) + b"an", 1)
+    )
     code = f"""
 from relevance_gen import ModelLoadError, GenerationRequest, Runner
 good = Runner({str(TINY)!r}, n_threads=1)
@@ -524,7 +574,9 @@ except ModelLoadError as error:
 bad.close()
 print(bad.alive, good.generate(GenerationRequest("a", max_tokens=3)).responses[0].generated_tokens)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     assert "GGML_ASSERT" in ended.stdout
     assert ended.stdout.endswith("False 3\n")
@@ -539,8 +591,15 @@ def test_stop_strings_without_bound_are_refused(tiny):
 
 def test_end_tokens_without_bound_are_refused(tiny):
     """4,096 end tokens are accepted; more are an error that names the field."""
-    assert tiny.generate(GenerationRequest("a", max_tokens=1, eos_token_ids=tuple(range(4096)))).num_samples == 1
-    with pytest.raises(InvalidRequestError, match="at most 4,096 tokens, got a list of 4,097 items") as caught:
+    assert (
+        tiny.generate(
+            GenerationRequest("a", max_tokens=1, eos_token_ids=tuple(range(4096)))
+        ).num_samples
+        == 1
+    )
+    with pytest.raises(
+        InvalidRequestError, match="at most 4,096 tokens, got a list of 4,097 items"
+    ) as caught:
         tiny.submit(GenerationRequest("a", eos_token_ids=tuple(range(4097))))
     assert caught.value.field == "eos_token_ids"
 
@@ -548,7 +607,14 @@ def test_end_tokens_without_bound_are_refused(tiny):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"n_slots": 0}, {"n_slots": 256}, {"n_slots": 2.5}, {"n_ctx": 0}, {"n_ctx": "512"}, {"n_batch": -1}),
+        *(
+            {"n_slots": 0},
+            {"n_slots": 256},
+            {"n_slots": 2.5},
+            {"n_ctx": 0},
+            {"n_ctx": "512"},
+            {"n_batch": -1},
+        ),
         *({"n_threads": 0}, {"n_threads": 513}, {"n_gpu_layers": -2}, {"main_gpu": True}),
         *({"max_queue": 0}, {"max_queue": -1}, {"prefix_cache_bytes": None}),
         *({"devices": value} for value in ([], [0, 0], [-1], [True], 2, "01")),
@@ -591,7 +657,9 @@ def test_a_runner_that_nobody_holds_finishes_what_it_has_and_ends():
 def test_a_runner_that_is_pickled_or_copied_says_why_not(tiny):
     """The error says what to do in place of it, and the runner goes on."""
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match=r"a Runner cannot be pickled or copied: .* make one in the process"):
+        with pytest.raises(
+            TypeError, match=r"a Runner cannot be pickled or copied: .* make one in the process"
+        ):
             attempt(tiny)
     assert tiny.alive
 

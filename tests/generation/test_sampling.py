@@ -39,7 +39,9 @@ def random_logits(seed: int, n_rows: int, n_vocab: int) -> np.ndarray:
 @given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 80), settings=settings_of_any_kind)
 @example(seed=1, n_vocab=60, settings=options())
 @example(seed=1, n_vocab=60, settings=options(top_k=0, top_p=0.5, min_p=0.2))
-def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_says(seed, n_vocab, settings):
+def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_says(
+    seed, n_vocab, settings
+):
     """N evenly spaced uniforms draw each token N·p times, to within the two ends of its interval."""
     n = 1000
     row = random_logits(seed, 1, n_vocab)
@@ -62,10 +64,14 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
         typical_p=st.sampled_from([0.0, 0.5, 0.95, 1.0, 1.0]),
     ),
 )
-def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(seed, spread, digits, settings):
+def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(
+    seed, spread, digits, settings
+):
     """Flat, peaked or full of ties: no token that is cut is drawn, and each other as often as its probability says."""
     n, n_vocab = 500, 3000
-    row = np.round(np.random.default_rng(seed).normal(0, spread, n_vocab), digits).astype(np.float32)
+    row = np.round(np.random.default_rng(seed).normal(0, spread, n_vocab), digits).astype(
+        np.float32
+    )
     expected = distribution(row, settings)
     tokens = sample(np.repeat(row[None], n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
     counts = np.bincount(tokens, minlength=n_vocab)
@@ -82,14 +88,19 @@ def test_a_row_is_drawn_as_if_it_were_alone(seed, rows, n_vocab):
     """A batch of any mixture of settings gives every row the token it gets in a batch of its own."""
     logits = random_logits(seed, len(rows), n_vocab)
     uniforms = np.random.default_rng(seed).random(len(rows))
-    alone = [int(sample(logits[i : i + 1], rows[i : i + 1], uniforms[i : i + 1])[0]) for i in range(len(rows))]
+    alone = [
+        int(sample(logits[i : i + 1], rows[i : i + 1], uniforms[i : i + 1])[0])
+        for i in range(len(rows))
+    ]
     assert sample(logits, rows, uniforms).tolist() == alone
 
 
 @given(
     seed=st.integers(0, 10**6),
     rows=st.lists(
-        st.tuples(settings_of_any_kind, st.sampled_from([None, 0.0, 0.02, 0.5, 1.0])), min_size=1, max_size=6
+        st.tuples(settings_of_any_kind, st.sampled_from([None, 0.0, 0.02, 0.5, 1.0])),
+        min_size=1,
+        max_size=6,
     ),
     n_vocab=st.sampled_from([1, 7, 8, 61, 5000]),
 )
@@ -109,17 +120,25 @@ def test_a_masked_row_is_drawn_as_if_the_others_were_impossible(seed, rows, n_vo
         if np.isneginf(impossible[row]).all():
             assert drawn[row] == NO_TOKEN
         else:
-            assert drawn[row] == sample(impossible[row : row + 1], [one], uniforms[row : row + 1])[0]
+            assert (
+                drawn[row] == sample(impossible[row : row + 1], [one], uniforms[row : row + 1])[0]
+            )
     np.testing.assert_array_equal(logits, before)
 
 
-@given(seed=st.integers(0, 10**6), n_vocab=st.sampled_from([1, 30, 4095, 4096, 5000, 9973]), k=st.integers(1, 300))
+@given(
+    seed=st.integers(0, 10**6),
+    n_vocab=st.sampled_from([1, 30, 4095, 4096, 5000, 9973]),
+    k=st.integers(1, 300),
+)
 def test_largest_ids_are_what_sorting_the_whole_vocabulary_finds(seed, n_vocab, k):
     """The k largest, found through column maxima, are the k largest of a full sort, in order."""
     k = min(k, n_vocab)
     logits = random_logits(seed, 3, n_vocab)
     ids = largest_ids(logits, k)
-    np.testing.assert_array_equal(np.take_along_axis(logits, ids, axis=1), -np.sort(-logits, axis=1)[:, :k])
+    np.testing.assert_array_equal(
+        np.take_along_axis(logits, ids, axis=1), -np.sort(-logits, axis=1)[:, :k]
+    )
     assert all(len(set(row)) == k for row in ids.tolist())
 
 
@@ -127,7 +146,9 @@ def test_largest_ids_are_what_sorting_the_whole_vocabulary_finds(seed, n_vocab, 
 def test_ties_keep_exactly_k_tokens(n_vocab):
     """Where all logits are equal, top_k still keeps k tokens and no more."""
     n = 2000
-    tokens = sample(np.zeros((n, n_vocab), np.float32), [options(top_k=5)] * n, (np.arange(n) + 0.5) / n)
+    tokens = sample(
+        np.zeros((n, n_vocab), np.float32), [options(top_k=5)] * n, (np.arange(n) + 0.5) / n
+    )
     assert len(set(tokens.tolist())) == 5
 
 
@@ -172,15 +193,24 @@ def test_the_likeliest_are_what_sorting_all_log_probabilities_finds(seed, n_voca
     found = likeliest(row, n)
     np.testing.assert_array_equal([one.logprob for one in found], -np.sort(-every)[:n])
     assert [one.logprob for one in found] == [every[one.token] for one in found]
-    assert [one.token for one in found] == sorted({one.token for one in found}, key=lambda i: (-every[i], i))
+    assert [one.token for one in found] == sorted(
+        {one.token for one in found}, key=lambda i: (-every[i], i)
+    )
 
 
 def test_impossible_tokens_are_not_among_the_likeliest():
     """A token of probability 0 has no log probability that JSON could hold, and is left out."""
-    assert [one.token for one in likeliest(np.array([-np.inf, 1, -np.inf, 2], np.float32), 3)] == [3, 1]
+    assert [one.token for one in likeliest(np.array([-np.inf, 1, -np.inf, 2], np.float32), 3)] == [
+        3,
+        1,
+    ]
 
 
-@given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 3000), scale=st.sampled_from([0.1, 1.0, 30.0]))
+@given(
+    seed=st.integers(0, 10**6),
+    n_vocab=st.integers(1, 3000),
+    scale=st.sampled_from([0.1, 1.0, 30.0]),
+)
 def test_log_probabilities_are_the_log_of_the_softmax(seed, n_vocab, scale):
     """Log probabilities agree with a float64 softmax to 1e-5, and their exponentials sum to 1."""
     logits = random_logits(seed, 1, n_vocab) * np.float32(scale)

@@ -85,13 +85,21 @@ def states(draw):
                 request.n_done = draw(st.integers(0, request.n_prompt))
                 request.joins = draw(st.booleans())
         waiting.append(request)
-    budget, may_read, n_ctx = draw(st.integers(0, n_batch)), draw(st.booleans()), draw(st.integers(31, 60))
+    budget, may_read, n_ctx = (
+        draw(st.integers(0, n_batch)),
+        draw(st.booleans()),
+        draw(st.integers(31, 60)),
+    )
     n_paused = draw(st.sampled_from([0, 0, 1, 2]))
-    return EngineState(n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, n_paused, waiting)
+    return EngineState(
+        n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, n_paused, waiting
+    )
 
 
 def free_slots(state):
-    return set(range(state.n_slots)) - set(state.running) - {request.slot for request in state.waiting}
+    return (
+        set(range(state.n_slots)) - set(state.running) - {request.slot for request in state.waiting}
+    )
 
 
 @given(states())
@@ -107,7 +115,9 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
             assert state.waiting[place].slot is None
             assert not state.waiting[place].computed
         case Vacate(slot):
-            owners = {request.slot: request.client for request in state.waiting} | dict(state.running)
+            owners = {request.slot: request.client for request in state.waiting} | dict(
+                state.running
+            )
             assert owners[slot] == STRANGERS
             assert not free
             assert not all(map(is_open, state.waiting))
@@ -151,7 +161,9 @@ def test_every_step_gives_every_running_sequence_a_token(state):
     """When nothing is left to do for those who wait, what runs is decoded; no step ends without."""
     action = next_action(state)
     while isinstance(action, Move):
-        state = evolve(state, running=dict.fromkeys({*state.running} - {action.source} | {action.target}))
+        state = evolve(
+            state, running=dict.fromkeys({*state.running} - {action.source} | {action.target})
+        )
         action = next_action(state)
     assert action is not None or not state.running
 
@@ -168,8 +180,12 @@ def test_no_slot_stays_free_while_samples_wait(state):
         assert not any(request.slot is not None for request in state.waiting)
         if free_slots(state):
             assert not state.n_paused
-            assert all(request.n_unstarted > 1 and not request.computed for request in state.waiting)
-            assert not any(may_hold(state.waiting, request, state.n_slots) for request in state.waiting)
+            assert all(
+                request.n_unstarted > 1 and not request.computed for request in state.waiting
+            )
+            assert not any(
+                may_hold(state.waiting, request, state.n_slots) for request in state.waiting
+            )
 
 
 @given(states())
@@ -184,7 +200,15 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
     """Where strangers have all slots, one gives way, as many as are wanted; they go on before further strangers do."""
     waiting = [Request(client=STRANGERS), Request(n_prompt=0, n_done=0, client="a")]
     state = EngineState(
-        2, 99, 4, 2, 4, may_read=True, running=dict.fromkeys((0, 1), STRANGERS), n_paused=0, waiting=waiting
+        2,
+        99,
+        4,
+        2,
+        4,
+        may_read=True,
+        running=dict.fromkeys((0, 1), STRANGERS),
+        n_paused=0,
+        waiting=waiting,
     )
     assert next_action(state) == Vacate(1)
     state = evolve(state, running={0: STRANGERS}, n_paused=1)
@@ -195,10 +219,15 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
     assert next_action(evolve(state, running=running)) == Decode((0, 1))
 
 
-@given(st.lists(st.tuples(clients, st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6), st.integers(1, 8))
+@given(
+    st.lists(st.tuples(clients, st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6),
+    st.integers(1, 8),
+)
 def test_free_slots_go_by_client_first(requests, n_slots):
     """Strangers come last. No client that wants more has two fewer than another, nor has a request beside another."""
-    waiting = [Request(1, 1, None, n_unstarted, client=client) for client, _, n_unstarted in requests]
+    waiting = [
+        Request(1, 1, None, n_unstarted, client=client) for client, _, n_unstarted in requests
+    ]
     simulated, n_free = EngineState(n_slots, 99, 4, 2, 4, True, {}, 0, waiting), n_slots
     while n_free:
         action = next_action(simulated)
@@ -210,7 +239,9 @@ def test_free_slots_go_by_client_first(requests, n_slots):
         one.n_unstarted -= len(action.slots)
         one.n_running += len(action.slots)
         n_free -= len(action.slots)
-        simulated = evolve(simulated, waiting=[each for each in simulated.waiting if each.n_unstarted])
+        simulated = evolve(
+            simulated, waiting=[each for each in simulated.waiting if each.n_unstarted]
+        )
     held = Counter(one.client for one in waiting for _ in range(one.n_running))
     for one in waiting:
         for other in waiting:
@@ -254,7 +285,9 @@ class Simulation:
     def state(self, budget, waiting):
         """Return what the scheduler sees."""
         counts = self.n_slots, 100, self.n_batch, 2, budget
-        return EngineState(*counts, may_read=True, running=dict.fromkeys(self.running), n_paused=0, waiting=waiting)
+        return EngineState(
+            *counts, may_read=True, running=dict.fromkeys(self.running), n_paused=0, waiting=waiting
+        )
 
     def note_slots(self, who, n_slots):
         """Note who gets slots."""
@@ -319,7 +352,10 @@ class Simulation:
 
 
 arrivals = st.lists(
-    st.tuples(st.integers(0, 8), st.integers(1, 20), st.sampled_from([1, 1, 2, 7]), st.integers(1, 6)), max_size=14
+    st.tuples(
+        st.integers(0, 8), st.integers(1, 20), st.sampled_from([1, 1, 2, 7]), st.integers(1, 6)
+    ),
+    max_size=14,
 )
 
 
@@ -340,14 +376,18 @@ def simulate(arrivals, n_slots, n_batch):
 def test_every_request_is_served_whole_and_none_starves(arrivals, n_slots, n_batch):
     """All samples end. While a request waits for a slot no other gets two, and its first sample is there in time."""
     simulation, served = simulate(arrivals, n_slots, n_batch)
-    assert simulation.finished == {id(who): n_samples for who, (*_, n_samples, _) in zip(served, arrivals, strict=True)}
+    assert simulation.finished == {
+        id(who): n_samples for who, (*_, n_samples, _) in zip(served, arrivals, strict=True)
+    }
     n_slices = sum(-(-who.n_prompt // simulation.n_batch) for who in served)
     longest = max((who.n_tokens for who in served), default=0)
     many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > most_held(n_slots)
     for who, (*_, n_samples, _) in zip(served, arrivals, strict=True):
         if many and n_samples > 1:
             continue  # no memory may be left for its prompt
-        since = Counter(other for step, other in simulation.gifts if who.arrived < step < who.first_slot)
+        since = Counter(
+            other for step, other in simulation.gifts if who.arrived < step < who.first_slot
+        )
         assert all(n == 1 for n in since.values())
         # In so many steps every slot is free once, and there is a slot for each request ahead.
         turnover = longest + n_slices
@@ -360,14 +400,21 @@ def test_the_same_arrivals_are_served_in_the_same_order(arrivals, n_slots, n_bat
 
     def order():
         simulation, served = simulate(arrivals, n_slots, n_batch)
-        return [next(n for n, who in enumerate(served) if who is gift) for _, gift in simulation.gifts]
+        return [
+            next(n for n, who in enumerate(served) if who is gift) for _, gift in simulation.gifts
+        ]
 
     assert order() == order()
 
 
 @pytest.mark.parametrize(
     ("n_slots", "names", "n_samples", "expected"),
-    [(1, "ab", 3, "ababab"), (3, "abc", 3, "abcabcabc"), (4, "abc", 4, "abcaaabcbbcc"), (1, "abc", 3, "ababacbcc")],
+    [
+        (1, "ab", 3, "ababab"),
+        (3, "abc", 3, "abcabcabc"),
+        (4, "abc", 4, "abcaaabcbbcc"),
+        (1, "abc", 3, "ababacbcc"),
+    ],
 )
 def test_requests_take_turns(n_slots, names, n_samples, expected):
     """Slots go round, one that is left over in the next round; on one slot, two requests of several samples do."""
@@ -381,7 +428,9 @@ def test_requests_take_turns(n_slots, names, n_samples, expected):
 def test_a_free_slot_goes_to_who_has_the_fewest():
     """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
     waiting = [Request(n_unstarted=9, n_running=3), Request(n_unstarted=9, n_running=1)]
-    state = EngineState(8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys(range(4)), n_paused=0, waiting=waiting)
+    state = EngineState(
+        8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys(range(4)), n_paused=0, waiting=waiting
+    )
     assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=7)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=8)) == Start(1, (4, 5, 7))
@@ -389,17 +438,27 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
 
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
     """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
-    state = EngineState(8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys((0, 2, 3)), n_paused=0, waiting=[])
+    state = EngineState(
+        8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys((0, 2, 3)), n_paused=0, waiting=[]
+    )
     assert next_action(state) == Move(3, 1)
     assert next_action(evolve(state, running=dict.fromkeys(range(3)))) == Decode((0, 1, 2))
-    assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode((0, 2, 3))
+    assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode(
+        (0, 2, 3)
+    )
 
 
 def slices_of(*requests, budget=64):
     """Return what is computed together of requests, by place, start and stop."""
-    state = EngineState(8, 200, 64, 8, budget, may_read=False, running={}, n_paused=0, waiting=requests)
+    state = EngineState(
+        8, 200, 64, 8, budget, may_read=False, running={}, n_paused=0, waiting=requests
+    )
     action = next_action(state)
-    return [(each.place, each.start, each.stop) for each in action.slices] if isinstance(action, Prefill) else []
+    return (
+        [(each.place, each.start, each.stop) for each in action.slices]
+        if isinstance(action, Prefill)
+        else []
+    )
 
 
 def test_short_slices_are_computed_together():

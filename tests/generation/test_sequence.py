@@ -10,7 +10,9 @@ from relevance_gen.types import GenerationRequest, TokenLogprob
 def sequence(room=100, index=0, seed=0, **fields):
     request = GenerationRequest("prompt", **fields)
     stops, ends = StopStrings(request.stop), frozenset(request.eos_token_ids)
-    return Sequence(request, index, seed=seed, stops=stops, ends=ends, n_prompt=6, room=room, n_vocab=8)
+    return Sequence(
+        request, index, seed=seed, stops=stops, ends=ends, n_prompt=6, room=room, n_vocab=8
+    )
 
 
 def test_the_end_token_is_counted_and_not_shown():
@@ -19,8 +21,16 @@ def test_the_end_token_is_counted_and_not_shown():
     one.accept(1, b"now ST", -0.5)
     assert one.accept(7, b"</s>", -0.25) == "ST"
     completion = one.completion(12.0)
-    assert (completion.text, completion.finish_reason, completion.generated_tokens) == ("now ST", "eos", 2)
-    assert (completion.tokens, completion.logprobs, completion.finished) == ((1, 7), (-0.5, -0.25), 12.0)
+    assert (completion.text, completion.finish_reason, completion.generated_tokens) == (
+        "now ST",
+        "eos",
+        2,
+    )
+    assert (completion.tokens, completion.logprobs, completion.finished) == (
+        (1, 7),
+        (-0.5, -0.25),
+        12.0,
+    )
 
 
 def test_an_end_token_the_request_does_not_name_does_not_end():
@@ -75,7 +85,9 @@ def test_the_room_left_in_the_context_bounds_a_sample():
 
 def test_draws_repeat_with_the_seed_and_differ_between_samples():
     """Seed and sample index together decide every uniform number."""
-    draws = {(seed, i): sequence(seed=seed, index=i).draw() for seed in (0, 1, 2**200) for i in (0, 1)}
+    draws = {
+        (seed, i): sequence(seed=seed, index=i).draw() for seed in (0, 1, 2**200) for i in (0, 1)
+    }
     assert len(set(draws.values())) == 6
     assert sequence(seed=5 + 2**32).draw() != sequence(seed=5, index=1).draw()
     assert draws[0, 1] == sequence(seed=0, index=1).draw()

@@ -55,7 +55,9 @@ def test_ten_thousand_requests_are_all_accounted_for_and_memory_stays_flat():
                     gc.collect()
                     held.append(resident_bytes())
 
-    with Runner(TINY, n_slots=8, n_ctx=1024, n_threads=1, max_queue=100, prefix_cache_bytes=4 << 20) as runner:
+    with Runner(
+        TINY, n_slots=8, n_ctx=1024, n_threads=1, max_queue=100, prefix_cache_bytes=4 << 20
+    ) as runner:
         clients = [threading.Thread(target=client, args=(number,)) for number in range(n_threads)]
         for thread in clients:
             thread.start()

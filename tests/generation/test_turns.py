@@ -31,8 +31,12 @@ def test_tools_are_read_as_openai_has_them():
     """What is left out is what it says: no description, no arguments, not strict."""
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
     assert tools_of([function("search", description="Find texts."), FETCH]) == (SEARCH, FETCH)
-    assert tools_of([function("f", parameters=schema, strict=True)]) == (Tool("f", "", schema, strict=True),)
-    assert FETCH.as_told() == function("fetch", description="", parameters={"type": "object", "properties": {}})
+    assert tools_of([function("f", parameters=schema, strict=True)]) == (
+        Tool("f", "", schema, strict=True),
+    )
+    assert FETCH.as_told() == function(
+        "fetch", description="", parameters={"type": "object", "properties": {}}
+    )
     assert tools_of(()) == ()
 
 
@@ -67,12 +71,20 @@ def test_a_choice_says_which_tools_are_called():
     tools = (SEARCH, FETCH)
     assert choice_of(None, tools) == choice_of("auto", tools) == ToolChoice()
     assert choice_of("none", ()) == ToolChoice("none")
-    assert choice_of("required", tools, is_parallel=False) == ToolChoice("required", (), is_parallel=False)
+    assert choice_of("required", tools, is_parallel=False) == ToolChoice(
+        "required", (), is_parallel=False
+    )
     named = {"type": "function", "function": {"name": "fetch"}}
     assert choice_of(named, tools) == ToolChoice("required", ("fetch",), is_parallel=False)
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [function("search")]}}
+    allowed = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [function("search")]},
+    }
     assert choice_of(allowed, tools) == ToolChoice("required", ("search",))
-    assert choice_of(ToolChoice("required", ("search",)), tools, is_parallel=False).is_parallel is False
+    assert (
+        choice_of(ToolChoice("required", ("search",)), tools, is_parallel=False).is_parallel
+        is False
+    )
     assert Conversation((), tools, choice_of(named, tools)).callable == (FETCH,)
     assert Conversation((), tools, ToolChoice("none")).callable == ()
     assert Conversation((), tools).callable == tools
@@ -91,7 +103,10 @@ def test_a_choice_says_which_tools_are_called():
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["search"]}},
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": 5}]}},
-        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": []}}]}},
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": []}}]},
+        },
         {"type": ["function"]},
     ],
     ids=str,
@@ -109,7 +124,10 @@ def test_calls_in_messages_are_checked():
     """Arguments may be a text or an object, and an id may be missing."""
     call = {"function": {"name": "search", "arguments": "{}"}}
     check_calls({"role": "assistant", "tool_calls": [call, {**call, "id": "1"}]}, "messages[0]")
-    check_calls({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "messages[0]")
+    check_calls(
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+        "messages[0]",
+    )
     for wrong in ({}, 1, {"function": {"name": "f"}}, {"function": {"name": 1, "arguments": ""}}):
         with pytest.raises(InvalidRequestError) as caught:
             check_calls({"role": "assistant", "tool_calls": [call, wrong]}, "messages[3]")
@@ -120,11 +138,16 @@ texts = st.text(max_size=4)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["text", "reasoning", "tool_call"]), st.lists(texts, max_size=3)), max_size=4)
+    st.lists(
+        st.tuples(st.sampled_from(["text", "reasoning", "tool_call"]), st.lists(texts, max_size=3)),
+        max_size=4,
+    )
 )
 def test_pieces_put_together_are_the_parts(told):
     """Each part has its place, and the texts of all its pieces."""
-    pieces = [Part(kind, text, place) for place, (kind, texts) in enumerate(told) for text in ["", *texts]]
+    pieces = [
+        Part(kind, text, place) for place, (kind, texts) in enumerate(told) for text in ["", *texts]
+    ]
     parts = tuple(Part(kind, "".join(texts), place) for place, (kind, texts) in enumerate(told))
     assert joined(pieces) == joined(parts) == parts
 
@@ -136,6 +159,9 @@ def test_calls_end_a_turn():
     assert finish_reason_of("length", [call]) == "length"
     for text in ("", '{"query": "a', '"a"'):
         cut = Part("tool_call", text, 1, "search", "2")
-        assert [finish_reason_of(reason, [call, cut]) for reason in ("stop", "eos")] == ["stop", "eos"]
+        assert [finish_reason_of(reason, [call, cut]) for reason in ("stop", "eos")] == [
+            "stop",
+            "eos",
+        ]
         assert finish_reason_of("stop", [cut, Part("text", "So.", 2)]) == "tool_calls"
     assert finish_reason_of("eos", [Part("text", "")]) == "eos"

@@ -157,7 +157,9 @@ def test_a_request_that_kills_workers_kills_two_at_most():
             return super().tokenize(text, max_tokens)
 
     with ScriptedRunner([lambda _: Poison(2) for _ in switches]) as runner:
-        assert isinstance(runner.submit(GenerationRequest("poison")).exception(timeout=60), GenerationError)
+        assert isinstance(
+            runner.submit(GenerationRequest("poison")).exception(timeout=60), GenerationError
+        )
         until(lambda: runner.stats().num_total_runners == 1)
         assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
 
@@ -167,7 +169,10 @@ def test_a_worker_that_does_not_load_is_no_loss():
     with ScriptedRunner([unloadable, scripted()]) as runner:
         assert runner.generate(GenerationRequest("a", max_tokens=2)).num_samples == 1
         assert runner.stats().num_total_runners == 1
-        assert [worker.state for worker in runner._workers] == [ThreadState.FAILED, ThreadState.READY]
+        assert [worker.state for worker in runner._workers] == [
+            ThreadState.FAILED,
+            ThreadState.READY,
+        ]
 
 
 def test_a_runner_of_which_no_model_loads_is_an_error():
@@ -193,7 +198,9 @@ def test_closing_drains_whichever_worker_has_it():
     """`close` finishes what any worker has and what waits; then every thread has ended."""
     before = threading.enumerate()
     runner = ScriptedRunner([scripted(n_slots=1) for _ in range(3)])
-    futures = [runner.submit(GenerationRequest("a", max_tokens=50, num_samples=2)) for _ in range(20)]
+    futures = [
+        runner.submit(GenerationRequest("a", max_tokens=50, num_samples=2)) for _ in range(20)
+    ]
     runner.close()
     assert all(future.result(timeout=0).num_samples == 2 for future in futures)
     assert [worker.state for worker in runner._workers] == [ThreadState.CLOSED] * 3
@@ -254,7 +261,9 @@ def test_a_cancelled_prompt_is_not_computed_to_its_end():
         future.cancel()
         assert model.interrupted
         go_on.set()
-        assert runner.generate(GenerationRequest("a", max_tokens=2)).responses[0].generated_tokens == 2
+        assert (
+            runner.generate(GenerationRequest("a", max_tokens=2)).responses[0].generated_tokens == 2
+        )
         assert switch.prompts == 2
 
 
@@ -265,12 +274,16 @@ def test_every_request_of_many_threads_ends_one_way():
     def client(number):
         chance = random.Random(number)  # noqa: S311 - no secret
         for _ in range(n_requests):
-            request = GenerationRequest("ab" * chance.randint(1, 9), max_tokens=chance.randint(1, 9), num_samples=2)
+            request = GenerationRequest(
+                "ab" * chance.randint(1, 9), max_tokens=chance.randint(1, 9), num_samples=2
+            )
             if chance.random() < 0.3:
                 next(runner.stream(request), None)  # dropped
                 ends.append("dropped")
                 continue
-            future = runner.submit(request, on_text=(lambda *_: None) if chance.random() < 0.2 else None)
+            future = runner.submit(
+                request, on_text=(lambda *_: None) if chance.random() < 0.2 else None
+            )
             if chance.random() < 0.3:
                 time.sleep(chance.random() / 1000)
                 future.cancel()
@@ -283,7 +296,9 @@ def test_every_request_of_many_threads_ends_one_way():
                 ends.append("failed")
 
     ends = []
-    with ScriptedRunner([scripted(switch, n_slots=3) for switch in switches], max_queue=10**6) as runner:
+    with ScriptedRunner(
+        [scripted(switch, n_slots=3) for switch in switches], max_queue=10**6
+    ) as runner:
         threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
@@ -292,10 +307,19 @@ def test_every_request_of_many_threads_ends_one_way():
         for thread in threads:
             thread.join()
         until(lambda: runner.stats() == Stats(backlog=0, num_total_runners=2))
-        until(lambda: all(worker._engine.idle for worker in runner._workers if worker.state is ThreadState.READY))
+        until(
+            lambda: all(
+                worker._engine.idle
+                for worker in runner._workers
+                if worker.state is ThreadState.READY
+            )
+        )
         counters = runner.counters()
     assert len(ends) == 6 * n_requests
-    assert counters.requests_finished + counters.requests_cancelled + counters.requests_failed == len(ends)
+    assert (
+        counters.requests_finished + counters.requests_cancelled + counters.requests_failed
+        == len(ends)
+    )
     assert counters.requests_cancelled >= ends.count("cancelled") > 10
     assert counters.requests_failed <= 3
 
@@ -306,7 +330,9 @@ def test_every_device_gets_a_worker_with_the_other_options_of_all():
 
     options = ModelOptions(n_ctx=64, n_slots=3)
     assert on_devices(options, None) == [options]
-    assert on_devices(options, (1, 0)) == [ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)]
+    assert on_devices(options, (1, 0)) == [
+        ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)
+    ]
 
 
 def test_a_worker_takes_no_more_prompts_than_it_may_keep():
@@ -314,7 +340,9 @@ def test_a_worker_takes_no_more_prompts_than_it_may_keep():
     with ScriptedRunner([scripted(n_slots=1)], max_queue=1000) as runner:
         many = [GenerationRequest("a" * n, max_tokens=20, num_samples=99) for n in (1, 2, 3)]
         futures = [runner.submit(request) for request in many]
-        assert runner.submit(GenerationRequest("b", max_tokens=1)).result(timeout=60).num_samples == 1
+        assert (
+            runner.submit(GenerationRequest("b", max_tokens=1)).result(timeout=60).num_samples == 1
+        )
         assert not any(future.done() for future in futures)
         assert len(runner._backlog._waiting) == 1
         assert [future.result(timeout=60).num_samples for future in futures] == [99] * 3

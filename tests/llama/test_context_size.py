@@ -36,5 +36,8 @@ def test_what_was_asked_for_stays(demand, free_bytes, longest, n_slots):
 def test_more_memory_never_gives_less(demand, free_bytes, longest, more):
     """With more memory neither the length nor the slots shrink."""
     assume(demand.token_bytes)
-    before, after = (choose_size(demand, n_bytes, longest, False, None) for n_bytes in (free_bytes, free_bytes + more))
+    before, after = (
+        choose_size(demand, n_bytes, longest, False, None)
+        for n_bytes in (free_bytes, free_bytes + more)
+    )
     assert after >= before

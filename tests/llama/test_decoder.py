@@ -26,7 +26,9 @@ PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "flash_attention"])
 def model(request):
-    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1, flash_attention=request.param)) as model:
+    with Decoder(
+        TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1, flash_attention=request.param)
+    ) as model:
         yield model
 
 
@@ -87,12 +89,21 @@ def unquantized(tmp_path_factory):
     tokens, merges = byte_level_vocabulary(512)
     shape = {"n_embd": 256, "n_ff": 256, "n_layer": 2}
     tensors = random_tensors(n_vocab=512, **shape)
-    written = {"tokens": tokens, "merges": merges, "n_ctx": 512, "n_head": 4, "add_bos": False, "quantized": False}
+    written = {
+        "tokens": tokens,
+        "merges": merges,
+        "n_ctx": 512,
+        "n_head": 4,
+        "add_bos": False,
+        "quantized": False,
+    }
     write_model(path, tensors, **shape, **written)
     return path
 
 
-@pytest.fixture(scope="module", params=["ALL_F32", "MOSTLY_F16", "MOSTLY_Q8_0", "MOSTLY_Q4_K_M", "MOSTLY_Q2_K"])
+@pytest.fixture(
+    scope="module", params=["ALL_F32", "MOSTLY_F16", "MOSTLY_Q8_0", "MOSTLY_Q4_K_M", "MOSTLY_Q2_K"]
+)
 def quantized(request, unquantized):
     """The same transformer in one of the formats that people use."""
     path = unquantized.with_name(f"{request.param}.gguf")
@@ -108,7 +119,9 @@ def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantize
 
     One to twelve prompts of one to thirty tokens, in slots of any order, with gaps between them.
     """
-    options = ModelOptions(n_ctx=512, n_slots=12, n_batch=384, n_threads=1, use_extra_bufts=use_extra_bufts)
+    options = ModelOptions(
+        n_ctx=512, n_slots=12, n_batch=384, n_threads=1, use_extra_bufts=use_extra_bufts
+    )
     chance = np.random.default_rng(0)
     with Decoder(quantized, options) as model:
         for n in range(1, 13):
@@ -122,7 +135,9 @@ def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantize
             together = model.prefill(slots, prompts, [0] * n)
             for place, (slot, tokens) in enumerate(zip(slots, prompts, strict=True)):
                 np.testing.assert_array_equal(together[place], expected[2 * place])
-                np.testing.assert_array_equal(model.decode([slot], [7], [len(tokens)])[0], expected[2 * place + 1])
+                np.testing.assert_array_equal(
+                    model.decode([slot], [7], [len(tokens)])[0], expected[2 * place + 1]
+                )
                 model.rewind(slot, 0)
 
 
@@ -194,7 +209,9 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.model_file import EMBEDDED_MODEL
 print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
     assert int(ended.stdout) == 100_000 * len(character.encode())
 
 
@@ -230,8 +247,15 @@ def test_the_default_context_is_what_the_model_was_trained_on(caplog):
     """Where memory is plenty there are 16 slots of the model's own length, and one line says so."""
     with caplog.at_level(logging.INFO, "relevance_gen.llama.decoder"), Decoder(TINY) as model:
         assert (model.n_ctx, model.n_slots) == (2048, 16)
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "relevance_gen.llama.decoder"]
-    assert re.fullmatch(r"n_ctx=2048 for 16 slots need 19 MiB of the machine's memory, of which [\d,]+ are free", line)
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "relevance_gen.llama.decoder"
+    ]
+    assert re.fullmatch(
+        r"n_ctx=2048 for 16 slots need 19 MiB of the machine's memory, of which [\d,]+ are free",
+        line,
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,10 +270,13 @@ def test_the_default_context_is_what_the_model_was_trained_on(caplog):
         (30, {"flash_attention": True}, (2048, 14)),
     ],
 )
-def test_where_memory_is_scarce_slots_are_given_up_before_tokens(monkeypatch, free_mib, options, expected):
+def test_where_memory_is_scarce_slots_are_given_up_before_tokens(
+    monkeypatch, free_mib, options, expected
+):
     """A context takes half of what is free beside the weights; what was asked for stays."""
     monkeypatch.setattr(
-        "relevance_gen.llama.free_memory.available_memory", lambda: (free_mib << 20) + TINY.stat().st_size
+        "relevance_gen.llama.free_memory.available_memory",
+        lambda: (free_mib << 20) + TINY.stat().st_size,
     )
     with Decoder(TINY, ModelOptions(n_threads=1, **options)) as model:
         assert (model.n_ctx, model.n_slots) == expected
@@ -308,7 +335,9 @@ def test_a_copy_goes_on_with_the_same_bits(on_device):
 def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
     """On a device a copy is made at the next computation: a slot that is restored before keeps what was restored."""
     with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
-        texts = [model.tokenize(text, 0) for text in ("the quick brown fox", "over the lazy dog again")]
+        texts = [
+            model.tokenize(text, 0) for text in ("the quick brown fox", "over the lazy dog again")
+        ]
         for slot, tokens in enumerate(texts):
             model.prefill([slot], [tokens], [0])
         states = [model.save(slot) for slot in range(2)]
@@ -324,7 +353,9 @@ def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
         model.copy(0, 3)
         model.restore(3, copied)
         for slot in (2, 3):
-            np.testing.assert_array_equal(model.decode([slot], [7], [len(texts[1])])[0], expected[1])
+            np.testing.assert_array_equal(
+                model.decode([slot], [7], [len(texts[1])])[0], expected[1]
+            )
         np.testing.assert_array_equal(model.decode([0], [7], [len(texts[0])])[0], expected[0])
 
 
@@ -340,7 +371,8 @@ def test_an_embedding_model_is_refused():
 def test_a_gpu_that_is_not_there_is_refused():
     """It would be left out in silence, or fail for a reason of llama.cpp's; on a CPU alone no GPU is looked for."""
     with pytest.raises(
-        InvalidRequestError, match=r"main_gpu must be of GPUs that llama\.cpp, .* sees \(.*\), got 99; "
+        InvalidRequestError,
+        match=r"main_gpu must be of GPUs that llama\.cpp, .* sees \(.*\), got 99; ",
     ):
         Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99))
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99, n_gpu_layers=0)) as model:

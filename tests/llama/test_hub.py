@@ -17,7 +17,9 @@ from relevance_gen.llama.model_file import resolve
 from small_models import BIGRAM, STORY, TINY
 from tests.cli.conftest import ENVIRONMENT
 
-RESOLVE = "import sys; from relevance_gen.llama.model_file import resolve; print(resolve(sys.argv[1]))"
+RESOLVE = (
+    "import sys; from relevance_gen.llama.model_file import resolve; print(resolve(sys.argv[1]))"
+)
 
 
 class Hub(ThreadingHTTPServer):
@@ -43,13 +45,20 @@ class Hub(ThreadingHTTPServer):
         self.asked.append(path)
         if path.startswith("/api/models/owner/name/tree/"):
             tree = [
-                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}  # noqa: S324
+                {
+                    "type": "file",
+                    "path": name,
+                    "size": len(content),
+                    "oid": hashlib.sha1(content).hexdigest(),  # noqa: S324
+                }
                 for name, content in self.files.items()
             ]
             return 200, json.dumps(tree).encode()
         if path.startswith("/api/models/owner/name"):
             siblings = [{"rfilename": name} for name in self.files]
-            return 200, json.dumps({"id": "owner/name", "sha": "a" * 40, "siblings": siblings}).encode()
+            return 200, json.dumps(
+                {"id": "owner/name", "sha": "a" * 40, "siblings": siblings}
+            ).encode()
         if path.startswith("/owner/name/resolve/main/"):
             return 200, self.files[path.removeprefix("/owner/name/resolve/main/")]
         return (503 if path.endswith("/busy") else 404), b""
@@ -97,12 +106,25 @@ def run(hub: Hub, home: Path, *arguments: str) -> subprocess.CompletedProcess[st
     environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("HF_")}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home)}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_a_repository_is_downloaded_once(hub: Hub, tmp_path: Path) -> None:
     """Its Q4_K_M by default, another if named; from then on neither network nor hub is needed."""
-    command = ["-m", "relevance_gen", "generate", "z", "--temperature", "0", "--max-tokens", "12", "--n-threads", "1"]
+    command = [
+        "-m",
+        "relevance_gen",
+        "generate",
+        "z",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "12",
+        "--n-threads",
+        "1",
+    ]
     done = run(hub, tmp_path, *command, "--model", "owner/name")
     assert (done.returncode, done.stdout) == (0, STORY + "\n"), done.stderr
     named = run(hub, tmp_path, "-c", RESOLVE, "owner/name:q8_0")
@@ -123,11 +145,19 @@ def test_all_parts_of_a_file_are_downloaded(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("owner/name:Q2_K", "owner/name: the repository holds no 'Q2_K', but large-F16-00001-of-00002.gguf, m-Q4_K_M"),
-        ("owner/other", "owner/other is no file here, and cannot be downloaded from the Hugging Face hub: "),
+        (
+            "owner/name:Q2_K",
+            "owner/name: the repository holds no 'Q2_K', but large-F16-00001-of-00002.gguf, m-Q4_K_M",
+        ),
+        (
+            "owner/other",
+            "owner/other is no file here, and cannot be downloaded from the Hugging Face hub: ",
+        ),
     ],
 )
-def test_what_the_hub_has_not_is_said_in_one_line(hub: Hub, tmp_path: Path, model: str, message: str) -> None:
+def test_what_the_hub_has_not_is_said_in_one_line(
+    hub: Hub, tmp_path: Path, model: str, message: str
+) -> None:
     """A quantization that is not there is answered with those that are; a repository, with the hub's reason."""
     done = run(hub, tmp_path, "-m", "relevance_gen", "generate", "z", "--model", model)
     assert (done.returncode, done.stdout) == (2, "")
@@ -144,7 +174,10 @@ def test_a_hub_that_cannot_answer_is_asked_once(hub: Hub, tmp_path: Path) -> Non
         "relevance-gen: owner/busy is no file here, and cannot be downloaded from the Hugging"
     )
     assert "503" in done.stderr
-    assert "give the path of a GGUF file (a model that was downloaded before needs no network)" in done.stderr
+    assert (
+        "give the path of a GGUF file (a model that was downloaded before needs no network)"
+        in done.stderr
+    )
 
 
 def test_a_repository_needs_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +201,9 @@ def test_a_name_is_read(text: str, repository: str, wanted: str | None) -> None:
     assert HubModel.read(text) == HubModel(repository, wanted)
 
 
-@pytest.mark.parametrize("text", ["name", "/no/such/model.gguf", "owner/name:", "a/b/c", "owner/name:Q4 K", "", "ö/n"])
+@pytest.mark.parametrize(
+    "text", ["name", "/no/such/model.gguf", "owner/name:", "a/b/c", "owner/name:Q4 K", "", "ö/n"]
+)
 def test_what_names_no_repository_is_none(text: str) -> None:
     """A path that leads nowhere is not looked for on the hub."""
     assert HubModel.read(text) is None
@@ -184,20 +219,31 @@ def test_what_names_no_repository_is_none(text: str) -> None:
         (["m-Q8_0.gguf", "m-UD-Q4_K_XL.gguf"], "Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
         (["BF16/m.gguf", "Q8_0/m.gguf"], "Q8_0", "Q8_0/m.gguf"),
         (["m.gguf", "m-large.gguf"], "m", "m.gguf"),
-        (["m-Q8_0-00002-of-00002.gguf", "m-Q8_0-00001-of-00002.gguf"], "Q8_0", "m-Q8_0-00001-of-00002.gguf"),
+        (
+            ["m-Q8_0-00002-of-00002.gguf", "m-Q8_0-00001-of-00002.gguf"],
+            "Q8_0",
+            "m-Q8_0-00001-of-00002.gguf",
+        ),
         (["mmproj-Q8_0.gguf", "m-Q8_0.gguf"], "Q8_0", "m-Q8_0.gguf"),
     ],
 )
-def test_the_file_of_a_repository_is_the_one_meant(names: list[str], wanted: str | None, chosen: str) -> None:
+def test_the_file_of_a_repository_is_the_one_meant(
+    names: list[str], wanted: str | None, chosen: str
+) -> None:
     """What is named, in any case and as a whole; else Q4_K_M, then Q8_0, then the first by name."""
     assert choose_file(names, wanted) == chosen
 
 
 @pytest.mark.parametrize(
     ("names", "wanted", "message"),
-    [(["model.safetensors"], None, "no GGUF file"), (["a-Q8_0.gguf"], "8_0", "no '8_0', but a-Q8_0.gguf")],
+    [
+        (["model.safetensors"], None, "no GGUF file"),
+        (["a-Q8_0.gguf"], "8_0", "no '8_0', but a-Q8_0.gguf"),
+    ],
 )
-def test_what_a_repository_has_not_is_an_error(names: list[str], wanted: str | None, message: str) -> None:
+def test_what_a_repository_has_not_is_an_error(
+    names: list[str], wanted: str | None, message: str
+) -> None:
     """There must be something to load; the error says what there is."""
     with pytest.raises(ModelLoadError, match=message):
         choose_file(names, wanted)

@@ -33,7 +33,9 @@ def test_without_any_model_the_error_says_what_to_do(tmp_path):
         resolve(environment={}, embedded=tmp_path / "none.gguf")
 
 
-@pytest.mark.parametrize("named", [{"model": "none"}, {"environment": {"RELEVANCE_GEN_MODEL": "none"}}])
+@pytest.mark.parametrize(
+    "named", [{"model": "none"}, {"environment": {"RELEVANCE_GEN_MODEL": "none"}}]
+)
 def test_the_servers_word_for_no_model_says_what_to_do(tmp_path, monkeypatch, named):
     """`none` asks for search alone: whoever wants to generate is told how, though a file of that name be there."""
     monkeypatch.chdir(tmp_path)

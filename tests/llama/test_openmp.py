@@ -17,7 +17,11 @@ print("in the environment:", os.environ.get("GOMP_SPINCOUNT"))
 
 def load(before="", **environment):
     """Load llama.cpp in a process of its own; return what Python and what libgomp printed."""
-    own = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
     done = subprocess.run(
         [sys.executable, "-c", LOAD.format(before=before)],
         env=own | {"OMP_DISPLAY_ENV": "verbose"} | environment,
@@ -39,7 +43,9 @@ def test_threads_spin_briefly():
     assert "libgomp" not in told
 
 
-@pytest.mark.parametrize("choice", [{"GOMP_SPINCOUNT": "77"}, {"OMP_WAIT_POLICY": "PASSIVE"}], ids=str)
+@pytest.mark.parametrize(
+    "choice", [{"GOMP_SPINCOUNT": "77"}, {"OMP_WAIT_POLICY": "PASSIVE"}], ids=str
+)
 def test_the_users_own_choice_stays(choice):
     """With either of its variables set, libgomp does what it says: passive waiting does not spin at all."""
     told, libgomp = load(**choice)

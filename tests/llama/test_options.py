@@ -22,7 +22,11 @@ def test_every_option_says_what_it_means():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("n_context", r"did you mean n_ctx\?"), ("slots", r"did you mean n_slots\?"), ("x", "there are n_ctx")],
+    [
+        ("n_context", r"did you mean n_ctx\?"),
+        ("slots", r"did you mean n_slots\?"),
+        ("x", "there are n_ctx"),
+    ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest(name, hint):
     """The error names the option and the one that may be meant, or else all."""

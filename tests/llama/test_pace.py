@@ -109,7 +109,9 @@ def test_rows_that_must_stay_together_do_so_at_once():
 
 def test_rows_that_must_stay_together_try_other_threads():
     """Though others of their size are computed one by one."""
-    machine = Machine(lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.002 * way.n_threads**2))
+    machine = Machine(
+        lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.002 * way.n_threads**2)
+    )
     machine.steps(2, 3)
     assert machine.used[-1].one_by_one
     machine.steps(20, 3, may_cut=False)
@@ -119,7 +121,9 @@ def test_rows_that_must_stay_together_try_other_threads():
 @given(
     max_threads=st.integers(1, 64),
     min_threads=st.integers(1, 64),
-    steps=st.lists(st.tuples(st.integers(1, 600), st.floats(1e-6, 1e3), st.booleans()), max_size=60),
+    steps=st.lists(
+        st.tuples(st.integers(1, 600), st.floats(1e-6, 1e3), st.booleans()), max_size=60
+    ),
 )
 def test_every_way_is_within_its_bounds(max_threads, min_threads, steps):
     """Whatever steps take, threads are between the fewest and the most, and only few rows are cut."""
@@ -155,7 +159,9 @@ def rows_of(path, *ways, **options):
     with Decoder(path, ModelOptions(n_ctx=256, n_slots=3, n_threads=2, **options)) as model:
         model._pace = model._pace_of_slices = Script(*ways)
         prompts = [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 17, 30)]
-        logits = [model.prefill([slot], [prompt], [0]).copy() for slot, prompt in enumerate(prompts)]
+        logits = [
+            model.prefill([slot], [prompt], [0]).copy() for slot, prompt in enumerate(prompts)
+        ]
         for step in range(6):
             starts = [len(prompt) + step for prompt in prompts]
             logits.append(model.decode([0, 1, 2], [7 + step, 8, 9], starts).copy())
@@ -166,7 +172,9 @@ def rows_of(path, *ways, **options):
 def test_no_way_changes_a_bit(path):
     """Threads and rows one by one, changed at every step, give the logits of one way."""
     expected, _ = rows_of(path, Way(2))
-    changing, differing = rows_of(path, Way(1), Way(2, one_by_one=True), Way(2), Way(1, one_by_one=True))
+    changing, differing = rows_of(
+        path, Way(1), Way(2, one_by_one=True), Way(2), Way(1, one_by_one=True)
+    )
     assert differing or np.array_equal(expected, changing)
     alone, _ = rows_of(path, Way(1), Way(2))
     assert np.array_equal(expected, alone)

@@ -21,11 +21,15 @@ def counting(tmp_path, ending):
 def test_without_amx_nothing_is_probed(tmp_path):
     """A CPU without AMX needs no probe: the layouts are safe."""
     command = counting(tmp_path, "raise SystemExit(1)")
-    assert extra_buffers_are_safe("CPU : AVX512 = 1 | ", "build", command=command, cache_dir=tmp_path)
+    assert extra_buffers_are_safe(
+        "CPU : AVX512 = 1 | ", "build", command=command, cache_dir=tmp_path
+    )
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("command", "safe"), [(LIVES, True), (CRASHES, False), (("/does/not/exist",), False)])
+@pytest.mark.parametrize(
+    ("command", "safe"), [(LIVES, True), (CRASHES, False), (("/does/not/exist",), False)]
+)
 def test_the_answer_is_whether_the_probe_lives(tmp_path, command, safe):
     """A segfault in the subprocess is an answer, not the end of this process."""
     assert extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path) is safe
@@ -35,7 +39,9 @@ def test_the_answer_is_whether_the_probe_lives(tmp_path, command, safe):
 def test_the_answer_is_remembered_for_a_build(tmp_path, ending):
     """The same build and CPU are probed once; another build is probed anew."""
     command = counting(tmp_path, ending)
-    answers = {extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path) for _ in range(3)}
+    answers = {
+        extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path) for _ in range(3)
+    }
     assert answers == {ending == ""}
     assert (tmp_path / "runs").read_text() == "x"
     extra_buffers_are_safe(AMX, "another build", command=command, cache_dir=tmp_path)
@@ -65,6 +71,9 @@ def test_the_remedy_is_logged(tmp_path, caplog):
 def test_the_real_probe_runs():
     """The probe's own command decodes with the shipped model and ends well on this machine."""
     ended = subprocess.run(
-        [sys.executable, "-m", "relevance_gen.llama.trial"], capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "relevance_gen.llama.trial"],
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")

@@ -34,7 +34,9 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
     """Proximity in a chunk of nothing but the query's 32 words takes memory by its tokens, not that times words."""
     n_words, n_tokens = 32, 1 << 19
     lexicon = Lexicon(
-        np.arange(n_words, dtype=np.uint64), np.frombuffer(b"a\n" * n_words, np.uint8), np.arange(0, 2 * n_words + 2, 2)
+        np.arange(n_words, dtype=np.uint64),
+        np.frombuffer(b"a\n" * n_words, np.uint8),
+        np.arange(0, 2 * n_words + 2, 2),
     )
     words = np.full(n_tokens + 2 * BETWEEN, n_words, np.uint32)
     words[BETWEEN:-BETWEEN] = np.arange(n_tokens) % n_words
@@ -82,7 +84,10 @@ def test_a_match_holds_no_more_forms_than_tell_that_it_is_crowded() -> None:
 ONE_LONG_CHUNK = {
     "a few words again and again": ("word1 word2", "word1 word2 word3 of them " * 80_000),
     "single letters": ("b c", "b c d e f g " * 180_000),
-    "letters without spaces": ("猫狗", "".join(chr(0x4E00 + n * n % 20_000) for n in range(700_000))),
+    "letters without spaces": (
+        "猫狗",
+        "".join(chr(0x4E00 + n * n % 20_000) for n in range(700_000)),
+    ),
     "another alphabet": ("привет", "привет как дела ты где " * 50_000),
     "accents": ("cafe", "é " * 700_000),
     "tones": ("tiếng", "ế " * 500_000),
@@ -104,8 +109,12 @@ def test_words_with_tones_are_looked_for_from_their_first_letter_only() -> None:
 
 
 MANY_WORDS = {
-    "a question of very many words": (" ".join(f"{number * 7919 % 4096:x}" for number in range(200_000)), "one chunk"),
-    "different words in question and chunk": (" ".join(f"w{number:x}" for number in range(70_000)),) * 2,
+    "a question of very many words": (
+        " ".join(f"{number * 7919 % 4096:x}" for number in range(200_000)),
+        "one chunk",
+    ),
+    "different words in question and chunk": (" ".join(f"w{number:x}" for number in range(70_000)),)
+    * 2,
 }
 
 
@@ -114,4 +123,6 @@ def test_very_many_words_take_memory_by_their_size(name: str) -> None:
     """A search of a megabyte of short words takes at most twelve times its bytes, and 24 MiB."""
     query, text = MANY_WORDS[name]
     search(query[:1000], [text[:1000]])  # what is loaded once for all is not counted
-    assert peak_bytes(lambda: search(query, [text])) <= 12 * len((query + text).encode()) + (24 << 20)
+    assert peak_bytes(lambda: search(query, [text])) <= 12 * len((query + text).encode()) + (
+        24 << 20
+    )

@@ -10,7 +10,9 @@ from relevance_gen import ChunkIndex, search
 from tests.retrieval.asking import ranking, scores
 
 
-@pytest.mark.parametrize("word", ["abcdefghij" * 10, "ж" * 40, "ह" * 22, "donaudampfschifffahrtsgesellschaft" * 2])
+@pytest.mark.parametrize(
+    "word", ["abcdefghij" * 10, "ж" * 40, "ह" * 22, "donaudampfschifffahrtsgesellschaft" * 2]
+)
 def test_a_word_longer_than_its_kept_spelling(word: str) -> None:
     """A word of 64 bytes and more was not found: it was compared with its kept beginning."""
     assert scores(word, [word, word + "x"]) == [1.0, 0.0]
@@ -57,13 +59,18 @@ def test_an_unknown_function_word() -> None:
 
 def test_an_explanation_of_a_chunk_without_bonus() -> None:
     """Chunks that proximity is not looked at for were shown with pairs and coverage that their score does not have."""
-    explained = ChunkIndex([f"cat number {place} " + "pad " * place for place in range(60)]).explain("cat number", 59)
+    explained = ChunkIndex(
+        [f"cat number {place} " + "pad " * place for place in range(60)]
+    ).explain("cat number", 59)
     assert explained.pairs + explained.coverage == 0.0
 
 
 def test_two_words_of_the_query_that_match_each_other() -> None:
     """Of two forms of one word in the query, the second covered nothing."""
-    both, one = (ChunkIndex([text, "лес"]).explain("столица столицы", 0) for text in ("столица столицы", "столица"))
+    both, one = (
+        ChunkIndex([text, "лес"]).explain("столица столицы", 0)
+        for text in ("столица столицы", "столица")
+    )
     assert both.coverage > 1.5 * one.coverage
     assert both.pairs > one.pairs == 0.0
 

@@ -33,7 +33,11 @@ from tests.serve.harness import (
 
 GENERATION = {"text": "x", "max_tokens": 1}
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
-LARGE_SEARCH = {"query": "x", "chunk_txts": [{"text": "x " * (1 << 20), "metadata": {"a": 1}}] * 2, "where": {"a": 1}}
+LARGE_SEARCH = {
+    "query": "x",
+    "chunk_txts": [{"text": "x " * (1 << 20), "metadata": {"a": 1}}] * 2,
+    "where": {"a": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +51,17 @@ def server() -> Iterator[Server]:
 def test_plans_that_are_remembered_are_bounded() -> None:
     """Questions that match very many words of a kept index made it grow by 240 MiB each, past the cache's limit."""
     letters = [chr(0x430 + place) for place in range(32)]
-    words = ["обаб" + "".join(end) for end in itertools.islice(itertools.product(letters, repeat=3), 10_000)] * 19
-    with Server("--model", "none", "--index-cache-bytes", "64MiB", "--rate-limit", "off", program=REAL) as server:
+    words = [
+        "обаб" + "".join(end)
+        for end in itertools.islice(itertools.product(letters, repeat=3), 10_000)
+    ] * 19
+    with Server(
+        "--model", "none", "--index-cache-bytes", "64MiB", "--rate-limit", "off", program=REAL
+    ) as server:
         for number in range(4):
-            query = " ".join(f"обаб{letters[number]}{one}{last}" for one in letters for last in "ъь")
+            query = " ".join(
+                f"обаб{letters[number]}{one}{last}" for one in letters for last in "ъь"
+            )
             answer = server.search({"query": query, "chunk_txts": words}, timeout_s=60)
             assert answer.status == 200
             if number == 1:
@@ -67,7 +78,9 @@ def test_a_million_empty_lists() -> None:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         before_kb, before_s = peak_kb(server), processor_seconds(server.process.pid)
         assert server.search(bomb, {**KEYED, "Content-Encoding": "gzip"}).status == 413
-        assert server.generate(bomb_of_generation, {**JSON, "Content-Encoding": "gzip"}).status == 413
+        assert (
+            server.generate(bomb_of_generation, {**JSON, "Content-Encoding": "gzip"}).status == 413
+        )
         assert processor_seconds(server.process.pid) - before_s < 6
         assert peak_kb(server) - before_kb < 400_000
 
@@ -97,13 +110,20 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
 
 def test_slow_grammars_without_a_key() -> None:
     """Grammars were compiled one after another for all, so that whoever had no key kept the others waiting."""
-    slow = [{**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}} for n in range(40)]
+    slow = [
+        {**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}}
+        for n in range(40)
+    ]
     with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as server, ExitStack() as stack:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         sockets = [stack.enter_context(server.raw(120)) for _ in slow]
         for sock, body in zip(sockets, slow, strict=True):
             sock.sendall(request_bytes("POST", "/generate", json.dumps(body).encode(), JSON))
-        assert eventually(lambda: server.metric('http_requests_total{endpoint="generate",status="429"}') >= 40 - 33)
+        assert eventually(
+            lambda: (
+                server.metric('http_requests_total{endpoint="generate",status="429"}') >= 40 - 33
+            )
+        )
         with_key = {"text": "x", "max_tokens": 3, "regex": "[abc]{3}"}
         assert server.generate(with_key, KEYED, timeout_s=100).status == 200
         n_refused = server.metric('http_requests_total{endpoint="generate",status="400"}')
@@ -113,12 +133,16 @@ def test_slow_grammars_without_a_key() -> None:
         for sock in answered:
             with http.client.HTTPResponse(sock) as response:
                 response.begin()
-                assert response.status == 400 or (response.status == 429 and int(response.headers["Retry-After"]) >= 1)
+                assert response.status == 400 or (
+                    response.status == 429 and int(response.headers["Retry-After"]) >= 1
+                )
 
 
 def test_no_more_files() -> None:
     """With no file left, accepting filled the log with a line for each try, and lazy imports failed."""
-    with Server("--rate-limit", "off", "--search-threads", "1", "--access-log", "off", program=REAL) as server:
+    with Server(
+        "--rate-limit", "off", "--search-threads", "1", "--access-log", "off", program=REAL
+    ) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
@@ -141,7 +165,9 @@ def test_no_more_files() -> None:
 
 def test_no_more_files_before_the_first_search() -> None:
     """A server whose files ran out before it had searched met that in its imports, and answered with a 500."""
-    with Server("--model", "none", "--rate-limit", "off", "--search-threads", "2", program=REAL) as server:
+    with Server(
+        "--model", "none", "--rate-limit", "off", "--search-threads", "2", program=REAL
+    ) as server:
         assert server.call("GET", "/stats").status == 200
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (n_open + 2, n_open + 2))
@@ -157,17 +183,26 @@ def test_no_more_files_before_the_first_search() -> None:
 
 def test_no_memory() -> None:
     """At a limit of address space a search was a 500. It may still lose its connection, and a library the process."""
-    with Server("--model", "none", "--search-threads", "1", "--rate-limit", "off", program=REAL) as server:
+    with Server(
+        "--model", "none", "--search-threads", "1", "--rate-limit", "off", program=REAL
+    ) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         chunks = [f"{'some words ' * 90} {number}" for number in range(20_000)]
         assert server.search({"query": "words", "chunk_txts": chunks[:2000]}).status == 200
-        used = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        used = (
+            int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
+            * resource.getpagesize()
+        )
         for more_mib in (8, 32, 64, 96, 128, 160):
             limit = used + (more_mib << 20)
-            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            resource.prlimit(
+                server.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY)
+            )
             answer = answer_or_none(server, {"query": "words 7", "chunk_txts": chunks})
             if answer is None:  # docs/security.md says so
-                assert eventually(lambda: re.search("MemoryError|memory allocation of", server.log)), f"{more_mib} MiB"
+                assert eventually(
+                    lambda: re.search("MemoryError|memory allocation of", server.log)
+                ), f"{more_mib} MiB"
                 if "memory allocation of" in server.log:
                     return
             else:

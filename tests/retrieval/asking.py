@@ -23,7 +23,9 @@ def spread(response: SearchResponse, n_chunks: int) -> list[float]:
     return [found.get(place, 0.0) for place in range(n_chunks)]
 
 
-def ranking(query: str, chunks: Sequence[str] | ChunkIndex, weighting: WeightingName = "pivoted") -> list[int]:
+def ranking(
+    query: str, chunks: Sequence[str] | ChunkIndex, weighting: WeightingName = "pivoted"
+) -> list[int]:
     """Return the positions of all results, best first."""
     if isinstance(chunks, ChunkIndex):
         response = chunks.search(query, ALL, true_order=False)

@@ -35,7 +35,12 @@ def test_the_documented_example() -> None:
     metadata = {"source": "pets.txt", "page": 2}
     response = search(
         "What do cats do?",
-        ["Dogs bark.", {"text": "Cats purr.", "metadata": metadata}, Chunk("A cat.", original_index=9), "Birds sing."],
+        [
+            "Dogs bark.",
+            {"text": "Cats purr.", "metadata": metadata},
+            Chunk("A cat.", original_index=9),
+            "Birds sing.",
+        ],
     )
     assert response.results == (
         SearchResult(0, "Cats purr.", response.results[0].chunk_score, metadata, 1),
@@ -48,15 +53,17 @@ def test_the_documented_example() -> None:
 
 
 @given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), weightings)
-def test_true_order_only_reorders(query: str, chunks: list[str], top_n: int, weighting: WeightingName) -> None:
+def test_true_order_only_reorders(
+    query: str, chunks: list[str], top_n: int, weighting: WeightingName
+) -> None:
     """The same results come best first, ties in input order, or in the order of the input; ids count up."""
     best = search(query, chunks, top_n, true_order=False, weighting=weighting).results
     ordered = search(query, chunks, top_n, weighting=weighting).results
     kept = [(result.chunk_txt, result.chunk_score, result.original_index) for result in best]
     assert kept == sorted(kept, key=lambda found: (-found[1], found[2]))
-    assert [(found.chunk_txt, found.chunk_score, found.original_index) for found in ordered] == sorted(
-        kept, key=lambda found: found[2]
-    )
+    assert [
+        (found.chunk_txt, found.chunk_score, found.original_index) for found in ordered
+    ] == sorted(kept, key=lambda found: found[2])
     assert all(chunks[result.original_index] == result.chunk_txt for result in best)
     for results in (best, ordered):
         assert [result.chunk_id for result in results] == list(range(len(results)))
@@ -69,7 +76,10 @@ def test_top_n_results_are_the_first_of_all(
 ) -> None:
     """A smaller top_n gives the best of what a larger one gives."""
     everything = search(query, chunks, ALL, true_order=False, weighting=weighting).results
-    assert search(query, chunks, top_n, true_order=False, weighting=weighting).results == everything[:top_n]
+    assert (
+        search(query, chunks, top_n, true_order=False, weighting=weighting).results
+        == everything[:top_n]
+    )
 
 
 def test_top_n_is_a_prefix_law_among_many() -> None:
@@ -101,7 +111,11 @@ def test_any_top_n_is_allowed(top_n: int) -> None:
         (("cat", [{"text": "\n"}]), "chunks[0].text", "not blank"),
         (("cat", [{"text": 3}]), "chunks[0].text", "string"),
         (("cat", [{}]), "chunks[0].text", "required"),
-        (("cat", [{"text": "a", "meta": {}}]), "chunks[0].meta", "did you mean chunks[0].metadata?"),
+        (
+            ("cat", [{"text": "a", "meta": {}}]),
+            "chunks[0].meta",
+            "did you mean chunks[0].metadata?",
+        ),
         (("cat", [{"text": "a", "metadata": []}]), "chunks[0].metadata", "object"),
         (("cat", [{"text": "a", "original_index": "1"}]), "chunks[0].original_index", "integer"),
         (("cat", ["a", None]), "chunks[1]", "string, a mapping or a Chunk"),
@@ -153,7 +167,8 @@ def test_chunks_may_be_any_iterable() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["...", "—", "?!", "()", "\u200b", "\u00ad", "\x00\x01", "\ud800", "\ufffe", "€ £", "\ufdd0"]
+    "text",
+    ["...", "—", "?!", "()", "\u200b", "\u00ad", "\x00\x01", "\ud800", "\ufffe", "€ £", "\ufdd0"],
 )
 def test_text_without_terms_finds_nothing(text: str) -> None:
     """A query without terms finds nothing, a chunk without terms is not found, and neither is an error."""
@@ -161,17 +176,27 @@ def test_text_without_terms_finds_nothing(text: str) -> None:
     assert ranking("cat", [text, "a cat", text]) == [1]
 
 
-@pytest.mark.parametrize("text", ["a", "I", "7", "é", "ж", "猫", "한", "ก", "😀", "☀", "①", "𠮷", "١"])
+@pytest.mark.parametrize(
+    "text", ["a", "I", "7", "é", "ж", "猫", "한", "ก", "😀", "☀", "①", "𠮷", "١"]
+)
 def test_one_character_is_found(text: str) -> None:
     """A text of one letter, digit, ideograph or emoji is found by itself."""
-    found = search(text, ["zebra", text, f"x. {text}! y", f"{text} {text}"], true_order=False).results
+    found = search(
+        text, ["zebra", text, f"x. {text}! y", f"{text} {text}"], true_order=False
+    ).results
     assert (found[0].original_index, found[0].chunk_score) == (1, 1.0)
     assert {result.original_index for result in found} == {1, 2, 3}
 
 
 @costly
 @given(
-    st.lists(st.builds(Chunk, strategies.chunk_texts, st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)))
+    st.lists(
+        st.builds(
+            Chunk,
+            strategies.chunk_texts,
+            st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+        )
+    )
 )
 def test_metadata_comes_back_as_the_same_object(chunks: list[Chunk]) -> None:
     """Each result carries its own chunk's metadata, `{}` where there was none."""
@@ -181,7 +206,11 @@ def test_metadata_comes_back_as_the_same_object(chunks: list[Chunk]) -> None:
 
 
 @costly
-@given(strategies.queries, st.lists(strategies.chunk_texts, max_size=5), st.lists(strategies.chunk_texts, max_size=5))
+@given(
+    strategies.queries,
+    st.lists(strategies.chunk_texts, max_size=5),
+    st.lists(strategies.chunk_texts, max_size=5),
+)
 def test_token_counts_add_up(query: str, chunks: list[str], more: list[str]) -> None:
     """The tokens of all chunks are the sum of each one's, whatever else is searched."""
     counter = token_counter()
@@ -202,7 +231,9 @@ def test_duplicates_tie_in_order() -> None:
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_thousands_of_equal_chunks(weighting: WeightingName) -> None:
     """All of many equal chunks are found, in order."""
-    results = search("cats purr", ["cats purr loudly"] * 30_000, 30_000, weighting=weighting).results
+    results = search(
+        "cats purr", ["cats purr loudly"] * 30_000, 30_000, weighting=weighting
+    ).results
     assert len(results) == 30_000
     assert results[-1].original_index == 29_999
     assert len({result.chunk_score for result in results}) == 1
@@ -215,12 +246,20 @@ def test_long_text_without_a_space(name: str, text: str) -> None:
     assert [result.original_index for result in search("hello", [text, "hello"]).results] == [1]
     found = search(text, [text, "hello"]).results
     assert time.monotonic() - started_s < 10.0
-    assert [result.chunk_score for result in found] == ([] if name in ("surrogates", "control", "marks") else [1.0])
+    assert [result.chunk_score for result in found] == (
+        [] if name in ("surrogates", "control", "marks") else [1.0]
+    )
 
 
 def test_a_long_query_is_answered() -> None:
     """A query of many distinct words that all begin alike is answered in time that is linear in their number."""
-    words = [f"con{a}{b}{c}{d}" for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh" for d in "abcdefgh"]
+    words = [
+        f"con{a}{b}{c}{d}"
+        for a in "abcdefgh"
+        for b in "abcdefgh"
+        for c in "abcdefgh"
+        for d in "abcdefgh"
+    ]
     chunks = [" ".join(words[start : start + 64]) for start in range(0, len(words), 64)]
     started_s = time.monotonic()
     assert len(search(" ".join(words), chunks, ALL).results) == len(chunks)
@@ -230,7 +269,9 @@ def test_a_long_query_is_answered() -> None:
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_many_short_chunks(weighting: WeightingName) -> None:
     """Of many one-word chunks the very one is found."""
-    results = search("word7777", (f"word{number}" for number in range(50_000)), weighting=weighting).results
+    results = search(
+        "word7777", (f"word{number}" for number in range(50_000)), weighting=weighting
+    ).results
     assert [(result.original_index, result.chunk_score) for result in results] == [(7_777, 1.0)]
 
 
@@ -253,9 +294,9 @@ def test_a_million_one_word_chunks() -> None:
     """Of a million one-word chunks the very one is found, also by an index, and a mere beginning finds none."""
     chunks = [f"word{number}" for number in range(1_000_000)]
     index = ChunkIndex(chunks)
-    assert [(found.original_index, found.chunk_score) for found in index.search("word777777").results] == [
-        (777_777, 1.0)
-    ]
+    assert [
+        (found.original_index, found.chunk_score) for found in index.search("word777777").results
+    ] == [(777_777, 1.0)]
     assert index.search("words").results == ()
     assert index.search("word777777") == search("word777777", chunks)
 

@@ -24,16 +24,26 @@ from tests.profiles import costly
 text_lists = st.lists(strategies.texts, max_size=10)
 
 
-def collect(texts: list[str], wanted: Flags | None = None, progress: Progress | None = None) -> Segment:
+def collect(
+    texts: list[str], wanted: Flags | None = None, progress: Progress | None = None
+) -> Segment:
     keep = wanted is None
-    return build(Chunks(texts, {}), np.arange(len(texts)), keep_occurrences=keep, wanted=wanted, progress=progress)
+    return build(
+        Chunks(texts, {}),
+        np.arange(len(texts)),
+        keep_occurrences=keep,
+        wanted=wanted,
+        progress=progress,
+    )
 
 
 def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
     """Return the term ids of some chunks, in reading order."""
     reading = segment.read(np.array(numbers, np.int64))
     ids = [*reading.lexicon.ids.tolist(), None]
-    read = [[ids[word] for word in reading.terms.tolist()][start:] for start in reading.starts.tolist()]
+    read = [
+        [ids[word] for word in reading.terms.tolist()][start:] for start in reading.starts.tolist()
+    ]
     assert all(part[n] is None for part, n in zip(read, reading.counts.tolist(), strict=True))
     return [part[:n] for part, n in zip(read, reading.counts.tolist(), strict=True)]
 
@@ -41,7 +51,9 @@ def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
 def postings_of(segment: Segment) -> dict[int, dict[int, int]]:
     """Return tf by chunk by term."""
     postings = segment.postings
-    parts = [slice(*postings.first[number : number + 2]) for number in range(postings.lexicon.ids.size)]
+    parts = [
+        slice(*postings.first[number : number + 2]) for number in range(postings.lexicon.ids.size)
+    ]
     return {
         term_id: dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
         for term_id, part in zip(postings.lexicon.ids.tolist(), parts, strict=True)
@@ -87,12 +99,17 @@ def test_a_segment_holds_the_terms_of_its_texts(texts: list[str]) -> None:
 def test_pivoted_norms_are_those_of_saturated_counts(texts: list[str]) -> None:
     """A chunk's norm is the length of the vector of its saturated counts."""
     norms = collect(texts).norms.tolist()
-    expected = [sum((tf / (tf + 1.6)) ** 2 for tf in Counter(reference.terms(text)).values()) ** 0.5 for text in texts]
+    expected = [
+        sum((tf / (tf + 1.6)) ** 2 for tf in Counter(reference.terms(text)).values()) ** 0.5
+        for text in texts
+    ]
     assert norms == pytest.approx(expected)
 
 
 @given(text_lists, strategies.words)
-def test_reading_for_one_query_changes_only_what_it_does_not_need(texts: list[str], query: str) -> None:
+def test_reading_for_one_query_changes_only_what_it_does_not_need(
+    texts: list[str], query: str
+) -> None:
     """Read for one query, a segment lacks postings of other beginnings and is the same in all else."""
     ids = cut_terms([query]).ids
     flags = np.zeros(BEGINNINGS, bool)
@@ -110,7 +127,9 @@ def test_reading_for_one_query_changes_only_what_it_does_not_need(texts: list[st
 @given(text_lists)
 def test_the_language_is_guessed_by_its_frequent_words(texts: list[str]) -> None:
     """A segment is English unless frequent words of other languages outnumber those of English."""
-    assert collect(texts).statistics.is_english == reference.is_english([reference.terms(text) for text in texts])
+    assert collect(texts).statistics.is_english == reference.is_english(
+        [reference.terms(text) for text in texts]
+    )
 
 
 @pytest.mark.parametrize(

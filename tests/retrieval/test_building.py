@@ -62,7 +62,9 @@ def assert_same(built: ChunkIndex, expected: ChunkIndex, *queries: str) -> None:
 
 
 titles = st.just("") | strategies.chunk_texts.filter(lambda title: not title.isspace())
-records = st.builds(Chunk, strategies.chunk_texts, st.just({}) | st.just({"page": [1, None]}), title=titles)
+records = st.builds(
+    Chunk, strategies.chunk_texts, st.just({}) | st.just({"page": [1, None]}), title=titles
+)
 
 
 @costly
@@ -123,18 +125,28 @@ def frames(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        ("a.jsonl", lambda path: path.write_bytes(b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\n"))),
-        ("a.ndjson.gz", lambda path: path.write_bytes(gzip.compress(LINES[:50]) + gzip.compress(LINES[50:]))),
+        (
+            "a.jsonl",
+            lambda path: path.write_bytes(b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\n")),
+        ),
+        (
+            "a.ndjson.gz",
+            lambda path: path.write_bytes(gzip.compress(LINES[:50]) + gzip.compress(LINES[50:])),
+        ),
         ("a.JSONL.zst", frames),
         ("a.b.parquet", parquet),
     ],
 )
-def test_every_kind_of_file_is_read(tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_file_is_read(
+    tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JSON lines, packed or not, and Parquet give the chunks that they hold; how far it is ends at the end."""
     monkeypatch.setattr(sources, "_TIMES_TEXT", 10_000)
     write(tmp_path / name)
     told: list[tuple[int, int]] = []
-    built = ChunkIndex.build(str(tmp_path / name), tmp_path / "built", progress=lambda *one: told.append(one))
+    built = ChunkIndex.build(
+        str(tmp_path / name), tmp_path / "built", progress=lambda *one: told.append(one)
+    )
     assert_same(built, ChunkIndex(AS_CHUNKS), "the cat", "猫")
     assert built.search("cat", where={"page": [1]}).results
     assert told[-1] == (len(RECORDS), len(RECORDS))
@@ -153,7 +165,14 @@ def test_what_is_in_memory_is_read(tmp_path: Path, source: Any) -> None:
 
 def test_fields_have_the_callers_names(tmp_path: Path) -> None:
     """`text` and `title` name fields; the others are metadata, and so is what `metadata` holds; null is nothing."""
-    record = {"body": "a cat", "head": "Pets", "text": "x", "metadata": {"page": 1}, "none": None, "title": 3}
+    record = {
+        "body": "a cat",
+        "head": "Pets",
+        "text": "x",
+        "metadata": {"page": 1},
+        "none": None,
+        "title": 3,
+    }
     built = ChunkIndex.build([record], tmp_path / "built", text="body", title="head")
     assert built[0] == Chunk("a cat", {"text": "x", "title": 3, "page": 1}, 0, "Pets")
     untitled = ChunkIndex.build([record], tmp_path / "built", text="body", title="")
@@ -164,7 +183,9 @@ def test_a_title_that_no_record_has_is_refused(tmp_path: Path) -> None:
     """A field that is named for titles may be missing in records, and not in all of them."""
     records = [{"text": "a cat", "head": "Pets"}, {"text": "a dog"}, "a bird"]
     assert ChunkIndex.build(records, tmp_path / "built", title="head")[0].title == "Pets"
-    with pytest.raises(InvalidRequestError, match=r"'haed', which title= names; did you mean head\?"):
+    with pytest.raises(
+        InvalidRequestError, match=r"'haed', which title= names; did you mean head\?"
+    ):
         ChunkIndex.build(records[:1], tmp_path / "built", title="haed")
     assert len(ChunkIndex.build(records[2:], tmp_path / "built", title="head")) == 1
 
@@ -179,7 +200,9 @@ def test_paths_among_others_are_files(tmp_path: Path) -> None:
     assert_same(built, ChunkIndex([*AS_CHUNKS, "a bird", *AS_CHUNKS]), "the cat")
     assert told[-1] == (len(built), len(built))
     assert len(ChunkIndex.build(iter(source), tmp_path / "built")) == len(built)
-    with pytest.raises(InvalidRequestError, match=r"source\[0\] must be a text, and not the name of a file"):
+    with pytest.raises(
+        InvalidRequestError, match=r"source\[0\] must be a text, and not the name of a file"
+    ):
         ChunkIndex.build([str(tmp_path / "a.jsonl")], tmp_path / "built")
     with pytest.raises(InvalidRequestError, match=r"source\[1\] must be JSON lines"):
         ChunkIndex.build(["a bird", tmp_path / "built"], tmp_path / "other")
@@ -208,7 +231,9 @@ def test_a_folder_of_documents(
     monkeypatch.setattr(Path, "open", opening)
     monkeypatch.setattr(extraction, "MAX_BYTES", 1 << 20)
     built = ChunkIndex.build(docs, tmp_path / "built")
-    assert [(one.title, one.metadata["path"]) for one in built] == [("docs/pets.md > Cats", str(docs / "pets.md"))]
+    assert [(one.title, one.metadata["path"]) for one in built] == [
+        ("docs/pets.md > Cats", str(docs / "pets.md"))
+    ]
     assert "data.bin" in caplog.text
     assert "gone.md: No such file" in caplog.text
     assert "huge.md: is larger than 1 MiB" in caplog.text
@@ -218,7 +243,11 @@ def test_blank_ones_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """With blank="skip" blank and missing texts take positions, as in an index of all at once."""
     monkeypatch.setattr(sources, "_TIMES_TEXT", 1 << 30)
     texts = [" ", "a cat", None, "a dog", {"text": None}, ""]
-    assert_same(ChunkIndex.build(texts, tmp_path / "built", blank="skip"), ChunkIndex(texts, blank="skip"), "cat dog")
+    assert_same(
+        ChunkIndex.build(texts, tmp_path / "built", blank="skip"),
+        ChunkIndex(texts, blank="skip"),
+        "cat dog",
+    )
 
 
 LONG = json.dumps("x" * (1 << 18)).encode()
@@ -238,10 +267,26 @@ UNREADABLE = _as_parquet(NO_TEXT)
     ("name", "content", "refused"),
     [
         ("a.jsonl", b'"fine"\n\n{"text": 7}\n', r"a\.jsonl line 3: text must be a string .*got 7"),
-        ("a.jsonl", b'"fine"\n{"txt": "a"}\n', r"a\.jsonl line 2 must have the field 'text'.*did you mean txt\?"),
-        ("a.jsonl", b'"fine"\n{"text": " "}\n', r'a\.jsonl line 2: text must be .*pass blank="skip"'),
-        ("a.jsonl", b'"fine"\n{"text": "a", "title": 7}\n', r"a\.jsonl line 2: title must be a string, got 7"),
-        ("a.jsonl", b'"fine"\n{"text": "a", "n": NaN}\n', r"a\.jsonl line 2: metadata must be JSON"),
+        (
+            "a.jsonl",
+            b'"fine"\n{"txt": "a"}\n',
+            r"a\.jsonl line 2 must have the field 'text'.*did you mean txt\?",
+        ),
+        (
+            "a.jsonl",
+            b'"fine"\n{"text": " "}\n',
+            r'a\.jsonl line 2: text must be .*pass blank="skip"',
+        ),
+        (
+            "a.jsonl",
+            b'"fine"\n{"text": "a", "title": 7}\n',
+            r"a\.jsonl line 2: title must be a string, got 7",
+        ),
+        (
+            "a.jsonl",
+            b'"fine"\n{"text": "a", "n": NaN}\n',
+            r"a\.jsonl line 2: metadata must be JSON",
+        ),
         ("a.jsonl", b'"fine"\n{"text": "a"\n', r"a\.jsonl line 2 must be JSON"),
         ("a.jsonl", b"[" * 100_000, r"a\.jsonl line 1 must be JSON"),
         ("a.jsonl", b'"fine"\n"\xff"\n', r"a\.jsonl line 2 must be JSON"),
@@ -249,15 +294,29 @@ UNREADABLE = _as_parquet(NO_TEXT)
         ("a.jsonl.gz", gzip.compress(LINES)[:-9], r"a\.jsonl\.gz line \d+ is damaged or cut short"),
         ("a.jsonl.gz", b'"no gzip"', r"a\.jsonl\.gz line 1 is damaged"),
         ("a.jsonl.gz", gzip.compress(b" " * (1 << 24)), r"a\.jsonl\.gz line 1 must be at most"),
-        ("a.jsonl.zst", zstandard.compress(LINES)[:-3], r"a\.jsonl\.zst line \d+ is damaged or cut short"),
-        ("a.jsonl.zst", zstandard.compress(b" " * (1 << 28)), r"a\.jsonl\.zst line 1 must be at most"),
-        ("a.jsonl.zst", zstandard.compress(LINES) + b"more", r"a\.jsonl\.zst line \d+ is damaged or cut short"),
+        (
+            "a.jsonl.zst",
+            zstandard.compress(LINES)[:-3],
+            r"a\.jsonl\.zst line \d+ is damaged or cut short",
+        ),
+        (
+            "a.jsonl.zst",
+            zstandard.compress(b" " * (1 << 28)),
+            r"a\.jsonl\.zst line 1 must be at most",
+        ),
+        (
+            "a.jsonl.zst",
+            zstandard.compress(LINES) + b"more",
+            r"a\.jsonl\.zst line \d+ is damaged or cut short",
+        ),
         ("a.parquet", b"no Parquet", r"a\.parquet must be Parquet"),
         ("a.parquet", UNREADABLE, r"a\.parquet row 0 must be Parquet: 'utf-8' codec can't decode"),
         ("a.txt", b"a cat", "source must be JSON lines .*read_documents"),
     ],
 )
-def test_what_is_damaged_is_refused_by_file_and_line(tmp_path: Path, name: str, content: bytes, refused: str) -> None:
+def test_what_is_damaged_is_refused_by_file_and_line(
+    tmp_path: Path, name: str, content: bytes, refused: str
+) -> None:
     """The error says where it is wrong, and nothing is left in the folder but what was there."""
     (tmp_path / name).write_bytes(content)
     ChunkIndex(["before"]).save(tmp_path / "built")
@@ -267,10 +326,20 @@ def test_what_is_damaged_is_refused_by_file_and_line(tmp_path: Path, name: str, 
     assert len(ChunkIndex.load(tmp_path / "built")) == 1
 
 
-def test_large_rows_are_read_and_made_searchable_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_are_read_and_made_searchable_few_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that they take no more memory than many small ones."""
-    path, read, iterate = tmp_path / "a.parquet", list[int](), pyarrow.parquet.ParquetFile.iter_batches
-    texts = [f"cat {number} " + "purrs " * (n_bytes // 6) for n_bytes in (10_000, 2 << 20) for number in range(12)]
+    path, read, iterate = (
+        tmp_path / "a.parquet",
+        list[int](),
+        pyarrow.parquet.ParquetFile.iter_batches,
+    )
+    texts = [
+        f"cat {number} " + "purrs " * (n_bytes // 6)
+        for n_bytes in (10_000, 2 << 20)
+        for number in range(12)
+    ]
     with pyarrow.parquet.ParquetWriter(path, pyarrow.schema([("text", pyarrow.string())])) as file:
         for start in (0, 12):
             file.write(pyarrow.table({"text": texts[start : start + 12]}))
@@ -283,7 +352,9 @@ def test_large_rows_are_read_and_made_searchable_few_at_once(tmp_path: Path, mon
     monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", watched)
     for source in (path, texts):
         with closing(spill.Spill(tmp_path)) as spilled:
-            blocks = sources.Records(source, "text", "title", "error", 16 << 20).blocks(spilled.content)
+            blocks = sources.Records(source, "text", "title", "error", 16 << 20).blocks(
+                spilled.content
+            )
             sizes = [sum(map(len, chunks.texts)) for chunks, _ in blocks]
         assert sum(sizes) == sum(map(len, texts))
         assert max(sizes) < (16 << 20) / 5
@@ -296,7 +367,11 @@ def test_large_rows_are_read_and_made_searchable_few_at_once(tmp_path: Path, mon
         (7, {}, "source must be JSON lines"),
         (b"a cat", {}, "source must be JSON lines"),
         ("", {}, "source must be the path of a file"),
-        ("file:///a.jsonl", {}, r"source must be .* no address, got .*; ClusterIndex\(source=…\) takes addresses"),
+        (
+            "file:///a.jsonl",
+            {},
+            r"source must be .* no address, got .*; ClusterIndex\(source=…\) takes addresses",
+        ),
         ("a\0.jsonl", {}, "source cannot be a path: .*null byte"),
         (NO_TEXT, {}, "a table must be readable, and row 0 .*codec can't decode"),
         (FAR, {}, "a table must be readable, and row 0 .*out of range"),
@@ -304,13 +379,23 @@ def test_large_rows_are_read_and_made_searchable_few_at_once(tmp_path: Path, mon
         ([{"text": "a"}], {"title": ["a"]}, "title must be a string"),
         ([], {"blank": "no"}, 'blank must be "error" or "skip"'),
         (["a cat", 7], {}, r"source\[1\] must be a string, a mapping or a Chunk, got 7"),
-        (["a cat"], {"memory_bytes": 1 << 20}, "memory_bytes must be an integer of at least 16777216, got 1048576"),
+        (
+            ["a cat"],
+            {"memory_bytes": 1 << 20},
+            "memory_bytes must be an integer of at least 16777216, got 1048576",
+        ),
         (["a cat"], {"weighting": "bm25"}, "weighting must be"),
         ([{"text": "a", "metadata": {"at": {1}}}], {}, r"source\[0\]: metadata must be JSON"),
-        (["a", "a " * (2 << 20)], {"memory_bytes": 16 << 20}, r"source\[1\]: text takes 20,97[\d,]+ bytes .* cut it"),
+        (
+            ["a", "a " * (2 << 20)],
+            {"memory_bytes": 16 << 20},
+            r"source\[1\]: text takes 20,97[\d,]+ bytes .* cut it",
+        ),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, source: Any, options: Metadata, refused: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, source: Any, options: Metadata, refused: str
+) -> None:
     """Arguments, and records in memory, are refused by name, and nothing is left in the folder."""
     with pytest.raises(InvalidRequestError, match=refused):
         ChunkIndex.build(source, tmp_path / "built", **options)
@@ -337,7 +422,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ChunkIndex.build(interrupted(), tmp_path / "built")
     assert os.listdir(tmp_path) == []
     monkeypatch.setattr(
-        spill, "_merge_terms", lambda *_: next(interrupted()) and (_ for _ in ()).throw(KeyboardInterrupt)
+        spill,
+        "_merge_terms",
+        lambda *_: next(interrupted()) and (_ for _ in ()).throw(KeyboardInterrupt),
     )
     with pytest.raises(KeyboardInterrupt):
         ChunkIndex.build(["a cat"], tmp_path / "built")
@@ -357,7 +444,9 @@ target = Path(sys.argv[1])
 def run(script: str, target: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", BUILD + script, str(target)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -37,8 +37,14 @@ def test_the_fast_path_is_the_slow_path(chunks: list[Any]) -> None:
             path = f"chunks[{position}]"
             if not isinstance(value, (str, dict)):
                 raise InvalidRequestError.must_be(path, "a string, a mapping or a Chunk", value)
-            made.append(wire.structure(Chunk, {"text": value} if isinstance(value, str) else value, path=path))
-        metadata = {position: chunk.metadata for position, chunk in enumerate(made) if chunk.metadata}
+            made.append(
+                wire.structure(
+                    Chunk, {"text": value} if isinstance(value, str) else value, path=path
+                )
+            )
+        metadata = {
+            position: chunk.metadata for position, chunk in enumerate(made) if chunk.metadata
+        }
         return [chunk.text for chunk in made], metadata
 
     try:
@@ -68,5 +74,7 @@ def test_checked_chunks_are_not_checked_again() -> None:
     """What was checked once is taken as it is, and an error names chunks as the caller does."""
     checked = Chunks.read(["a cat", {"text": "a dog", "metadata": {"page": 1}}])
     assert Chunks.read(checked) is checked
-    with pytest.raises(InvalidRequestError, match=r"chunk_txts\[1\] must be a string or an object, got 7"):
+    with pytest.raises(
+        InvalidRequestError, match=r"chunk_txts\[1\] must be a string or an object, got 7"
+    ):
         Chunks.read(["a", 7], path="chunk_txts", kinds="a string or an object")

@@ -20,7 +20,11 @@ from tests import strategies
 
 prose = st.lists(strategies.chunk_texts, min_size=1, max_size=6).map(". ".join)
 chunk_lists = st.lists(prose.filter(lambda text: not text.isspace()), min_size=1, max_size=5)
-CHUNKS = ["It rained all day.", "Dogs bark. Cats purr while they sleep.", "The harbour freezes in January."]
+CHUNKS = [
+    "It rained all day.",
+    "Dogs bark. Cats purr while they sleep.",
+    "The harbour freezes in January.",
+]
 
 
 @given(chunk_lists, st.data())
@@ -39,7 +43,9 @@ def test_a_sentence_of_a_source_has_there_a_share_of_one(chunks, data):
 def test_citations_name_sentences_with_shares_that_are_so(text, chunks):
     """Each is a sentence of the text with different places, sentences of the sources; each place adds enough."""
     cited = cite(text, chunks)
-    assert [(one.start, one.end) for one in cited] == [place for place in sentences(text) if words(text[slice(*place)])]
+    assert [(one.start, one.end) for one in cited] == [
+        place for place in sentences(text) if words(text[slice(*place)])
+    ]
     weigh = weights(chunks)
     for one in cited:
         left = words(text[one.start : one.end])
@@ -94,7 +100,10 @@ def test_words_are_found_in_any_script_and_form(sentence, source):
         "我家有一只黑色的猫。它喜欢睡觉。",
         "В январе гавань замёрзла, а гавань мелка.",
     ]
-    chunks += ["แมวชอบนอนกลางวัน", "It was built in 1831 of 34,567 stones. It was built in 1999 of 34,568 stones."]
+    chunks += [
+        "แมวชอบนอนกลางวัน",
+        "It was built in 1831 of 34,567 stones. It was built in 1999 of 34,568 stones.",
+    ]
     (one,) = cite(sentence, chunks)
     assert (one.places[0].source if one.places else None) == source
 
@@ -115,8 +124,13 @@ def test_numbers_are_alike_only_as_a_whole():
 
 def test_numbers_of_sources_are_no_words():
     """What a model writes in brackets behind a sentence takes nothing from its share; what has no words is left out."""
-    marked, plain = "Dogs bark [1]. Cats purr while they sleep [2, 3].", "Dogs bark. Cats purr while they sleep."
-    assert [one.places for one in cite(marked, CHUNKS)] == [one.places for one in cite(plain, CHUNKS)]
+    marked, plain = (
+        "Dogs bark [1]. Cats purr while they sleep [2, 3].",
+        "Dogs bark. Cats purr while they sleep.",
+    )
+    assert [one.places for one in cite(marked, CHUNKS)] == [
+        one.places for one in cite(plain, CHUNKS)
+    ]
     assert cite("[1] *** –", CHUNKS) == cite("", CHUNKS) == ()
 
 
@@ -131,14 +145,17 @@ def test_chunks_of_every_kind_are_cited_alike():
     """Strings, mappings and `Chunk` objects; and what comes of it can be pickled and written."""
     text = "Cats purr while they sleep."
     cited = cite(text, CHUNKS)
-    assert cited == cite(text, [{"text": chunk} for chunk in CHUNKS]) == cite(text, map(Chunk, CHUNKS))
+    assert (
+        cited == cite(text, [{"text": chunk} for chunk in CHUNKS]) == cite(text, map(Chunk, CHUNKS))
+    )
     assert pickle.loads(pickle.dumps(cited)) == cited
     place = {"start": 11, "end": 38, "score": 1.0, "source": 1}
     assert json.loads(serialize(cited)) == [{"start": 0, "end": 27, "places": [place]}]
 
 
 @pytest.mark.parametrize(
-    ("text", "chunks", "field"), [(5, CHUNKS, "text"), ("a", 5, "chunks"), ("a", ["b", ""], "chunks[1].text")]
+    ("text", "chunks", "field"),
+    [(5, CHUNKS, "text"), ("a", 5, "chunks"), ("a", ["b", ""], "chunks[1].text")],
 )
 def test_a_wrong_argument_is_refused_by_its_name(text, chunks, field):
     """The error names it."""
@@ -176,7 +193,9 @@ def test_sentences_are_announced_while_they_are_made():
 def streamed(pieces, chunks):
     """Return what a stream tells of a text in pieces, and what of that is cited."""
     stream, told, cited = CitedStream(Citer(chunks)), "", []
-    for part in [part for piece in pieces for part in stream.add(piece)] + stream.add("", is_last=True):
+    for part in [part for piece in pieces for part in stream.add(piece)] + stream.add(
+        "", is_last=True
+    ):
         if isinstance(part, str):
             told += part
         else:
@@ -188,7 +207,9 @@ def streamed(pieces, chunks):
 FRAGMENTS = """
 U.S.| "Yes."|He left. |The |the | However,| Ho|- |# |1. |e.g. | Dr. |。|」|ข | ข|...|[1]|*|{|;|def f():|A |Fig. |3 |"
 | word word word word word word word word word word word word""".split("|")
-cuttable = st.lists(prose | st.sampled_from([*FRAGMENTS, "\n", "\n\n", "\n \n", "| a |"]), max_size=12).map("".join)
+cuttable = st.lists(
+    prose | st.sampled_from([*FRAGMENTS, "\n", "\n\n", "\n \n", "| a |"]), max_size=12
+).map("".join)
 
 
 @given(cuttable, chunk_lists, st.integers(1, 40))
@@ -199,7 +220,12 @@ def test_a_stream_is_cited_like_the_whole_text(text, chunks, size):
 
 
 @pytest.mark.parametrize(
-    "text", ['He is from the U.S. "Yes," he said. Cats purr.', "cats purr. dogs bark. It rained.", "a\nb\n" * 9]
+    "text",
+    [
+        'He is from the U.S. "Yes," he said. Cats purr.',
+        "cats purr. dogs bark. It rained.",
+        "a\nb\n" * 9,
+    ],
 )
 def test_what_follows_may_tell_where_a_sentence_ends(text):
     """A name, a capital far behind, and lines that are short beside later ones."""
@@ -213,13 +239,17 @@ def test_a_sentence_of_a_stream_is_cited_before_the_next_is_told():
     for character in text:
         for part in stream.add(character):
             told += part if isinstance(part, str) else "|"
-    assert told.startswith("Cats purr.| Do dogs bark?| It rained all day!|\n\nThe harbour freezes.| He said no")
+    assert told.startswith(
+        "Cats purr.| Do dogs bark?| It rained all day!|\n\nThe harbour freezes.| He said no"
+    )
 
 
 def test_a_stream_without_an_end_is_looked_at_now_and_then(monkeypatch):
     """So that looking for an end takes no longer and longer."""
     looked = []
-    monkeypatch.setattr(citing, "sentence_ends", lambda text, **_: looked.append(len(text)) or [len(text)])
+    monkeypatch.setattr(
+        citing, "sentence_ends", lambda text, **_: looked.append(len(text)) or [len(text)]
+    )
     stream = CitedStream(Citer(CHUNKS))
     for _ in range(5000):
         stream.add("cats purr ")

@@ -19,7 +19,9 @@ COUNTER = token_counter()
 
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 60))
-def test_what_is_kept_are_sentences_in_order_within_the_budget(question: str, chunks: list[str], budget: int) -> None:
+def test_what_is_kept_are_sentences_in_order_within_the_budget(
+    question: str, chunks: list[str], budget: int
+) -> None:
     """Each is a sentence of a chunk, word for word; none is kept twice; the text is theirs and has no more tokens."""
     kept = compress(question, chunks, max_tokens=budget)
     every = [(chunk, *place) for chunk, text in enumerate(chunks) for place in sentences(text)]
@@ -40,7 +42,11 @@ def test_what_is_kept_are_sentences_in_order_within_the_budget(question: str, ch
 @given(strategies.queries, chunk_lists)
 def test_all_is_kept_where_there_is_room(question: str, chunks: list[str]) -> None:
     """With room for everything, every sentence is kept, whatever is asked, and each chunk stands as it is."""
-    kept = compress(question, chunks, max_tokens=10 + sum(len(text.encode("utf-8", "replace")) + 4 for text in chunks))
+    kept = compress(
+        question,
+        chunks,
+        max_tokens=10 + sum(len(text.encode("utf-8", "replace")) + 4 for text in chunks),
+    )
     assert [(one.original_index, one.start, one.end) for one in kept] == [
         (chunk, *place) for chunk, text in enumerate(chunks) for place in sentences(text)
     ]
@@ -49,7 +55,9 @@ def test_all_is_kept_where_there_is_room(question: str, chunks: list[str]) -> No
 
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 60))
-def test_chunks_of_every_kind_are_compressed_alike(question: str, chunks: list[str], budget: int) -> None:
+def test_chunks_of_every_kind_are_compressed_alike(
+    question: str, chunks: list[str], budget: int
+) -> None:
     """Of strings, mappings and `Chunk` objects the same is kept."""
     kept = compress(question, chunks, max_tokens=budget)
     assert compress(question, [{"text": text} for text in chunks], max_tokens=budget) == kept
@@ -59,16 +67,28 @@ def test_chunks_of_every_kind_are_compressed_alike(question: str, chunks: list[s
 def test_the_sentence_that_answers_is_kept() -> None:
     """Of several sentences the one that the question asks for stays, beside its neighbours if there is room."""
     rain = "It rained all day in the north. " * 3
-    chunks = [f"{rain}The heron hunted at dawn. It caught a frog. {rain}", "Nothing else happened here at all."]
-    assert compress("When did the heron hunt?", chunks, max_tokens=8).text == "The heron hunted at dawn."
+    chunks = [
+        f"{rain}The heron hunted at dawn. It caught a frog. {rain}",
+        "Nothing else happened here at all.",
+    ]
+    assert (
+        compress("When did the heron hunt?", chunks, max_tokens=8).text
+        == "The heron hunted at dawn."
+    )
     kept = compress("When did the heron hunt?", chunks, max_tokens=16)
     assert kept.text == "The heron hunted at dawn. It caught a frog."
-    assert repr(kept).splitlines()[1:] == ["  [0]  … The heron hunted at dawn.", "  [0]  It caught a frog."]
+    assert repr(kept).splitlines()[1:] == [
+        "  [0]  … The heron hunted at dawn.",
+        "  [0]  It caught a frog.",
+    ]
 
 
 def test_the_chunk_of_a_sentence_counts() -> None:
     """Of two sentences that say the same, the one in the chunk that says more about the question is kept."""
-    chunks = ["It was green. Boats were there.", "It was green. The harbour of Lund was full of boats."]
+    chunks = [
+        "It was green. Boats were there.",
+        "It was green. The harbour of Lund was full of boats.",
+    ]
     kept = compress("What colour had the harbour of Lund? It was green", chunks, max_tokens=20)
     assert [one.original_index for one in kept] == [1, 1]
 
@@ -77,12 +97,18 @@ def test_what_was_left_out_is_marked() -> None:
     """Between two sentences of a chunk stands …, between chunks a blank line, and between neighbours what was there."""
     chunks = ["Cats purr.  Cats hiss. Dogs bark. Cats sleep.", "Tea is hot. Cats eat."]
     room = COUNTER.count("Cats purr.  Cats hiss. … Cats sleep.\n\nCats eat.") + 1
-    assert compress("Cats?", chunks, max_tokens=room).text == "Cats purr.  Cats hiss. … Cats sleep.\n\nCats eat."
+    assert (
+        compress("Cats?", chunks, max_tokens=room).text
+        == "Cats purr.  Cats hiss. … Cats sleep.\n\nCats eat."
+    )
 
 
 def test_a_title_counts_and_is_not_kept() -> None:
     """A chunk's title is searched with each of its sentences, and no part of what is kept."""
-    chunks = [Chunk("He was late. He ran.", title="Otters"), Chunk("She was late. She sat.", title="Herons")]
+    chunks = [
+        Chunk("He was late. He ran.", title="Otters"),
+        Chunk("She was late. She sat.", title="Herons"),
+    ]
     kept = compress("Was the heron late?", chunks, max_tokens=6)
     assert [one.text for one in kept] == ["She was late."]
 

@@ -26,7 +26,13 @@ def plan_of(query: str, chunks: list[str] = PETS) -> Plan:
 
 
 @costly
-@given(strategies.queries, strategies.chunk_lists, st.sampled_from(WEIGHTINGS), st.integers(1, 4), st.booleans())
+@given(
+    strategies.queries,
+    strategies.chunk_lists,
+    st.sampled_from(WEIGHTINGS),
+    st.integers(1, 4),
+    st.booleans(),
+)
 def test_confidence_is_one_number_for_all_ways_to_ask(
     query: str, chunks: list[str], weighting: WeightingName, top_n: int, true_order: bool
 ) -> None:
@@ -34,7 +40,10 @@ def test_confidence_is_one_number_for_all_ways_to_ask(
     response = search(query, chunks, weighting=weighting)
     assert 0.0 <= response.confidence <= 1.0
     assert (response.confidence > 0.0) == bool(response.results)
-    assert search(query, chunks, top_n, true_order, weighting=weighting).confidence == response.confidence
+    assert (
+        search(query, chunks, top_n, true_order, weighting=weighting).confidence
+        == response.confidence
+    )
     index = ChunkIndex(chunks[:2], weighting=weighting)
     index.add(chunks[2:])
     assert index.search(query, top_n).confidence == response.confidence
@@ -51,14 +60,19 @@ def test_more_evidence_is_more_confidence(one: float, other: float, same: float)
 
 @costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), st.data())
-def test_it_is_the_same_bits_however_chunks_are_cut(query: str, chunks: list[str], data: st.DataObject) -> None:
+def test_it_is_the_same_bits_however_chunks_are_cut(
+    query: str, chunks: list[str], data: st.DataObject
+) -> None:
     """Chunks added in any portions have the confidence of those that came at once, also where a filter allows a few."""
     allowed = data.draw(st.lists(st.sampled_from(range(len(chunks))), min_size=1, unique=True))
     index = ChunkIndex(chunks[: data.draw(st.integers(1, len(chunks)))])
     while len(index) < len(chunks):
         index.add(chunks[len(index) :][: data.draw(st.integers(1, len(chunks)))])
     for where in (None, allowed):
-        assert index.search(query, where=where).confidence == search(query, chunks, where=where).confidence
+        assert (
+            index.search(query, where=where).confidence
+            == search(query, chunks, where=where).confidence
+        )
 
 
 def test_words_that_stand_together_are_more_than_words_apart() -> None:
@@ -89,7 +103,9 @@ def test_the_formula() -> None:
     score = response.best[0].chunk_score
     seen = score * known * 3
     assert evidence(score, 1.0, plan) == pytest.approx(seen)
-    assert response.confidence == pytest.approx(seen**STEEPNESS / (seen**STEEPNESS + MIDDLE**STEEPNESS))
+    assert response.confidence == pytest.approx(
+        seen**STEEPNESS / (seen**STEEPNESS + MIDDLE**STEEPNESS)
+    )
     assert evidence(score, 0.5, plan) == pytest.approx(seen / 2)
     assert evidence(score, 1.0, plan_of("cats")) == pytest.approx(3 * score)
 
@@ -99,7 +115,11 @@ def test_a_question_about_something_else_has_less() -> None:
     chunks = [*PETS, *corpus.prose(100, 30)]
     answered, by_chance, nothing = (
         search(query, chunks).confidence
-        for query in ("Which birds sing?", "Which tax is due on a house by the sea in Spain?", "quantum gravity")
+        for query in (
+            "Which birds sing?",
+            "Which tax is due on a house by the sea in Spain?",
+            "quantum gravity",
+        )
     )
     assert answered > 0.9
     assert by_chance < 0.5
@@ -122,7 +142,10 @@ def test_min_share_keeps_what_is_close_to_the_best(
     kept = tuple(result for result in everything if result.chunk_score >= min_share * best)
     expected = evolve(everything, results=kept)
     assert search(query, chunks, ALL, False, min_share=min_share, weighting=weighting) == expected
-    assert ChunkIndex(chunks, weighting=weighting).search(query, ALL, False, min_share=min_share) == expected
+    assert (
+        ChunkIndex(chunks, weighting=weighting).search(query, ALL, False, min_share=min_share)
+        == expected
+    )
 
 
 def test_a_share_of_one_keeps_the_best_and_its_equals() -> None:
@@ -135,7 +158,12 @@ def test_a_share_of_one_keeps_the_best_and_its_equals() -> None:
 def test_a_share_is_a_number_from_0_to_1(min_share: object) -> None:
     """Anything else is refused by name."""
     index = ChunkIndex(["cat"])
-    for ask in (lambda: search("cat", ["cat"], min_share=min_share), lambda: index.search("cat", min_share=min_share)):
-        with pytest.raises(InvalidRequestError, match="min_share must be a finite number in") as caught:
+    for ask in (
+        lambda: search("cat", ["cat"], min_share=min_share),
+        lambda: index.search("cat", min_share=min_share),
+    ):
+        with pytest.raises(
+            InvalidRequestError, match="min_share must be a finite number in"
+        ) as caught:
             ask()
         assert caught.value.field == "min_share"

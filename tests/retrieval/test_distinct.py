@@ -17,7 +17,9 @@ from tests.retrieval.asking import ALL
 
 values = st.sampled_from([None, "a", "b", 1, 1.0, True, "1", [1, "a"], [], {"x": [1]}])
 metadata = st.just({}) | st.fixed_dictionaries({"key": values})
-chunk_lists = st.lists(st.builds(Chunk, strategies.chunk_texts, metadata), max_size=8).map(lambda some: some + some[:3])
+chunk_lists = st.lists(st.builds(Chunk, strategies.chunk_texts, metadata), max_size=8).map(
+    lambda some: some + some[:3]
+)
 
 
 def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]]:
@@ -30,13 +32,17 @@ def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]
                 kept[place] = (position, other, n + 1)
                 break
         else:
-            kept.append((result.original_index, (type(value) is bool, value) if has else object(), 0))
+            kept.append(
+                (result.original_index, (type(value) is bool, value) if has else object(), 0)
+            )
     return [(position, n) for position, _, n in kept][:top_n]
 
 
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 5), st.sampled_from([0.0, 0.8]))
-def test_the_best_stands_for_the_others(query: str, chunks: list[Chunk], top_n: int, min_share: float) -> None:
+def test_the_best_stands_for_the_others(
+    query: str, chunks: list[Chunk], top_n: int, min_share: float
+) -> None:
     """The results are those of a search for everything, without those whose value a better one has."""
     everything = list(search(query, chunks, ALL, False, min_share=min_share))
     expected = one_of_each(everything, top_n)
@@ -53,30 +59,58 @@ def test_the_best_stands_for_the_others(query: str, chunks: list[Chunk], top_n: 
 
 def test_it_is_exact_beyond_the_candidates() -> None:
     """Where hundreds of the best have one value, the best of another is found, however far behind it is."""
-    texts = [f"cats purr {text}" for text in corpus.prose(300, 5)] + [f"{text} cats" for text in corpus.prose(40, 60)]
-    chunks = [Chunk(text, {"source": "one" if place < 300 else place % 4}) for place, text in enumerate(texts)]
+    texts = [f"cats purr {text}" for text in corpus.prose(300, 5)] + [
+        f"{text} cats" for text in corpus.prose(40, 60)
+    ]
+    chunks = [
+        Chunk(text, {"source": "one" if place < 300 else place % 4})
+        for place, text in enumerate(texts)
+    ]
     index = ChunkIndex(chunks[:100])
     index.add(chunks[100:])
     found = index.search("cats purr", 10, distinct="source")
-    assert sorted(map(str, (result.metadata["source"] for result in found))) == ["0", "1", "2", "3", "one"]
+    assert sorted(map(str, (result.metadata["source"] for result in found))) == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "one",
+    ]
     assert sum(result.num_similar for result in found) == len(chunks) - 5
     assert found == search("cats purr", chunks, 10, distinct="source")
-    chosen = index.search("cats purr", distinct="source", where=lambda data: data["source"] != "one")
+    chosen = index.search(
+        "cats purr", distinct="source", where=lambda data: data["source"] != "one"
+    )
     assert len(chosen) == 4
 
 
 def test_equal_scores_are_told_apart_by_position() -> None:
     """Of equal chunks the first is the result, in any kind of value and order of results."""
     day = datetime.date(2026, 1, 1)
-    chunks = [Chunk("cats", {"a": day}), Chunk("cats", {"a": np.int64(3)}), Chunk("cats", {"a": day}), "cats", "cats"]
+    chunks = [
+        Chunk("cats", {"a": day}),
+        Chunk("cats", {"a": np.int64(3)}),
+        Chunk("cats", {"a": day}),
+        "cats",
+        "cats",
+    ]
     for true_order in (True, False):
-        found = search("cats", [*chunks, Chunk("cats", {"a": 3})], true_order=true_order, distinct="a")
-        assert [(result.original_index, result.num_similar) for result in found] == [(0, 1), (1, 1), (3, 0), (4, 0)]
+        found = search(
+            "cats", [*chunks, Chunk("cats", {"a": 3})], true_order=true_order, distinct="a"
+        )
+        assert [(result.original_index, result.num_similar) for result in found] == [
+            (0, 1),
+            (1, 1),
+            (3, 0),
+            (4, 0),
+        ]
 
 
 def test_only_the_number_of_others_is_written() -> None:
     """A result that stands for none is written as ever."""
-    found = search("cats", [Chunk("cats", {"a": 1}), Chunk("cats", {"a": 1}), "cats"], distinct="a").to_dict()
+    found = search(
+        "cats", [Chunk("cats", {"a": 1}), Chunk("cats", {"a": 1}), "cats"], distinct="a"
+    ).to_dict()
     assert [result.get("num_similar") for result in found["results"]] == [1, None]
 
 

@@ -16,7 +16,10 @@ from tests.retrieval.asking import ALL, WEIGHTINGS
 
 TAGGED = [
     {"text": "a red cat", "metadata": {"colour": "red", "page": 1, "tags": ["pet", "small"]}},
-    {"text": "a blue cat", "metadata": {"colour": "blue", "page": 2, "tags": ["pet"], "wild": True}},
+    {
+        "text": "a blue cat",
+        "metadata": {"colour": "blue", "page": 2, "tags": ["pet"], "wild": True},
+    },
     {"text": "a green cat", "metadata": {"colour": "green", "page": 2, "wild": False}},
     "a cat",
 ]
@@ -70,7 +73,9 @@ def test_only_chunks_that_are_allowed_are_found(where: object, expected: list[in
 
 
 @given(strategies.queries, strategies.chunk_lists, st.data(), st.sampled_from(WEIGHTINGS))
-def test_scores_are_those_among_all(query: str, chunks: list[str], data: st.DataObject, weighting: Any) -> None:
+def test_scores_are_those_among_all(
+    query: str, chunks: list[str], data: st.DataObject, weighting: Any
+) -> None:
     """A chunk has the score that it has without the filter, up to the bonus that only the best are given."""
     mask = data.draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks)))
     everything = search(query, chunks, ALL, weighting=weighting).results
@@ -136,7 +141,9 @@ JSON = st.recursive(
     | st.integers(-2, 2)
     | st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e300])
     | st.text("a1,:", max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("a=", max_size=2), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text("a=", max_size=2), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 
@@ -145,7 +152,9 @@ JSON = st.recursive(
 def test_values_are_found_as_if_each_were_compared_with_each(owned: Any, wanted: list[Any]) -> None:
     """What is looked up in a set is what comparing all pairs finds: equal, and true only where true is wanted."""
     items = owned if isinstance(owned, list) else [owned]
-    expected = any(a == b and isinstance(a, bool) == isinstance(b, bool) for a in items for b in wanted)
+    expected = any(
+        a == b and isinstance(a, bool) == isinstance(b, bool) for a in items for b in wanted
+    )
     texts = [{"text": "a cat", "metadata": {"key": owned}}]
     assert bool(search("cat", texts, where={"key": wanted}).results) == expected
 
@@ -165,8 +174,12 @@ class Number(int):
 def test_a_filter_costs_its_sizes_added() -> None:
     """A thousand values wanted and a thousand of a chunk's own are no million comparisons, whatever their hashes."""
     collide = (1 << 61) - 1
-    chunks = [{"text": "a cat", "metadata": {"key": [Number(-n * collide) for n in range(1, 1000)]}}]
-    assert not search("cat", chunks, where={"key": [Number(n * collide) for n in range(1, 1000)]}).results
+    chunks = [
+        {"text": "a cat", "metadata": {"key": [Number(-n * collide) for n in range(1, 1000)]}}
+    ]
+    assert not search(
+        "cat", chunks, where={"key": [Number(n * collide) for n in range(1, 1000)]}
+    ).results
     assert Number.compared < 10_000
 
 

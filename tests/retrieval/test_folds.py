@@ -69,8 +69,16 @@ def test_every_letter_folds_alike_composed_and_decomposed() -> None:
 
 def test_folding_again_changes_nothing() -> None:
     """What a character folds to folds to itself, so a fold never needs a second pass."""
-    plain = {code: fold_character(chr(code)) for code in range(0x80, 0x30000) if not 0xD800 <= code < 0xE000}
-    again = {code: "".join(map(fold_character, text)) for code, text in plain.items() if not text.isascii()}
+    plain = {
+        code: fold_character(chr(code))
+        for code in range(0x80, 0x30000)
+        if not 0xD800 <= code < 0xE000
+    }
+    again = {
+        code: "".join(map(fold_character, text))
+        for code, text in plain.items()
+        if not text.isascii()
+    }
     assert {code: text for code, text in again.items() if text != plain[code]} == {}
 
 
@@ -81,7 +89,9 @@ def test_texts_fold_as_if_alone(texts: list[str]) -> None:
     pieces = [content[first:end] for first, end in zip([0, *(ends + 1)], ends, strict=False)]
     alone = [fold([text])[0][:-1] for text in texts]
     assert len(ends) == len(texts)
-    assert [piece.translate(_CONTROLS) for piece in pieces] == [piece.translate(_CONTROLS) for piece in alone]
+    assert [piece.translate(_CONTROLS) for piece in pieces] == [
+        piece.translate(_CONTROLS) for piece in alone
+    ]
 
 
 _CONTROLS = bytes(32 if byte < 32 or byte == 127 else byte for byte in range(256))
@@ -89,7 +99,8 @@ _CONTROLS = bytes(32 if byte < 32 or byte == 127 else byte for byte in range(256
 
 
 @pytest.mark.parametrize(
-    "code", [0x00, 0xFFFD, 0xFFFE, 0xFFFF, 0xFDD0, 0xFDEF, 0xD800, 0xDFFF, 0x1FFFE, 0x10FFFF, 0xE000]
+    "code",
+    [0x00, 0xFFFD, 0xFFFE, 0xFFFF, 0xFDD0, 0xFDEF, 0xD800, 0xDFFF, 0x1FFFE, 0x10FFFF, 0xE000],
 )
 def test_no_input_passes_for_a_sentinel(code: int) -> None:
     """Noncharacters, surrogates and private characters in a text are white space, whatever they mean inside."""

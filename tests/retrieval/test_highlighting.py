@@ -30,9 +30,12 @@ def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
 
 def weights(plan: Plan) -> dict[int, list[tuple[int, float]]]:
     """Return for each term's id the query's terms that it stands for, with its share of the query's idf."""
-    is_found = any(df and not term.stop for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True))
+    is_found = any(
+        df and not term.stop for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True)
+    )
     idfs = [
-        0.0 if is_found and term.stop else idf for idf, term in zip(plan.terms.idf, plan.terms.query.terms, strict=True)
+        0.0 if is_found and term.stop else idf
+        for idf, term in zip(plan.terms.idf, plan.terms.query.terms, strict=True)
     ]
     total = math.fsum(idfs)
     meant: dict[int, list[tuple[int, float, float]]] = {}
@@ -40,7 +43,9 @@ def weights(plan: Plan) -> dict[int, list[tuple[int, float]]]:
         for term_id, weight in zip(match.ids.tolist(), match.weight.tolist(), strict=True):
             if idf:
                 meant.setdefault(term_id, []).append((number, weight, weight * idf / total))
-    best = {term_id: max(some, key=lambda one: (one[1], -one[0])) for term_id, some in meant.items()}
+    best = {
+        term_id: max(some, key=lambda one: (one[1], -one[0])) for term_id, some in meant.items()
+    }
     return {term_id: (number, share) for term_id, (number, _, share) in best.items()}
 
 
@@ -83,10 +88,15 @@ def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str
             ids = cut_terms([result.chunk_txt[span.start : span.end]]).ids.tolist()
             assert weigh([meant[one] for one in ids if one in meant]) >= span.score - 1e-9
             everything.update(ids)
-        assert set(cut_terms([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(meant)
+        assert set(cut_terms([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(
+            meant
+        )
 
 
-@given(st.lists(st.sampled_from("cat dog cats x y run".split()), min_size=1, max_size=200), st.integers(1, 3))
+@given(
+    st.lists(st.sampled_from("cat dog cats x y run".split()), min_size=1, max_size=200),
+    st.integers(1, 3),
+)
 def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) -> None:
     """No window of the text weighs more than the passage, and none that weighs as much is shorter."""
     query = " ".join("cat dog run".split()[:n_queried])
@@ -94,7 +104,11 @@ def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) ->
     chunks = [text, "cat", "a dog", "zebra", "a dog"]
     meant = weights(plan_of(query, chunks))
     result = next((one for one in found(query, chunks) if one.original_index == 0), None)
-    hits = [(place, meant[one]) for place, one in enumerate(cut_terms([text]).ids.tolist()) if one in meant]
+    hits = [
+        (place, meant[one])
+        for place, one in enumerate(cut_terms([text]).ids.tolist())
+        if one in meant
+    ]
     if result is None:
         assert not hits
         return
@@ -102,7 +116,9 @@ def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) ->
     for at, to in itertools.combinations_with_replacement(range(len(hits)), 2):
         place, end = hits[at][0], hits[to][0]
         if end < place + WINDOW:
-            tried.append((round(weigh([hit for _, hit in hits[at : to + 1]]), 9), place - end, -place))
+            tried.append(
+                (round(weigh([hit for _, hit in hits[at : to + 1]]), 9), place - end, -place)
+            )
     weight, extent, first = max(tried)
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
     assert result.passage.score == pytest.approx(weight, abs=1e-8)
@@ -143,7 +159,10 @@ def test_words_are_found_as_they_are_written(query: str, text: str, words: list[
 
 def test_the_passage_holds_the_answer() -> None:
     """Of many places where a word stands the passage is where the words of the question stand together."""
-    filler = "the threads of this story are many and they run far apart from one another as stories do. " * 3
+    filler = (
+        "the threads of this story are many and they run far apart from one another as stories do. "
+        * 3
+    )
     text = f"A number of pages. {filler} Set the number of threads with --jobs. {filler}"
     result = found("How do I set the number of threads?", [text, "pages", "set"])[0]
     assert text[result.passage.start : result.passage.end] == "Set the number of threads"
@@ -195,12 +214,16 @@ def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) 
     text = "Ở đây người ta nói tiếng Việt: tiếng mẹ đẻ, và straße"
     (found,) = search(f"{query} strasse", [text], spans=True)
     words = [text[word.start : word.end] for word in found.words]
-    assert words == [word for word in ("tiếng", "Việt", "tiếng", "straße") if word != "Việt" or "v" in query]
+    assert words == [
+        word for word in ("tiếng", "Việt", "tiếng", "straße") if word != "Việt" or "v" in query
+    ]
 
 
 def test_an_answer_with_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many spans as allowed come; one more is an error that says what to do."""
     monkeypatch.setattr(highlighting, "MOST_SPANS", 4)
     assert len(found("cat", ["cat cat cat"])[0].spans or ()) == 4
-    with pytest.raises(TooLargeError, match=r"^spans must be at most 4 in one answer, got 5; lower top_n"):
+    with pytest.raises(
+        TooLargeError, match=r"^spans must be at most 4 in one answer, got 5; lower top_n"
+    ):
         found("cat", ["cat cat cat cat"])

@@ -24,7 +24,14 @@ weightings = st.sampled_from(WEIGHTINGS)
 
 
 @settings(costly, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), st.booleans(), weightings, st.integers(1, 50))
+@given(
+    strategies.queries,
+    strategies.chunk_lists,
+    st.integers(1, 9),
+    st.booleans(),
+    weightings,
+    st.integers(1, 50),
+)
 def test_an_index_answers_as_search_does(
     monkeypatch: pytest.MonkeyPatch,
     query: str,
@@ -74,7 +81,9 @@ def test_a_missing_query_of_a_data_frame_is_refused() -> None:
     """A scalar of numpy's is one query: a text is asked, and a number, as pandas has it for nothing, is refused."""
     index = ChunkIndex(["a cat"])
     assert index.search(np.array("cat")) == index.search(np.str_("cat")) == index.search("cat")  # type: ignore[call-overload]
-    with pytest.raises(InvalidRequestError, match="query must be a string that is not blank, got nan"):
+    with pytest.raises(
+        InvalidRequestError, match="query must be a string that is not blank, got nan"
+    ):
         index.search(np.float64("nan"))  # type: ignore[call-overload]
 
 
@@ -145,7 +154,9 @@ def test_what_an_index_contains() -> None:
     index.remove([3])
     held = ["a", "b", Chunk("a"), Chunk("b"), Chunk("b", {"page": 2}), *index]
     assert all(chunk in index for chunk in held)
-    assert not any(chunk in index for chunk in ["c", "A", "", Chunk("a", {"page": 2}), Chunk("c"), None, 0])
+    assert not any(
+        chunk in index for chunk in ["c", "A", "", Chunk("a", {"page": 2}), Chunk("c"), None, 0]
+    )
 
 
 def test_length_and_representation() -> None:
@@ -230,7 +241,9 @@ def test_chunks_are_removed_by_what_they_have() -> None:
         with pytest.raises(InvalidRequestError, match=told):
             index.remove(where=wrong)  # type: ignore[arg-type]
     for both in ({}, {"positions": [0], "where": {"page": 0}}):
-        with pytest.raises(InvalidRequestError, match="positions must be given, or where instead, and not both"):
+        with pytest.raises(
+            InvalidRequestError, match="positions must be given, or where instead, and not both"
+        ):
             index.remove(**both)  # type: ignore[arg-type]
     assert index.remove([3, 3]) == 1
     assert index.remove(where=lambda metadata: metadata["page"] == 0) == 2
@@ -241,7 +254,12 @@ def test_an_index_knows_its_stems_when_it_is_built(monkeypatch: pytest.MonkeyPat
     """No question to a new index stems its words, in whatever alphabet; results are those of one-shot search."""
     chunks = ["Cats were purring.", "The connections of Zürich", "связи и кошки", "", "42 2nd"]
     index = ChunkIndex(chunks, blank="skip")
-    expected = [search(query, chunks, blank="skip").results for query in ("purr connection", "связь", "cat", "zürich")]
+    expected = [
+        search(query, chunks, blank="skip").results
+        for query in ("purr connection", "связь", "cat", "zürich")
+    ]
     monkeypatch.setattr(Lexicon, "_stemmed", None)
-    assert [index.search(query).results for query in ("purr connection", "связь", "cat", "zürich")] == expected
+    assert [
+        index.search(query).results for query in ("purr connection", "связь", "cat", "zürich")
+    ] == expected
     assert expected[0]

@@ -59,7 +59,10 @@ def test_any_iterable_of_texts_is_chunks(chunks: Any) -> None:
 @pytest.mark.parametrize("make", [pyarrow.Table.from_pylist, pd.DataFrame])
 def test_a_table_has_a_chunk_in_each_row(make: Callable[..., Any]) -> None:
     """The column that `text` names is the text, `title` the title, and what others hold, but for null, metadata."""
-    rows = [{"body": "Cats purr.", "title": "Pets", "page": 1}, {"body": "Dogs bark.", "title": None, "page": None}]
+    rows = [
+        {"body": "Cats purr.", "title": "Pets", "page": 1},
+        {"body": "Dogs bark.", "title": None, "page": None},
+    ]
     expected = [Chunk("Cats purr.", {"page": 1}, 0, "Pets"), Chunk("Dogs bark.", {}, 1)]
     assert list(ChunkIndex(make(rows), text="body")) == expected
     assert list(ChunkIndex(rows, text="body")) == expected
@@ -78,14 +81,18 @@ def test_numpy_scalars_are_plain_values() -> None:
     assert len(index) == 2
 
 
-@pytest.mark.parametrize("queries", [pd.Series(["cats", "dogs"]), np.array(["cats", "dogs"]), iter(["cats", "dogs"])])
+@pytest.mark.parametrize(
+    "queries", [pd.Series(["cats", "dogs"]), np.array(["cats", "dogs"]), iter(["cats", "dogs"])]
+)
 def test_queries_may_be_a_column(queries: Any) -> None:
     """Several queries may come as an array, a column or a generator."""
     index = ChunkIndex(PETS)
     assert index.search(queries) == index.search(["cats", "dogs"])
 
 
-@pytest.mark.parametrize("mask", [pd.Series([True, False, True]), pd.array([True, False, True]), np.array([0, 2])])
+@pytest.mark.parametrize(
+    "mask", [pd.Series([True, False, True]), pd.array([True, False, True]), np.array([0, 2])]
+)
 def test_a_filter_may_be_a_column(mask: Any) -> None:
     """A mask or positions may come as a column of a data frame."""
     assert search("cats dogs", PETS, where=mask) == search("cats dogs", PETS, where=[0, 2])
@@ -94,8 +101,16 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
 @pytest.mark.parametrize(
     ("chunks", "field", "remedy"),
     [
-        (pd.DataFrame({"txt": PETS}), "chunks[0]", "must have the field 'text', which text= names; did you mean txt?"),
-        ([{"text": "a", "page": 1}], "chunks[0].page", "what else there is to keep goes into metadata"),
+        (
+            pd.DataFrame({"txt": PETS}),
+            "chunks[0]",
+            "must have the field 'text', which text= names; did you mean txt?",
+        ),
+        (
+            [{"text": "a", "page": 1}],
+            "chunks[0].page",
+            "what else there is to keep goes into metadata",
+        ),
         (None, "chunks", "must be a list of strings, mappings or Chunk objects, got None"),
         (Path("notes.txt"), "chunks", "read the file, and cut its text with split()"),
         ("a text", "chunks", "put a single text in a list"),
@@ -110,9 +125,15 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
         (np.zeros((2, 2)), "chunks[0]", "got a list of 2 items"),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused_with_a_remedy(chunks: Any, field: str, remedy: str) -> None:
+def test_what_is_no_list_of_texts_is_refused_with_a_remedy(
+    chunks: Any, field: str, remedy: str
+) -> None:
     """The error names what is wrong, and says what to do."""
-    for ask in (lambda: search("cat", chunks), lambda: ChunkIndex(chunks), lambda: ChunkIndex([]).add(chunks)):
+    for ask in (
+        lambda: search("cat", chunks),
+        lambda: ChunkIndex(chunks),
+        lambda: ChunkIndex([]).add(chunks),
+    ):
         with pytest.raises(InvalidRequestError) as caught:
             ask()
         assert caught.value.field == field
@@ -128,7 +149,17 @@ def as_if_blank(response: SearchResponse, positions: list[int]) -> SearchRespons
 
 
 blanks = st.sampled_from(
-    ["", " ", "\n\t", {"text": " "}, {"text": "", "metadata": {"page": 1}}, None, math.nan, pd.NA, {"text": None}]
+    [
+        "",
+        " ",
+        "\n\t",
+        {"text": " "},
+        {"text": "", "metadata": {"page": 1}},
+        None,
+        math.nan,
+        pd.NA,
+        {"text": None},
+    ]
 )
 
 
@@ -165,7 +196,11 @@ def test_skipping_keeps_positions_in_every_process(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("chunks", "blank", "field"),
-    [(["a"], "drop", "blank"), (["a"], True, "blank"), ([{"text": " ", "txt": 1}], "skip", "chunks[0].txt")],
+    [
+        (["a"], "drop", "blank"),
+        (["a"], True, "blank"),
+        ([{"text": " ", "txt": 1}], "skip", "chunks[0].txt"),
+    ],
 )
 def test_skipping_forgives_nothing_else(chunks: list[Any], blank: Any, field: str) -> None:
     """Another way to treat blank chunks is refused, and so is all else that is wrong with one."""
@@ -190,8 +225,12 @@ def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_tqdm")
-@pytest.mark.parametrize("ask", [lambda **how: search("cats", PETS, **how), lambda **how: ChunkIndex(PETS, **how)])
-def test_a_bar_is_drawn_to_its_end(ask: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "ask", [lambda **how: search("cats", PETS, **how), lambda **how: ChunkIndex(PETS, **how)]
+)
+def test_a_bar_is_drawn_to_its_end(
+    ask: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     """`progress=True` draws a line on the standard error that ends when the work does; False and None draw none."""
     ask(progress=True)
     told = capfd.readouterr()
@@ -204,7 +243,9 @@ def test_a_bar_is_drawn_to_its_end(ask: Callable[..., Any], capfd: pytest.Captur
 
 
 @pytest.mark.usefixtures("without_tqdm")
-def test_a_bar_ends_with_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Where the work fails, the bar's line is ended before the error comes through."""
     from relevance_gen.retrieval import api
 

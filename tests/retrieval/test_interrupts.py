@@ -31,14 +31,18 @@ while True:
     ],
     ids=["search", "index", "bar", "processes"],
 )
-def test_an_interrupt_is_a_keyboard_interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
+def test_an_interrupt_is_a_keyboard_interrupt(
+    work: str, n_signals: int, delays_s: tuple[float, ...]
+) -> None:
     """The process ends at once with the traceback of a KeyboardInterrupt, as ^C ends any Python program."""
     interrupt(work, n_signals, delays_s)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("n_signals", [1, 4])
-@pytest.mark.parametrize("work", ['search("many words", chunks)', "ChunkIndex(chunks)", "ChunkIndex(chunks, n_jobs=2)"])
+@pytest.mark.parametrize(
+    "work", ['search("many words", chunks)', "ChunkIndex(chunks)", "ChunkIndex(chunks, n_jobs=2)"]
+)
 def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(work: str, n_signals: int) -> None:
     """The same at ten moments, once and again and again."""
     interrupt(work, n_signals, tuple(moment / 50 for moment in range(10)))
@@ -48,7 +52,9 @@ def interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
     """Begin some work, and send so many signals, so many seconds later."""
     for delay_s in delays_s:
         command = [sys.executable, "-c", WORK.replace("{work}", work)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -61,6 +67,8 @@ def interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
             process.kill()
             process.communicate()
         # Python itself ends with 1 if another ^C comes while it prints the traceback.
-        assert process.returncode == -signal.SIGINT or (n_signals > 1 and process.returncode == 1), told
+        assert process.returncode == -signal.SIGINT or (
+            n_signals > 1 and process.returncode == 1
+        ), told
         assert "KeyboardInterrupt" in told
         assert "FATAL" not in told

@@ -36,7 +36,11 @@ def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float
 @pytest.mark.parametrize(
     ("word", "text", "expected"),
     [
-        ("connections", "connect connected connecting connection", "connect connected connecting connection"),
+        (
+            "connections",
+            "connect connected connecting connection",
+            "connect connected connecting connection",
+        ),
         ("fly", "flies flying flew", "flies flying"),
         ("using", "use used uses user us", "use used uses"),
         ("dying", "die died dies day", "die died dies"),
@@ -58,7 +62,10 @@ def test_what_was_matched_is_not_pickled() -> None:
     """Words that were asked for change nothing in a pickle: what is remembered of them holds in this process alone."""
     postings, asked = vocabulary("connect connected"), cut_terms(["connections"])
     before = pickle.dumps(postings)
-    assert match_inflections(postings, int(asked.ids[0]), asked.spell(0), by_prefix=False).ids.size == 2
+    assert (
+        match_inflections(postings, int(asked.ids[0]), asked.spell(0), by_prefix=False).ids.size
+        == 2
+    )
     assert pickle.dumps(postings) == before
 
 
@@ -80,7 +87,9 @@ def test_other_latin_words_match_by_their_beginning_where_asked() -> None:
 def test_three_letters_do_outside_latin_where_they_are_most_of_a_word() -> None:
     """Short words of other alphabets match by three letters, Latin ones by four."""
     assert matches("кота", "кот коты которые") == pytest.approx({"кот": 3 / 4, "коты": 3 / 4})
-    assert matches("kota", "kot koty kotare kota", by_prefix=True) == pytest.approx({"kota": 1.0, "kotare": 4 / 6})
+    assert matches("kota", "kot koty kotare kota", by_prefix=True) == pytest.approx(
+        {"kota": 1.0, "kotare": 4 / 6}
+    )
 
 
 def test_words_that_begin_with_the_arabic_article_are_told_apart() -> None:
@@ -99,7 +108,9 @@ def test_words_that_begin_with_the_arabic_article_are_told_apart() -> None:
         ("บ", "ไปบ้าน", {"ไปบ": 1 / 3, "ปบ้": 1 / 3, "บ้า": 1 / 3}),
     ],
 )
-def test_fragments_match_what_they_are_part_of(word: str, text: str, expected: dict[str, float]) -> None:
+def test_fragments_match_what_they_are_part_of(
+    word: str, text: str, expected: dict[str, float]
+) -> None:
     """A run shorter than its script's n-grams matches all n-grams that hold it, and counts each occurrence once."""
     as_moved = {cut_terms([term]).spell(0): weight for term, weight in expected.items()}
     assert is_fragment(cut_terms([word]).spell(0)) == (expected != {"猫が": 1.0})
@@ -112,7 +123,9 @@ def test_matches_are_those_of_the_reference(text: str, word: str, by_prefix: boo
     spelled = [reference.terms(word), reference.terms(text)]
     for place, term in enumerate(spelled[0]):
         tokens = cut_terms([word])
-        found = match_inflections(vocabulary(text), int(tokens.ids[place]), tokens.spell(place), by_prefix=by_prefix)
+        found = match_inflections(
+            vocabulary(text), int(tokens.ids[place]), tokens.spell(place), by_prefix=by_prefix
+        )
         expected = reference.forms(term, set(spelled[1]), stop=False, english=not by_prefix)
         assert sorted(found.weight.tolist()) == pytest.approx(sorted(expected.values()))
         assert found.ids.tolist() == sorted(int(cut_terms([other]).ids[0]) for other in expected)
@@ -124,8 +137,16 @@ def test_long_words_are_found(letter: str, n_bytes: int) -> None:
     """A word of any length matches itself, and none that only begins as it does."""
     size = -(-n_bytes // len(letter.encode()))
     longer = letter * (2 * size)
-    assert list(matches(letter * size, f"{letter * size} {longer}").values()) in ([1.0], [1.0, 0.5], [0.5, 1.0])
-    assert list(matches(longer, f"{letter * size} {longer}").values()) in ([1.0], [1.0, 0.5], [0.5, 1.0])
+    assert list(matches(letter * size, f"{letter * size} {longer}").values()) in (
+        [1.0],
+        [1.0, 0.5],
+        [0.5, 1.0],
+    )
+    assert list(matches(longer, f"{letter * size} {longer}").values()) in (
+        [1.0],
+        [1.0, 0.5],
+        [0.5, 1.0],
+    )
 
 
 @example("жaж", "жaжa")
@@ -134,7 +155,9 @@ def test_words_match_by_their_beginning_as_in_the_reference(word: str, other: st
     """How far two words match does not depend on which of them is asked for, and is 1 only for one word or stem."""
     if stem(word) != stem(other):
         expected = {reference.terms(other)[0]: reference.similarity(word, other)}
-        assert matches(word, other, by_prefix=True) == pytest.approx({w: n for w, n in expected.items() if n})
+        assert matches(word, other, by_prefix=True) == pytest.approx(
+            {w: n for w, n in expected.items() if n}
+        )
         assert reference.similarity(word, other) == reference.similarity(other, word) < 1.0
 
 
@@ -162,7 +185,9 @@ def test_made_up_words_match_themselves_alone() -> None:
 def test_numbers_and_identifiers_are_not_inflected() -> None:
     """Only words of three letters or more, without digits and underscores, have other forms."""
     assert [
-        word for word in ["abc", "ab", "a1c", "a_c", "жж", "ждж", "猫猫猫", ""[:0] or "x" * 64] if is_inflected(word)
+        word
+        for word in ["abc", "ab", "a1c", "a_c", "жж", "ждж", "猫猫猫", ""[:0] or "x" * 64]
+        if is_inflected(word)
     ] == [
         "abc",
         "ждж",

@@ -19,7 +19,15 @@ from attrs import astuple, define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import Chunk, ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
+from relevance_gen import (
+    Chunk,
+    ChunkIndex,
+    Encoder,
+    IndexFormatError,
+    InvalidRequestError,
+    SearchResponse,
+    search,
+)
 from relevance_gen.retrieval.question.stages import meaning
 from relevance_gen.retrieval.segment.passages import Passages, question_vector
 from relevance_gen.retrieval.text.stop_words import ENGLISH
@@ -54,8 +62,13 @@ class LetterEncoder:
 
 
 def vector_of(text: str) -> npt.NDArray[np.float32]:
-    digests = [hashlib.sha256(letter.encode(errors="replace")).digest()[:DIMS] for letter in sorted(text)]
-    sums = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIMS).astype(np.float32).sum(axis=0) - 100.0
+    digests = [
+        hashlib.sha256(letter.encode(errors="replace")).digest()[:DIMS] for letter in sorted(text)
+    ]
+    sums = (
+        np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIMS).astype(np.float32).sum(axis=0)
+        - 100.0
+    )
     return np.asarray(sums / np.linalg.norm(sums), np.float32)
 
 
@@ -80,8 +93,13 @@ def cosine(question: str, chunk: str) -> float:
     of_question = [float(part) for part in vector_of(words_apart(question)).astype(np.float16)]
     nearest = -1.0
     for start, end in zip(passages.starts, passages.ends, strict=True):
-        of_passage = [float(part) for part in vector_of(words_apart(chunk[start:end])).astype(np.float16)]
-        nearest = max(nearest, math.fsum(one * other for one, other in zip(of_question, of_passage, strict=True)))
+        of_passage = [
+            float(part) for part in vector_of(words_apart(chunk[start:end])).astype(np.float16)
+        ]
+        nearest = max(
+            nearest,
+            math.fsum(one * other for one, other in zip(of_question, of_passage, strict=True)),
+        )
     return nearest
 
 
@@ -93,7 +111,9 @@ def by_function_words(query: str, chunks: list[str]) -> bool:
     """Tell whether a question has words of its own, of which no chunk has any."""
     terms = ChunkIndex(chunks).explain(query, 0).terms if chunks else ()
     is_stop = [term.term in ENGLISH for term in terms]
-    return not all(is_stop) and all(stop or not term.df for stop, term in zip(is_stop, terms, strict=True))
+    return not all(is_stop) and all(
+        stop or not term.df for stop, term in zip(is_stop, terms, strict=True)
+    )
 
 
 scores = st.floats(0, 1)
@@ -113,7 +133,9 @@ def test_the_formula_keeps_its_promises(less: float, more: float, far: float, ne
     assert less <= low <= min(by_words, by_meaning) <= max(by_words, by_meaning) <= both <= 1.0
     assert (low == 1.0) == (less == 1.0)
     assert (both == 1.0) == (more == 1.0)
-    assert meaning.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (5 / 7), abs=1e-12)
+    assert meaning.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(
+        more ** (5 / 7), abs=1e-12
+    )
 
 
 @costly
@@ -122,7 +144,11 @@ def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int |
     """Every candidate scores what the formula gives of words and cosine, and no other chunk changes."""
     words = spread(search(query, chunks, ALL), len(chunks))
     found = spread(search(query, chunks, ALL, encoder=LetterEncoder(), candidates=n), len(chunks))
-    least = 0.0 if n is None else sorted([score for score in words if score], reverse=True)[:n][-1:] or [2.0]
+    least = (
+        0.0
+        if n is None
+        else sorted([score for score in words if score], reverse=True)[:n][-1:] or [2.0]
+    )
     least = least if isinstance(least, float) else least[0]
     if n is None and by_function_words(query, chunks):
         words = [0.0] * len(chunks)
@@ -157,7 +183,9 @@ def test_the_order_outside_the_candidates_is_unchanged() -> None:
     """Beyond the candidates chunks keep scores and order, and every candidate is at least as good as they."""
     chunks = many_chunks()
     words = search("purring cats sleep", chunks, ALL, true_order=False)
-    lifted = search("purring cats sleep", chunks, ALL, true_order=False, encoder=LetterEncoder(), candidates=10)
+    lifted = search(
+        "purring cats sleep", chunks, ALL, true_order=False, encoder=LetterEncoder(), candidates=10
+    )
     bar = words.results[9].chunk_score
     n = sum(result.chunk_score >= bar for result in words.results)
     assert 10 <= n < len(words.results)
@@ -203,7 +231,9 @@ def test_function_words_count_where_the_question_has_no_others() -> None:
 
 def test_spans_of_a_chunk_found_by_its_meaning_alone_are_none() -> None:
     """A result that holds none of the words has no spans, and others have theirs."""
-    response = search("cats", ["Cats purr.", "zebra"], encoder=LetterEncoder(), candidates=None, spans=True)
+    response = search(
+        "cats", ["Cats purr.", "zebra"], encoder=LetterEncoder(), candidates=None, spans=True
+    )
     assert [bool(result.spans) for result in response.results] == [True, False]
 
 
@@ -214,7 +244,9 @@ def test_only_chunks_that_may_be_results_are_candidates() -> None:
     found = search("purring cats", chunks, ALL, where=some, encoder=encoder, candidates=2)
     assert {result.original_index for result in found.results} == set(some)
     assert set(encoder.encoded) <= {chunks[at] for at in some}
-    everywhere = search("purring cats", chunks, ALL, where=[3, 77], encoder=encoder, candidates=None)
+    everywhere = search(
+        "purring cats", chunks, ALL, where=[3, 77], encoder=encoder, candidates=None
+    )
     assert {result.original_index for result in everywhere.results} == {3, 77}
 
 
@@ -239,7 +271,12 @@ def test_a_tie_of_very_many_chunks_is_not_encoded() -> None:
 
 
 @costly
-@given(strategies.queries, st.lists(strategies.chunk_lists, min_size=1, max_size=4), candidates, st.data())
+@given(
+    strategies.queries,
+    st.lists(strategies.chunk_lists, min_size=1, max_size=4),
+    candidates,
+    st.data(),
+)
 def test_however_an_index_came_about_it_answers_the_same(
     query: str, parts: list[list[str]], n: int | None, data: st.DataObject
 ) -> None:
@@ -272,9 +309,18 @@ def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) ->
     found = spread(index.search(query, ALL, candidates=n), len(chunks))
     for at, chunk in enumerate(chunks):
         told = index.explain(query, at, candidates=n)
-        parts = [*(term.share for term in told.terms), told.pairs, told.coverage, told.head, told.run, told.letters]
+        parts = [
+            *(term.share for term in told.terms),
+            told.pairs,
+            told.coverage,
+            told.head,
+            told.run,
+            told.letters,
+        ]
         assert told.score == found[at]
-        assert math.fsum([*parts, told.likeness, told.meaning]) == pytest.approx(told.score, abs=1e-9)
+        assert math.fsum([*parts, told.likeness, told.meaning]) == pytest.approx(
+            told.score, abs=1e-9
+        )
         if told.passage is None:
             assert told.meaning == 0.0
         else:
@@ -291,8 +337,13 @@ def test_identifiers_are_encoded_with_their_words_apart() -> None:
         encoder=encoder,
         candidates=None,
     )
-    assert encoder.encoded == ["get User Name(HTTP Server)", "mRNA of nCoV2 get_user_name Mc Donald"]
-    np.testing.assert_array_equal(question_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16))
+    assert encoder.encoded == [
+        "get User Name(HTTP Server)",
+        "mRNA of nCoV2 get_user_name Mc Donald",
+    ]
+    np.testing.assert_array_equal(
+        question_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16)
+    )
 
 
 def test_the_nearest_passage_counts_and_is_told() -> None:
@@ -313,10 +364,16 @@ def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | 
     words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
     brought = words.search(query, ALL, encoder=encoder, candidates=n)
     assert (
-        brought == vectors.search(query, ALL, candidates=n) == vectors.search(query, ALL, encoder=encoder, candidates=n)
+        brought
+        == vectors.search(query, ALL, candidates=n)
+        == vectors.search(query, ALL, encoder=encoder, candidates=n)
     )
-    assert words.explain(query, 0, encoder=encoder, candidates=n) == vectors.explain(query, 0, candidates=n)
-    with pytest.raises(InvalidRequestError, match="encoder must be the one that the index was made with"):
+    assert words.explain(query, 0, encoder=encoder, candidates=n) == vectors.explain(
+        query, 0, candidates=n
+    )
+    with pytest.raises(
+        InvalidRequestError, match="encoder must be the one that the index was made with"
+    ):
         vectors.search(query, encoder=LetterEncoder("others"))
 
 
@@ -352,7 +409,9 @@ def test_a_failing_encoder_changes_nothing() -> None:
 
 def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
     """Evidence that was told for one question is never taken for another's."""
-    one, other = (meaning._NearestPassage(question_vector(text, LetterEncoder())) for text in ("cats", "dogs"))
+    one, other = (
+        meaning._NearestPassage(question_vector(text, LetterEncoder())) for text in ("cats", "dogs")
+    )
     assert one != other
 
 
@@ -394,7 +453,9 @@ def test_an_index_is_loaded_with_its_own_encoder_or_with_none(tmp_path: Path) ->
     assert without.search("cats") == ChunkIndex(chunks).search("cats")
     without.add(["More cats."])
     without.save(tmp_path / "again")
-    with pytest.raises(InvalidRequestError, match=r"encoder must be .* holds the vectors of another model"):
+    with pytest.raises(
+        InvalidRequestError, match=r"encoder must be .* holds the vectors of another model"
+    ):
         ChunkIndex.load(tmp_path / "vectors", encoder=LetterEncoder("others"))
     for name in ("words", "again"):
         with pytest.raises(InvalidRequestError, match=r"encoder must be .* holds no vectors"):
@@ -402,15 +463,23 @@ def test_an_index_is_loaded_with_its_own_encoder_or_with_none(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["first_passage", "passage_starts", "passage_ends", "vectors"])
-def test_vectors_that_lie_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_that_lie_are_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file whose passages do not fit its chunks, checksum and all, is refused when it is opened."""
-    lie = {"first_passage": -1, "passage_starts": -1, "passage_ends": 0, "vectors": float("nan")}[name]
+    lie = {"first_passage": -1, "passage_starts": -1, "passage_ends": 0, "vectors": float("nan")}[
+        name
+    ]
     index = ChunkIndex(["Cats purr.", "Dogs bark."], encoder=LetterEncoder())
     segment = index._state.collection.segments[0]
     assert segment.passages is not None
-    dict(zip(("first_passage", "passage_starts", "passage_ends", "vectors"), astuple(segment.passages), strict=True))[
-        name
-    ].flat[-1] = lie
+    dict(
+        zip(
+            ("first_passage", "passage_starts", "passage_ends", "vectors"),
+            astuple(segment.passages),
+            strict=True,
+        )
+    )[name].flat[-1] = lie
     index.save(tmp_path / "lying")
     with pytest.raises(IndexFormatError, match="lying"):
         ChunkIndex.load(tmp_path / "lying", encoder=LetterEncoder())
@@ -421,7 +490,10 @@ def test_vectors_that_lie_are_refused(tmp_path: Path, name: str, monkeypatch: py
 
 def test_what_makes_no_sense_is_refused() -> None:
     """The error names the argument: what is no encoder, no count, or needs an encoder."""
-    with pytest.raises(InvalidRequestError, match=r"encoder must be an Encoder or None, got 'model\.gguf'; make one"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"encoder must be an Encoder or None, got 'model\.gguf'; make one",
+    ):
         search("cats", ["Cats purr."], encoder="model.gguf")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="encoder must be an Encoder or None"):
         ChunkIndex(["Cats purr."], encoder=3)  # type: ignore[arg-type]
@@ -432,7 +504,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         partial(index.search, "cats"),
         partial(index.explain, "cats", 0),
     ):
-        with pytest.raises(InvalidRequestError, match="candidates must be an integer of at least 0 or None, got -1"):
+        with pytest.raises(
+            InvalidRequestError, match="candidates must be an integer of at least 0 or None, got -1"
+        ):
             ask(candidates=-1)
         with pytest.raises(InvalidRequestError, match=needs_encoder):
             ask(candidates=None)
@@ -443,17 +517,26 @@ def test_a_real_encoder_stands_beside_the_words() -> None:
     chunks = ["cats purr", "a dog barks", "the cat sat"]
     with Encoder(ENCODER) as encoder:
         index = ChunkIndex(chunks, encoder=encoder)
-        assert index.search("cat", candidates=None) == search("cat", chunks, encoder=encoder, candidates=None)
+        assert index.search("cat", candidates=None) == search(
+            "cat", chunks, encoder=encoder, candidates=None
+        )
         assert index.search("cat") != search("cat", chunks)
 
 
 def test_titles_are_read_wherever_the_vectors_come_from() -> None:
     """Fresh chunks, an index and one that grew read the same titles, and score otherwise than without them."""
-    chunks = [Chunk(f"It does this {n}.", title=title) for n, title in enumerate(("Cats", "", "Dogs", "Cats"))]
+    chunks = [
+        Chunk(f"It does this {n}.", title=title)
+        for n, title in enumerate(("Cats", "", "Dogs", "Cats"))
+    ]
     encoder = LetterEncoder()
     grown = ChunkIndex(chunks[:2], encoder=encoder)
     grown.add(chunks[2:])
     found = search("what does it do", chunks, encoder=encoder)
-    assert found == ChunkIndex(chunks, encoder=encoder).search("what does it do") == grown.search("what does it do")
+    assert (
+        found
+        == ChunkIndex(chunks, encoder=encoder).search("what does it do")
+        == grown.search("what does it do")
+    )
     assert "Cats\nIt does this 3." in encoder.encoded
     assert "It does this 1." in encoder.encoded

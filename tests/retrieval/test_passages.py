@@ -21,7 +21,9 @@ from small_models import ENCODER
 from tests import strategies
 
 vectors = arrays(np.float32, (5, 7), elements=st.floats(-1, 1, width=32)).map(
-    lambda rows: (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-3)).astype(np.float16)
+    lambda rows: (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-3)).astype(
+        np.float16
+    )
 )
 
 
@@ -33,7 +35,9 @@ class Lengths:
     def encode(self, texts: Sequence[str], **_: str) -> npt.NDArray[np.float32]:
         """Return a vector for each text."""
         rows = np.array([[len(text), 1.0] for text in texts]).reshape(-1, 2)
-        unit: npt.NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        unit: npt.NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(
+            np.float32
+        )
         return unit
 
 
@@ -48,23 +52,35 @@ class Counting(Lengths):
 
 
 @given(vectors, st.permutations(range(4)))
-def test_cosines_are_exact_and_depend_on_no_neighbour(rows: npt.NDArray[np.float16], order: list[int]) -> None:
+def test_cosines_are_exact_and_depend_on_no_neighbour(
+    rows: npt.NDArray[np.float16], order: list[int]
+) -> None:
     """The cosine of two vectors is their exact one, whatever is compared beside them and in whatever order."""
     question, rest = rows[0], rows[1:]
     passages = Passages(np.arange(5), np.zeros(4, np.int64), np.ones(4, np.int64), rest)
     found, *_ = passages.nearest(np.array(order), question)
-    expected = [math.fsum(float(a) * float(b) for a, b in zip(question, rest[at], strict=True)) for at in order]
+    expected = [
+        math.fsum(float(a) * float(b) for a, b in zip(question, rest[at], strict=True))
+        for at in order
+    ]
     assert found.tolist() == expected
     assert [passages.nearest(np.array([at]), question)[0, 0] for at in order] == expected
 
 
 @given(st.lists(strategies.chunk_texts, max_size=8), st.data())
-def test_joined_and_taken_passages_are_those_of_their_chunks(texts: list[str], data: st.DataObject) -> None:
+def test_joined_and_taken_passages_are_those_of_their_chunks(
+    texts: list[str], data: st.DataObject
+) -> None:
     """However passages were put together and chosen, each chunk has its own."""
     cut = data.draw(st.integers(0, len(texts)))
-    joined = Passages.joined([Passages.of(texts[:cut], Lengths()), Passages.of(texts[cut:], Lengths())])
+    joined = Passages.joined(
+        [Passages.of(texts[:cut], Lengths()), Passages.of(texts[cut:], Lengths())]
+    )
     order = data.draw(st.permutations(range(len(texts))))
-    taken, expected = joined.take(np.array(order, np.int64)), Passages.of([texts[at] for at in order], Lengths())
+    taken, expected = (
+        joined.take(np.array(order, np.int64)),
+        Passages.of([texts[at] for at in order], Lengths()),
+    )
     for one, other in zip(astuple(taken), astuple(expected), strict=True):
         np.testing.assert_array_equal(one.ravel(), other.ravel())
 
@@ -117,7 +133,9 @@ def test_a_title_stands_in_front_of_each_passage(
     monkeypatch.setattr(encoder, "encode", noting)
     text = "Here is one more sentence. " * 100
     passages = Passages.of([text, "Cats purr."], encoder, titles={0: longest, 1: longest + "t t"})
-    parts = [text[start:end] for start, end in zip(passages.starts[:-1], passages.ends[:-1], strict=True)]
+    parts = [
+        text[start:end] for start, end in zip(passages.starts[:-1], passages.ends[:-1], strict=True)
+    ]
     assert len(parts) > 1
     assert set(encoded) == {*(f"{longest}\n{part}" for part in parts), "Cats purr."}
     if isinstance(encoder, Counting):
@@ -131,7 +149,9 @@ def test_no_token_of_a_dense_text_is_left_unread() -> None:
         n_tokens = encoder.count_tokens(dense)
         assert n_tokens > 5 * encoder.n_ctx
         passages = Passages.of([dense], encoder)
-        parts = [dense[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
+        parts = [
+            dense[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)
+        ]
         read = encoder.submit(parts, kind="passage").result().n_tokens
     assert read.max() <= encoder.n_ctx
     assert read.sum() == n_tokens + 2 * len(parts)
@@ -143,7 +163,9 @@ def test_every_chunk_has_a_passage(encoder: Lengths, text: str) -> None:
     """However strange a chunk is, it has one passage or more, each with a place in it."""
     passages = Passages.of([text], encoder)
     assert passages.starts.size >= 1
-    assert ((passages.starts >= 0) & (passages.starts < passages.ends) & (passages.ends <= len(text))).all()
+    assert (
+        (passages.starts >= 0) & (passages.starts < passages.ends) & (passages.ends <= len(text))
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +181,9 @@ def test_every_chunk_has_a_passage(encoder: Lengths, text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("wrong", ["query", "passage"])
-def test_an_encoder_that_gives_no_vectors_is_told_so(given: object, message: str, wrong: str) -> None:
+def test_an_encoder_that_gives_no_vectors_is_told_so(
+    given: object, message: str, wrong: str
+) -> None:
     """Whoever brings an encoder learns what it must return, before a score comes of it."""
 
     class Broken:

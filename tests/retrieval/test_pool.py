@@ -45,9 +45,14 @@ def thread() -> Iterator[None]:
 def test_an_index_of_processes_answers_as_one_of_none(n_jobs: int) -> None:
     """However many processes build an index, its answers have the same bits, and it can be added to and saved."""
     alone, together = ChunkIndex(CHUNKS), ChunkIndex(CHUNKS, n_jobs=n_jobs)
-    queries = [" ".join(chunk.split()[:4]) for chunk in CHUNKS[:40] if isinstance(chunk, str)] + ["Größe 猫", "cat"]
+    queries = [" ".join(chunk.split()[:4]) for chunk in CHUNKS[:40] if isinstance(chunk, str)] + [
+        "Größe 猫",
+        "cat",
+    ]
     assert together.search(queries, 20) == alone.search(queries, 20)
-    assert len(together._state.collection.segments) == min(4, usable_cpus() if n_jobs < 0 else n_jobs)
+    assert len(together._state.collection.segments) == min(
+        4, usable_cpus() if n_jobs < 0 else n_jobs
+    )
     for index in (alone, together):
         index.add(["one cat more"])
         index.remove([0, 150])
@@ -70,7 +75,9 @@ def die(*_: object) -> None:
 
 
 @pytest.mark.usefixtures("thread")
-def test_a_process_that_dies_before_it_has_its_texts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_before_it_has_its_texts_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A process that is started anew and ends before it has read its texts is an error as any other that ends."""
     monkeypatch.setattr(pool, "_work", die)
     with pytest.raises(IndexBuildError, match="ended with status 3"):
@@ -159,7 +166,9 @@ def test_a_second_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.3])
 @pytest.mark.parametrize("beside_a_thread", [False, True])
-def test_control_c_ends_with_130_and_without_a_traceback(beside_a_thread: bool, delay_s: float) -> None:
+def test_control_c_ends_with_130_and_without_a_traceback(
+    beside_a_thread: bool, delay_s: float
+) -> None:
     """^C in a terminal reaches all processes: the one that asked says so once, and the others are silent.
 
     Those that are started anew beside a thread are, too, while they still import.
@@ -197,7 +206,9 @@ ChunkIndex(chunks, n_jobs=3, progress=stay)
 
 def test_processes_end_when_the_one_that_asked_is_killed() -> None:
     """A process that is killed while it builds leaves none behind, not even one that waits for room in its pipe."""
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"building\n"
         time.sleep(0.5)
@@ -237,5 +248,7 @@ def test_processes_started_anew_want_more_text(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("n_jobs", [0, -2, True, 1.0, "2"])
 def test_only_numbers_of_processes_are_allowed(n_jobs: object) -> None:
     """A number of processes is a positive integer, or -1."""
-    with pytest.raises(InvalidRequestError, match="n_jobs must be an integer of at least 1, -1 or None, got"):
+    with pytest.raises(
+        InvalidRequestError, match="n_jobs must be an integer of at least 1, -1 or None, got"
+    ):
         ChunkIndex(["a cat"], n_jobs=n_jobs)  # type: ignore[arg-type]

@@ -30,7 +30,15 @@ def test_pieces_have_the_terms_of_the_text(text: str, n_chars: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["two words " * 100, "猫" * 1000, "한" * 1000, "ก" * 1000, "က" * 1000, "😀" * 1000, "a。" * 500],
+    [
+        "two words " * 100,
+        "猫" * 1000,
+        "한" * 1000,
+        "ก" * 1000,
+        "က" * 1000,
+        "😀" * 1000,
+        "a。" * 500,
+    ],
 )
 def test_pieces_are_short(text: str) -> None:
     """A text of any script with places to cut comes in pieces of about the size asked for."""
@@ -45,7 +53,11 @@ def test_one_endless_word_stays_whole() -> None:
 def test_blocks_hold_about_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short texts come together, and a long one alone, in pieces."""
     monkeypatch.setattr(portions, "BLOCK_CHARS", 8)
-    assert list(blocks(["a b", "c d", "one two three", "e"])) == [["a b", "c d"], ["one two three"], ["e"]]
+    assert list(blocks(["a b", "c d", "one two three", "e"])) == [
+        ["a b", "c d"],
+        ["one two three"],
+        ["e"],
+    ]
     assert [*blocks(["one two three four five"])] == [["one two three "], ["four five"]]
 
 

@@ -9,16 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.retrieval.arrays import Ids
-from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, Postings, PostingsBuilder, count_terms
+from relevance_gen.retrieval.segment.postings import (
+    MAX_BLOCK_CHUNKS,
+    Postings,
+    PostingsBuilder,
+    count_terms,
+)
 from relevance_gen.retrieval.text.ids import BEGINNINGS, beginnings
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import strategies
 
 colliding_ids = st.builds(
-    lambda high, low: high << 48 | high << 2 | low, st.sampled_from([0, 1, 0xFFFF]), st.integers(0, 3)
+    lambda high, low: high << 48 | high << 2 | low,
+    st.sampled_from([0, 1, 0xFFFF]),
+    st.integers(0, 3),
 )
 """Ids that share their top 16 bits with others."""
-id_lists = st.lists(st.lists(st.one_of(colliding_ids, st.integers(0, 2**64 - 1)), max_size=8), max_size=6)
+id_lists = st.lists(
+    st.lists(st.one_of(colliding_ids, st.integers(0, 2**64 - 1)), max_size=8), max_size=6
+)
 
 
 def flat(chunks: list[list[int]]) -> tuple[Ids, np.ndarray]:
@@ -31,7 +40,11 @@ def test_counts_are_those_of_a_dict(chunks: list[list[int]]) -> None:
     """Every term of every chunk is counted once, also where other terms of its bucket stand between."""
     found = count_terms(*flat(chunks))
     counted = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
-    expected = [(place, term, tf) for place, chunk in enumerate(chunks) for term, tf in Counter(chunk).items()]
+    expected = [
+        (place, term, tf)
+        for place, chunk in enumerate(chunks)
+        for term, tf in Counter(chunk).items()
+    ]
     assert sorted(counted) == sorted(expected)
     ids, _ = flat(chunks)
     assert found.ids.tolist() == ids[found.occurrence].tolist()
@@ -51,7 +64,9 @@ def test_counts_of_a_chunk_do_not_depend_on_its_block(chunks: list[list[int]], c
 
 def test_a_block_counts_as_many_chunks_as_it_may() -> None:
     """The last chunk of the largest block is told from the first."""
-    found = count_terms(np.full(MAX_BLOCK_CHUNKS, 7, np.uint64), np.ones(MAX_BLOCK_CHUNKS, np.int64))
+    found = count_terms(
+        np.full(MAX_BLOCK_CHUNKS, 7, np.uint64), np.ones(MAX_BLOCK_CHUNKS, np.int64)
+    )
     assert found.chunk.tolist() == list(range(MAX_BLOCK_CHUNKS))
 
 
@@ -60,7 +75,9 @@ def build(blocks: list[list[str]], wanted: np.ndarray | None = None) -> Postings
     done = 0
     for block in blocks:
         tokens = cut_terms(block)
-        builder.add(tokens, count_terms(tokens.ids, tokens.counts), np.arange(done, done + len(block)))
+        builder.add(
+            tokens, count_terms(tokens.ids, tokens.counts), np.arange(done, done + len(block))
+        )
         done += len(block)
     return builder.build()[0]
 
@@ -83,7 +100,9 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
         assert counted == expected[term_id]
         assert postings.lexicon.spell(np.array([number]))[0] == spelled[term_id]
         assert postings.lexicon.find(np.array([term_id], np.uint64)).tolist() == [number]
-    assert postings.document_frequency().tolist() == [len(expected[term_id]) for term_id in sorted(expected)]
+    assert postings.document_frequency().tolist() == [
+        len(expected[term_id]) for term_id in sorted(expected)
+    ]
 
 
 @given(st.lists(strategies.texts, max_size=4), st.integers(0, 2**64 - 1))

@@ -25,7 +25,9 @@ def match(*ids: int) -> Match:
     return Match(np.array(ids, np.uint64), np.ones(len(ids)))
 
 
-VOCABULARY = Lexicon(np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2))
+VOCABULARY = Lexicon(
+    np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2)
+)
 BETWEEN_CHUNKS = [VOCABULARY.size] * BETWEEN
 
 
@@ -43,9 +45,17 @@ def score(scorer: Proximity, chunks: list[list[int]]) -> tuple[list[float], list
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 16])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(chunk_lists, st.lists(st.floats(0.1, 9.0), min_size=3, max_size=3), st.lists(st.integers(0, 2), max_size=6))
+@given(
+    chunk_lists,
+    st.lists(st.floats(0.1, 9.0), min_size=3, max_size=3),
+    st.lists(st.integers(0, 2), max_size=6),
+)
 def test_bonuses_are_those_of_a_walk_along_the_tokens(
-    monkeypatch: pytest.MonkeyPatch, step: int, chunks: list[list[int]], idf: list[float], query: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    chunks: list[list[int]],
+    idf: list[float],
+    query: list[int],
 ) -> None:
     """Every part is what reading each chunk token by token finds, however many tokens are looked at together."""
     monkeypatch.setattr(module, "_STEP", step)
@@ -66,10 +76,14 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
         windows = [set(read[at : at + WINDOW]) - {None} for at in range(len(read))]
         covered = [math.fsum(idf[one] for one in window) for window in windows]
         assert found.coverage[number] == pytest.approx(max(covered, default=0.0) / total)
-        assert found.head[number] == pytest.approx(math.fsum(idf[one] for one in set(read[:HEAD]) - {None}) / total)
+        assert found.head[number] == pytest.approx(
+            math.fsum(idf[one] for one in set(read[:HEAD]) - {None}) / total
+        )
         longest = 0.0
         for start, end in itertools.combinations(range(len(read) + 1), 2):
-            if end - start > 1 and all(pair in pairs for pair in itertools.pairwise(read[start:end])):
+            if end - start > 1 and all(
+                pair in pairs for pair in itertools.pairwise(read[start:end])
+            ):
                 longest = max(longest, math.fsum(max(idf[one], 0.3) for one in read[start:end]))
         whole = math.fsum(max(idf[one], 0.3) for one in query) or 1.0
         assert found.run[number] == pytest.approx(min(longest / whole, 1.0))
@@ -94,7 +108,9 @@ def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
     """Words in the query's order one behind the other are a run; the longest counts, function words little."""
     scorer = Proximity([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2], 1.0)
     chunks = [[0, 1, 2], [0, 1, 9, 1, 2], [1, 0, 2], [2, 1], [0], [0, 1, 9, 2]]
-    assert proximity(scorer, chunks).run.tolist() == pytest.approx([1.0, 3.0 / 3.3, 0.0, 0.0, 0.0, 3.0 / 3.3])
+    assert proximity(scorer, chunks).run.tolist() == pytest.approx(
+        [1.0, 3.0 / 3.3, 0.0, 0.0, 0.0, 3.0 / 3.3]
+    )
 
 
 def test_the_head_is_the_first_16_tokens() -> None:
@@ -120,7 +136,10 @@ def test_a_passage_is_24_tokens(gap: int, covered: float) -> None:
 def test_function_words_count_in_pairs_alone() -> None:
     """A word without idf takes part in pairs, with half of its neighbour's, and covers nothing."""
     scorer = Proximity([match(0), match(1)], [3.0, 0.0], [1, 0], 1.0)
-    assert score(scorer, [[1, 0], [1], [0]]) == (pytest.approx([1.5 / 2.6, 0.0, 0.0]), [1.0, 0.0, 1.0])
+    assert score(scorer, [[1, 0], [1], [0]]) == (
+        pytest.approx([1.5 / 2.6, 0.0, 0.0]),
+        [1.0, 0.0, 1.0],
+    )
 
 
 def test_a_word_is_read_as_what_it_matches_best() -> None:
@@ -128,7 +147,10 @@ def test_a_word_is_read_as_what_it_matches_best() -> None:
     weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]))
     strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]))
     scorer = Proximity([weak, strong], [1.0, 1.0], [0, 1], 1.0)
-    assert score(scorer, [[0, 1], [1, 0], [0, 0]]) == (pytest.approx([1 / 2.6, 0.0, 0.0]), [1.0, 1.0, 0.5])
+    assert score(scorer, [[0, 1], [1, 0], [0, 0]]) == (
+        pytest.approx([1 / 2.6, 0.0, 0.0]),
+        [1.0, 1.0, 0.5],
+    )
 
 
 def test_a_query_without_words_finds_nothing() -> None:

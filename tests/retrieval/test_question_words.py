@@ -12,12 +12,20 @@ from relevance_gen.retrieval.text.question_words import OTHER_ASKING, framed, ot
 from relevance_gen.retrieval.text.stop_words import ENGLISH
 from tests.retrieval.asking import ALL, ranking
 
-GERMAN = ["Der Wal ist groß und nicht klein.", "Wie viele Wale gibt es?", "Die Bäume sind alt und nicht neu."]
+GERMAN = [
+    "Der Wal ist groß und nicht klein.",
+    "Wie viele Wale gibt es?",
+    "Die Bäume sind alt und nicht neu.",
+]
 
 
 def weighing(query: str, *, is_english: bool = True) -> list[str]:
     """Return the words of a query that say what it is about."""
-    return [term.word for term in parse(query, inflects=True, is_english=is_english).terms if not term.stop]
+    return [
+        term.word
+        for term in parse(query, inflects=True, is_english=is_english).terms
+        if not term.stop
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +75,12 @@ def test_function_words_weigh_by_what_else_is_asked() -> None:
     """Beside one other word that some chunk has they weigh their idf, half of it beside two, a quarter beside three."""
     chunks = ["the red fox ran far", "a dog", "cows moo"]
     index = ChunkIndex(chunks)
-    expected = {"the fox": 1.0, "the red fox": 0.5, "the red fox ran": 0.25, "the red fox ran far": 0.0}
+    expected = {
+        "the fox": 1.0,
+        "the red fox": 0.5,
+        "the red fox ran": 0.25,
+        "the red fox ran far": 0.0,
+    }
     for query, share in (expected | {"what the fox zebras": 1.0}).items():
         the = next(term for term in index.explain(query, 0).terms if term.term == "the")
         assert the.idf == pytest.approx(share * math.log(1 + 3 / 1))
@@ -94,5 +107,13 @@ def test_a_chunk_with_function_words_alone_is_no_result() -> None:
 
 def test_a_chunk_that_says_the_question_scores_one() -> None:
     """The law of 1.0 holds for short questions, whose function words count."""
-    for query in ("the whale", "are there many whales", "how many whales are there", "of the red whale"):
-        assert search(query, [query, "whale", "the ship of the red"], true_order=False)[0].chunk_score == 1.0
+    for query in (
+        "the whale",
+        "are there many whales",
+        "how many whales are there",
+        "of the red whale",
+    ):
+        assert (
+            search(query, [query, "whale", "the ship of the red"], true_order=False)[0].chunk_score
+            == 1.0
+        )

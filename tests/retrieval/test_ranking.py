@@ -46,7 +46,10 @@ def test_the_best_are_those_that_reach_the_nth_best(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 1.0, 7.0]), st.floats(0.4, 9.0)), max_size=70),
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 1.0, 7.0]), st.floats(0.4, 9.0)),
+        max_size=70,
+    ),
     st.one_of(st.integers(1, 4), st.integers(1, 50)),
 )
 def test_the_best_quotients_are_those_of_dividing_all(
@@ -55,7 +58,9 @@ def test_the_best_quotients_are_those_of_dividing_all(
     """Dividing only what may be among the best finds the same places as dividing everything, ties included."""
     monkeypatch.setattr(ranking, "_MANY", 0)
     monkeypatch.setattr(ranking, "_FEW_BLOCKS", 1)
-    sums, denominators = (np.array(values) for values in zip(*pairs, strict=True)) if pairs else np.zeros((2, 0))
+    sums, denominators = (
+        (np.array(values) for values in zip(*pairs, strict=True)) if pairs else np.zeros((2, 0))
+    )
     least = float(denominators.min(initial=np.inf))
     places = best_quotients(sums, denominators, least, n).tolist()
     assert places == at_least_as_good(sums / denominators, n).tolist()

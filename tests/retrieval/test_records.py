@@ -34,7 +34,9 @@ def cuts(size: int, places: list[int]) -> list[tuple[int, int]]:
 
 
 @given(
-    st.lists(st.tuples(st.text(max_size=9), st.sampled_from(["\n", "\r\n", "\n \r\n\n"])), max_size=20),
+    st.lists(
+        st.tuples(st.text(max_size=9), st.sampled_from(["\n", "\r\n", "\n \r\n\n"])), max_size=20
+    ),
     st.booleans(),
     st.lists(st.integers(0), max_size=9),
     st.integers(120, 400),
@@ -43,7 +45,10 @@ def test_lines_are_read_once_however_they_are_cut(
     written: list[tuple[str, str]], open_end: bool, places: list[int], longest: int
 ) -> None:
     """Each line is read by whoever reads the bytes where it begins, wherever it ends, in batches of a bounded size."""
-    content = b"\xef\xbb\xbf" * bool(written) + "".join(json.dumps(text) + end for text, end in written).encode()
+    content = (
+        b"\xef\xbb\xbf" * bool(written)
+        + "".join(json.dumps(text) + end for text, end in written).encode()
+    )
     content = content.rstrip() if open_end else content
     batches = [
         batch
@@ -51,24 +56,35 @@ def test_lines_are_read_once_however_they_are_cut(
         for batch in lines(io.BytesIO(content), "a", longest, start=start, stop=stop)
     ]
     assert values(batches) == [text for text, _ in written]
-    assert all(batch and sum(len(json.dumps(value)) for _, value in batch) <= longest for batch in batches)
+    assert all(
+        batch and sum(len(json.dumps(value)) for _, value in batch) <= longest for batch in batches
+    )
 
 
 @given(st.lists(st.integers(0), max_size=9), st.integers(1, 12), st.integers(1, 60))
-def test_rows_are_read_once_however_they_are_cut(places: list[int], group: int, most_bytes: int) -> None:
+def test_rows_are_read_once_however_they_are_cut(
+    places: list[int], group: int, most_bytes: int
+) -> None:
     """Each row is read by whoever reads its number, and knows that, whatever row groups there are."""
     table = pyarrow.table({"n": list(range(30)), "nested": [{"a": [n]} for n in range(30)]})
     pyarrow.parquet.write_table(table, file := io.BytesIO(), row_group_size=group)
-    assert [n_rows for n_rows, _ in row_groups(file, "a")] == [min(group, 30 - n) for n in range(0, 30, group)]
+    assert [n_rows for n_rows, _ in row_groups(file, "a")] == [
+        min(group, 30 - n) for n in range(0, 30, group)
+    ]
     found = [
-        one for start, stop in cuts(30, places) for batch in rows(file, "a", most_bytes, start, stop) for one in batch
+        one
+        for start, stop in cuts(30, places)
+        for batch in rows(file, "a", most_bytes, start, stop)
+        for one in batch
     ]
     assert found == [(f"a row {n}", {"n": n, "nested": {"a": [n]}}) for n in range(30)]
 
 
 def test_only_wanted_rows_become_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a row group that is cut nothing else is made into Python's objects, and other groups are not read."""
-    pyarrow.parquet.write_table(pyarrow.table({"n": range(4000)}), file := io.BytesIO(), row_group_size=2000)
+    pyarrow.parquet.write_table(
+        pyarrow.table({"n": range(4000)}), file := io.BytesIO(), row_group_size=2000
+    )
     asked: list[Any] = []
     iterate = pyarrow.parquet.ParquetFile.iter_batches
 
@@ -129,7 +145,12 @@ def test_a_line_of_any_length_is_given_up_early(packing: str) -> None:
 def test_a_line_further_on_is_named_by_its_byte() -> None:
     """Who reads from a byte on does not know how many lines there were before."""
     content = b'"fine"\n"fine"\nno JSON\n'
-    for start, place in ((0, "line 3"), (1, "line at byte 14"), (8, "line at byte 14"), (14, "line at byte 14")):
+    for start, place in (
+        (0, "line 3"),
+        (1, "line at byte 14"),
+        (8, "line at byte 14"),
+        (14, "line at byte 14"),
+    ):
         with pytest.raises(InvalidRequestError, match=rf"^a {place} must be JSON"):
             list(lines(io.BytesIO(content), "a", SHORT, start=start))
 
@@ -161,7 +182,9 @@ def test_errors_of_the_system_are_no_fault_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(("missing", "read"), [("pyarrow", rows), ("zstandard", lines)])
-def test_a_missing_package_is_named(missing: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(
+    missing: str, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(InvalidRequestError, match=rf"needs {missing}: pip install .*{missing}"):

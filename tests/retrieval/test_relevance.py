@@ -16,7 +16,15 @@ from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, Reranker, RerankerError, SearchResponse, search
+from relevance_gen import (
+    Chunk,
+    ChunkIndex,
+    InvalidRequestError,
+    Reranker,
+    RerankerError,
+    SearchResponse,
+    search,
+)
 from relevance_gen.caller import while_wanted
 from relevance_gen.errors import RequestCancelledError
 from small_models import RERANKER
@@ -37,7 +45,9 @@ class HashReranker:
     def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return how relevant each text is."""
         self.read += texts
-        scores = np.array([self.told.get(text, relevance(query, text)) for text in texts], np.float32)
+        scores = np.array(
+            [self.told.get(text, relevance(query, text)) for text in texts], np.float32
+        )
         return scores if isinstance(self.answer, str) else self.answer
 
 
@@ -57,7 +67,9 @@ def reread(before: list[float], relevances: list[float], n: int | None) -> list[
     tiny, nearly_one = float(np.finfo(np.float32).smallest_subnormal), math.nextafter(1.0, 0.0)
     told = {at: min(max(float(np.float32(relevances[at])), tiny), nearly_one) for at in some}
     least = min(told.values())
-    return [score if score == 1.0 else told.get(at, least * score) for at, score in enumerate(before)]
+    return [
+        score if score == 1.0 else told.get(at, least * score) for at, score in enumerate(before)
+    ]
 
 
 numbers = st.sampled_from([0, 1, 2, 5, 20, None])
@@ -82,7 +94,13 @@ def test_scores_are_those_of_the_law(
 
 
 @costly
-@given(strategies.queries, strategies.chunk_lists, st.sampled_from([1, 2, 5, 20]), encoders, st.randoms())
+@given(
+    strategies.queries,
+    strategies.chunk_lists,
+    st.sampled_from([1, 2, 5, 20]),
+    encoders,
+    st.randoms(),
+)
 def test_all_stand_in_one_order(
     query: str, chunks: list[str], n: int, encoder: LetterEncoder | None, chance: Any
 ) -> None:
@@ -107,7 +125,11 @@ def test_all_stand_in_one_order(
 
 @costly
 @given(
-    strategies.queries, strategies.chunk_lists.filter(bool), st.sampled_from([1, 3, 20, 60]), st.booleans(), st.data()
+    strategies.queries,
+    strategies.chunk_lists.filter(bool),
+    st.sampled_from([1, 3, 20, 60]),
+    st.booleans(),
+    st.data(),
 )
 def test_all_other_arguments_mean_what_they_do_without(
     query: str, chunks: list[str], top_n: int, true_order: bool, data: st.DataObject
@@ -179,7 +201,9 @@ def test_titles_are_read_before_texts() -> None:
 def test_a_reranker_may_leave_all_as_it_is() -> None:
     """Where it answers None, scores are those before."""
     chunks = many_chunks()
-    assert search("purring cats", chunks, reranker=HashReranker(answer=None)) == search("purring cats", chunks)
+    assert search("purring cats", chunks, reranker=HashReranker(answer=None)) == search(
+        "purring cats", chunks
+    )
 
 
 def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
@@ -187,14 +211,23 @@ def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
     index = ChunkIndex(many_chunks())
     words = index.search("purring cats")
     assert index.search("purring cats", reranker=HashReranker()) != words
-    assert index.search("purring cats") == words == index.search("purring cats", reranker=HashReranker(), reranked=0)
+    assert (
+        index.search("purring cats")
+        == words
+        == index.search("purring cats", reranker=HashReranker(), reranked=0)
+    )
 
 
 # ── An index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @costly
-@given(strategies.queries, st.lists(strategies.chunk_lists, min_size=1, max_size=4), numbers, st.booleans())
+@given(
+    strategies.queries,
+    st.lists(strategies.chunk_lists, min_size=1, max_size=4),
+    numbers,
+    st.booleans(),
+)
 def test_however_an_index_came_about_it_answers_the_same(
     query: str, parts: list[list[str]], n: int | None, with_encoder: bool
 ) -> None:
@@ -211,7 +244,9 @@ def test_however_an_index_came_about_it_answers_the_same(
 
 
 @given(strategies.queries, strategies.chunk_lists.filter(bool), numbers, encoders)
-def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None) -> None:
+def test_an_explanation_adds_up(
+    query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None
+) -> None:
     """All shares, the reranker's among them, are the score that search returns; a chunk that was read says as what."""
     index, reranker = ChunkIndex(chunks, encoder=encoder), HashReranker()
     found = spread(index.search(query, ALL, reranker=reranker, reranked=n), len(chunks))
@@ -222,14 +257,30 @@ def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None, en
         assert sum_of(explained) == pytest.approx(explained.score, abs=1e-9)
         if explained.relevance is not None:
             assert chunk in read
-            assert explained.relevance == explained.score == pytest.approx(relevance(query, chunk), abs=1e-7)
+            assert (
+                explained.relevance
+                == explained.score
+                == pytest.approx(relevance(query, chunk), abs=1e-7)
+            )
 
 
 def sum_of(explained: Any) -> float:
     """Return the sum of all shares."""
-    names = ("pairs", "coverage", "head", "run", "title", "letters", "likeness", "meaning", "reranking")
+    names = (
+        "pairs",
+        "coverage",
+        "head",
+        "run",
+        "title",
+        "letters",
+        "likeness",
+        "meaning",
+        "reranking",
+    )
     names += ("chunks", "name", "definitions", "exact")
-    return math.fsum([*(term.share for term in explained.terms), *(getattr(explained, name) for name in names)])
+    return math.fsum(
+        [*(term.share for term in explained.terms), *(getattr(explained, name) for name in names)]
+    )
 
 
 def test_an_explanation_shows_what_was_taken() -> None:
@@ -254,26 +305,39 @@ def test_what_makes_no_sense_is_refused() -> None:
         partial(index.explain, "cats", 0),
     ):
         with pytest.raises(
-            InvalidRequestError, match=r"reranker must be a Reranker or None, got 'model\.gguf'; make one"
+            InvalidRequestError,
+            match=r"reranker must be a Reranker or None, got 'model\.gguf'; make one",
         ):
             ask(reranker="model.gguf")
-        with pytest.raises(InvalidRequestError, match="reranked must be an integer of at least 0 or None, got -1"):
+        with pytest.raises(
+            InvalidRequestError, match="reranked must be an integer of at least 0 or None, got -1"
+        ):
             ask(reranked=-1)
         with pytest.raises(
-            InvalidRequestError, match="reranked must be an integer where there is no reranker, got None"
+            InvalidRequestError,
+            match="reranked must be an integer where there is no reranker, got None",
         ):
             ask(reranked=None)
 
 
 @pytest.mark.parametrize(
     "answer",
-    [[0.5], np.array([[0.5]], np.float32), np.array([0.5, 0.5]), np.array([1]), np.array([np.nan]), np.array([1.5])],
+    [
+        [0.5],
+        np.array([[0.5]], np.float32),
+        np.array([0.5, 0.5]),
+        np.array([1]),
+        np.array([np.nan]),
+        np.array([1.5]),
+    ],
     ids=["list", "shape", "number", "integers", "nan", "range"],
 )
 def test_a_reranker_that_returns_something_else_is_told_so(answer: Any) -> None:
     """Anybody's reranker may answer anything: what is no score in [0, 1] for each text is an error, a list aside."""
     if isinstance(answer, list):
-        assert told(search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))) == [(0, 0.5)]
+        assert told(search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))) == [
+            (0, 0.5)
+        ]
         return
     with pytest.raises(RerankerError, match=r"the reranker must return 1 floats in \[0, 1\]"):
         search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))
@@ -282,7 +346,9 @@ def test_a_reranker_that_returns_something_else_is_told_so(answer: Any) -> None:
 def test_rows_of_several_lengths_are_no_scores() -> None:
     """What numpy makes no array of is told like everything else that a reranker must not return."""
     with pytest.raises(RerankerError, match="the reranker must return 2 floats"):
-        search("cats", ["Cats purr.", "Cats sleep."], reranker=HashReranker(answer=[[0.1], [0.2, 0.3]]))
+        search(
+            "cats", ["Cats purr.", "Cats sleep."], reranker=HashReranker(answer=[[0.1], [0.2, 0.3]])
+        )
 
 
 def test_nothing_is_read_for_who_has_left() -> None:

@@ -30,21 +30,36 @@ UNKNOWN = "qqqqx"
 @example("猫 cat", ["我喜欢猫。", "黒猫", "cat 猫"], "pivoted")
 @example("Haus Haustür", ["das Haus und die Haustür", "Haus", "der Häuser"], "pivoted")
 @example(
-    " ".join(f"w{n}" for n in range(40)), [" ".join(f"w{n}" for n in range(0, 40, 2)), "w1 w2", "w38 w39"], "pivoted"
+    " ".join(f"w{n}" for n in range(40)),
+    [" ".join(f"w{n}" for n in range(0, 40, 2)), "w1 w2", "w38 w39"],
+    "pivoted",
 )
-def test_scores_are_those_of_the_reference(query: str, chunks: list[str], weighting: WeightingName) -> None:
+def test_scores_are_those_of_the_reference(
+    query: str, chunks: list[str], weighting: WeightingName
+) -> None:
     """Every chunk's score is that of the formulas, computed one word at a time."""
-    assert scores(query, chunks, weighting) == pytest.approx(reference.scores(query, chunks, weighting), abs=1e-9)
+    assert scores(query, chunks, weighting) == pytest.approx(
+        reference.scores(query, chunks, weighting), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_scores_of_many_chunks_are_those_of_the_reference(weighting: WeightingName) -> None:
     """With more chunks than proximity is looked at for, scores are still those of the formulas."""
     rng = random.Random(7)  # noqa: S311
-    words = [f"w{number}" for number in range(30)] + ["the", "of", "can", "cans", "connect", "connected"]
+    words = [f"w{number}" for number in range(30)] + [
+        "the",
+        "of",
+        "can",
+        "cans",
+        "connect",
+        "connected",
+    ]
     chunks = [" ".join(rng.choices(words, k=rng.randint(1, 30))) for _ in range(150)]
     for query in ("w1 w2 w3", "the connected cans of w7", "w9 w9 w10 unknown", chunks[77]):
-        assert scores(query, chunks, weighting) == pytest.approx(reference.scores(query, chunks, weighting), abs=1e-9)
+        assert scores(query, chunks, weighting) == pytest.approx(
+            reference.scores(query, chunks, weighting), abs=1e-9
+        )
 
 
 @given(strategies.plain_texts, st.lists(strategies.plain_texts, min_size=1, max_size=8))
@@ -78,7 +93,9 @@ def test_the_textbook_cosine_of_prose_is_that_of_scikit_learn() -> None:
 
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
-def test_scores_lie_between_0_and_1(query: str, chunks: list[str], weighting: WeightingName) -> None:
+def test_scores_lie_between_0_and_1(
+    query: str, chunks: list[str], weighting: WeightingName
+) -> None:
     """A result's score is above 0 and at most 1."""
     found = search(query, chunks, ALL, weighting=weighting).results
     assert all(0.0 < result.chunk_score <= 1.0 for result in found)
@@ -143,7 +160,9 @@ def test_function_words_that_no_chunk_has_change_nothing(query: str, chunks: lis
 
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
-def test_shares_add_up_to_the_score(query: str, chunks: list[str], weighting: WeightingName) -> None:
+def test_shares_add_up_to_the_score(
+    query: str, chunks: list[str], weighting: WeightingName
+) -> None:
     """What the terms and all other parts gave is the score, also where that is squeezed below 1."""
     index = ChunkIndex(chunks, weighting=weighting)
     found = scores(query, chunks, weighting)
@@ -151,12 +170,21 @@ def test_shares_add_up_to_the_score(query: str, chunks: list[str], weighting: We
         explained = index.explain(query, place)
         total = sum_of_shares(explained)
         assert explained.score == score
-        assert [term.term for term in explained.terms] == list(dict.fromkeys(term.term for term in explained.terms))
+        assert [term.term for term in explained.terms] == list(
+            dict.fromkeys(term.term for term in explained.terms)
+        )
         assert total == pytest.approx(score, abs=1e-9)
 
 
 def sum_of_shares(explained: Explanation) -> float:
-    parts = (explained.pairs, explained.coverage, explained.head, explained.run, explained.letters, explained.likeness)
+    parts = (
+        explained.pairs,
+        explained.coverage,
+        explained.head,
+        explained.run,
+        explained.letters,
+        explained.likeness,
+    )
     return math.fsum([*(term.share for term in explained.terms), *parts])
 
 
@@ -181,7 +209,9 @@ def test_words_that_only_look_like_function_words_count() -> None:
 
 def test_function_words_count_where_nothing_else_is_found() -> None:
     """A query of function words finds the chunks that have them."""
-    assert ranking("to be or not to be", ["To be, or not to be: that is the question.", "Words, words, words."]) == [0]
+    assert ranking(
+        "to be or not to be", ["To be, or not to be: that is the question.", "Words, words, words."]
+    ) == [0]
     assert ranking("who are you zzz", ["who are you", "they are"])[0] == 0
 
 

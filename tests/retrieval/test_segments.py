@@ -41,15 +41,23 @@ weightings = st.sampled_from(WEIGHTINGS)
 def cut_chunks(draw: st.DrawFn) -> tuple[str, list[str], list[list[int]]]:
     """Draw a query, chunks with ties, duplicates and the query itself among them, and a cut of their positions."""
     query = draw(strategies.queries)
-    chunks = draw(strategies.chunk_lists) + draw(st.lists(st.sampled_from([query, f"{query} {query}"]), max_size=2))
+    chunks = draw(strategies.chunk_lists) + draw(
+        st.lists(st.sampled_from([query, f"{query} {query}"]), max_size=2)
+    )
     chunks += draw(st.lists(st.sampled_from(chunks), max_size=3)) if chunks else []
     owner = draw(st.lists(st.integers(0, 3), min_size=len(chunks), max_size=len(chunks)))
     parts = [[place for place, part in enumerate(owner) if part == number] for number in range(4)]
-    return query, chunks, draw(st.permutations([part for part in parts if part or draw(st.booleans())]))
+    return (
+        query,
+        chunks,
+        draw(st.permutations([part for part in parts if part or draw(st.booleans())])),
+    )
 
 
 def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
-    return [build(Chunks([chunks[at] for at in part], {}), np.array(part, np.int64)) for part in parts]
+    return [
+        build(Chunks([chunks[at] for at in part], {}), np.array(part, np.int64)) for part in parts
+    ]
 
 
 def parsed(collection: Collection, text: str) -> Query:
@@ -62,7 +70,9 @@ def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], byt
 
 
 @given(cut_chunks(), weightings, st.integers(1, 60))
-def test_the_law_of_segments(drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, top_n: int) -> None:
+def test_the_law_of_segments(
+    drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, top_n: int
+) -> None:
     """Any cut of the chunks into segments, in any order of their arrival, gives the same ranking and explanations."""
     query, chunks, parts = drawn
     weighting = weighting_named(name)
@@ -84,7 +94,9 @@ def test_what_is_forgotten_is_found_again(
         segments, _ = without(segments, np.arange(0, len(chunks), 2))
     collection = Collection(segments, weighting_named(name))
     terms = collection.plan(parsed(collection, query)).terms
-    asked = [pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].inflected]
+    asked = [
+        pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].inflected
+    ]
     for scorer in collection._scorers:
         scorer.words_found.clear()
         by_word = [*scorer._find([(term, None) for term, _ in asked])]
@@ -95,12 +107,17 @@ def test_what_is_forgotten_is_found_again(
 
 def told(found: TermPostings) -> list[object]:
     match = found.matched.match
-    return [found.matched.df, *(one.tolist() for one in (match.ids, match.weight, found.chunk, found.tf, found.weight))]
+    return [
+        found.matched.df,
+        *(one.tolist() for one in (match.ids, match.weight, found.chunk, found.tf, found.weight)),
+    ]
 
 
 @costly
 @given(cut_chunks(), weightings)
-def test_merging_changes_nothing(drawn: tuple[str, list[str], list[list[int]]], name: WeightingName) -> None:
+def test_merging_changes_nothing(
+    drawn: tuple[str, list[str], list[list[int]]], name: WeightingName
+) -> None:
     """Merged segments are one segment of the same chunks, those that were taken out not among them."""
     query, chunks, parts = drawn
     weighting = weighting_named(name)
@@ -113,14 +130,22 @@ def test_merging_changes_nothing(drawn: tuple[str, list[str], list[list[int]]], 
     halved = [segment.without(np.arange(segment.size)[::2]) for segment in segments]
     left = Collection([merge(halved)], weighting)
     assert bits(left, query, ALL) == bits(Collection(halved, weighting), query, ALL)
-    assert list(left.segments[0].chunks.texts) == [chunks[at] for at in left.segments[0].positions.tolist()]
+    assert list(left.segments[0].chunks.texts) == [
+        chunks[at] for at in left.segments[0].positions.tolist()
+    ]
 
 
 def test_the_law_holds_among_many_chunks() -> None:
     """The same holds where many more chunks match than proximity is looked at for, with many ties."""
     rng = random.Random(5)  # noqa: S311
     chunks = [text for text in corpus.prose(240, 12) for _ in range(rng.choice([1, 1, 3]))]
-    queries = [chunks[3], " ".join(chunks[7].split()[:5]), "ba", chunks[5].split()[0], "ba de ko ba"]
+    queries = [
+        chunks[3],
+        " ".join(chunks[7].split()[:5]),
+        "ba",
+        chunks[5].split()[0],
+        "ba de ko ba",
+    ]
     whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting_named("pivoted"))
     for n_parts in (2, 3, 7):
         parts = [list(range(start, len(chunks), n_parts)) for start in range(n_parts)]
@@ -130,11 +155,17 @@ def test_the_law_holds_among_many_chunks() -> None:
                 assert bits(cut, query, top_n) == bits(whole, query, top_n)
 
 
-def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_on_forms_counts_different_words_of_all_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A word has no forms where all segments together have too many, each counted once."""
     monkeypatch.setattr("relevance_gen.retrieval.question.matching.MAX_FORMS", 5)
     weighting = weighting_named("pivoted")
-    few = ["connect connects connected", "connecting connection connect", "connects connected connection"]
+    few = [
+        "connect connects connected",
+        "connecting connection connect",
+        "connects connected connection",
+    ]
     many = [*few, "connective connectives"]
     for chunks, forms in ((few, 5), (many, 1)):
         whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
@@ -152,7 +183,9 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: 
 
 def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse:
     """Return the response of an index of the chunks that are left, with the positions that these have."""
-    results = (evolve(one, original_index=positions[one.original_index]) for one in response.results)
+    results = (
+        evolve(one, original_index=positions[one.original_index]) for one in response.results
+    )
     return evolve(response, results=tuple(results))
 
 
@@ -167,7 +200,9 @@ def test_a_changed_index_answers_as_one_built_anew(
     left = list(range(len(texts)))
     for _ in range(data.draw(st.integers(1, 4))):
         if data.draw(st.booleans()):
-            more = data.draw(st.lists(st.one_of(strategies.chunk_texts, st.just(query)), max_size=4))
+            more = data.draw(
+                st.lists(st.one_of(strategies.chunk_texts, st.just(query)), max_size=4)
+            )
             assert list(index.add(more)) == list(range(len(texts), len(texts) + len(more)))
             left += range(len(texts), len(texts) + len(more))
             texts += more
@@ -181,7 +216,11 @@ def test_a_changed_index_answers_as_one_built_anew(
         for place, position in enumerate(left):
             assert index.explain(query, position) == rebuilt.explain(query, place)
     copied = pickle.loads(pickle.dumps(index))
-    assert copied.search(query, top_n) == copy.deepcopy(index).search(query, top_n) == index.search(query, top_n)
+    assert (
+        copied.search(query, top_n)
+        == copy.deepcopy(index).search(query, top_n)
+        == index.search(query, top_n)
+    )
     assert list(copied.add(["one more"])) == [len(texts)]
 
 
@@ -202,13 +241,20 @@ def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
     """A position that has no chunk is named, and nothing is removed."""
     index = ChunkIndex(["a cat", "a dog", "a cow"])
     index.remove([2])
-    with pytest.raises(InvalidRequestError, match=r"positions\[\d\] must be (an integer|the position)") as caught:
+    with pytest.raises(
+        InvalidRequestError, match=r"positions\[\d\] must be (an integer|the position)"
+    ) as caught:
         index.remove(positions)  # type: ignore[arg-type]
     assert caught.value.field == f"positions[{len(positions) - 1}]"
     assert len(index) == 2
-    with pytest.raises(InvalidRequestError, match="positions must be a list of positions, got 1; put a single one in"):
+    with pytest.raises(
+        InvalidRequestError,
+        match="positions must be a list of positions, got 1; put a single one in",
+    ):
         index.remove(1)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="chunk must be the position of a chunk that was not removed"):
+    with pytest.raises(
+        InvalidRequestError, match="chunk must be the position of a chunk that was not removed"
+    ):
         index.explain("cow", 2)
 
 
@@ -216,7 +262,9 @@ def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
 def test_what_is_no_list_of_positions_is_refused(positions: object) -> None:
     """What is no list of positions is refused by its name, and nothing is removed."""
     index = ChunkIndex(["a cat", "a dog"])
-    with pytest.raises(InvalidRequestError, match="positions must be a list of positions, got") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="positions must be a list of positions, got"
+    ) as caught:
         index.remove(positions)  # type: ignore[arg-type]
     assert (caught.value.field, len(index)) == ("positions", 2)
 
@@ -224,7 +272,9 @@ def test_what_is_no_list_of_positions_is_refused(positions: object) -> None:
 def test_adding_what_is_not_allowed_adds_nothing() -> None:
     """A chunk that is not allowed is named, and none is added."""
     index = ChunkIndex(["a cat"])
-    with pytest.raises(InvalidRequestError, match=r"chunks\[1\]\.text must be a string that is not blank"):
+    with pytest.raises(
+        InvalidRequestError, match=r"chunks\[1\]\.text must be a string that is not blank"
+    ):
         index.add(["a dog", " "])
     assert (len(index), list(index.add(["a cow"]))) == (1, [1])
 
@@ -317,7 +367,11 @@ def test_an_index_goes_at_once() -> None:
     gc.collect()
     with without_collector():
         held = [weakref.ref(segment.norms) for segment in index._state.collection.segments]
-        held += [weakref.ref(found) for scorer in index._state.collection._scorers for found in words_of(scorer)]
+        held += [
+            weakref.ref(found)
+            for scorer in index._state.collection._scorers
+            for found in words_of(scorer)
+        ]
         del index
         assert len(held) > 2
         assert [one() for one in held] == [None] * len(held)
@@ -354,7 +408,9 @@ def test_plans_hold_no_postings() -> None:
 @given(strategies.queries, st.lists(strategies.chunk_texts, min_size=1, max_size=5))
 def test_public_values_survive_pickling_and_copying(query: str, chunks: list[str]) -> None:
     """Responses, explanations and an index come back equal from a pickle and from a copy."""
-    index = ChunkIndex([{"text": text, "metadata": {"place": place}} for place, text in enumerate(chunks)])
+    index = ChunkIndex(
+        [{"text": text, "metadata": {"place": place}} for place, text in enumerate(chunks)]
+    )
     for value in (index.search(query), index.explain(query, 0), search(query, chunks)):
         assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == value
     assert pickle.loads(pickle.dumps(index)).search(query) == index.search(query)

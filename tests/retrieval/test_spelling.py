@@ -69,12 +69,15 @@ def one_letter_away(word: str, other: str) -> bool:
 
 
 @given(
-    st.text("abж", min_size=7, max_size=8), st.lists(st.text("abж", min_size=3, max_size=9), min_size=1, max_size=30)
+    st.text("abж", min_size=7, max_size=8),
+    st.lists(st.text("abж", min_size=3, max_size=9), min_size=1, max_size=30),
 )
 def test_near_words_are_those_of_the_slow_rule(word: str, words: list[str]) -> None:
     """A lexicon finds exactly the words at that distance, however they are spelled."""
     lexicon = build(Chunks([" ".join(words)], {}), np.array([0])).postings.lexicon
-    assert set(lexicon.spell(lexicon.near(word))) - {word} == {one for one in words if one_letter_away(word, one)}
+    assert set(lexicon.spell(lexicon.near(word))) - {word} == {
+        one for one in words if one_letter_away(word, one)
+    }
 
 
 @costly
@@ -87,7 +90,11 @@ def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> No
     found = search(f"{word} of", chunks, ALL, **options)
     (best,) = found.metadata.corrections.values()
     assert found.results == search(f"{best} of", chunks, ALL, **options).results
-    near = {other: sum(other in chunk.split() for chunk in chunks) for other in words if one_letter_away(word, other)}
+    near = {
+        other: sum(other in chunk.split() for chunk in chunks)
+        for other in words
+        if one_letter_away(word, other)
+    }
     assert best == min(near, key=lambda other: (-near[other], other))
     index = ChunkIndex(chunks[:1])
     for chunk in chunks[1:]:
@@ -106,20 +113,26 @@ def test_the_most_frequent_word_is_meant_and_of_equals_the_first() -> None:
     index.remove([3])
     assert index.search("planeks").metadata.corrections == {"planeks": "planets"}
     assert index.search("planeks", corrections=False).results == ()
-    assert index.search("planeks").metadata.corrections == {"planeks": "planets"}  # remembered apart
+    assert index.search("planeks").metadata.corrections == {
+        "planeks": "planets"
+    }  # remembered apart
 
 
 def test_spans_show_the_word_that_was_found() -> None:
     """A highlighted span shows the chunk's word, and what is typed twice is corrected twice."""
     found = search("umbrela, umbrela", CHUNKS, spans=True)
-    marked = {found_in.chunk_txt[one.start : one.end] for found_in in found for one in found_in.words}
+    marked = {
+        found_in.chunk_txt[one.start : one.end] for found_in in found for one in found_in.words
+    }
     assert marked == {"umbrella", "Umbrellas"}
     assert found.results == search("umbrella, umbrella", CHUNKS, spans=True).results
 
 
 def test_titles_have_words_too() -> None:
     """A title's words are words of its chunk."""
-    assert search("umbrela", [Chunk("Fire.", title="Umbrella")]).metadata.corrections == {"umbrela": "umbrella"}
+    assert search("umbrela", [Chunk("Fire.", title="Umbrella")]).metadata.corrections == {
+        "umbrela": "umbrella"
+    }
 
 
 def test_a_question_with_signs_is_taken_at_its_word() -> None:
@@ -130,7 +143,9 @@ def test_a_question_with_signs_is_taken_at_its_word() -> None:
 
 def test_many_unknown_words_are_bounded() -> None:
     """Of one question at most eight words are corrected, and a text of more than 64 words is left as it is."""
-    words = ["".join(letters) for letters in itertools.islice(itertools.product("bcdf", repeat=4), 12)]
+    words = [
+        "".join(letters) for letters in itertools.islice(itertools.product("bcdf", repeat=4), 12)
+    ]
     chunks = [f"meant{word}s" for word in words]
     assert len(taken(" ".join(f"meant{word}k" for word in words), chunks)) == 8
     assert taken(" ".join([*["of"] * 64, "umbrela"])) == {}
@@ -143,7 +158,9 @@ def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         Lexicon,
         "_are_near",
-        lambda self, numbers, asked: looked_at.append(numbers.size) or are_near(self, numbers, asked),
+        lambda self, numbers, asked: (
+            looked_at.append(numbers.size) or are_near(self, numbers, asked)
+        ),
     )
     words = ["meant" + "".join(letters) for letters in itertools.product("bcdf", repeat=5)]
     assert taken("meantkkkkk", [" ".join(words)]) == {}
@@ -161,10 +178,15 @@ def test_where_there_is_nothing_nothing_is_corrected() -> None:
 
 def test_known_words_cost_no_round() -> None:
     """Segments are asked for near words only where a long word is unknown."""
-    collection = Collection([build(Chunks(CHUNKS, {}), np.arange(len(CHUNKS)))], weighting_named("pivoted"))
+    collection = Collection(
+        [build(Chunks(CHUNKS, {}), np.arange(len(CHUNKS)))], weighting_named("pivoted")
+    )
     asked: list[object] = []
     ask = collection.ask
-    collection.ask = lambda method, *args, **more: [asked.append(method), ask(method, *args, **more)][1]
+    collection.ask = lambda method, *args, **more: [
+        asked.append(method),
+        ask(method, *args, **more),
+    ][1]
     collection.plan(collection.read(Question("umbrella of fire zzz"))[0])
     assert asked == [SegmentScorer.match]
     collection.plan(collection.read(Question("umbrela of fire"))[0])
@@ -173,7 +195,9 @@ def test_known_words_cost_no_round() -> None:
 
 def test_corrections_are_written_where_there_are_any() -> None:
     """The documented interface is as it was where nothing was corrected."""
-    assert wire.unstructure(search("umbrela", CHUNKS))["metadata"]["corrections"] == {"umbrela": "umbrella"}
+    assert wire.unstructure(search("umbrela", CHUNKS))["metadata"]["corrections"] == {
+        "umbrela": "umbrella"
+    }
     assert "corrections" not in wire.unstructure(search("umbrella", CHUNKS))["metadata"]
     shown = ChunkIndex(CHUNKS).explain("umbrela", 0)
     assert "'umbrela' taken for 'umbrella'" in repr(shown)

@@ -34,12 +34,15 @@ json_values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(), max_size=5),
     lambda values: (
-        st.lists(values, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), values, max_size=3)
+        st.lists(values, max_size=3)
+        | st.dictionaries(st.text(st.characters(), max_size=5), values, max_size=3)
     ),
     max_leaves=6,
 )
 metadata = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
-chunks = st.builds(Chunk, strategies.chunk_texts, metadata, title=st.just("") | strategies.chunk_texts)
+chunks = st.builds(
+    Chunk, strategies.chunk_texts, metadata, title=st.just("") | strategies.chunk_texts
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,9 @@ def test_a_loaded_index_answers_as_the_saved_one(
 
 @pytest.fixture(scope="module")
 def saved(folder: Path) -> bytes:
-    ChunkIndex(["Cats purr.", {"text": "Dogs bark.", "metadata": {"page": 2}}, "猫\ud800"]).save(folder / "saved")
+    ChunkIndex(["Cats purr.", {"text": "Dogs bark.", "metadata": {"page": 2}}, "猫\ud800"]).save(
+        folder / "saved"
+    )
     return (folder / "saved").read_bytes()
 
 
@@ -102,7 +107,9 @@ def test_every_flipped_bit_is_noticed(folder: Path, saved: bytes) -> None:
             ChunkIndex.load(folder / "flipped")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00", b"PK\x03\x04" * 100, b"RelGenIx", b"\x80\x04}q\x00." * 9])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00", b"PK\x03\x04" * 100, b"RelGenIx", b"\x80\x04}q\x00." * 9]
+)
 def test_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
     """A file of another kind is refused, however short."""
     (folder / "foreign").write_bytes(content)
@@ -114,7 +121,9 @@ def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
     """A file of another format is refused with both versions and the remedy."""
     for other in (5, 99):
         (folder / "later").write_bytes(saved[:8] + other.to_bytes(4, "little") + saved[12:])
-        with pytest.raises(IndexFormatError, match=rf"format version {other}.*reads 6; build it again"):
+        with pytest.raises(
+            IndexFormatError, match=rf"format version {other}.*reads 6; build it again"
+        ):
             ChunkIndex.load(folder / "later")
 
 
@@ -123,20 +132,26 @@ lengths = st.integers(-(1 << 63), 1 << 64) | st.integers(-70, 300)
 
 
 @given(st.data())
-def test_a_header_that_lies_is_refused_or_searched(folder: Path, saved: bytes, data: st.DataObject) -> None:
+def test_a_header_that_lies_is_refused_or_searched(
+    folder: Path, saved: bytes, data: st.DataObject
+) -> None:
     """A header that is not as written, checksum and all, is refused when opened, or the index can be searched."""
     header, body = parts(saved)
     name = data.draw(st.sampled_from([*header, *header["arrays"]]))
     if name in header["arrays"]:
         lies = st.one_of(json_values, lengths, st.lists(lengths | st.booleans(), max_size=2))
-        header["arrays"][name][data.draw(st.sampled_from(["type", "shape", "offset"]))] = data.draw(lies)
+        header["arrays"][name][data.draw(st.sampled_from(["type", "shape", "offset"]))] = data.draw(
+            lies
+        )
     else:
         header[name] = data.draw(json_values)
     refused_or_searched(folder / "lying", header, body)
 
 
 @given(st.data())
-def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, data: st.DataObject) -> None:
+def test_arrays_that_lie_are_refused_or_searched(
+    folder: Path, saved: bytes, data: st.DataObject
+) -> None:
     """Offsets and numbers that are not as written, checksum and all, are refused when opened, or harmless."""
     header, body = parts(saved)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -180,7 +195,9 @@ def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, dat
         ("n_tokens", 0, (1 << 63) - 1),
     ],
 )
-def test_an_offset_that_leads_astray_is_refused(folder: Path, saved: bytes, name: str, place: int, value: int) -> None:
+def test_an_offset_that_leads_astray_is_refused(
+    folder: Path, saved: bytes, name: str, place: int, value: int
+) -> None:
     """An offset or a number that does not ascend, or leads beyond its array, is refused when opened."""
     header, body = parts(saved)
     array_of(header, body, name)[place] = value
@@ -200,13 +217,17 @@ def test_a_text_that_is_no_text_is_refused_when_it_is_wanted(folder: Path, saved
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"[1]", b"{", b"[" * 9])
-def test_metadata_that_is_none_is_refused_when_it_is_wanted(folder: Path, saved: bytes, content: bytes) -> None:
+def test_metadata_that_is_none_is_refused_when_it_is_wanted(
+    folder: Path, saved: bytes, content: bytes
+) -> None:
     """Metadata that is no JSON object, under a right checksum, is an error of the file."""
     header, body = parts(saved)
     array_of(header, body, "metadata")[:] = np.frombuffer(content.ljust(11), np.uint8)
     (folder / "bytes").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
     index = ChunkIndex.load(folder / "bytes")
-    with pytest.raises(IndexFormatError, match="the metadata of chunk 1 of the saved index is no JSON object"):
+    with pytest.raises(
+        IndexFormatError, match="the metadata of chunk 1 of the saved index is no JSON object"
+    ):
         index.search("dogs")
 
 
@@ -225,7 +246,9 @@ def test_metadata_that_is_none_is_refused_when_it_is_wanted(folder: Path, saved:
         ("tf", "type", "<f4"),
     ],
 )
-def test_arrays_lie_where_they_are_written(folder: Path, saved: bytes, name: str, field: str, value: object) -> None:
+def test_arrays_lie_where_they_are_written(
+    folder: Path, saved: bytes, name: str, field: str, value: object
+) -> None:
     """A type, a shape or an offset that is not as written is refused, a boolean for an integer as well."""
     header, body = parts(saved)
     header["arrays"][name][field] = value
@@ -272,10 +295,17 @@ def refused_or_searched(path: Path, header: dict[str, Any], body: bytearray) -> 
 
 def with_checksum(header: bytes, body: bytes | bytearray) -> bytes:
     checked = len(header).to_bytes(8, "little") + header + body
-    return b"RelGenIx" + (6).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return (
+        b"RelGenIx"
+        + (6).to_bytes(4, "little")
+        + zlib.crc32(checked).to_bytes(4, "little")
+        + checked
+    )
 
 
-@pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"])
+@pytest.mark.parametrize(
+    "header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"]
+)
 def test_a_header_of_another_shape_is_refused(folder: Path, header: bytes) -> None:
     """A header that is no object of the known fields is refused."""
     (folder / "shape").write_bytes(with_checksum(header, b""))
@@ -345,7 +375,9 @@ def test_a_file_that_cannot_be_written_leaves_nothing(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_a_file_takes_its_name_when_it_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_takes_its_name_when_it_is_on_the_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the system cannot bring to the disk replaces nothing, and leaves nothing."""
 
     def refuse(_: int) -> None:
@@ -365,7 +397,9 @@ def test_a_file_takes_its_name_when_it_is_on_the_disk(folder: Path, monkeypatch:
 def test_what_is_no_path_is_refused_by_name(path: Any) -> None:
     """An empty path, which would mean the working folder, and what is no path at all are an error that names it."""
     for use in (ChunkIndex(["a cat"]).save, ChunkIndex.load):
-        with pytest.raises(InvalidRequestError, match="path must be the path of a file, got") as refused:
+        with pytest.raises(
+            InvalidRequestError, match="path must be the path of a file, got"
+        ) as refused:
             use(path)
         assert refused.value.field == "path"
 
@@ -382,10 +416,13 @@ def test_an_address_and_a_folder_are_refused(folder: Path) -> None:
     """What takes addresses is named, and so is what opens folders."""
     for use in (ChunkIndex(["a cat"]).save, ChunkIndex.load):
         with pytest.raises(
-            InvalidRequestError, match=r"path must be .* no address, got 's3://b/a'; ClusterIndex, in save"
+            InvalidRequestError,
+            match=r"path must be .* no address, got 's3://b/a'; ClusterIndex, in save",
         ):
             use("s3://b/a")
-    with pytest.raises(IndexFormatError, match=r"is a folder, .*; ClusterIndex\.load opens .*FolderIndex"):
+    with pytest.raises(
+        IndexFormatError, match=r"is a folder, .*; ClusterIndex\.load opens .*FolderIndex"
+    ):
         ChunkIndex.load(folder)
 
 
@@ -393,7 +430,9 @@ def test_another_file_is_not_overwritten(folder: Path) -> None:
     """A file that is no index stays as it is, unless it is empty or the caller says so; an index is replaced."""
     index, other = ChunkIndex(["a cat"]), folder / "notes.txt"
     other.write_text("not to be lost")
-    with pytest.raises(InvalidRequestError, match=r"path must be a new file or a saved index, got .*overwrite=True"):
+    with pytest.raises(
+        InvalidRequestError, match=r"path must be a new file or a saved index, got .*overwrite=True"
+    ):
         index.save(other)
     assert other.read_text() == "not to be lost"
     empty = folder / "empty"
@@ -414,9 +453,16 @@ def test_a_missing_file_is_an_os_error(folder: Path) -> None:
 def test_another_encoding_is_refused(folder: Path, tmp_path: Path) -> None:
     """An index is loaded with the encoding that it was saved with, or not at all."""
     ranks = tmp_path / "bytes.tiktoken"
-    ranks.write_text("".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256)))
+    ranks.write_text(
+        "".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
+    )
     ChunkIndex(["a cat"], encoding=ranks).save(folder / "encoded")
-    assert ChunkIndex.load(folder / "encoded", encoding=ranks).search("cat").metadata.num_context_tokens == 5
+    assert (
+        ChunkIndex.load(folder / "encoded", encoding=ranks)
+        .search("cat")
+        .metadata.num_context_tokens
+        == 5
+    )
     with pytest.raises(InvalidRequestError, match="encoding"):
         ChunkIndex.load(folder / "encoded")
 
@@ -428,12 +474,15 @@ def test_another_encoding_of_the_same_name_is_refused(folder: Path, tmp_path: Pa
         path = tmp_path / str(shift) / "bytes.tiktoken"
         path.parent.mkdir()
         ranks = ((bytes([byte]), (byte + shift) % 256) for byte in range(256))
-        path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks))
+        path.write_text(
+            "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks)
+        )
         paths.append(path)
     ChunkIndex(["a cat"], encoding=paths[0]).save(folder / "named")
     assert len(ChunkIndex.load(folder / "named", encoding=paths[0])) == 1
     with pytest.raises(
-        InvalidRequestError, match=r"encoding must be bytes, as when .*, got another encoding of that name"
+        InvalidRequestError,
+        match=r"encoding must be bytes, as when .*, got another encoding of that name",
     ):
         ChunkIndex.load(folder / "named", encoding=paths[1])
 

@@ -20,7 +20,11 @@ def terms(text: str) -> list[str]:
 
 
 def _unmoved(character: str) -> str:
-    for first, end, moved in ((0x0E00, 0x0F00, 0xE000), (0x1000, 0x10A0, 0xE100), (0x1780, 0x1800, 0xE200)):
+    for first, end, moved in (
+        (0x0E00, 0x0F00, 0xE000),
+        (0x1000, 0x10A0, 0xE100),
+        (0x1780, 0x1800, 0xE200),
+    ):
         if moved <= ord(character) < moved + end - first:
             return chr(ord(character) - moved + first)
     if 0xA490 <= ord(character) < 0xA650:
@@ -37,7 +41,10 @@ def _unmoved(character: str) -> str:
         ("HTTPServer", "httpserver http server"),
         ("get_user_name", "get_user_name get user name"),
         ("__init__ _ __", "init"),
-        ("parseXML2Json iPhone McDonald", "parsexml2json parse xml2 json iphone i phone mcdonald mc donald"),
+        (
+            "parseXML2Json iPhone McDonald",
+            "parsexml2json parse xml2 json iphone i phone mcdonald mc donald",
+        ),
         ("base64Encode 7F 3D x86_64", "base64encode base64 encode 7f 3d x86_64 x86 64"),
         ("Die Straße, GRÖSSE, Größe", "die strasse grosse grosse"),
         ("Crème brûlée", "creme brulee"),
@@ -118,7 +125,13 @@ def test_ids_never_change() -> None:
     assert {text: hex(int(cut_terms([text]).ids[0])) for text in PINNED_IDS} == PINNED_IDS
 
 
-@given(st.lists(st.one_of(strategies.words, st.text("abc", min_size=1, max_size=80)), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.one_of(strategies.words, st.text("abc", min_size=1, max_size=80)),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_different_terms_have_different_ids(words: list[str]) -> None:
     """Ids are equal exactly where terms are, however long."""
     tokens = cut_terms(words)
@@ -127,17 +140,23 @@ def test_different_terms_have_different_ids(words: list[str]) -> None:
         for start, length in zip(tokens.start.tolist(), tokens.length.tolist(), strict=True)
     ]
     assert (
-        len(set(spelled)) == len(set(tokens.ids.tolist())) == len(set(zip(spelled, tokens.ids.tolist(), strict=True)))
+        len(set(spelled))
+        == len(set(tokens.ids.tolist()))
+        == len(set(zip(spelled, tokens.ids.tolist(), strict=True)))
     )
 
 
-@pytest.mark.parametrize("text", ["cat cats category", "fly flies", "столица столицы", "αρχη αρχαιος", "कमल कमला"])
+@pytest.mark.parametrize(
+    "text", ["cat cats category", "fly flies", "столица столицы", "αρχη αρχαιος", "कमल कमला"]
+)
 def test_forms_of_a_word_begin_alike(text: str) -> None:
     """Words that share their first letters stand together when ids are sorted."""
     assert len(set(beginnings(cut_terms([text]).ids).tolist())) == 1
 
 
-@pytest.mark.parametrize("unit", ["a", "A", "aA", "a_", "_", "猫", "ก", "й", "0", "é", "\u0301", "\ud800", "a\u0301"])
+@pytest.mark.parametrize(
+    "unit", ["a", "A", "aA", "a_", "_", "猫", "ก", "й", "0", "é", "\u0301", "\ud800", "a\u0301"]
+)
 def test_long_runs_are_cut_like_short_ones(unit: str) -> None:
     """A text without a space is cut as the rules say, however long it is."""
     text = unit * 3000
@@ -155,7 +174,9 @@ def test_nothing_gives_nothing() -> None:
 def test_ragged_ranges_are_ranges_end_to_end(ranges: list[tuple[int, int]]) -> None:
     """Ranges are laid end to end, empty ones included."""
     start, length = np.array(ranges, np.int64).reshape(-1, 2).T
-    assert ragged_ranges(start, length).tolist() == [n for first, size in ranges for n in range(first, first + size)]
+    assert ragged_ranges(start, length).tolist() == [
+        n for first, size in ranges for n in range(first, first + size)
+    ]
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=63))
@@ -175,7 +196,11 @@ def test_one_word_has_the_id_that_it_has_in_a_text(word: str) -> None:
 def test_the_arabic_article_comes_off(text: str, expected: list[str]) -> None:
     """The article, and a particle before it, come off words that keep two letters, and stay on identifiers."""
     tokens = cut_terms([text])
-    assert [tokens.spell(token) for token in range(tokens.ids.size)] == expected == reference.terms(text)
+    assert (
+        [tokens.spell(token) for token in range(tokens.ids.size)]
+        == expected
+        == reference.terms(text)
+    )
 
 
 def test_what_is_too_long_for_a_name_has_no_parts() -> None:

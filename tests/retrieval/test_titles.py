@@ -24,16 +24,22 @@ from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS, spread
 
 titles = st.sampled_from(["", " ", "\n"]) | strategies.queries | strategies.chunk_texts
-titled = st.lists(st.builds(Chunk, strategies.chunk_texts, title=titles), max_size=8).map(lambda some: some + some[:2])
+titled = st.lists(st.builds(Chunk, strategies.chunk_texts, title=titles), max_size=8).map(
+    lambda some: some + some[:2]
+)
 
 
 @costly
 @given(strategies.queries, titled, st.sampled_from(WEIGHTINGS))
-def test_scores_are_those_of_the_reference(query: str, chunks: list[Chunk], weighting: WeightingName) -> None:
+def test_scores_are_those_of_the_reference(
+    query: str, chunks: list[Chunk], weighting: WeightingName
+) -> None:
     """Scores are those of the formulas, in [0, 1], in one search and in an index."""
     found = search(query, chunks, ALL, weighting=weighting, corrections=False)
     texts, names = [chunk.text for chunk in chunks], [chunk.title for chunk in chunks]
-    assert spread(found, len(chunks)) == pytest.approx(reference.scores(query, texts, weighting, names), abs=1e-9)
+    assert spread(found, len(chunks)) == pytest.approx(
+        reference.scores(query, texts, weighting, names), abs=1e-9
+    )
     assert all(0.0 < result.chunk_score <= 1.0 for result in found)
     assert ChunkIndex(chunks, weighting=weighting).search(query, ALL, corrections=False) == found
 
@@ -47,13 +53,19 @@ def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[
     segments = [build(every.take(part.tolist()), part) for part in parts]
     left = [segment.without(np.flatnonzero(segment.positions % 2)) for segment in segments]
     evens = build(every.take(positions[::2].tolist()), positions[::2])
-    for whole, cut in (([build(every, positions)], segments), ([merge(segments)], segments), ([evens], left)):
+    for whole, cut in (
+        ([build(every, positions)], segments),
+        ([merge(segments)], segments),
+        ([evens], left),
+    ):
         one, other = (Collection(each, weighting_named("pivoted")) for each in (whole, cut))
         rankings = [each.rank(each.read(Question(query))[0], ALL)[0] for each in (one, other)]
         assert rankings[0].positions.tolist() == rankings[1].positions.tolist()
         assert rankings[0].scores.tobytes() == rankings[1].scores.tobytes()
         for position in whole[0].positions.tolist():
-            assert explain(one, Question(query), position) == explain(other, Question(query), position)
+            assert explain(one, Question(query), position) == explain(
+                other, Question(query), position
+            )
 
 
 @given(strategies.queries, titled)
@@ -64,7 +76,15 @@ def test_shares_add_up_to_the_score(query: str, chunks: list[Chunk]) -> None:
     for position, score in enumerate(scores):
         told = index.explain(query, position)
         shares = [one.share for one in told.terms]
-        shares += [told.pairs, told.coverage, told.head, told.run, told.title, told.letters, told.likeness]
+        shares += [
+            told.pairs,
+            told.coverage,
+            told.head,
+            told.run,
+            told.title,
+            told.letters,
+            told.likeness,
+        ]
         assert sum(shares) == pytest.approx(score, abs=1e-9)
         assert told.title >= 0.0
 
@@ -91,18 +111,31 @@ def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A title of several blocks is counted piece by piece."""
     monkeypatch.setattr("relevance_gen.retrieval.text.portions.BLOCK_CHARS", 64)
     title = " ".join(map(str, range(100)))
-    segment = build(Chunks.read([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]), np.arange(2))
+    segment = build(
+        Chunks.read([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]),
+        np.arange(2),
+    )
     assert segment.title_sizes.tolist() == [100, cut_terms(["猫" * 90]).ids.size]
 
 
 def test_titles_find_and_order() -> None:
     """A chunk is found by its title alone; a title that is what is asked lifts, and one that all have does not."""
     texts = ["It has a long tail.", "It has a long tail.", "It has a long tail, as cats do."]
-    found = search("cats", [Chunk(texts[0], title="Dogs"), Chunk(texts[1], title="Cats"), texts[2]], true_order=False)
+    found = search(
+        "cats",
+        [Chunk(texts[0], title="Dogs"), Chunk(texts[1], title="Cats"), texts[2]],
+        true_order=False,
+    )
     assert [result.original_index for result in found] == [1, 2]
-    assert [(result.title, result.chunk_txt) for result in found] == [("Cats", texts[1]), ("", texts[2])]
+    assert [(result.title, result.chunk_txt) for result in found] == [
+        ("Cats", texts[1]),
+        ("", texts[2]),
+    ]
     index = ChunkIndex([Chunk(text, title="On cats") for text in texts])
-    assert index.explain("cats", 0).title < ChunkIndex([Chunk(texts[0], title="On cats")]).explain("cats", 0).title
+    assert (
+        index.explain("cats", 0).title
+        < ChunkIndex([Chunk(texts[0], title="On cats")]).explain("cats", 0).title
+    )
 
 
 def test_a_title_is_no_part_of_text_spans_and_tokens() -> None:
@@ -119,7 +152,9 @@ def test_a_title_is_no_part_of_text_spans_and_tokens() -> None:
 
 def test_titles_are_kept(tmp_path: Path) -> None:
     """Titles live through adding, removing, saving, loading, pickling and listing."""
-    chunks = [Chunk(text, title=f"Title {number % 7}") for number, text in enumerate(corpus.prose(60, 20))]
+    chunks = [
+        Chunk(text, title=f"Title {number % 7}") for number, text in enumerate(corpus.prose(60, 20))
+    ]
     index = ChunkIndex(chunks[:40])
     index.add(chunks[40:])
     index.remove(range(5))

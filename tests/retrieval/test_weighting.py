@@ -39,7 +39,9 @@ def test_rare_terms_weigh_more(df: int, n_chunks: int) -> None:
     """A term in fewer chunks weighs more, and one in none as much as one in one."""
     assert rarity(df + 1, n_chunks) <= rarity(df, n_chunks)
     assert rarity(0, n_chunks) == rarity(1, n_chunks) == math.log(1 + n_chunks)
-    assert smoothed_idf(np.array([df]), n_chunks)[0] == pytest.approx(1.0 + math.log((1 + n_chunks) / (1 + df)))
+    assert smoothed_idf(np.array([df]), n_chunks)[0] == pytest.approx(
+        1.0 + math.log((1 + n_chunks) / (1 + df))
+    )
 
 
 @given(norms, norms)
@@ -47,7 +49,9 @@ def test_sums_of_norms_are_exact(values: list[float], more: list[float]) -> None
     """Sums of norms add up in any order and any parts, and their mean is the float nearest to the truth."""
     whole = exact_sum(np.array([*values, *more]))
     assert (
-        whole == exact_sum(np.array([*more, *values][::-1])) == exact_sum(np.array(values)) + exact_sum(np.array(more))
+        whole
+        == exact_sum(np.array([*more, *values][::-1]))
+        == exact_sum(np.array(values)) + exact_sum(np.array(more))
     )
     assert whole == sum(map(Fraction, [*values, *more])) * 2**1126
     if values:
@@ -71,13 +75,17 @@ def test_sums_by_place_are_sums(pairs: list[tuple[int, float]]) -> None:
     """Weights are added where their place is, places without any are 0."""
     places = np.array([place for place, _ in pairs], np.uint32)
     sums = sum_by(places, np.array([weight for _, weight in pairs]), 5)
-    expected = [math.fsum(weight for place, weight in pairs if place == wanted) for wanted in range(5)]
+    expected = [
+        math.fsum(weight for place, weight in pairs if place == wanted) for wanted in range(5)
+    ]
     assert sums.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["", "Cosine", "bm25", None, 1, ["cosine"]])
 def test_only_known_weightings_pass(name: object) -> None:
     """An unknown weighting is refused, and the known ones are named."""
-    with pytest.raises(InvalidRequestError, match=r'weighting must be "pivoted" or "cosine", got') as caught:
+    with pytest.raises(
+        InvalidRequestError, match=r'weighting must be "pivoted" or "cosine", got'
+    ) as caught:
         weighting_named(name)
     assert caught.value.field == "weighting"

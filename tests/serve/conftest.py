@@ -26,7 +26,9 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def real() -> Iterator[Server]:
     """The real server with real search, a tiny model and a tiny encoder."""
-    with Server(*SMALL_MODEL, "--encoder", str(ENCODER), *PATIENT, "--rate-limit", "off", program=REAL) as started:
+    with Server(
+        *SMALL_MODEL, "--encoder", str(ENCODER), *PATIENT, "--rate-limit", "off", program=REAL
+    ) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
         assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
@@ -49,7 +51,9 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def writing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The same with a model that has a token for every byte, so that it can write JSON, and with an encoder."""
-    with chat_server(TINY, tmp_path_factory.mktemp("chat"), "--encoder", str(ENCODER), *PATIENT) as started:
+    with chat_server(
+        TINY, tmp_path_factory.mktemp("chat"), "--encoder", str(ENCODER), *PATIENT
+    ) as started:
         assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
 
@@ -60,6 +64,8 @@ def chat_server(model: Path, directory: Path, *flags: str) -> Iterator[Server]:
     path = directory / model.name
     add_chat_template(model, path, "{{ bos_token }}{{ messages[-1].content }}")
     sizes = ("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1")
-    with Server("--model", str(path), *sizes, "--rate-limit", "off", *flags, program=REAL) as started:
+    with Server(
+        "--model", str(path), *sizes, "--rate-limit", "off", *flags, program=REAL
+    ) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
         yield started

@@ -63,7 +63,11 @@ class Server:
         self._log = tempfile.TemporaryFile("w+")
         hosts = {"RELEVANCE_GEN_ALLOWED_HOSTS": "test,x"}
         keys = {"RELEVANCE_GEN_API_KEYS": KEY, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("RELEVANCE_GEN_")}
+        plain = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RELEVANCE_GEN_")
+        }
         self.process = subprocess.Popen(
             [sys.executable, *program, "--port", "0", *flags],
             env={**plain, **keys, **hosts, **environ},
@@ -109,13 +113,19 @@ class Server:
     @property
     def log_lines(self) -> list[dict[str, Any]]:
         """Return the parsed lines of the log, without one that is being written."""
-        return [json.loads(line) for line in self.log.splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line) for line in self.log.splitlines(keepends=True) if line.endswith("\n")
+        ]
 
     def logged(self, request_id: str) -> dict[str, Any]:
         """Return the line of the log that tells of a request, which is written once its answer is sent."""
 
         def lines() -> list[dict[str, Any]]:
-            return [line for line in self.log_lines if line.get("request_id") == request_id and "status" in line]
+            return [
+                line
+                for line in self.log_lines
+                if line.get("request_id") == request_id and "status" in line
+            ]
 
         assert eventually(lambda: bool(lines()))
         return lines()[0]
@@ -267,7 +277,9 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return True
 
 
-def request_bytes(method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
+def request_bytes(
+    method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> bytes:
     """Write a request by hand."""
     fields = {"Host": "test", **(headers or {})}
     if body or method == "POST":

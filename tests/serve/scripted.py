@@ -80,7 +80,9 @@ class ObviousIndex:
             time.sleep(0.005)
         if words[0] == "crash":
             raise ZeroDivisionError("secret internals")
-        scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
+        scores = [
+            sum(word in text.lower().split() for word in words) / len(words) for text in self._texts
+        ]
         scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
         least = question.min_share * max(scores, default=0.0)
         kept = [i for i, score in enumerate(scores) if score and score >= least]
@@ -97,7 +99,10 @@ class ObviousIndex:
         """Give each word of the query that the chunk has the same share."""
         words, held = question.query.lower().split(), self._texts[chunk].lower().split()
         share = 1 / len(words)
-        terms = tuple(TermShare(word, (word,), held.count(word), 1, 1.0, share * (word in held)) for word in words)
+        terms = tuple(
+            TermShare(word, (word,), held.count(word), 1, 1.0, share * (word in held))
+            for word in words
+        )
         score = sum(term.share for term in terms)
         return Explanation(score, terms, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -166,17 +171,27 @@ class ScriptedBackend:
             return failed
         if manner.only_counts:
             counted: Future[GenerationResponse] = Future()
-            counted.set_result(GenerationResponse(0.0, 0.0, 0, request.text, len(request.text.split()), ()))
+            counted.set_result(
+                GenerationResponse(0.0, 0.0, 0, request.text, len(request.text.split()), ())
+            )
             return counted
         with self._wake:
             if not self._open:
                 raise RunnerClosedError("closed")
-            if sum(job.request.num_samples for job in self._jobs) + request.num_samples > self.slots + self.backlog:
+            if (
+                sum(job.request.num_samples for job in self._jobs) + request.num_samples
+                > self.slots + self.backlog
+            ):
                 raise OverloadedError("the backlog is full", retry_after_s=3)
             is_turn = manner.answer is not None
             if on_text is not None and is_turn:
                 tell = on_text
-                job = _Job(request, lambda sample, text: tell(sample, Part("text", text)), manner.spells, is_turn)
+                job = _Job(
+                    request,
+                    lambda sample, text: tell(sample, Part("text", text)),
+                    manner.spells,
+                    is_turn,
+                )
             else:
                 job = _Job(request, on_text, manner.spells, is_turn)
             self._jobs.append(job)
@@ -265,7 +280,9 @@ def _response(job: _Job) -> GenerationResponse:
         parts=(Part("text", text),) if job.is_turn else None,
         tokens=tuple(range(n_words)) if job.request.return_tokens else None,
         logprobs=(0.0,) * n_words if job.request.logprobs else None,
-        top_logprobs=tuple((TokenLogprob(word, 0.0),) for word in range(n_words)) if job.request.top_logprobs else None,
+        top_logprobs=tuple((TokenLogprob(word, 0.0),) for word in range(n_words))
+        if job.request.top_logprobs
+        else None,
     )
     prompt = job.request.text
     words = prompt.split()
@@ -274,7 +291,9 @@ def _response(job: _Job) -> GenerationResponse:
     prompt_logprobs = (None, *(-1.0 for _ in words[1:])) if job.request.prompt_logprobs else None
     n_samples = job.request.num_samples
     counts = n_samples, prompt, len(words)
-    return GenerationResponse(job.created, now, *counts, (one,) * n_samples, prompt_logprobs, spelling)
+    return GenerationResponse(
+        job.created, now, *counts, (one,) * n_samples, prompt_logprobs, spelling
+    )
 
 
 def load(_: Settings, model: NamedModel) -> ScriptedBackend:

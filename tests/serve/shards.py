@@ -13,7 +13,9 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.tokens import token_counter
 
 
-def save_shards(address: str, chunks: list[Any], n_shards: int = 3, before: folder.Before | None = None) -> None:
+def save_shards(
+    address: str, chunks: list[Any], n_shards: int = 3, before: folder.Before | None = None
+) -> None:
     """Write what `ClusterIndex.save` writes, without a cluster."""
     counter, names = token_counter(), folder.new_files(n_shards)
     checked = Chunks.read(chunks)
@@ -22,7 +24,15 @@ def save_shards(address: str, chunks: list[Any], n_shards: int = 3, before: fold
     for name, numbers in zip(names, np.array_split(np.arange(len(chunks)), n_shards), strict=True):
         some = checked.take(numbers.tolist())
         n_tokens = counter.count_all(some.texts)
-        saved = (build(some, numbers), "pivoted", counter.name, counter.fingerprint, None, len(chunks), n_tokens)
+        saved = (
+            build(some, numbers),
+            "pivoted",
+            counter.name,
+            counter.fingerprint,
+            None,
+            len(chunks),
+            n_tokens,
+        )
         shards[name] = folder.write_index(address, name, storage.SavedIndex(*saved))
     manifest = folder.Manifest("pivoted", counter.name, counter.fingerprint, len(chunks), shards)
     folder.publish(address, manifest, before)

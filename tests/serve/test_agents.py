@@ -23,15 +23,26 @@ from tests.serve.test_indexes import OTHER_KEY, id_of
 
 TAKES = {**KEYED, "Accept": "application/json, text/event-stream"}
 CALL = {"name": "search", "arguments": {"question": "Which fruit ripens in the dark?"}}
-META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-OF_2026 = {**TAKES, "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "search"}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+OF_2026 = {
+    **TAKES,
+    "MCP-Protocol-Version": "2026-07-28",
+    "Mcp-Method": "tools/call",
+    "Mcp-Name": "search",
+}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two folders, and a secret beside them."""
     top = tmp_path_factory.mktemp("served")
-    for name, text in (("fruit", "Bananas ripen in the dark.\n"), ("animals", "Cats purr at night.\n")):
+    for name, text in (
+        ("fruit", "Bananas ripen in the dark.\n"),
+        ("animals", "Cats purr at night.\n"),
+    ):
         (top / name).mkdir()
         (top / name / "facts.txt").write_text(text)
     (top / "secret.txt").write_text("swordfish")
@@ -78,8 +89,14 @@ def test_the_official_client_searches_over_http(offering: Server, mode: str) -> 
 
     async def use() -> None:
         async with official(offering, mode) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "read", "files"]
-            result = await client.call_tool("search", {"question": "Which fruit ripens in the dark?"})
+            assert [tool.name for tool in (await client.list_tools()).tools] == [
+                "search",
+                "read",
+                "files",
+            ]
+            result = await client.call_tool(
+                "search", {"question": "Which fruit ripens in the dark?"}
+            )
             assert result.content[0].text.startswith("fruit/facts.txt:1-1  ")
             result = await client.call_tool("read", {"path": "fruit/../../secret.txt"})
             assert result.is_error
@@ -95,7 +112,9 @@ def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) ->
     async def use(key: str) -> tuple[list[str], str, bool]:
         async with official(indexing, mode, key) as client:
             (tool,) = (await client.list_tools()).tools
-            text, is_error = await said(client, "search", question="Which animals bark?", index="pets")
+            text, is_error = await said(
+                client, "search", question="Which animals bark?", index="pets"
+            )
             assert not is_error
             assert text.startswith("pets[1]  ")
             text, _ = await said(client, "search", question="Who purrs?", index="animals")
@@ -114,10 +133,17 @@ def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) ->
 
 def test_a_key_without_an_index_is_told_that_there_is_no_tool_for_it(folders: Path) -> None:
     """Where all indexes are for another key."""
-    flags = ["--index", f"secret={folders}/secret.index", "--index-key", f"secret={id_of(OTHER_KEY)}"]
+    flags = [
+        "--index",
+        f"secret={folders}/secret.index",
+        "--index-key",
+        f"secret={id_of(OTHER_KEY)}",
+    ]
     ChunkIndex(["A secret about cats."]).save(folders / "secret.index")
     with Server(*SMALL_MODEL, *flags, program=REAL, RELEVANCE_GEN_CACHE="off") as started:
-        assert started.call("POST", "/mcp", message("tools/list"), TAKES).json["result"]["tools"] == []
+        assert (
+            started.call("POST", "/mcp", message("tools/list"), TAKES).json["result"]["tools"] == []
+        )
         told = started.call("POST", "/mcp", message(**CALL), TAKES).json["error"]["message"]
     assert told == "there is no tool 'search'; no index is offered to this key"
 
@@ -140,7 +166,9 @@ def test_a_name_that_is_none_is_refused_by_the_tool(indexing: Server, name: obje
     assert result["isError"]
     assert result["content"][0]["text"].startswith("index must be ")
     listing = message("tools/list", _meta=META)
-    answer = indexing.call("POST", "/mcp", listing, {**OF_2026, "Mcp-Method": "tools/list", "Mcp-Name": ""})
+    answer = indexing.call(
+        "POST", "/mcp", listing, {**OF_2026, "Mcp-Method": "tools/list", "Mcp-Name": ""}
+    )
     assert answer.json["result"]["cacheScope"] == "private"
 
 
@@ -150,7 +178,9 @@ def test_a_message_of_either_era_is_answered(offering: Server) -> None:
         answer = offering.call("POST", "/mcp", message(**params), headers)
         assert answer.status == 200, answer.body
         assert answer.json["result"]["content"][0]["text"].startswith("fruit/facts.txt:1-1  ")
-    answer = offering.call("POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/initialized"}, TAKES)
+    answer = offering.call(
+        "POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/initialized"}, TAKES
+    )
     assert (answer.status, answer.body) == (202, b"")
 
 
@@ -163,8 +193,18 @@ def test_a_message_of_either_era_is_answered(offering: Server) -> None:
         (message(**CALL), {"Accept": "text/html"}, 406, "Not Acceptable"),
         (message(**CALL), {"Content-Type": "text/plain"}, 415, "Content-Type"),
         (message(**CALL), {"MCP-Protocol-Version": "1999-01-01"}, 400, "_meta"),
-        (message(**CALL, _meta=META), {**OF_2026, "Mcp-Name": "read"}, 400, "mcp-name header does not match"),
-        (message("no/method", _meta=META), {**OF_2026, "Mcp-Method": "no/method"}, 404, "Method not found"),
+        (
+            message(**CALL, _meta=META),
+            {**OF_2026, "Mcp-Name": "read"},
+            400,
+            "mcp-name header does not match",
+        ),
+        (
+            message("no/method", _meta=META),
+            {**OF_2026, "Mcp-Method": "no/method"},
+            404,
+            "Method not found",
+        ),
         ([message(**CALL)], {}, 400, "-32"),
         (5, {}, 400, "-32"),
         (message(name="\ud800"), {}, 400, "-32"),

@@ -16,10 +16,27 @@ TEXT = "word0 word1 word2 "
 def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
     """Whole and in a stream they are the same: of a text the sentence, and of blocks the block."""
     client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
-    data = TALE if kind == "text" else [{"type": "text", "text": "Cows."}, {"type": "text", "text": TALE}]
-    source = {"type": kind, "media_type": "text/plain", "data": data} if kind == "text" else {"type": kind, kind: data}
-    document = {"type": "document", "source": source, "title": "A tale", "citations": {"enabled": True}}
-    asked: dict = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": [document]}]}
+    data = (
+        TALE
+        if kind == "text"
+        else [{"type": "text", "text": "Cows."}, {"type": "text", "text": TALE}]
+    )
+    source = (
+        {"type": kind, "media_type": "text/plain", "data": data}
+        if kind == "text"
+        else {"type": kind, kind: data}
+    )
+    document = {
+        "type": "document",
+        "source": source,
+        "title": "A tale",
+        "citations": {"enabled": True},
+    }
+    asked: dict = {
+        "model": "m",
+        "max_tokens": 3,
+        "messages": [{"role": "user", "content": [document]}],
+    }
     (whole,) = client.messages.create(**asked).content
     with client.messages.stream(**asked) as stream:
         fired = [event.citation for event in stream if event.type == "citation"]
@@ -30,10 +47,18 @@ def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
     assert fired == [one]
     assert (one.document_index, one.document_title, one.file_id) == (0, "A tale", None)
     if kind == "text":
-        assert (one.type, one.start_char_index, one.end_char_index) == ("char_location", 11, len(TALE))
+        assert (one.type, one.start_char_index, one.end_char_index) == (
+            "char_location",
+            11,
+            len(TALE),
+        )
         assert one.cited_text == TALE[11:]
     else:
-        assert (one.type, one.start_block_index, one.end_block_index) == ("content_block_location", 1, 2)
+        assert (one.type, one.start_block_index, one.end_block_index) == (
+            "content_block_location",
+            1,
+            2,
+        )
         assert one.cited_text == TALE
     assert client.messages.count_tokens(model="m", messages=asked["messages"]).input_tokens > 3
 
@@ -43,7 +68,11 @@ def test_what_is_too_large_to_be_read_is_answered_without_citations(server: Serv
     client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
     source = {"type": "text", "media_type": "text/plain", "data": f"{TALE} " * 150_000}
     document = {"type": "document", "source": source, "citations": {"enabled": True}}
-    asked: dict = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": [document]}]}
+    asked: dict = {
+        "model": "m",
+        "max_tokens": 3,
+        "messages": [{"role": "user", "content": [document]}],
+    }
     (whole,) = client.messages.create(**asked).content
     with client.messages.stream(**asked) as stream:
         (streamed,) = stream.get_final_message().content

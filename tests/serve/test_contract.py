@@ -37,13 +37,19 @@ def test_search_answers_as_documented(server: Server) -> None:
     ] * 3
     assert [result["original_index"] for result in answer.json["results"]] == [1, 2, 3]
     assert [result["chunk_id"] for result in answer.json["results"]] == [0, 1, 2]
-    assert [result["metadata"] for result in answer.json["results"]] == [{"source": "book", "page": 3}, {}, {}]
+    assert [result["metadata"] for result in answer.json["results"]] == [
+        {"source": "book", "page": 3},
+        {},
+        {},
+    ]
     assert set(answer.json["metadata"]) == {"num_query_tokens", "num_context_tokens"}
 
 
 def test_distributor_search_is_the_same(server: Server) -> None:
     """POST /distributor/search answers exactly what POST /search answers."""
-    assert server.call("POST", "/distributor/search", SEARCH, KEYED).json == server.search(SEARCH).json
+    assert (
+        server.call("POST", "/distributor/search", SEARCH, KEYED).json == server.search(SEARCH).json
+    )
 
 
 def test_search_takes_its_options(server: Server) -> None:
@@ -57,14 +63,20 @@ def test_explain_adds_up_to_the_score(real: Server) -> None:
     """POST /explain tells the parts of the score that /search gives the chunk, and they add up to it."""
     (found, *_) = real.search({**SEARCH, "true_order": False}).json["results"]
     position = found["original_index"]
-    asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": position}
+    asked = {
+        "query": SEARCH["query"],
+        "chunk_txts": SEARCH["chunk_txts"],
+        "original_index": position,
+    }
     explained = real.call("POST", "/explain", asked, KEYED).json
     parts = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
     assert list(explained) == ["score", "terms", *parts, "passage"]
     assert list(explained["passage"]) == ["start", "end", "cosine"]
     assert list(explained["terms"][0]) == ["term", "matches", "tf", "df", "idf", "share"]
     assert explained["score"] == pytest.approx(found["chunk_score"], abs=1e-9)
-    total = sum(term["share"] for term in explained["terms"]) + sum(explained[part] for part in parts)
+    total = sum(term["share"] for term in explained["terms"]) + sum(
+        explained[part] for part in parts
+    )
     assert total == pytest.approx(explained["score"], abs=1e-9)
 
 
@@ -80,7 +92,9 @@ def test_explain_adds_up_to_the_score(real: Server) -> None:
         ({"top_n": 3}, "top_n"),
     ],
 )
-def test_explain_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+def test_explain_refuses_what_is_not_allowed(
+    server: Server, change: dict[str, Any], field: str
+) -> None:
     """An explanation that is not allowed is a 400 whose error names the field."""
     asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": 0}
     answer = server.call("POST", "/explain", {**asked, **change}, KEYED)
@@ -91,8 +105,15 @@ def test_extract_returns_the_text(server: Server) -> None:
     """POST /extract returns the parts of a document with their places; what it cannot read is a 400; it needs a key."""
     content = base64.b64encode(pdf("Apples are red")).decode()
     answer = server.call("POST", "/extract", {"name": "a.pdf", "content": content}, KEYED)
-    assert answer.json == {"parts": [{"place": {"page": 1}, "text": "Apples are red"}], "trouble": None}
-    for body, field in (({"content": "AAAA"}, "content"), ({}, "content"), ({"content": content, "nome": ""}, "nome")):
+    assert answer.json == {
+        "parts": [{"place": {"page": 1}, "text": "Apples are red"}],
+        "trouble": None,
+    }
+    for body, field in (
+        ({"content": "AAAA"}, "content"),
+        ({}, "content"),
+        ({"content": content, "nome": ""}, "nome"),
+    ):
         answer = server.call("POST", "/extract", body, KEYED)
         assert (answer.status, answer.error["field"]) == (400, field)
     assert server.call("POST", "/extract", {"content": content}, JSON).status == 401
@@ -100,12 +121,21 @@ def test_extract_returns_the_text(server: Server) -> None:
 
 def test_compress_keeps_sentences(real: Server) -> None:
     """POST /compress answers as the library does, and names what is wrong as the client calls it."""
-    question, chunks = "Who was fun?", ["It rained. Machine learning was fun. It snowed.", {"text": "So it goes."}]
+    question, chunks = (
+        "Who was fun?",
+        ["It rained. Machine learning was fun. It snowed.", {"text": "So it goes."}],
+    )
     asked = {"question": question, "chunk_txts": chunks, "max_tokens": 7}
     answer = real.call("POST", "/compress", asked, KEYED)
     assert answer.json == compress(question, chunks, max_tokens=7).to_dict()
     assert answer.json["sentences"] == [
-        {"original_index": 0, "start": 11, "end": 36, "text": "Machine learning was fun.", "num_left_out": 1}
+        {
+            "original_index": 0,
+            "start": 11,
+            "end": 36,
+            "text": "Machine learning was fun.",
+            "num_left_out": 1,
+        }
     ]
     for change, field in (
         ({"question": " "}, "question"),
@@ -148,7 +178,9 @@ def test_prompt_writes_what_to_ask(real: Server) -> None:
         "Who was fun?",
         ["It rained. Machine learning was fun.", "The weather is sunny.", "Learning is fun."],
     )
-    answer = real.call("POST", "/prompt", {"question": question, "chunk_txts": chunks, "top_n": 1}, KEYED)
+    answer = real.call(
+        "POST", "/prompt", {"question": question, "chunk_txts": chunks, "top_n": 1}, KEYED
+    )
     assert answer.status == 200, answer.body
     assert list(answer.json) == ["sources", "path", "request", "found"]
     (source,) = answer.json["sources"]
@@ -184,7 +216,9 @@ def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
         ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
     ],
 )
-def test_prompt_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+def test_prompt_refuses_what_is_not_allowed(
+    server: Server, change: dict[str, Any], field: str
+) -> None:
     """A prompt that is not allowed is a 400 whose error names the field; without a key it is a 401."""
     asked = {"question": "machine learning", "chunk_txts": SEARCH["chunk_txts"], **change}
     answer = server.call("POST", "/prompt", asked, KEYED)
@@ -199,7 +233,14 @@ def test_no_chunks_no_results(server: Server) -> None:
 
 def test_metadata_comes_back_unchanged(server: Server) -> None:
     """Any JSON metadata survives: nested, large integers, floats, unicode, lone surrogates."""
-    metadata = {"a": [1, {"b": None}], "n": 2**200, "f": 0.1, "u": "ü😀\ud800", "": True, "e": 1e-300}
+    metadata = {
+        "a": [1, {"b": None}],
+        "n": 2**200,
+        "f": 0.1,
+        "u": "ü😀\ud800",
+        "": True,
+        "e": 1e-300,
+    }
     answer = server.search({"query": "one", "chunk_txts": [{"text": "one", "metadata": metadata}]})
     assert answer.json["results"][0]["metadata"] == metadata
 
@@ -228,7 +269,9 @@ def test_metadata_comes_back_unchanged(server: Server) -> None:
         ({"topn": 3}, "topn"),
     ],
 )
-def test_search_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+def test_search_refuses_what_is_not_allowed(
+    server: Server, change: dict[str, Any], field: str
+) -> None:
     """A search that is not allowed is a 400 whose error names the field by its path."""
     answer = server.search({**SEARCH, **change})
     assert answer.status == 400
@@ -244,14 +287,21 @@ def test_unknown_fields_suggest_the_nearest(server: Server) -> None:
 
 def test_search_needs_a_key(server: Server) -> None:
     """A missing or a wrong key is a 401 with WWW-Authenticate, before anything else is looked at."""
-    for headers in (JSON, {**JSON, "X-API-Key": ""}, {**JSON, "X-API-Key": KEY + "x"}, {**JSON, "X-API-Key": "\xff"}):
+    for headers in (
+        JSON,
+        {**JSON, "X-API-Key": ""},
+        {**JSON, "X-API-Key": KEY + "x"},
+        {**JSON, "X-API-Key": "\xff"},
+    ):
         answer = server.search(b"not even JSON", headers)
         assert answer.status == 401
         assert "X-API-Key" in answer.headers["WWW-Authenticate"]
         assert answer.error["type"] == "unauthorized"
 
 
-@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+@pytest.mark.parametrize(
+    "content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
+)
 def test_search_wants_json(server: Server, content_type: str | None) -> None:
     """Another media type is a 415 with a JSON error."""
     headers = {"X-API-Key": KEY} | ({"Content-Type": content_type} if content_type else {})
@@ -262,7 +312,10 @@ def test_search_wants_json(server: Server, content_type: str | None) -> None:
 
 def test_search_allows_media_type_parameters(server: Server) -> None:
     """A charset parameter, which clients add unasked, is no reason to refuse a search."""
-    assert server.search(SEARCH, {**KEYED, "Content-Type": "application/json; charset=utf-8"}).status == 200
+    assert (
+        server.search(SEARCH, {**KEYED, "Content-Type": "application/json; charset=utf-8"}).status
+        == 200
+    )
 
 
 GENERATE = {"text": "say something", "max_tokens": 3}
@@ -272,7 +325,14 @@ def test_generate_answers_as_documented(server: Server) -> None:
     """POST /generate returns times, counts, the prompt as sent, and one response for each sample."""
     answer = server.generate({**GENERATE, "num_samples": 2})
     assert answer.status == 200
-    assert list(answer.json) == ["created", "finished", "num_samples", "prompt", "prompt_tokens", "responses"]
+    assert list(answer.json) == [
+        "created",
+        "finished",
+        "num_samples",
+        "prompt",
+        "prompt_tokens",
+        "responses",
+    ]
     assert answer.json["prompt"] == "say something"
     assert answer.json["created"] <= answer.json["finished"]
     assert [list(response) for response in answer.json["responses"]] == [
@@ -282,18 +342,33 @@ def test_generate_answers_as_documented(server: Server) -> None:
 
 def test_generate_returns_what_was_asked_for(server: Server) -> None:
     """Tokens and logprobs are there with their flags, and line up with generated_tokens."""
-    response = server.generate({**GENERATE, "return_tokens": True, "logprobs": True}).json["responses"][0]
+    response = server.generate({**GENERATE, "return_tokens": True, "logprobs": True}).json[
+        "responses"
+    ][0]
     assert len(response["tokens"]) == len(response["logprobs"]) == response["generated_tokens"] == 3
 
 
 @pytest.mark.parametrize(
-    "content_type", [None, "application/json; charset=utf-8", "application/json;", "text/plain", "Application/JSON"]
+    "content_type",
+    [
+        None,
+        "application/json; charset=utf-8",
+        "application/json;",
+        "text/plain",
+        "Application/JSON",
+    ],
 )
 def test_generate_wants_exactly_json(server: Server, content_type: str | None) -> None:
     """Any Content-Type but application/json to the letter is a 415 with an empty text/plain body."""
     for path in ("/generate", "/generate_stream"):
-        answer = server.call("POST", path, GENERATE, {"Content-Type": content_type} if content_type else {})
-        assert (answer.status, answer.body, answer.headers["Content-Type"]) == (415, b"", "text/plain")
+        answer = server.call(
+            "POST", path, GENERATE, {"Content-Type": content_type} if content_type else {}
+        )
+        assert (answer.status, answer.body, answer.headers["Content-Type"]) == (
+            415,
+            b"",
+            "text/plain",
+        )
 
 
 @pytest.mark.parametrize(
@@ -323,7 +398,9 @@ def test_generate_wants_exactly_json(server: Server, content_type: str | None) -
         ({"prompt": "x"}, "prompt"),
     ],
 )
-def test_generate_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+def test_generate_refuses_what_is_not_allowed(
+    server: Server, change: dict[str, Any], field: str
+) -> None:
     """A generation that is not allowed is a 400 whose error names the field."""
     for path in ("/generate", "/generate_stream"):
         answer = server.call("POST", path, {**GENERATE, **change}, JSON)
@@ -416,19 +493,31 @@ def test_options_tells_the_methods(server: Server) -> None:
 
 def test_a_bug_is_a_500_that_names_no_internals(server: Server) -> None:
     """An unexpected exception gives a plain 500; the log, not the client, gets the details."""
-    answer = server.search({"query": "crash", "chunk_txts": ["x"]}, {**KEYED, "X-Request-ID": "the-crash"})
+    answer = server.search(
+        {"query": "crash", "chunk_txts": ["x"]}, {**KEYED, "X-Request-ID": "the-crash"}
+    )
     assert answer.status == 500
     assert answer.error["type"] == "internal"
     assert b"secret" not in answer.body
     assert b"Zero" not in answer.body
-    line = next(line for line in server.log_lines if "exception" in line and line.get("request_id") == "the-crash")
+    line = next(
+        line
+        for line in server.log_lines
+        if "exception" in line and line.get("request_id") == "the-crash"
+    )
     assert "ZeroDivisionError" in line["exception"]
 
 
 def test_request_ids_go_in_and_out(server: Server) -> None:
     """X-Request-ID comes back; one is made where none is sent, or where it could not be a header or a log line."""
-    assert server.call("GET", "/stats", headers={"X-Request-ID": "abc-1"}).headers["X-Request-ID"] == "abc-1"
-    made = {server.call("GET", "/stats", headers=h).headers["X-Request-ID"] for h in ({}, {"X-Request-ID": "a b" * 99})}
+    assert (
+        server.call("GET", "/stats", headers={"X-Request-ID": "abc-1"}).headers["X-Request-ID"]
+        == "abc-1"
+    )
+    made = {
+        server.call("GET", "/stats", headers=h).headers["X-Request-ID"]
+        for h in ({}, {"X-Request-ID": "a b" * 99})
+    }
     assert len(made) == 2
     assert all(len(request_id) == 32 for request_id in made)
 
@@ -438,7 +527,10 @@ def test_request_bodies_may_be_compressed(server: Server, encoding: str) -> None
     """Gzip and zstd bodies are read as what they hold, on every path."""
     squeeze = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}[encoding]
     encoded = {**KEYED, "Content-Encoding": encoding}
-    assert server.search(squeeze(json.dumps(SEARCH).encode()), encoded).json == server.search(SEARCH).json
+    assert (
+        server.search(squeeze(json.dumps(SEARCH).encode()), encoded).json
+        == server.search(SEARCH).json
+    )
     assert server.generate(squeeze(json.dumps(GENERATE).encode()), encoded).status == 200
 
 
@@ -460,7 +552,9 @@ def test_other_encodings_are_415(server: Server) -> None:
         ("gzip;q=0", None),
     ],
 )
-def test_responses_are_compressed_on_request(server: Server, accepts: str, given: str | None) -> None:
+def test_responses_are_compressed_on_request(
+    server: Server, accepts: str, given: str | None
+) -> None:
     """The response has the content coding that the client likes best."""
     body = {"query": "x", "chunk_txts": ["x " * 1000]}
     answer = server.search(body, {**KEYED, "Accept-Encoding": accepts})
@@ -492,7 +586,9 @@ def test_expect_100_continue_is_answered_when_the_body_is_wanted(server: Server)
             sock.sendall(request_bytes("POST", path, headers=headers))
             assert sock.recv(1000).startswith(b"HTTP/1.1 " + status)
     with server.raw() as sock:
-        sock.sendall(request_bytes("POST", "/search", body, expecting).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        sock.sendall(
+            request_bytes("POST", "/search", body, expecting).replace(b"HTTP/1.1", b"HTTP/1.0")
+        )
         assert sock.recv(1000).startswith(b"HTTP/1.0 200")
 
 
@@ -509,7 +605,10 @@ def test_cors_is_off_unless_set(server: Server) -> None:
 
 def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
     """`where` finds only chunks that have the value, or one of the values, under each key, also from a kept index."""
-    chunks = [{"text": f"red apples {n}", "metadata": {"page": n, "tags": ["a", "b"][: n % 3]}} for n in range(5)]
+    chunks = [
+        {"text": f"red apples {n}", "metadata": {"page": n, "tags": ["a", "b"][: n % 3]}}
+        for n in range(5)
+    ]
     for where, expected in (
         ({}, [0, 1, 2, 3, 4]),
         ({"page": 3}, [3]),
@@ -529,13 +628,19 @@ def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
     refused = server.search({"query": "apples", "chunk_txts": many, "where": {"k": 1}})
     assert refused.status == 400
     assert len(refused.body) < 4000
-    assert server.search({"query": "apples", "chunk_txts": [], "where": {"k": 1}}).json["results"] == []
+    assert (
+        server.search({"query": "apples", "chunk_txts": [], "where": {"k": 1}}).json["results"]
+        == []
+    )
 
 
 def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
     """Spans and confidence stand in an answer only if they were asked for, and `min_share` drops weaker results."""
     body = {"query": "red apples", "chunk_txts": ["red apples here", "red", "blue"]}
-    plain, full = server.search(body).json, server.search({**body, "spans": True, "confidence": True}).json
+    plain, full = (
+        server.search(body).json,
+        server.search({**body, "spans": True, "confidence": True}).json,
+    )
     assert set(plain["metadata"]) == {"num_query_tokens", "num_context_tokens"}
     assert all("spans" not in result for result in plain["results"])
     assert 0 <= full["metadata"].pop("confidence") <= 1
@@ -545,6 +650,12 @@ def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
             assert 0 <= span["start"] < span["end"] <= len(result["chunk_txt"])
     assert full == plain
     assert len(server.search({**body, "min_share": 0.9}).json["results"]) == 1
-    for field, value in (("spans", 1), ("confidence", None), ("min_share", 1.5), ("min_share", True), ("distinct", 1)):
+    for field, value in (
+        ("spans", 1),
+        ("confidence", None),
+        ("min_share", 1.5),
+        ("min_share", True),
+        ("distinct", 1),
+    ):
         refused = server.search({**body, field: value})
         assert (refused.status, refused.error["field"]) == (400, field)

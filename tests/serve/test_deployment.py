@@ -33,7 +33,11 @@ def test_the_unit_is_hardened() -> None:
 
 def test_the_image_is_built_from_the_package_alone() -> None:
     """Nothing goes into the image's context but what is named."""
-    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    kept = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
     assert "*" in (ROOT / ".dockerignore").read_text().splitlines()
     assert set(kept) == {"relevance_gen", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"}
     assert all((ROOT / name).exists() for name in kept)

@@ -32,7 +32,9 @@ def open_server() -> Iterator[Server]:
 def run(server: Server, *command: str | Path) -> str:
     """Run an example and return what it prints."""
     environ = {**os.environ, "SERVER_URL": server.url, "SERVER_KEY": KEY}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -66,7 +68,11 @@ def test_httpx(open_server: Server) -> None:
     printed = run(open_server, sys.executable, EXAMPLES / "httpx_client.py")
     first, *others = printed.splitlines()
     assert first.split() == [f"word{n}" for n in range(24)]
-    assert [line.split("word0")[0] for line in others] == ["The sea was", "In the city", "A small dog"]
+    assert [line.split("word0")[0] for line in others] == [
+        "The sea was",
+        "In the city",
+        "A small dog",
+    ]
 
 
 def test_the_page(open_server: Server, tmp_path: Path) -> None:
@@ -119,8 +125,12 @@ def test_the_unit_is_well_formed() -> None:
     assert float(unit["Service"]["TimeoutStopSec"]) > Settings().drain_timeout_s
     analyze = shutil.which("systemd-analyze")
     if analyze is not None:
-        checked = subprocess.run([analyze, "verify", file], capture_output=True, text=True, check=False)
+        checked = subprocess.run(
+            [analyze, "verify", file], capture_output=True, text=True, check=False
+        )
         complaints = [
-            line for line in checked.stderr.splitlines() if "relevance_gen" in line and "executable" not in line
+            line
+            for line in checked.stderr.splitlines()
+            if "relevance_gen" in line and "executable" not in line
         ]
         assert not complaints

@@ -40,24 +40,67 @@ PEERS_PATHS = (
     *("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/models", "/v1/models/x"),
 )
 FIELDS = [
-    *("query", "chunk_txts", "top_n", "true_order", "text", "metadata", "original_index", "max_tokens", "num_samples"),
+    *(
+        "query",
+        "chunk_txts",
+        "top_n",
+        "true_order",
+        "text",
+        "metadata",
+        "original_index",
+        "max_tokens",
+        "num_samples",
+    ),
     *("stop", "eos_token_ids", "temperature", "top_k", "top_p", "seed", "logprobs", "x"),
-    *("documents", "texts", "return_documents", "relevant_spans", "return_text", "mode", "threshold", "max_spans"),
-    *("prompt", "messages", "role", "content", "type", "n", "echo", "top_logprobs", "logit_bias", "stream", "tools"),
+    *(
+        "documents",
+        "texts",
+        "return_documents",
+        "relevant_spans",
+        "return_text",
+        "mode",
+        "threshold",
+        "max_spans",
+    ),
+    *(
+        "prompt",
+        "messages",
+        "role",
+        "content",
+        "type",
+        "n",
+        "echo",
+        "top_logprobs",
+        "logit_bias",
+        "stream",
+        "tools",
+    ),
     *("input", "encoding_format", "input_type", "dimensions"),
 ]
 
 texts = st.text(st.characters(exclude_categories=()), max_size=12)
-leaves = st.none() | st.booleans() | st.integers(-3, 8) | st.floats() | texts | st.sampled_from(["a b", "", 2**70])
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 8)
+    | st.floats()
+    | texts
+    | st.sampled_from(["a b", "", 2**70])
+)
 values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS) | texts, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(FIELDS) | texts, inner, max_size=4)
+    ),
     max_leaves=10,
 )
 searches = st.fixed_dictionaries(
     {
         "query": texts | leaves,
-        "chunk_txts": st.lists(texts | st.fixed_dictionaries({"text": texts}, optional={"metadata": values})),
+        "chunk_txts": st.lists(
+            texts | st.fixed_dictionaries({"text": texts}, optional={"metadata": values})
+        ),
     },
     optional={"top_n": leaves, "true_order": st.booleans()},
 )
@@ -79,7 +122,9 @@ reranks = st.fixed_dictionaries(
         "return_documents": st.booleans() | leaves,
         "return_text": st.booleans() | leaves,
         "relevant_spans": values
-        | st.fixed_dictionaries({"mode": st.just("enabled")}, optional={"threshold": leaves, "max_spans": leaves}),
+        | st.fixed_dictionaries(
+            {"mode": st.just("enabled")}, optional={"threshold": leaves, "max_spans": leaves}
+        ),
         "model": leaves,
         "x": values,
     },
@@ -91,7 +136,8 @@ sampled = {
     "top_p": leaves,
     "stop": values,
     "seed": leaves,
-    "logit_bias": values | st.dictionaries(st.sampled_from(["1", "2", "x", "999"]), st.integers(-101, 101), max_size=2),
+    "logit_bias": values
+    | st.dictionaries(st.sampled_from(["1", "2", "x", "999"]), st.integers(-101, 101), max_size=2),
     "stream": st.booleans() | leaves,
     "stream_options": values | st.fixed_dictionaries({"include_usage": st.booleans()}),
     "top_logprobs": leaves,
@@ -107,7 +153,10 @@ parts = texts | st.lists(
 )
 chats = st.fixed_dictionaries(
     {
-        "messages": st.lists(st.fixed_dictionaries({"role": texts, "content": parts}) | values, max_size=3) | values,
+        "messages": st.lists(
+            st.fixed_dictionaries({"role": texts, "content": parts}) | values, max_size=3
+        )
+        | values,
     },
     optional={
         **sampled,
@@ -139,9 +188,11 @@ headers = st.fixed_dictionaries(
     {},
     optional={
         "X-API-Key": header_values | st.just("a-test-key"),
-        "Authorization": st.sampled_from(["Bearer a-test-key", "Bearer", "bearer  x", "Basic eA=="]) | header_values,
+        "Authorization": st.sampled_from(["Bearer a-test-key", "Bearer", "bearer  x", "Basic eA=="])
+        | header_values,
         "Content-Type": header_values | st.just("application/json"),
-        "Content-Encoding": st.sampled_from(["gzip", "zstd", "identity", "br", "", "gzip, gzip"]) | header_values,
+        "Content-Encoding": st.sampled_from(["gzip", "zstd", "identity", "br", "", "gzip, gzip"])
+        | header_values,
         "Accept-Encoding": st.sampled_from(["gzip", "zstd", "*;q=0.1", "gzip;q=x"]) | header_values,
         "X-Request-ID": header_values,
         "Origin": header_values,
@@ -164,7 +215,9 @@ def test_no_request_is_a_500(
     real: Server, method: str, path: str, body: bytes, given_headers: dict[str, str], keyed: bool
 ) -> None:
     """Any method, path, headers and body get a described status in time, and errors have the one documented shape."""
-    answer = real.call(method, path, body, {**given_headers, **KEYED} if keyed else given_headers, timeout_s=60)
+    answer = real.call(
+        method, path, body, {**given_headers, **KEYED} if keyed else given_headers, timeout_s=60
+    )
     assert answer.status in {200, 204, 400, 401, 403, 404, 405, 413, 415, 417, 429}
     if answer.status >= 400 and answer.body:
         assert_an_error(answer, is_peers=path in PEERS_PATHS)
@@ -215,7 +268,9 @@ def test_vectors_are_given_or_refused_with_a_reason(real: Server, body: dict[str
 
 
 @given(body=reranks, path=st.sampled_from(["/rerank", "/v1/rerank", "/v2/rerank"]))
-def test_a_rerank_is_answered_or_refused_with_a_reason(real: Server, body: dict[str, Any], path: str) -> None:
+def test_a_rerank_is_answered_or_refused_with_a_reason(
+    real: Server, body: dict[str, Any], path: str
+) -> None:
     """A rerank gets every document that it wanted, with scores in [0, 1], best first, or a 400 in its dialect."""
     answer = real.call("POST", path, json.dumps(body).encode(), KEYED)
     if answer.status != 200:
@@ -248,7 +303,9 @@ def test_a_search_is_answered_or_refused_with_a_reason(real: Server, body: dict[
     assert [result["chunk_id"] for result in results] == list(range(len(results)))
     for result in results:
         chunk = body["chunk_txts"][result["original_index"]]
-        text, metadata = (chunk, {}) if isinstance(chunk, str) else (chunk["text"], chunk.get("metadata", {}))
+        text, metadata = (
+            (chunk, {}) if isinstance(chunk, str) else (chunk["text"], chunk.get("metadata", {}))
+        )
         assert (result["chunk_txt"], result["metadata"]) == (text, metadata)
 
 
@@ -270,7 +327,13 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
         pytest.skip("schemathesis is not installed")
     done = subprocess.run(
         [
-            *(program, "run", f"{server.url}/openapi.json", f"--header=X-API-Key: {KEY}", "--checks=all"),
+            *(
+                program,
+                "run",
+                f"{server.url}/openapi.json",
+                f"--header=X-API-Key: {KEY}",
+                "--checks=all",
+            ),
             # JSON Schema calls 10.0 an integer; the contract does not. The laws above hold what must be accepted.
             *(
                 "--exclude-checks=positive_data_acceptance",

@@ -20,10 +20,15 @@ GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": T
 
 def test_a_stream_is_the_response_in_pieces(real: Server) -> None:
     """Pieces of each sample, joined, are its text, and the last event is the response."""
-    *texts, (name, last) = events_of(real, {"text": "hello", "max_tokens": 20, "num_samples": 3, "seed": 1})[1]
+    *texts, (name, last) = events_of(
+        real, {"text": "hello", "max_tokens": 20, "num_samples": 3, "seed": 1}
+    )[1]
     assert name == "response"
     for sample, completion in enumerate(last["responses"]):
-        assert "".join(piece["text"] for _, piece in texts if piece["sample"] == sample) == completion["text"]
+        assert (
+            "".join(piece["text"] for _, piece in texts if piece["sample"] == sample)
+            == completion["text"]
+        )
 
 
 def test_a_seed_repeats_a_request(real: Server) -> None:
@@ -40,7 +45,9 @@ def test_many_at_once_are_each_as_alone(real: Server) -> None:
     requests = [{**GREEDY, "text": f"hello {n}"} for n in range(8)]
     alone = [real.generate(request).json["responses"][0]["tokens"] for request in requests]
     with ThreadPoolExecutor(8) as pool:
-        together = [answer.json["responses"][0]["tokens"] for answer in pool.map(real.generate, requests)]
+        together = [
+            answer.json["responses"][0]["tokens"] for answer in pool.map(real.generate, requests)
+        ]
     assert together == alone
 
 
@@ -48,7 +55,15 @@ def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
     """Alternatives and the prompt's log probabilities are in the answer where asked for; a bias has strings as keys."""
     plain, full = (
         real.generate({**GREEDY, **fields}).json
-        for fields in ({}, {"top_logprobs": 3, "prompt_logprobs": True, "logit_bias": {"70": 100}, "min_tokens": 2})
+        for fields in (
+            {},
+            {
+                "top_logprobs": 3,
+                "prompt_logprobs": True,
+                "logit_bias": {"70": 100},
+                "min_tokens": 2,
+            },
+        )
     )
     assert not {"prompt_logprobs"} & set(plain)
     assert not {"top_logprobs", "logprobs"} & set(plain["responses"][0])
@@ -56,7 +71,9 @@ def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
     assert len(full["prompt_logprobs"]) == full["prompt_tokens"]
     (sample,) = full["responses"]
     assert sample["tokens"] == [70] * 8
-    assert [[set(one) for one in place] for place in sample["top_logprobs"]] == [[{"token", "logprob"}] * 3] * 8
+    assert [[set(one) for one in place] for place in sample["top_logprobs"]] == [
+        [{"token", "logprob"}] * 3
+    ] * 8
 
 
 def test_a_schema_is_kept_over_the_wire(real: Server) -> None:
@@ -69,16 +86,24 @@ def test_a_schema_is_kept_over_the_wire(real: Server) -> None:
     assert set(json.loads(sample["text"])) == {"n"}
     *_, (_, streamed) = events_of(real, request)[1]
     assert streamed["responses"][0]["text"] == sample["text"]
-    for wrong in ({"json_schema": {"type": "array", "uniqueItems": True}}, {"regex": "("}, {"grammar": "start: x"}):
+    for wrong in (
+        {"json_schema": {"type": "array", "uniqueItems": True}},
+        {"regex": "("},
+        {"grammar": "start: x"},
+    ):
         for path in ("/generate", "/generate_stream"):
-            answer = real.call("POST", path, {"text": "hello"} | wrong, {"Content-Type": "application/json"})
+            answer = real.call(
+                "POST", path, {"text": "hello"} | wrong, {"Content-Type": "application/json"}
+            )
             assert (answer.status, answer.error["field"]) == (400, *wrong)
 
 
 def test_a_prompt_without_room_is_a_400(real: Server) -> None:
     """What only the model can refuse is a 400 too, also as the first thing of a stream."""
     for path in ("/generate", "/generate_stream"):
-        answer = real.call("POST", path, {"text": "hello " * 2000}, {"Content-Type": "application/json"})
+        answer = real.call(
+            "POST", path, {"text": "hello " * 2000}, {"Content-Type": "application/json"}
+        )
         assert (answer.status, answer.error["field"]) == (400, "text")
 
 
@@ -100,11 +125,16 @@ def test_several_processes_serve_the_real_halves() -> None:
     with Server("--workers", "2", *SMALL_MODEL, "--encoder", str(ENCODER), program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         assert eventually(lambda: server.metric("encoders") == 3), server.log
-        found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]
+        found = [
+            server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json
+            for _ in range(6)
+        ]
         made = [server.generate(GREEDY).json["responses"][0]["tokens"] for _ in range(6)]
         assert all(one == found[0] for one in found)
         assert all(one == made[0] for one in made)
-        prompt = server.call("POST", "/prompt", {"question": "fruit", "chunk_txts": ["red fruit", "sky"]}, KEYED)
+        prompt = server.call(
+            "POST", "/prompt", {"question": "fruit", "chunk_txts": ["red fruit", "sky"]}, KEYED
+        )
         assert (prompt.status, "X-Encoder-Skipped" in prompt.headers) == (200, False)
         assert server.end()
         assert server.process.returncode == 0
@@ -117,7 +147,11 @@ def test_a_wrong_path_stops_the_server_before_it_listens(
     """A model file that is not there, is a folder, or is something else ends the server with one line and status 2."""
     other = tmp_path / "other.gguf"
     other.write_text("not a model")
-    for path, says in ((tmp_path / "none.gguf", "does not exist"), (tmp_path, "folder"), (other, "is no GGUF file")):
+    for path, says in (
+        (tmp_path / "none.gguf", "does not exist"),
+        (tmp_path, "folder"),
+        (other, "is no GGUF file"),
+    ):
         assert refused_start(setting, str(path)) == 2
         printed = capfd.readouterr()
         (line,) = printed.err.splitlines()
@@ -139,7 +173,9 @@ def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
 
 def test_without_a_model_a_prompt_says_so(by_words: Server) -> None:
     """And what to start the server with."""
-    answer = by_words.call("POST", "/prompt", {"question": "cats", "chunk_txts": ["Cats purr."]}, KEYED)
+    answer = by_words.call(
+        "POST", "/prompt", {"question": "cats", "chunk_txts": ["Cats purr."]}, KEYED
+    )
     assert (answer.status, answer.error["type"]) == (503, "no_runner")
     assert answer.error["message"] == "this server has no model; start it with --model"
 
@@ -171,6 +207,8 @@ def test_two_million_tokens_are_one_search(by_words: Server) -> None:
     query = " ".join(words[:3])
     body = json.dumps({"query": query, "chunk_txts": chunks}).encode()
     assert len(body) > 9_000_000
-    answer = by_words.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
+    answer = by_words.search(
+        zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60
+    )
     assert answer.json == json.loads(wire.serialize(search(query, chunks)))
     assert answer.json["metadata"]["num_context_tokens"] > 2_000_000

@@ -51,8 +51,15 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def offering(places: Path) -> Iterator[Server]:
     """A server of two workers that offers all of them, and one that is not there."""
     indexes = [f"pets={places}/pets.index", f"shards=file://{places}/shards", f"docs={places}/docs"]
-    indexes += [f"secret={places}/secret.index", f"broken={places}/broken.index", f"gone={places}/gone.index"]
-    flags = [part for one in indexes for part in ("--index", one)] + ["--index-key", f"secret={id_of(OTHER_KEY)}"]
+    indexes += [
+        f"secret={places}/secret.index",
+        f"broken={places}/broken.index",
+        f"gone={places}/gone.index",
+    ]
+    flags = [part for one in indexes for part in ("--index", one)] + [
+        "--index-key",
+        f"secret={id_of(OTHER_KEY)}",
+    ]
     environ = {"RELEVANCE_GEN_API_KEYS": f"{KEY},{OTHER_KEY}", "RELEVANCE_GEN_CACHE": "off"}
     with Server(*SMALL_MODEL, "--workers", "2", *flags, program=REAL, **environ) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
@@ -60,13 +67,21 @@ def offering(places: Path) -> Iterator[Server]:
 
 
 def listed(server: Server, headers: Any = KEYED) -> dict[str, dict[str, Any]]:
-    return {one.pop("name"): one for one in server.call("GET", "/indexes", headers=headers).json["indexes"]}
+    return {
+        one.pop("name"): one
+        for one in server.call("GET", "/indexes", headers=headers).json["indexes"]
+    }
 
 
 def test_answers_are_those_of_the_library(offering: Server, places: Path) -> None:
     """A saved file and saved shards answer, explain and compress bit for bit as one index; a folder as its index."""
     alone = ChunkIndex.load(places / "pets.index")
-    options: dict[str, Any] = {"top_n": 4, "where": {"page": [0, 2, 5, 8]}, "spans": True, "true_order": False}
+    options: dict[str, Any] = {
+        "top_n": 4,
+        "where": {"page": [0, 2, 5, 8]},
+        "spans": True,
+        "true_order": False,
+    }
     for name in ("pets", "shards"):
         answer = offering.search({"query": "cats purr", "index": name, **options})
         assert answer.json == json.loads(wire.serialize(alone.search("cats purr", **options)))
@@ -75,14 +90,18 @@ def test_answers_are_those_of_the_library(offering: Server, places: Path) -> Non
         assert explained == json.loads(wire.serialize(alone.explain("cats purr", 8)))
         wrong = offering.call("POST", "/explain", {**body, "original_index": 99}, KEYED)
         assert (wrong.status, wrong.error["field"]) == (400, "original_index")
-        kept = offering.call("POST", "/compress", {"question": "cats purr", "index": name, "max_tokens": 30}, KEYED)
+        kept = offering.call(
+            "POST", "/compress", {"question": "cats purr", "index": name, "max_tokens": 30}, KEYED
+        )
         found = alone.search("cats purr", 50)
         expected = compress("cats purr", [one.chunk_txt for one in found], max_tokens=30)
         assert kept.json["text"] == expected.text
         for one in kept.json["sentences"]:
             assert PETS[one["original_index"]]["text"][one["start"] : one["end"]] == one["text"]
     answer = offering.search({"query": "cats", "index": "docs"})
-    assert answer.json == json.loads(wire.serialize(FolderIndex(places / "docs", cache=False).search("cats")))
+    assert answer.json == json.loads(
+        wire.serialize(FolderIndex(places / "docs", cache=False).search("cats"))
+    )
 
 
 def test_a_prompt_is_written_from_an_index(offering: Server) -> None:
@@ -100,7 +119,10 @@ def test_all_are_listed_with_their_state(offering: Server) -> None:
     assert found["pets"] == {"kind": "file", "state": "ready", "num_chunks": 20}
     assert found["shards"] == {"kind": "shards", "state": "ready", "num_chunks": 20}
     assert (found["docs"]["kind"], found["docs"]["state"]) == ("folder", "ready")
-    assert (found["broken"]["state"], found["gone"]["reason"]) == ("unavailable", "No such file or directory")
+    assert (found["broken"]["state"], found["gone"]["reason"]) == (
+        "unavailable",
+        "No such file or directory",
+    )
     assert "offered" not in json.dumps(found)
     assert offering.call("GET", "/indexes").status == 401
 
@@ -109,7 +131,11 @@ def test_what_cannot_be_searched_is_so_for_its_name_alone(offering: Server) -> N
     """A damaged file and one that is not there are a 503 that says why; the log has told it at the start."""
     for name, why in (("broken", "what is there is damaged"), ("gone", "No such file")):
         answer = offering.search({"query": "cats", "index": name})
-        assert (answer.status, answer.error["type"], answer.error["field"]) == (503, "index_unavailable", "index")
+        assert (answer.status, answer.error["type"], answer.error["field"]) == (
+            503,
+            "index_unavailable",
+            "index",
+        )
         assert why in answer.error["message"]
         assert "offered" not in answer.error["message"]
         assert f"index {name} cannot be searched: " in offering.log
@@ -120,11 +146,17 @@ def test_an_index_of_other_keys_is_like_one_that_is_not_there(offering: Server) 
     """In its answers, in the list and in what is suggested; the key that may ask it, may."""
     for path, field in (("/search", "query"), ("/compress", "question")):
         body = {field: "cats", **({"max_tokens": 9} if path == "/compress" else {})}
-        secret, nothing = (offering.call("POST", path, {**body, "index": name}, KEYED) for name in ("secret", "xyzxyz"))
+        secret, nothing = (
+            offering.call("POST", path, {**body, "index": name}, KEYED)
+            for name in ("secret", "xyzxyz")
+        )
         assert secret.status == nothing.status == 404
         assert secret.body.replace(b"secret", b"xyzxyz") == nothing.body
     assert "secret" not in listed(offering)
-    assert "did you mean secret?" in offering.search({"query": "a", "index": "sacret"}, OTHER).error["message"]
+    assert (
+        "did you mean secret?"
+        in offering.search({"query": "a", "index": "sacret"}, OTHER).error["message"]
+    )
     assert listed(offering, OTHER)["secret"]["num_chunks"] == 1
     assert offering.search({"query": "cats", "index": "secret"}, OTHER).json["results"]
 
@@ -162,7 +194,9 @@ def test_a_folder_is_searched_as_it_is(offering: Server, places: Path) -> None:
     away = places / "away"
     (places / "docs").rename(away)
     try:
-        assert offering.search({"query": "cats", "index": "docs"}).error["type"] == "index_unavailable"
+        assert (
+            offering.search({"query": "cats", "index": "docs"}).error["type"] == "index_unavailable"
+        )
         assert offering.search({"query": "cats", "index": "pets"}).status == 200
     finally:
         away.rename(places / "docs")
@@ -170,7 +204,9 @@ def test_a_folder_is_searched_as_it_is(offering: Server, places: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "shards"])
-def test_an_index_is_replaced_while_questions_run(offering: Server, places: Path, kind: str) -> None:
+def test_an_index_is_replaced_while_questions_run(
+    offering: Server, places: Path, kind: str
+) -> None:
     """Every answer is of one state, none fails, and soon all are of the last; what is damaged then is told."""
     name = "pets" if kind == "file" else "shards"
 
@@ -239,16 +275,23 @@ class _Silent(http.server.BaseHTTPRequestHandler):
 
 def test_a_slow_place_takes_no_thread_from_others() -> None:
     """While a place does not answer, others are searched, and those who ask it are told so after two seconds."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as store, ThreadPoolExecutor(8) as pool:
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as store,
+        ThreadPoolExecutor(8) as pool,
+    ):
         threading.Thread(target=store.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{store.server_port}/shards"
         flags = ("--model", "none", "--search-threads", "1", "--index", f"slow={address}")
         try:
             with Server(*flags, program=REAL, PYTHONWARNINGS="default") as server:
                 assert _Silent.asked.wait(60)
-                waiting = [pool.submit(server.search, {"query": "cats", "index": "slow"}) for _ in range(5)]
+                waiting = [
+                    pool.submit(server.search, {"query": "cats", "index": "slow"}) for _ in range(5)
+                ]
                 for _ in range(3):
-                    assert server.search({"query": "cats", "chunk_txts": ["Cats purr."]}).status == 200
+                    assert (
+                        server.search({"query": "cats", "chunk_txts": ["Cats purr."]}).status == 200
+                    )
                 assert {one.result().error["type"] for one in waiting} == {"index_unavailable"}
                 (told,) = listed(server).values()
                 reason = "its store has not answered yet"

@@ -35,7 +35,9 @@ def test_histograms_are_cumulative(seconds: list[float]) -> None:
         metrics.observe("search_seconds", value)
     found = values(metrics.exposition({}))
     for bound in BUCKETS_S:
-        assert found[f'relevance_gen_search_seconds_bucket{{le="{bound!r}"}}'] == sum(s <= bound for s in seconds)
+        assert found[f'relevance_gen_search_seconds_bucket{{le="{bound!r}"}}'] == sum(
+            s <= bound for s in seconds
+        )
     assert found['relevance_gen_search_seconds_bucket{le="+Inf"}'] == len(seconds)
     assert found["relevance_gen_search_seconds_count"] == len(seconds)
     assert found["relevance_gen_search_seconds_sum"] == pytest.approx(sum(seconds))
@@ -76,7 +78,11 @@ def test_the_server_tells_what_it_did(server: Server) -> None:
     answer = server.call("GET", "/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     after = values(answer.body.decode())
-    grown = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
+    grown = {
+        name: after[name] - before.get(name, 0)
+        for name in after
+        if after[name] != before.get(name, 0)
+    }
     assert grown['relevance_gen_http_requests_total{endpoint="search",status="200"}'] == 1
     assert grown['relevance_gen_http_requests_total{endpoint="other",status="404"}'] == 1
     assert grown["relevance_gen_search_chunks_total"] == 2

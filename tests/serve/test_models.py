@@ -12,7 +12,17 @@ import pytest
 
 from relevance_gen import Runner
 from small_models import BIGRAM, ENCODER, TINY
-from tests.serve.harness import JSON, KEYED, REAL, SCRIPTED, Answer, Held, Server, eventually, refused_start
+from tests.serve.harness import (
+    JSON,
+    KEYED,
+    REAL,
+    SCRIPTED,
+    Answer,
+    Held,
+    Server,
+    eventually,
+    refused_start,
+)
 
 BOTH = (
     "--model",
@@ -62,7 +72,9 @@ def alone() -> dict[str, str]:
     return written
 
 
-def test_a_model_that_nobody_has_is_asked_by_any_name_where_there_is_one(alone: dict[str, str], real: Server) -> None:
+def test_a_model_that_nobody_has_is_asked_by_any_name_where_there_is_one(
+    alone: dict[str, str], real: Server
+) -> None:
     """A server of one model takes whatever name a client gives it."""
     assert generated(real.generate({**GREEDY, "model": "anything"})) == alone["tiny"]
 
@@ -70,7 +82,11 @@ def test_a_model_that_nobody_has_is_asked_by_any_name_where_there_is_one(alone: 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_requests_name_their_model(workers: str, several: Server, alone: dict[str, str]) -> None:
     """Each model writes what it writes alone, by whatever dialect; one that is not named is the first."""
-    own = Server(*BOTH, *ENCODERS, "--workers", workers, "--rate-limit", "off", program=REAL) if workers > "1" else None
+    own = (
+        Server(*BOTH, *ENCODERS, "--workers", workers, "--rate-limit", "off", program=REAL)
+        if workers > "1"
+        else None
+    )
     with own or nullcontext(several) as server:
         n_before = server.metric('model_requests_total{task="generate",model="bigram"}')
         for name in ("tiny", "bigram", "relevance_gen", None):
@@ -81,7 +97,9 @@ def test_requests_name_their_model(workers: str, several: Server, alone: dict[st
             answer = server.call("POST", "/v1/completions", body, JSON)
             assert (answer.json["model"], answer.json["choices"][0]["text"]) == (name, text)
         vectors = [
-            server.call("POST", "/v1/embeddings", {"model": name, "input": "a cat"}, KEYED).json["data"]
+            server.call("POST", "/v1/embeddings", {"model": name, "input": "a cat"}, KEYED).json[
+                "data"
+            ]
             for name in ("small", "other")
         ]
         assert vectors[0] == vectors[1]
@@ -115,20 +133,29 @@ def test_a_name_that_no_model_has_is_refused_in_the_clients_words(several: Serve
         ("/v1/messages/count_tokens", {"messages": messages}, "not_found_error"),
     ):
         answer = several.call("POST", path, {**body, "model": "tinny"}, KEYED)
-        assert (answer.status, answer.json["error"]["type"], answer.json["error"]["message"]) == (404, kind, says)
+        assert (answer.status, answer.json["error"]["type"], answer.json["error"]["message"]) == (
+            404,
+            kind,
+            says,
+        )
     answer = several.call("POST", "/v1/embeddings", {"model": "tiny", "input": "x"}, KEYED)
     assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
     refused = several.generate({**GREEDY, "model": 3})
     assert (refused.status, refused.error["field"]) == (400, "model")
     assert asked_for(several) == n_before
-    searched = several.call("POST", "/prompt", {"question": "x", "chunk_txts": ["x"], "model": "tinny"}, KEYED)
+    searched = several.call(
+        "POST", "/prompt", {"question": "x", "chunk_txts": ["x"], "model": "tinny"}, KEYED
+    )
     assert (searched.status, searched.error["message"]) == (404, says)
 
 
 def asked_for(server: Server) -> list[float]:
     """Return how often each model and each encoder was asked for."""
     models = [("generate", "tiny"), ("generate", "bigram"), ("embed", "small"), ("embed", "other")]
-    return [server.metric(f'model_requests_total{{task="{task}",model="{name}"}}') for task, name in models]
+    return [
+        server.metric(f'model_requests_total{{task="{task}",model="{name}"}}')
+        for task, name in models
+    ]
 
 
 def test_a_prompt_is_for_the_model_that_is_named(several: Server) -> None:
@@ -161,7 +188,10 @@ def test_models_share_the_room_that_there_is() -> None:
         Server(*BOTH, "--model-bytes", room, "--rate-limit", "off", program=REAL) as server,
         ThreadPoolExecutor(8) as pool,
     ):
-        alone = {name: generated(server.generate({**GREEDY, "model": name})) for name in ("tiny", "bigram")}
+        alone = {
+            name: generated(server.generate({**GREEDY, "model": name}))
+            for name in ("tiny", "bigram")
+        }
         names = ["tiny", "bigram"] * 8
         answers = pool.map(lambda name: server.generate({**GREEDY, "model": name}), names)
         assert [generated(answer) for answer in answers] == [alone[name] for name in names]
@@ -193,7 +223,9 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -
     with Server("--model", f"bad={damaged}", *BOTH, "--rate-limit", "off", program=REAL) as server:
         answer = server.generate({**GREEDY, "model": "bad"})
         assert (answer.status, answer.error["type"]) == (503, "no_runner")
-        assert answer.error["message"].startswith("the model cannot be loaded: bad cannot be loaded: ")
+        assert answer.error["message"].startswith(
+            "the model cannot be loaded: bad cannot be loaded: "
+        )
         assert str(tmp_path) not in answer.error["message"]
         assert int(answer.headers["Retry-After"]) >= 1
         assert state(server, "bad") == "failed"
@@ -205,7 +237,14 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -
 def test_a_server_ends_while_a_model_loads() -> None:
     """Who waits for it is told that the server ends, and it does end."""
     with Held() as loading, ThreadPoolExecutor(1) as pool:
-        flags = ("--model", "quick=fast", "--model", f"slow={loading.words}", "--drain-timeout-s", "0.2")
+        flags = (
+            "--model",
+            "quick=fast",
+            "--model",
+            f"slow={loading.words}",
+            "--drain-timeout-s",
+            "0.2",
+        )
         with Server(*flags) as server:
             waiting = pool.submit(server.generate, {"text": "x", "model": "slow"})
             assert eventually(lambda: state(server, "slow") == "loading")
@@ -219,9 +258,15 @@ def test_a_server_ends_while_a_model_loads() -> None:
     [
         (("--model", f"a={TINY}", "--model", f"a={BIGRAM}"), "--model: several are called a"),
         (("--model", str(TINY), "--model", "none"), "--model none must stand alone"),
-        (("--model", f"a={TINY}", "--model", f"b={BIGRAM}", "--cluster", "auto"), "--cluster keeps one --model loaded"),
+        (
+            ("--model", f"a={TINY}", "--model", f"b={BIGRAM}", "--cluster", "auto"),
+            "--cluster keeps one --model loaded",
+        ),
         (("--model-bytes", "10"), "--model-bytes 10: relevance_gen takes"),
-        (("--model", "owner/name", "--model-bytes", "10"), "owner/name is no file yet: download it"),
+        (
+            ("--model", "owner/name", "--model-bytes", "10"),
+            "owner/name is no file yet: download it",
+        ),
         (("--model", "a=/no/such.gguf"), "/no/such.gguf does not exist"),
         (("--model-bytes", "0"), "--model-bytes must be an integer of at least 1"),
     ],

@@ -36,7 +36,9 @@ def events_of(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
     answer = server.call("POST", path, {**body, "stream": True}, JSON)
     assert answer.status == 200, answer.body
     assert answer.headers["Content-Type"] == "text/event-stream"
-    lines = [line for line in answer.body.decode().split("\n\n") if line and not line.startswith(":")]
+    lines = [
+        line for line in answer.body.decode().split("\n\n") if line and not line.startswith(":")
+    ]
     assert all(line.startswith("data: ") for line in lines)
     if lines[-1] != "data: [DONE]":
         assert "error" in json.loads(lines[-1].removeprefix("data: "))
@@ -53,7 +55,8 @@ def test_a_chat_is_answered(server: Server) -> None:
     assert (answer["object"], answer["model"]) == ("chat.completion", "gpt-x")
     message = {"role": "assistant", "content": "word0 word1 word2 ", "refusal": None}
     assert answer["choices"] == [
-        {"index": n, "message": message, "logprobs": None, "finish_reason": "length"} for n in range(2)
+        {"index": n, "message": message, "logprobs": None, "finish_reason": "length"}
+        for n in range(2)
     ]
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 
@@ -67,10 +70,17 @@ def test_a_chat_streams(server: Server) -> None:
     *chunks, last = events
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 6)
     for sample in range(2):
-        choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == sample]
+        choices = [
+            chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == sample
+        ]
         assert choices[0]["delta"] == {"role": "assistant", "content": ""}
-        assert "".join(choice["delta"].get("content", "") for choice in choices) == "word0 word1 word2 "
-        assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["length"]
+        assert (
+            "".join(choice["delta"].get("content", "") for choice in choices)
+            == "word0 word1 word2 "
+        )
+        assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + [
+            "length"
+        ]
     assert all(event["choices"] for event in events_of(server, CHAT, HELLO))
 
 
@@ -82,20 +92,45 @@ def test_a_chats_tokens_are_told(server: Server) -> None:
     assert whole["content"][1] == {**entry, "top_logprobs": [entry]}
     streamed = [event["choices"][0]["logprobs"] for event in events_of(server, CHAT, asked)]
     assert streamed == [None] * (len(streamed) - 1) + [whole]
-    assert post(server, CHAT, {**HELLO, "logprobs": True})["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+    assert (
+        post(server, CHAT, {**HELLO, "logprobs": True})["choices"][0]["logprobs"]["content"][0][
+            "top_logprobs"
+        ]
+        == []
+    )
 
 
 def test_messages_may_be_parts_and_developers(server: Server) -> None:
     """Parts of text are joined, a developer is the system, and names and the like change nothing."""
     messages = [
         {"role": "developer", "content": "be brief", "name": "x"},
-        {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "text", "text": " you"}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "hello"}, {"type": "text", "text": " you"}],
+        },
         {"role": "assistant", "content": "yes", "tool_calls": [], "refusal": None, "audio": None},
     ]
-    ignored = {"user": "u", "store": True, "metadata": {}, "service_tier": "auto", "parallel_tool_calls": True, "x": 1}
-    nothing = {"tools": [], "tool_choice": "none", "functions": None, "modalities": ["text"], "response_format": None}
-    answer = post(server, CHAT, {"messages": messages, "max_completion_tokens": 1, **ignored, **nothing})
-    assert answer["usage"]["prompt_tokens"] == len("system: be brief user: hello you assistant: yes".split())
+    ignored = {
+        "user": "u",
+        "store": True,
+        "metadata": {},
+        "service_tier": "auto",
+        "parallel_tool_calls": True,
+        "x": 1,
+    }
+    nothing = {
+        "tools": [],
+        "tool_choice": "none",
+        "functions": None,
+        "modalities": ["text"],
+        "response_format": None,
+    }
+    answer = post(
+        server, CHAT, {"messages": messages, "max_completion_tokens": 1, **ignored, **nothing}
+    )
+    assert answer["usage"]["prompt_tokens"] == len(
+        "system: be brief user: hello you assistant: yes".split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,18 +144,35 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+                ]
+            },
             "messages[0].content[0]",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}
+                ]
+            },
             "messages[0].content[0]",
         ),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": {}}]}, "messages[0].tool_calls"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+            "messages[0].tool_calls[0]",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": {}}]},
+            "messages[0].tool_calls",
+        ),
         ({"messages": [{"role": "assistant", "reasoning": 1}]}, "messages[0].reasoning_content"),
-        ({"messages": [{"role": "tool", "content": "", "tool_call_id": 1}]}, "messages[0].tool_call_id"),
+        (
+            {"messages": [{"role": "tool", "content": "", "tool_call_id": 1}]},
+            "messages[0].tool_call_id",
+        ),
         ({"messages": [{"role": "user", "content": "no template"}]}, "messages"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "custom"}]}, "tools[0]"),
@@ -130,7 +182,10 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
         ({"tools": [tool("f", strict=1)]}, "tools[0].function.strict"),
         ({"tools": {}, "tool_choice": "auto"}, "tools"),
         ({"tools": [tool("f")], "tool_choice": "f"}, "tool_choice"),
-        ({"tools": [tool("f")], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        (
+            {"tools": [tool("f")], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice",
+        ),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{}]}, "functions"),
@@ -172,7 +227,9 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
         ({"model": 3}, "model"),
     ],
 )
-def test_a_chat_that_is_not_allowed_is_named(server: Server, change: dict[str, Any], param: str) -> None:
+def test_a_chat_that_is_not_allowed_is_named(
+    server: Server, change: dict[str, Any], param: str
+) -> None:
     """A field that is wrong, or that asks for what is not done, is a 400 that names it, streamed or not."""
     for stream in ({}, {"stream": True}):
         answer = server.call("POST", CHAT, {**HELLO, **stream, **change}, JSON)
@@ -182,7 +239,9 @@ def test_a_chat_that_is_not_allowed_is_named(server: Server, change: dict[str, A
 
 def test_a_model_without_a_template_names_the_other_path(server: Server) -> None:
     """A conversation that no template can write is refused, and the path that needs none is named."""
-    answer = server.call("POST", CHAT, {"messages": [{"role": "user", "content": "no template"}]}, JSON)
+    answer = server.call(
+        "POST", CHAT, {"messages": [{"role": "user", "content": "no template"}]}, JSON
+    )
     assert (answer.status, answer.json["error"]["param"]) == (400, "messages")
     assert "/v1/completions" in answer.json["message"]
 
@@ -192,30 +251,47 @@ def test_a_model_without_a_template_names_the_other_path(server: Server) -> None
 
 def test_completions_of_several_prompts_are_numbered_through(server: Server) -> None:
     """The choices are each prompt's samples, one prompt after the other; with echo the prompt stands before each."""
-    answer = post(server, COMPLETIONS, {"prompt": ["one", "two three"], "n": 2, "max_tokens": 2, "echo": True})
+    answer = post(
+        server, COMPLETIONS, {"prompt": ["one", "two three"], "n": 2, "max_tokens": 2, "echo": True}
+    )
     assert answer["object"] == "text_completion"
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
-    assert [choice["text"] for choice in answer["choices"]] == ["oneword0 word1 "] * 2 + ["two threeword0 word1 "] * 2
+    assert [choice["text"] for choice in answer["choices"]] == ["oneword0 word1 "] * 2 + [
+        "two threeword0 word1 "
+    ] * 2
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
     (choice,) = post(server, COMPLETIONS, {"prompt": "one"})["choices"]
-    assert choice == {"text": "".join(f"word{n} " for n in range(16)), "logprobs": None, "index": 0} | {
-        "finish_reason": "length"
-    }
+    assert choice == {
+        "text": "".join(f"word{n} " for n in range(16)),
+        "logprobs": None,
+        "index": 0,
+    } | {"finish_reason": "length"}
 
 
 def test_completions_stream(server: Server) -> None:
     """Each choice's text, in pieces, is what it is as a whole; the prompt comes first where it is echoed."""
-    body = {"prompt": ["one", "two"], "n": 2, "max_tokens": 2, "echo": True, "stream_options": {"include_usage": True}}
+    body = {
+        "prompt": ["one", "two"],
+        "n": 2,
+        "max_tokens": 2,
+        "echo": True,
+        "stream_options": {"include_usage": True},
+    }
     *chunks, last = events_of(server, COMPLETIONS, body)
     assert last["usage"]["total_tokens"] == 10
-    texts = ["".join(c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == n) for n in range(4)]
+    texts = [
+        "".join(c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == n)
+        for n in range(4)
+    ]
     assert texts == [choice["text"] for choice in post(server, COMPLETIONS, body)["choices"]]
     assert [c["choices"][0]["finish_reason"] for c in chunks][-4:] == ["length"] * 4
 
 
 def test_completions_tell_their_tokens(server: Server) -> None:
     """Log probabilities line up with tokens, the likeliest and where each begins; echo puts the prompt's before."""
-    (choice,) = post(server, COMPLETIONS, {"prompt": "a b", "max_tokens": 2, "logprobs": 1})["choices"]
+    (choice,) = post(server, COMPLETIONS, {"prompt": "a b", "max_tokens": 2, "logprobs": 1})[
+        "choices"
+    ]
     assert choice["logprobs"] == {
         "tokens": ["word0 ", "word1 "],
         "token_logprobs": [0.0, 0.0],
@@ -267,10 +343,14 @@ def test_completions_tell_their_tokens(server: Server) -> None:
         ({"top_a": 0.5}, "top_a"),
     ],
 )
-def test_a_completion_that_is_not_allowed_is_named(server: Server, change: dict[str, Any], param: str) -> None:
+def test_a_completion_that_is_not_allowed_is_named(
+    server: Server, change: dict[str, Any], param: str
+) -> None:
     """A field that is wrong, or that asks for what is not done, is a 400 that names it as the client does."""
     for stream in ({}, {"stream": True}):
-        answer = server.call("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 2, **stream, **change}, JSON)
+        answer = server.call(
+            "POST", COMPLETIONS, {"prompt": "x", "max_tokens": 2, **stream, **change}, JSON
+        )
         assert (answer.status, peer_error(answer.json)["param"]) == (400, param), answer.body
         assert answer.json["message"].startswith(param)
     assert eventually(lambda: server.stats()["backlog"] == 0)
@@ -278,7 +358,9 @@ def test_a_completion_that_is_not_allowed_is_named(server: Server, change: dict[
 
 def test_what_asks_for_nothing_is_ignored(server: Server) -> None:
     """An empty suffix, best_of up to n, and null for every option change nothing."""
-    nulls = dict.fromkeys(["stop", "seed", "logit_bias", "logprobs", "n", "stream", "stream_options", "temperature"])
+    nulls = dict.fromkeys(
+        ["stop", "seed", "logit_bias", "logprobs", "n", "stream", "stream_options", "temperature"]
+    )
     plain = post(server, COMPLETIONS, {"prompt": "x", "max_tokens": 2})["choices"]
     asked = {"prompt": "x", "max_tokens": 2, "suffix": "", "best_of": 1, "user": "u", **nulls}
     assert post(server, COMPLETIONS, asked)["choices"] == plain
@@ -290,7 +372,11 @@ def test_what_asks_for_nothing_is_ignored(server: Server) -> None:
 def test_models_are_listed(server: Server, by_words: Server) -> None:
     """The model is listed under its file's name, the embedded one under the project's, and none where there is none."""
     (model,) = server.call("GET", "/v1/models").json["data"]
-    assert (model["id"], model["object"], model["owned_by"]) == ("relevance_gen", "model", "relevance_gen")
+    assert (model["id"], model["object"], model["owned_by"]) == (
+        "relevance_gen",
+        "model",
+        "relevance_gen",
+    )
     assert model["created"] > 1.7e9
     assert by_words.call("GET", "/v1/models").json == {"object": "list", "data": []}
     answer = by_words.call("POST", CHAT, HELLO, JSON)
@@ -309,9 +395,15 @@ def test_a_model_is_described_by_its_name(server: Server, by_words: Server) -> N
                 assert (answer.status, answer.json) == (200, model)
             for other in ("another", f"{name}x", f"{name}/x", "%00", "%F0%9F%98%80", "{id}"):
                 answer = asked.call("GET", f"/v1/models/{other}")
-                assert (answer.status, peer_error(answer.json)["code"]) == (404, "model_not_found"), other
+                assert (answer.status, peer_error(answer.json)["code"]) == (
+                    404,
+                    "model_not_found",
+                ), other
                 assert peer_error(answer.json)["param"] == "model"
-            assert asked.call("POST", f"/v1/models/{name}", {}).headers["Allow"] == "GET, HEAD, OPTIONS"
+            assert (
+                asked.call("POST", f"/v1/models/{name}", {}).headers["Allow"]
+                == "GET, HEAD, OPTIONS"
+            )
             assert asked.metric(not_found) == before + 6
     assert by_words.call("GET", "/v1/models/relevance_gen").status == 404
 
@@ -321,7 +413,11 @@ def test_failures_have_the_clients_form() -> None:
     with Server("--generation-timeout-s", "0.3") as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         full = server.call("POST", COMPLETIONS, {"prompt": ["x"] * 100}, JSON)
-        assert (full.status, peer_error(full.json)["type"], full.headers["Retry-After"]) == (429, "overloaded", "3")
+        assert (full.status, peer_error(full.json)["type"], full.headers["Retry-After"]) == (
+            429,
+            "overloaded",
+            "3",
+        )
         assert eventually(lambda: server.stats()["backlog"] == 0)
         *_, last = events_of(server, CHAT, {**HELLO, "max_tokens": 100_000})
         assert peer_error(last)["type"] == "timeout"
@@ -337,7 +433,9 @@ def test_keys_are_asked_for_by_setting() -> None:
             assert server.call(method, path, body, KEYED).status == 200
             bearer = server.call(method, path, body, {**JSON, "Authorization": f"Bearer {KEY}"})
             assert (bearer.status, "RateLimit-Remaining" in bearer.headers) == (200, True)
-        assert server.metric('http_requests_total{endpoint="v1_chat_completions",status="200"}') == 2
+        assert (
+            server.metric('http_requests_total{endpoint="v1_chat_completions",status="200"}') == 2
+        )
         assert server.metric('http_requests_total{endpoint="v1_models",status="401"}') == 1
 
 
@@ -361,10 +459,14 @@ def test_texts_become_the_encoders_vectors(real: Server) -> None:
     for words, kind in ((None, None), ("query", "query"), ("search_document", "passage")):
         answer = embedded(real, input=texts, input_type=words)
         assert np.allclose([one["embedding"] for one in answer["data"]], expected[kind], atol=1e-6)
-    assert [(one["object"], one["index"]) for one in answer["data"]] == [("embedding", n) for n in range(3)]
+    assert [(one["object"], one["index"]) for one in answer["data"]] == [
+        ("embedding", n) for n in range(3)
+    ]
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > 3
     (one,) = embedded(real, input=texts[0], encoding_format="base64", model="m", user="u")["data"]
-    assert np.allclose(np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), expected[None][0], atol=1e-6)
+    assert np.allclose(
+        np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), expected[None][0], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,7 +484,9 @@ def test_texts_become_the_encoders_vectors(real: Server) -> None:
         ({"model": 3}, "model"),
     ],
 )
-def test_a_request_for_vectors_that_is_not_allowed_is_named(real: Server, change: dict[str, Any], param: str) -> None:
+def test_a_request_for_vectors_that_is_not_allowed_is_named(
+    real: Server, change: dict[str, Any], param: str
+) -> None:
     """A field that is wrong, or that asks for what is not done, is a 400 that names it."""
     answer = real.call("POST", EMBEDDINGS, {"input": "x", **change}, KEYED)
     assert (answer.status, peer_error(answer.json)["param"]) == (400, param)
@@ -395,7 +499,9 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
     assert (refused.status, peer_error(refused.json)["type"]) == (401, "unauthorized")
     without = server.call("POST", EMBEDDINGS, {"input": "x"}, KEYED)
     assert (without.status, "--encoder" in peer_error(without.json)["message"]) == (400, True)
-    with Server("--model", "none", "--encoder", str(ENCODER), "--encoder-queue", "2", program=REAL) as small:
+    with Server(
+        "--model", "none", "--encoder", str(ENCODER), "--encoder-queue", "2", program=REAL
+    ) as small:
         assert eventually(lambda: small.metric("encoders") == 1), small.log
         assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 2}, KEYED).status == 200
         too_many = small.call("POST", EMBEDDINGS, {"input": ["x"] * 3}, KEYED)
@@ -409,11 +515,15 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
 def test_a_completion_is_the_same_as_by_the_other_path(real: Server) -> None:
     """The text and the log probabilities of a real model are those of /generate with the same seed."""
     same = {"max_tokens": 6, "seed": 5, "temperature": 1.0}
-    own = real.generate({"text": "hello", "num_samples": 2, "logprobs": True, "top_k": 0, **same}).json["responses"]
+    own = real.generate(
+        {"text": "hello", "num_samples": 2, "logprobs": True, "top_k": 0, **same}
+    ).json["responses"]
     asked = {"prompt": ["hello", "x"], "n": 2, "logprobs": 2, **same}
     choices = post(real, COMPLETIONS, asked)["choices"][:2]
     assert [choice["text"] for choice in choices] == [one["text"] for one in own]
-    assert [choice["logprobs"]["token_logprobs"] for choice in choices] == [one["logprobs"] for one in own]
+    assert [choice["logprobs"]["token_logprobs"] for choice in choices] == [
+        one["logprobs"] for one in own
+    ]
     for choice in choices:
         whole = [token for token in choice["logprobs"]["tokens"] if not token.startswith("bytes:")]
         assert "".join(whole) == choice["text"].replace("�", "")
@@ -421,15 +531,26 @@ def test_a_completion_is_the_same_as_by_the_other_path(real: Server) -> None:
             choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], strict=True
         ):
             assert max(likeliest.values()) >= token
-    negative = [post(real, COMPLETIONS, {**asked, "seed": seed})["choices"][0]["text"] for seed in (-1, -1, -2)]
+    negative = [
+        post(real, COMPLETIONS, {**asked, "seed": seed})["choices"][0]["text"]
+        for seed in (-1, -1, -2)
+    ]
     assert negative[0] == negative[1] != negative[2]
 
 
 def test_an_echoed_prompt_has_the_models_log_probabilities(real: Server) -> None:
     """The prompt's tokens, joined, are the prompt, and all but the first have the model's log probability."""
-    asked = {"prompt": "hello there", "echo": True, "logprobs": 0, "max_tokens": 1, "temperature": 0}
+    asked = {
+        "prompt": "hello there",
+        "echo": True,
+        "logprobs": 0,
+        "max_tokens": 1,
+        "temperature": 0,
+    }
     (choice,) = post(real, COMPLETIONS, asked)["choices"]
-    own = real.generate({"text": "hello there", "prompt_logprobs": True, "max_tokens": 1, "temperature": 0}).json
+    own = real.generate(
+        {"text": "hello there", "prompt_logprobs": True, "max_tokens": 1, "temperature": 0}
+    ).json
     told = choice["logprobs"]
     assert told["token_logprobs"][: own["prompt_tokens"]] == own["prompt_logprobs"]
     assert "".join(told["tokens"][: own["prompt_tokens"]]) == "hello there"
@@ -440,18 +561,35 @@ def score(answer: Any, n_context: list[int]) -> list[tuple[float, bool]]:
     """Read an answer as lm-evaluation-harness's local-completions does: the last token is the one it did not want."""
     scores = []
     for choice, begin in zip(answer["choices"], n_context, strict=True):
-        logprobs, likeliest = (choice["logprobs"][name][begin:-1] for name in ("token_logprobs", "top_logprobs"))
-        greedy = all(one == max(tops.values()) for one, tops in zip(logprobs, likeliest, strict=True))
+        logprobs, likeliest = (
+            choice["logprobs"][name][begin:-1] for name in ("token_logprobs", "top_logprobs")
+        )
+        greedy = all(
+            one == max(tops.values()) for one, tops in zip(logprobs, likeliest, strict=True)
+        )
         scores.append((sum(logprobs), greedy))
     return scores
 
 
 def test_an_evaluation_harness_scores_texts(real: Server) -> None:
     """What lm-evaluation-harness sends for a score, tokens or texts, is answered with what the model finds of them."""
-    asked = {"model": "any", "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    asked = {
+        "model": "any",
+        "temperature": 0,
+        "max_tokens": 1,
+        "logprobs": 1,
+        "seed": 1234,
+        "echo": True,
+    }
     text = "xq jk zv"
     own = real.generate(
-        {"text": text, "prompt_logprobs": True, "max_tokens": 5, "temperature": 0, "return_tokens": True}
+        {
+            "text": text,
+            "prompt_logprobs": True,
+            "max_tokens": 5,
+            "temperature": 0,
+            "return_tokens": True,
+        }
     )
     tokens, continued = [2 + byte for byte in text.encode()], own.json["responses"][0]["tokens"]
     (other, _), (alike, is_greedy) = score(
@@ -461,19 +599,43 @@ def test_an_evaluation_harness_scores_texts(real: Server) -> None:
     assert (alike < 0, is_greedy) == (True, True)
     assert score(post(real, COMPLETIONS, {**asked, "prompt": text}), [3]) == [(other, False)]
     assert score(post(real, COMPLETIONS, {**asked, "prompt": [text]}), [3]) == [(other, False)]
-    generation = {"model": "any", "max_tokens": 4, "temperature": 0, "stop": ["\n\n", "</s>"], "seed": 1234}
+    generation = {
+        "model": "any",
+        "max_tokens": 4,
+        "temperature": 0,
+        "stop": ["\n\n", "</s>"],
+        "seed": 1234,
+    }
     by_tokens = post(real, COMPLETIONS, {**generation, "prompt": [tokens]})["choices"]
     assert by_tokens == post(real, COMPLETIONS, {**generation, "prompt": text})["choices"]
 
 
 def test_a_prompt_may_only_be_read(real: Server) -> None:
     """With max_tokens 0 nothing is generated or counted, and the prompt is told; a stream ends at once."""
-    asked = {"prompt": [2 + byte for byte in b"xq \xc3\xa9\xc3"], "max_tokens": 0, "echo": True, "logprobs": 2}
+    asked = {
+        "prompt": [2 + byte for byte in b"xq \xc3\xa9\xc3"],
+        "max_tokens": 0,
+        "echo": True,
+        "logprobs": 2,
+    }
     answer = post(real, COMPLETIONS, asked)
     (choice,) = answer["choices"]
-    assert (choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]) == ("xq é�", "length", 0)
-    assert choice["logprobs"]["tokens"] == ["x", "q", " ", "bytes:\\xc3", "bytes:\\xa9", "bytes:\\xc3"]
-    assert [tops is None or len(tops) for tops in choice["logprobs"]["top_logprobs"]] == [True] + [2] * 5
+    assert (choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]) == (
+        "xq é�",
+        "length",
+        0,
+    )
+    assert choice["logprobs"]["tokens"] == [
+        "x",
+        "q",
+        " ",
+        "bytes:\\xc3",
+        "bytes:\\xa9",
+        "bytes:\\xc3",
+    ]
+    assert [tops is None or len(tops) for tops in choice["logprobs"]["top_logprobs"]] == [True] + [
+        2
+    ] * 5
     assert post(real, COMPLETIONS, {"prompt": "x", "max_tokens": 0})["choices"][0]["text"] == ""
     *_, last = events_of(real, COMPLETIONS, {"prompt": "x", "max_tokens": 0})
     assert last["choices"][0]["finish_reason"] == "length"
@@ -487,7 +649,13 @@ def test_a_token_that_the_model_has_not_is_named(real: Server) -> None:
 
 def test_what_each_sample_repeats_of_the_likeliest_is_bounded(real: Server) -> None:
     """An echoed prompt stands before each sample, with the likeliest in the place of each of its tokens."""
-    asked = {"prompt": [2 + byte for byte in b"a" * 240], "n": 256, "max_tokens": 0, "echo": True, "logprobs": 20}
+    asked = {
+        "prompt": [2 + byte for byte in b"a" * 240],
+        "n": 256,
+        "max_tokens": 0,
+        "echo": True,
+        "logprobs": 20,
+    }
     answer = real.call("POST", COMPLETIONS, asked, JSON)
     assert (answer.status, peer_error(answer.json)["param"]) == (400, "logprobs")
     assert len(post(real, COMPLETIONS, {**asked, "n": 2})["choices"]) == 2
@@ -498,16 +666,31 @@ STORY_CHAT = {"messages": [{"role": "user", "content": "z"}], "temperature": 0, 
 
 def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
     """What the template does not know is refused where the answer depends on it; a last message is continued."""
-    for name, value in (("reasoning_effort", "low"), ("enable_thinking", False), ("documents", [{"text": "x"}])):
+    for name, value in (
+        ("reasoning_effort", "low"),
+        ("enable_thinking", False),
+        ("documents", [{"text": "x"}]),
+    ):
         unknown = chatting.call("POST", CHAT, {**STORY_CHAT, name: value}, JSON)
         assert (unknown.status, peer_error(unknown.json)["param"]) == (400, name)
         assert "is not known to the chat template" in unknown.json["message"]
     assert post(chatting, CHAT, {**STORY_CHAT, "documents": [], "add_generation_prompt": True})
-    assert post(chatting, CHAT, {**STORY_CHAT, "chat_template_kwargs": {"add_generation_prompt": True, "tools": None}})
-    misspelt = chatting.call("POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"mesages": 1}}, JSON)
-    assert (misspelt.status, peer_error(misspelt.json)["param"]) == (400, "chat_template_kwargs.mesages")
+    assert post(
+        chatting,
+        CHAT,
+        {**STORY_CHAT, "chat_template_kwargs": {"add_generation_prompt": True, "tools": None}},
+    )
+    misspelt = chatting.call(
+        "POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"mesages": 1}}, JSON
+    )
+    assert (misspelt.status, peer_error(misspelt.json)["param"]) == (
+        400,
+        "chat_template_kwargs.mesages",
+    )
     assert "did you mean messages?" in misspelt.json["message"]
-    long = chatting.call("POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"messages": "x" * (1 << 24)}}, KEYED)
+    long = chatting.call(
+        "POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"messages": "x" * (1 << 24)}}, KEYED
+    )
     assert (long.status, peer_error(long.json)["param"]) == (400, "chat_template_kwargs")
     said = [*STORY_CHAT["messages"], {"role": "assistant", "content": "a"}]
     going_on = {**STORY_CHAT, "messages": said, "max_tokens": 1, "continue_final_message": True}
@@ -525,10 +708,15 @@ def test_a_real_chat_is_written_by_the_template(chatting: Server) -> None:
     assert answer["usage"]["prompt_tokens"] == 2
     content = choice["logprobs"]["content"]
     assert bytes(byte for one in content for byte in one["bytes"]).decode() == STORY
-    assert all(one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")} for one in content)
+    assert all(
+        one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}
+        for one in content
+    )
     streamed = events_of(chatting, CHAT, STORY_CHAT)
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in streamed) == STORY
-    (text,) = post(chatting, COMPLETIONS, {"prompt": "z", "temperature": 0, "max_tokens": 12, "logprobs": 0})["choices"]
+    (text,) = post(
+        chatting, COMPLETIONS, {"prompt": "z", "temperature": 0, "max_tokens": 12, "logprobs": 0}
+    )["choices"]
     assert text["text"] == STORY
     assert text["logprobs"]["text_offset"][:6] == [0, 4, 9, 12, 15, 15]
 
@@ -541,7 +729,9 @@ def test_the_models_own_end_ends_a_sample(chatting: Server) -> None:
     assert choice["logprobs"]["content"] == []
     (choice,) = post(chatting, COMPLETIONS, {"prompt": "z", **forced, "logprobs": 1})["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("", "stop")
-    (own,) = chatting.generate({"text": "z", "logit_bias": {END: 100}, "max_tokens": 3}).json["responses"]
+    (own,) = chatting.generate({"text": "z", "logit_bias": {END: 100}, "max_tokens": 3}).json[
+        "responses"
+    ]
     assert own["finish_reason"] == "length"
     stopped = post(chatting, CHAT, {**STORY_CHAT, "stop": "é"})["choices"][0]
     assert (stopped["message"]["content"], stopped["finish_reason"]) == ("Once upon a caf", "stop")
@@ -549,7 +739,10 @@ def test_the_models_own_end_ends_a_sample(chatting: Server) -> None:
 
 CITY = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 8}, "visitors": {"type": "integer", "maximum": 999}},
+    "properties": {
+        "city": {"type": "string", "maxLength": 8},
+        "visitors": {"type": "integer", "maximum": 999},
+    },
     "required": ["city", "visitors"],
     "additionalProperties": False,
 }
@@ -567,7 +760,9 @@ def test_a_chat_keeps_to_a_form(writing: Server) -> None:
     events = events_of(writing, CHAT, body)
     text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
     assert text == choice["message"]["content"]
-    (free,) = post(writing, CHAT, {**HELLO, "response_format": {"type": "json_object"}, "seed": 1})["choices"]
+    (free,) = post(writing, CHAT, {**HELLO, "response_format": {"type": "json_object"}, "seed": 1})[
+        "choices"
+    ]
     assert free["message"]["content"].lstrip().startswith("{")
 
 
@@ -575,9 +770,18 @@ def test_a_chat_keeps_to_a_form(writing: Server) -> None:
     ("wanted", "param"),
     [
         ({"type": "json_schema"}, "response_format.json_schema.schema"),
-        ({"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
-        ({"type": "json_schema", "json_schema": {"schema": [1]}}, "response_format.json_schema.schema"),
-        ({"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}, "response_format"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x"}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"type": "json_schema", "json_schema": {"schema": [1]}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}},
+            "response_format",
+        ),
         ({"type": "json_schema", "json_schema": {"schema": {"enum": []}}}, "response_format"),
     ],
 )
@@ -606,12 +810,21 @@ def test_several_processes_answer_alike() -> None:
     with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         body = {"prompt": ["hello", "you"], "max_tokens": 4, "temperature": 0}
-        texts = [[choice["text"] for choice in post(server, COMPLETIONS, body)["choices"]] for _ in range(4)]
+        texts = [
+            [choice["text"] for choice in post(server, COMPLETIONS, body)["choices"]]
+            for _ in range(4)
+        ]
         assert texts[1:] == texts[:1] * 3
         chunks = events_of(server, COMPLETIONS, body)
-        joined = ["".join(c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == n) for n in range(2)]
+        joined = [
+            "".join(c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == n)
+            for n in range(2)
+        ]
         assert joined == texts[0]
         refused = server.call("POST", CHAT, HELLO, JSON)
         assert (refused.status, peer_error(refused.json)["param"]) == (400, "messages")
         assert server.call("GET", "/v1/models").json["data"][0]["id"] == "tiny"
-        assert server.call("POST", "/v2/rerank", {"query": "x", "documents": ["x"]}, KEYED).status == 200
+        assert (
+            server.call("POST", "/v2/rerank", {"query": "x", "documents": ["x"]}, KEYED).status
+            == 200
+        )

@@ -71,11 +71,13 @@ WHERE = """() => {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with real search and a folder of its own, that writes a word every 5 ms."""
     folder = tmp_path_factory.mktemp("harbour")
-    (folder / "fees.md").write_text("The fee for a boat is three crowns a night.\n\nShips pay by their length.")
-    records = tmp_path_factory.mktemp("records") / "boats.index"
-    ChunkIndex([{"text": "Boats are painted in spring.", "title": "Paint"}, "Sails are mended in winter."]).save(
-        records
+    (folder / "fees.md").write_text(
+        "The fee for a boat is three crowns a night.\n\nShips pay by their length."
     )
+    records = tmp_path_factory.mktemp("records") / "boats.index"
+    ChunkIndex(
+        [{"text": "Boats are painted in spring.", "title": "Paint"}, "Sails are mended in winter."]
+    ).save(records)
     offered = ("--index", f"harbour={folder}", "--index", f"boats={records}")
     with Server("--rate-limit", "off", *offered, program=HALF_SCRIPTED) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
@@ -102,14 +104,18 @@ class Visit:
     """
 
     def __init__(self, browser: Any, url: str, *, key: str | None = KEY, **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        self.context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 800}, **options}
+        )
         self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.page.add_init_script(WATCH)
         if key is not None:
             self.page.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{key}')")
-        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on(
+            "console", lambda said: self.errors.append(said.text) if said.type == "error" else None
+        )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(url)
         self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
@@ -157,7 +163,9 @@ class Visit:
     def wait_for_end(self) -> None:
         """Wait until the answer is complete, was stopped, or has failed."""
         over = "#answers:not([aria-busy])"
-        self.page.wait_for_selector(f"{over}:not(:empty), {over} + .source .wrong", state="attached")
+        self.page.wait_for_selector(
+            f"{over}:not(:empty), {over} + .source .wrong", state="attached"
+        )
 
 
 @pytest.fixture
@@ -181,7 +189,8 @@ def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
     visit.page.wait_for_selector("#found li")
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
     assert re.search(
-        r"\d+ tokens · \d+ ms · confidence\s\d\.\d\d that they hold what was asked", visit.page.inner_text("#status")
+        r"\d+ tokens · \d+ ms · confidence\s\d\.\d\d that they hold what was asked",
+        visit.page.inner_text("#status"),
     )
     visit.wait_for_end()
     assert "word0 word1 word2 " in visit.page.inner_text("#answers")
@@ -189,7 +198,11 @@ def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
     visit.page.click("#ask button")
     visit.wait_for_end()
     assert not visit.page.is_visible("#key-dialog")
-    assert visit.page.evaluate("[localStorage.length, document.cookie, sessionStorage.length]") == [0, "", 1]
+    assert visit.page.evaluate("[localStorage.length, document.cookie, sessionStorage.length]") == [
+        0,
+        "",
+        1,
+    ]
     visit.close()
 
 
@@ -197,7 +210,9 @@ def test_it_finds_what_the_library_finds(visit: Visit) -> None:
     """The list has the scores of `search`, best first; what was found is on the strip, and the best is shaded most."""
     visit.ask(QUESTION)
     best = search(QUESTION, visit.chunks(), 30, true_order=False)
-    assert visit.page.locator(".hit .score").all_inner_texts() == [f"{one.chunk_score:.2f}" for one in best]
+    assert visit.page.locator(".hit .score").all_inner_texts() == [
+        f"{one.chunk_score:.2f}" for one in best
+    ]
     assert visit.page.locator("#strip i").count() == len(best) > 2
     marks = visit.marks()
     assert marks["shade-5"] == [best[0].chunk_txt]
@@ -243,20 +258,27 @@ def test_a_click_goes_there(visit: Visit) -> None:
             assert visit.page.evaluate(WHERE)["text"] == best[number].chunk_txt
     visit.wait_for_end()
     visit.page.click("#given button >> nth=1")
-    assert eventually(lambda: visit.page.evaluate(WHERE) == {"inView": True, "text": best[1].chunk_txt})
+    assert eventually(
+        lambda: visit.page.evaluate(WHERE) == {"inView": True, "text": best[1].chunk_txt}
+    )
 
 
 def test_it_says_why(visit: Visit) -> None:
     """On demand, the parts of a score are shown, largest first, and are those that the library gives."""
     visit.ask(QUESTION)
     visit.open_why()
-    shown = [float(text) for text in visit.page.locator("tbody td.number:nth-child(3)").all_inner_texts()]
+    shown = [
+        float(text) for text in visit.page.locator("tbody td.number:nth-child(3)").all_inner_texts()
+    ]
     chunks = visit.chunks()
     position = next(place for place, chunk in enumerate(chunks) if "Desert ants" in chunk)
     explained = ChunkIndex(chunks).explain(QUESTION, position)
     assert shown == sorted(shown, reverse=True)
     assert sum(shown) == pytest.approx(explained.score, abs=0.006)
-    assert f"{max(explained.likeness, *(term.share for term in explained.terms)):.3f}" == f"{shown[0]:.3f}"
+    assert (
+        f"{max(explained.likeness, *(term.share for term in explained.terms)):.3f}"
+        == f"{shown[0]:.3f}"
+    )
 
 
 def test_keys_do_it_all(visit: Visit) -> None:
@@ -269,7 +291,9 @@ def test_keys_do_it_all(visit: Visit) -> None:
     assert visit.page.evaluate("document.activeElement === document.querySelectorAll('.hit')[2]")
     assert visit.page.get_attribute(".hit >> nth=2", "aria-current") == "true"
     best = search(QUESTION, visit.chunks(), 30, true_order=False)
-    assert eventually(lambda: visit.page.evaluate(WHERE) == {"inView": True, "text": best[2].chunk_txt})
+    assert eventually(
+        lambda: visit.page.evaluate(WHERE) == {"inView": True, "text": best[2].chunk_txt}
+    )
 
 
 def test_nothing_found_is_said(visit: Visit) -> None:
@@ -299,13 +323,19 @@ def test_one_document_or_all_and_from_mark_to_mark(visit: Visit) -> None:
     visit.add("The ants of the second document eat leaves.\n\n" + "Filler. " * 40)
     visit.ask("What do ants eat?")
     assert visit.page.locator(".from").all_inner_texts()[0].startswith("The ants of the second")
-    places = visit.page.evaluate("[...document.querySelectorAll('#strip i')].map((mark) => parseFloat(mark.style.top))")
+    places = visit.page.evaluate(
+        "[...document.querySelectorAll('#strip i')].map((mark) => parseFloat(mark.style.top))"
+    )
     assert len(places) > 1
     visit.page.evaluate("document.activeElement.blur()")
     here = "() => document.querySelector('#step').textContent"
     last = f"{len(places)} of {len(places)}"
     assert visit.page.evaluate(here) == last
-    for key, told in (("n", f"1 of {len(places)}"), ("p", last), ("p", f"{len(places) - 1} of {len(places)}")):
+    for key, told in (
+        ("n", f"1 of {len(places)}"),
+        ("p", last),
+        ("p", f"{len(places) - 1} of {len(places)}"),
+    ):
         visit.page.keyboard.press(key)
         assert visit.page.evaluate(here) == told
     visit.page.select_option("#scope", index=1)
@@ -365,15 +395,24 @@ def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:
       const { chunksOf, isHeading } = await import("/static/chunking.js");
       return [[...chunksOf(text, options)].map(([start, end]) => text.slice(start, end)), isHeading(text)];
     }"""
-    lines = "\n".join(f"The keeper of light {n} wrote that the\nweather was fair. He had soup." for n in range(40))
+    lines = "\n".join(
+        f"The keeper of light {n} wrote that the\nweather was fair. He had soup." for n in range(40)
+    )
     (chunks, _) = visit.page.evaluate(cut, [lines, {}])
     assert len(chunks) > 2
     assert all(chunk.endswith(".") for chunk in chunks)
     block = "```python\nfirst()\n\n# a comment\n\nsecond()\n```"
-    (chunks, _) = visit.page.evaluate(cut, [f"{'Before. ' * 40}\n\n{block}\n\n{'After. ' * 40}", {}])
+    (chunks, _) = visit.page.evaluate(
+        cut, [f"{'Before. ' * 40}\n\n{block}\n\n{'After. ' * 40}", {}]
+    )
     assert chunks[1] == block
     for text, told in (
-        *(("# A head", True), ("Fees and tolls", True), ("2.1 Fees", True), ("name,fee,toll", False)),
+        *(
+            ("# A head", True),
+            ("Fees and tolls", True),
+            ("2.1 Fees", True),
+            ("name,fee,toll", False),
+        ),
         *((">>> print(1)", False), ("x = 3", False), ("It rains.", False), ("วันนี้ฝนตก", False)),
     ):
         assert visit.page.evaluate(cut, [text, {}])[1] is told, text
@@ -423,12 +462,16 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
     visit.page.wait_for_selector("#names >> text=handbook.md")
     chunks = visit.chunks()
     assert "\n\n".join(chunks) == HANDBOOK.strip()
-    assert [line.rstrip() for line in visit.page.inner_text(".sheet").splitlines() if line.strip()] == HANDBOOK_SHOWN
+    assert [
+        line.rstrip() for line in visit.page.inner_text(".sheet").splitlines() if line.strip()
+    ] == HANDBOOK_SHOWN
     question = "What do boats and ships pay at the office, and is there a fee in winter?"
     visit.ask(question)
     found = search(question, chunks, 30, spans=True)
     marks = visit.marks()
-    assert sorted(marks["word"]) == sorted(one.chunk_txt[span.start : span.end] for one in found for span in one.words)
+    assert sorted(marks["word"]) == sorted(
+        one.chunk_txt[span.start : span.end] for one in found for span in one.words
+    )
     assert sorted(marks["passage"]) == sorted(
         one.chunk_txt[one.passage.start : one.passage.end] for one in found if one.passage
     )
@@ -438,10 +481,14 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
 def test_lines_of_prose_run_on(visit: Visit) -> None:
     """Where a long line of a text goes on in the next they are one; verse, lists and logs keep their lines."""
     prose = (
-        "The keeper of the light had seen the ship go down\nwith all her sails, and rowed to where he had seen\nMary"
+        "The keeper of the light had seen the ship go down\n"
+        "with all her sails, and rowed to where he had seen\nMary"
     )
     kept = ["Shall I compare thee to a summer's day?", "Thou art more lovely and more temperate:"]
-    kept += [f"2026-11-23 08:{minute} INFO the server answered request number {minute}" for minute in (10, 11)]
+    kept += [
+        f"2026-11-23 08:{minute} INFO the server answered request number {minute}"
+        for minute in (10, 11)
+    ]
     visit.forget_example()
     visit.add("\n".join([f"{prose} was.", *kept]))
     shown = visit.page.inner_text(".sheet")
@@ -511,7 +558,13 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     ):
         visit.page.evaluate(DROP, [name, list(content)])
         visit.page.wait_for_selector(f"#names >> text={name}")
-    assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd", "Apples are red", "Pears are green"]
+    assert visit.chunks() == [
+        "# Größe\n\nÄpfel",
+        "Öl 😀",
+        "Süd",
+        "Apples are red",
+        "Pears are green",
+    ]
     for name, content in (("e.bin", b"\0\1\2"), ("f.pdf", b"%PDF-1.7")):
         visit.page.evaluate(DROP, [name, list(content)])
         visit.page.wait_for_selector(f"#trouble >> text={name}")
@@ -531,7 +584,9 @@ def test_a_pdf_has_its_pages(visit: Visit) -> None:
     visit.forget_example()
     visit.page.evaluate(DROP, ["empty.txt", []])
     visit.page.wait_for_selector("text=empty.txt is empty.")
-    visit.page.evaluate(DROP, ["report.pdf", list(pdf("Apples are red", "Pears are green and sweet"))])
+    visit.page.evaluate(
+        DROP, ["report.pdf", list(pdf("Apples are red", "Pears are green and sweet"))]
+    )
     visit.page.wait_for_selector("#names >> text=report.pdf")
     assert not visit.page.is_visible("#trouble")
     visit.ask("Which fruit is sweet, pears or apples?")
@@ -541,7 +596,9 @@ def test_a_pdf_has_its_pages(visit: Visit) -> None:
     assert visit.page.inner_text("#viewer-name") == "report.pdf, page 2"
     visit.page.click("#viewer-close")
     assert visit.page.is_visible("#text")
-    visit.errors[:] = [error for error in visit.errors if "sessionStorage" not in error and "setItem" not in error]
+    visit.errors[:] = [
+        error for error in visit.errors if "sessionStorage" not in error and "setItem" not in error
+    ]
 
 
 def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: Server) -> None:
@@ -580,7 +637,9 @@ def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: S
     visit.page.click("#forget")
     visit.page.click("#forget-dialog .main")
     visit.page.wait_for_selector("#empty")
-    assert eventually(lambda: visit.page.evaluate("indexedDB.databases !== undefined && !location.hash"))
+    assert eventually(
+        lambda: visit.page.evaluate("indexedDB.databases !== undefined && !location.hash")
+    )
     visit.page.reload()
     visit.page.wait_for_selector("#names >> text=How things are found")
     assert visit.page.inner_text("#asked") == ""
@@ -592,15 +651,24 @@ def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
     other = visit.context.new_page()
     other.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
     other.goto(visit.page.url)
-    for page, question in ((visit.page, QUESTION), (other, "How do salmon return?"), (visit.page, "Who buries seeds?")):
+    for page, question in (
+        (visit.page, QUESTION),
+        (other, "How do salmon return?"),
+        (visit.page, "Who buries seeds?"),
+    ):
         page.fill("#question", question)
         page.press("#question", "Enter")
-        page.wait_for_function("([asked]) => document.querySelector('#asked').innerText === asked", arg=[question])
+        page.wait_for_function(
+            "([asked]) => document.querySelector('#asked').innerText === asked", arg=[question]
+        )
         page.wait_for_selector("#answers:not([aria-busy]) .sample")
     assert eventually(lambda: visit.page.evaluate("indexedDB.databases !== undefined"))
     visit.page.reload()
     visit.page.wait_for_selector("#earlier-turns li >> nth=1")
-    assert visit.page.locator(".asked-before").all_inner_texts() == ["How do salmon return?", QUESTION]
+    assert visit.page.locator(".asked-before").all_inner_texts() == [
+        "How do salmon return?",
+        QUESTION,
+    ]
 
 
 def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -> None:
@@ -644,24 +712,36 @@ def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
       });
     }"""
     english, hebrew = "The ferry leaves.", "המעבורת יוצאת."
-    for first, second, told in ((english, hebrew, ["left", "right"]), (hebrew, english, ["right", "left"])):
+    for first, second, told in (
+        (english, hebrew, ["left", "right"]),
+        (hebrew, english, ["right", "left"]),
+    ):
         visit.add(f"{first}\n\n{second}")
         assert visit.page.evaluate(edges) == told
 
 
 def test_the_halves_of_a_long_name_stand_in_the_order_of_its_script(visit: Visit) -> None:
     """A name that runs from right to left has its beginning on the right; a short one is in one piece."""
-    names = {"תקציר-של-הדוח-על-הנמל-ועל-הסירות-בשנה.txt": -1, "A long report on the harbour and its boats.txt": 1}
+    names = {
+        "תקציר-של-הדוח-על-הנמל-ועל-הסירות-בשנה.txt": -1,
+        "A long report on the harbour and its boats.txt": 1,
+    }
     for name in names:
         visit.page.evaluate(DROP, [name, list(b"The fee for a boat.")])
         visit.page.wait_for_selector(f'#names [title="{name}"]')
     for name, order in names.items():
-        halves = [visit.page.locator(f'#names [title="{name}"] span >> nth={number}') for number in range(2)]
+        halves = [
+            visit.page.locator(f'#names [title="{name}"] span >> nth={number}')
+            for number in range(2)
+        ]
         assert "".join(half.inner_text() for half in halves) == name
         first, second = (half.bounding_box()["x"] for half in halves)
         assert (second - first) * order > 0
     visit.page.evaluate(DROP, ["تقرير الميناء.txt", list(b"The fee for a ship.")])
-    assert visit.page.inner_text('#names [title="تقرير الميناء.txt"] span >> nth=0') == "تقرير الميناء.txt"
+    assert (
+        visit.page.inner_text('#names [title="تقرير الميناء.txt"] span >> nth=0')
+        == "تقرير الميناء.txt"
+    )
 
 
 def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
@@ -685,7 +765,9 @@ def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
 def test_markup_stays_text(visit: Visit) -> None:
     """Nothing that users write becomes markup, and the browser would refuse a script that tried."""
     attack = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
-    visit.page.evaluate(DROP, [f"{attack}.md".replace("/", "∕"), list(f"# {attack} ants\n\n{attack}".encode())])
+    visit.page.evaluate(
+        DROP, [f"{attack}.md".replace("/", "∕"), list(f"# {attack} ants\n\n{attack}".encode())]
+    )
     visit.page.wait_for_selector("#names li >> nth=1")
     visit.ask(f"ants {attack}")
     visit.open_why()
@@ -741,7 +823,10 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
         visit.ask(QUESTION)
         visit.page.wait_for_selector("text=word20 ")
         carets = "(of) => document.querySelector(of) && getComputedStyle(document.querySelector(of), '::after').content"
-        assert [visit.page.evaluate(carets, of) for of in (".running", ".running > p")] == ["none", '"▍"']
+        assert [visit.page.evaluate(carets, of) for of in (".running", ".running > p")] == [
+            "none",
+            '"▍"',
+        ]
         visit.page.click("#stop")
         visit.wait_for_end()
         assert visit.page.inner_text("#pace") == "Stopped"
@@ -749,19 +834,27 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
         visit.page.select_option("#samples", "2")
         visit.page.wait_for_selector(".sample >> nth=1")
         visit.wait_for_end()
-        assert [text[:12] for text in visit.page.locator(".sample").all_inner_texts()] == ["word0 word1 "] * 2
-        assert re.search(r"1,024 tokens · \d+ a second · ended at its longest", visit.page.inner_text("#pace"))
+        assert [text[:12] for text in visit.page.locator(".sample").all_inner_texts()] == [
+            "word0 word1 "
+        ] * 2
+        assert re.search(
+            r"1,024 tokens · \d+ a second · ended at its longest", visit.page.inner_text("#pace")
+        )
         answered = ["/prompt", "/v1/models", "/v1/chat/completions"]
         assert asked == ["/search", *answered, *answered, "/cite", "/cite"]
         bodies: list[dict[str, Any]] = []
-        visit.page.on("request", lambda request: bodies.append(json.loads(request.post_data or "{}")))
+        visit.page.on(
+            "request", lambda request: bodies.append(json.loads(request.post_data or "{}"))
+        )
         visit.page.select_option("#samples", "1")
         visit.wait_for_end()
         visit.page.fill("#question", "And who found that out about the ants?")
         visit.page.press("#question", "Enter")
         visit.page.wait_for_selector("#earlier-turns li")
         visit.wait_for_end()
-        assert {body["index"][:5] for body in bodies if "query" in body or "question" in body} == {"kept:"}
+        assert {body["index"][:5] for body in bodies if "query" in body or "question" in body} == {
+            "kept:"
+        }
         told = [body["messages"] for body in bodies if "messages" in body][-1]
         assert [one["role"] for one in told] == ["user", "assistant", "user"]
         assert told[0]["content"] == QUESTION
@@ -793,13 +886,23 @@ def test_sentences_say_what_they_are_from(visit: Visit) -> None:
     """Behind a sentence stand the numbers of its sources, which show theirs and lead there; or that it has none."""
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
     said = "They count their steps, the desert ants. Cows moo at night."
-    end = {"created": 1, "finished": 2, "responses": [{"generated_tokens": 9, "finish_reason": "eos"}]}
+    end = {
+        "created": 1,
+        "finished": 2,
+        "responses": [{"generated_tokens": 9, "finish_reason": "eos"}],
+    }
     events = (("text", {"sample": 0, "text": said}), ("response", end))
     stream = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
-    visit.page.route("**/generate_stream", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
+    visit.page.route(
+        "**/generate_stream",
+        lambda route: route.fulfill(body=stream, content_type="text/event-stream"),
+    )
     visit.ask(QUESTION)
     visit.wait_for_end()
-    assert visit.page.inner_text(".sample") == "They count their steps, the desert ants.1 Cows moo at night.?"
+    assert (
+        visit.page.inner_text(".sample")
+        == "They count their steps, the desert ants.1 Cows moo at night.?"
+    )
     visit.page.hover(".sample .cite")
     assert "they count their steps" in visit.page.inner_text("#peek")
     visit.page.click(".sample .cite")
@@ -925,14 +1028,20 @@ def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(visit: Visit) -
 @pytest.mark.parametrize("flags", [("--max-chunks", "40"), ("--max-body-bytes", "50KiB")])
 def test_what_is_too_much_is_refused_when_it_is_added(browser: Any, flags: tuple[str, str]) -> None:
     """A document with which all would be above the server's limits is not added, and the others can be asked."""
-    text = "\n\n".join(f"Entry {number} of the log tells of wind.{' And of “rain”.' * 50}" for number in range(60))
+    text = "\n\n".join(
+        f"Entry {number} of the log tells of wind.{' And of “rain”.' * 50}" for number in range(60)
+    )
     with Server("--rate-limit", "off", *flags, program=HALF_SCRIPTED) as narrow:
         visit = Visit(browser, narrow.url)
         chunks = visit.chunks()
         visit.page.evaluate(DROP, ["log.txt", list(text.encode())])
-        visit.page.wait_for_selector("text=log.txt was not added: together with the others it is more than this server")
+        visit.page.wait_for_selector(
+            "text=log.txt was not added: together with the others it is more than this server"
+        )
         told = visit.page.inner_text("#trouble")
-        assert ("(40 passages, 64 MiB)" if "40" in flags else "(200,000 passages, 0.0488 MiB)") in told
+        assert (
+            "(40 passages, 64 MiB)" if "40" in flags else "(200,000 passages, 0.0488 MiB)"
+        ) in told
         assert "Take fewer or smaller documents" in told
         assert "relevance-gen serve --index" in told
         assert visit.page.locator("#names li").count() == 1
@@ -951,13 +1060,21 @@ def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
         visit = Visit(browser, narrow.url)
         visit.page.route(
             f"{narrow.url}/",
-            lambda route: route.abort() if route.request.resource_type == "fetch" else route.continue_(),
+            lambda route: (
+                route.abort() if route.request.resource_type == "fetch" else route.continue_()
+            ),
         )
         visit.page.reload()
         visit.page.wait_for_selector("#text:not([aria-busy])", state="attached")
-        visit.add("\n\n".join(f"Entry {number} of the log. {'Wind and weather. ' * 50}" for number in range(60)))
+        visit.add(
+            "\n\n".join(
+                f"Entry {number} of the log. {'Wind and weather. ' * 50}" for number in range(60)
+            )
+        )
         visit.page.click("#ask button")
-        visit.page.wait_for_selector("text=These documents are together more than this server searches at once. Take")
+        visit.page.wait_for_selector(
+            "text=These documents are together more than this server searches at once. Take"
+        )
         assert all(error.startswith("Failed to load resource") for error in visit.errors)
         visit.errors.clear()
         visit.close()
@@ -965,7 +1082,10 @@ def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
 
 def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visit) -> None:
     """Of a long document few chunks are drawn; the browser finds the others, and scrolling draws them."""
-    entries = [f"Entry {number} of the log: {'wind and weather ' * 12}and **no** ship." for number in range(4000)]
+    entries = [
+        f"Entry {number} of the log: {'wind and weather ' * 12}and **no** ship."
+        for number in range(4000)
+    ]
     visit.forget_example()
     visit.add("# Log\n\n" + "\n\n".join(entries))
     text = visit.page.text_content("#text")
@@ -1009,12 +1129,18 @@ def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int
 def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: int) -> None:
     """axe-core finds nothing in any state: first visit, dialogs, errors, answers and their reasons, no documents."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}, "bypass_csp": True}
+    options = {
+        "color_scheme": scheme,
+        "viewport": {"width": width, "height": 800},
+        "bypass_csp": True,
+    }
     visit = Visit(browser, server.url, **options)
     visit.page.evaluate(axe)
 
     def check() -> None:
-        found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")[
+            "violations"
+        ]
         serious = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
         assert serious == []
 
@@ -1064,10 +1190,16 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
-def test_everybody_can_use_the_description(browser: Any, server: Server, scheme: str, width: int) -> None:
+def test_everybody_can_use_the_description(
+    browser: Any, server: Server, scheme: str, width: int
+) -> None:
     """axe-core finds nothing in /docs; nothing overflows, links open what they name, and the tab's key is used."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}, "bypass_csp": True}
+    options = {
+        "color_scheme": scheme,
+        "viewport": {"width": width, "height": 800},
+        "bypass_csp": True,
+    }
     visit = Visit(browser, server.url, **options)
     visit.page.goto(f"{server.url}/docs#search")
     visit.page.wait_for_selector("#search[open]")
@@ -1086,7 +1218,9 @@ def test_everybody_can_use_the_description(browser: Any, server: Server, scheme:
 
 def test_high_contrast_tells_which_view_is_shown(browser: Any, server: Server) -> None:
     """In forced colours, where what is transparent is drawn, the view that is not shown has no line below it."""
-    visit = Visit(browser, server.url, viewport={"width": 390, "height": 800}, forced_colors="active")
+    visit = Visit(
+        browser, server.url, viewport={"width": 390, "height": 800}, forced_colors="active"
+    )
     color = "(of, name) => getComputedStyle(document.querySelector(of))[name]"
     drawn = f"(of) => ({color})(of, 'borderBottomColor') !== ({color})('body', 'backgroundColor')"
     assert visit.page.evaluate(drawn, ".views [aria-pressed=true]")
@@ -1099,7 +1233,10 @@ def test_what_is_printed_begins_at_one_edge(visit: Visit) -> None:
     visit.ask(QUESTION)
     visit.wait_for_end()
     visit.page.emulate_media(media="print")
-    edges = {visit.page.locator(of).bounding_box()["x"] for of in (".masthead h1", "#asked", "#found-title")}
+    edges = {
+        visit.page.locator(of).bounding_box()["x"]
+        for of in (".masthead h1", "#asked", "#found-title")
+    }
     assert len(edges) == 1
 
 

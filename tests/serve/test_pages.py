@@ -58,17 +58,25 @@ def test_schemas_are_the_types(name: str) -> None:
         del fields["parts"], fields["stopped_by"], fields["reasoning_tokens"]  # likewise
     if name == "Explanation":
         fields = {field: one for field, one in fields.items() if field not in OF_FOLDERS}
-    named = ["model"] if name in ("GenerationRequest", "PromptRequest") else []  # which of the server's is asked
+    named = (
+        ["model"] if name in ("GenerationRequest", "PromptRequest") else []
+    )  # which of the server's is asked
     assert list(schema["properties"]) == [*fields, *named]
     if not name.endswith(("Request", "Chunk")):
-        required = {field for field, attribute in fields.items() if attribute.default is attrs.NOTHING}
+        required = {
+            field for field, attribute in fields.items() if attribute.default is attrs.NOTHING
+        }
         if name == "Explanation":  # parts that gave nothing are written, too
             required = set(wire.unstructure(types.Explanation(0.5, ())))
         assert set(schema["required"]) == required
         return
     assert schema["additionalProperties"] is False
     for field, attribute in fields.items():
-        default = attribute.default.factory() if isinstance(attribute.default, attrs.Factory) else attribute.default
+        default = (
+            attribute.default.factory()
+            if isinstance(attribute.default, attrs.Factory)
+            else attribute.default
+        )
         default = list(default) if isinstance(default, tuple) else default
         assert (field in schema.get("required", [])) == (default is attrs.NOTHING)
         assert schema["properties"][field].get("default", attrs.NOTHING) == default
@@ -143,12 +151,22 @@ def test_the_schemas_bounds_are_the_types_bounds(name: str) -> None:
 
 def test_paths_are_the_routes() -> None:
     """Every path of every route is described with its method, an alias as what it stands for, and nothing else is."""
-    described = {(path, method.upper()) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    described = {
+        (path, method.upper()) for path, methods in DOCUMENT["paths"].items() for method in methods
+    }
     assert described == {(path, route.method) for route in ROUTES for path in route.paths}
-    names = [operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values()]
+    names = [
+        operation["operationId"]
+        for methods in DOCUMENT["paths"].values()
+        for operation in methods.values()
+    ]
     assert len(set(names)) == len(names)
     search, same = (DOCUMENT["paths"][path]["post"] for path in ("/search", "/distributor/search"))
-    assert {**search, "operationId": "", "summary": ""} == {**same, "operationId": "", "summary": ""}
+    assert {**search, "operationId": "", "summary": ""} == {
+        **same,
+        "operationId": "",
+        "summary": "",
+    }
 
 
 def test_keys_are_described_as_they_are_asked_for() -> None:
@@ -157,7 +175,9 @@ def test_keys_are_described_as_they_are_asked_for() -> None:
     for route in ROUTES:
         said = DOCUMENT["paths"][route.path][route.method.lower()]["security"]
         assert said == {"always": either, "setting": [{}, *either], "never": []}[route.key]
-    assert {name for one in either for name in one} == set(DOCUMENT["components"]["securitySchemes"])
+    assert {name for one in either for name in one} == set(
+        DOCUMENT["components"]["securitySchemes"]
+    )
 
 
 def test_references_lead_somewhere() -> None:
@@ -178,12 +198,18 @@ def test_examples_are_allowed() -> None:
                 continue
             schemas = content["schema"].get("anyOf", [content["schema"]])
             names = [schema["$ref"].rsplit("/", 1)[1] for schema in schemas]
-            examples = [one["value"] for one in content.get("examples", {}).values()] or [content["example"]]
+            examples = [one["value"] for one in content.get("examples", {}).values()] or [
+                content["example"]
+            ]
             taken = set()
             for example in examples:
-                name = next(name for name in names if set(SCHEMAS[name]["required"]) <= set(example))
+                name = next(
+                    name for name in names if set(SCHEMAS[name]["required"]) <= set(example)
+                )
                 if cls := LENIENT.get(name) or getattr(types, name, None):
-                    wire.structure(cls, example)  # strictly: an example has no field that is ignored
+                    wire.structure(
+                        cls, example
+                    )  # strictly: an example has no field that is ignored
                 assert cls or name in READERS
                 READERS.get(name, lambda _: None)(example)
                 taken.add(name)
@@ -207,21 +233,36 @@ def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> Non
     for name, part in parts.items():
         kind = "css" if name.endswith(".css") else "javascript"
         assert (part.status, part.headers["Content-Type"]) == (200, f"text/{kind}; charset=utf-8")
-    texts = (answer.body, *(part.body for part in parts.values())) if path == "/" else (answer.body,)
+    texts = (
+        (answer.body, *(part.body for part in parts.values())) if path == "/" else (answer.body,)
+    )
     for text in texts:
         without_icon = re.sub(rb'href="data:[^"]*"', b"", text)
         assert not re.search(rb"https?://|//[a-z]|@import|url\(", without_icon.replace(b"// ", b""))
-    assert set(re.findall(rb'"static/([^"]+)"', answer.body)) == ({b"page.css", b"main.js"} if path == "/" else set())
-    directives = dict(one.split(" ", 1) for one in answer.headers["Content-Security-Policy"].split("; "))
-    assert [directives.pop(name) for name in ("default-src", "connect-src", "img-src")] == ["'none'", "'self'", "data:"]
+    assert set(re.findall(rb'"static/([^"]+)"', answer.body)) == (
+        {b"page.css", b"main.js"} if path == "/" else set()
+    )
+    directives = dict(
+        one.split(" ", 1) for one in answer.headers["Content-Security-Policy"].split("; ")
+    )
+    assert [directives.pop(name) for name in ("default-src", "connect-src", "img-src")] == [
+        "'none'",
+        "'self'",
+        "data:",
+    ]
     own = "'self'" if path == "/" else "'sha256-"
     assert [directives.pop(name)[: len(own)] for name in ("script-src", "style-src")] == [own] * 2
-    assert (directives.pop("frame-src"), directives.pop("require-trusted-types-for")) == ("blob:", "'script'")
+    assert (directives.pop("frame-src"), directives.pop("require-trusted-types-for")) == (
+        "blob:",
+        "'script'",
+    )
     assert set(directives) == {"base-uri", "form-action", "frame-ancestors", "trusted-types"}
     assert set(directives.values()) == {"'none'"}
 
 
-@pytest.mark.parametrize("name", ["", "none.js", "../page.html", "..%2Fpage.html", "page/main.js", "\0"])
+@pytest.mark.parametrize(
+    "name", ["", "none.js", "../page.html", "..%2Fpage.html", "page/main.js", "\0"]
+)
 def test_no_other_file_is_sent(server: Server, name: str) -> None:
     """Of the files in the package only the page's parts have a path."""
     assert server.call("GET", f"/static/{name.replace(chr(0), '%00')}").status == 404
@@ -237,7 +278,9 @@ def test_programs_find_a_list_at_the_root(server: Server) -> None:
             "Accept",
         )
         assert answer.json["version"] == relevance_gen.__version__
-        assert answer.json["endpoints"] == [f"{route.method} {path}" for route in ROUTES for path in route.paths]
+        assert answer.json["endpoints"] == [
+            f"{route.method} {path}" for route in ROUTES for path in route.paths
+        ]
         assert answer.json["limits"] == {"max_chunks": 200_000, "max_body_bytes": 64 << 20}
     for accept in ({}, {"Accept": "text/html"}):
         head, full = (server.call(method, "/", headers=accept) for method in ("HEAD", "GET"))
@@ -249,9 +292,19 @@ def test_the_page_shows_every_example_in_words(server: Server) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium is installed")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+    ]
     done = subprocess.run(
-        [browser, *flags, f"{server.url}/docs"], capture_output=True, text=True, timeout=60, check=False
+        [browser, *flags, f"{server.url}/docs"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     shown = re.sub(r"<(script|style)>.*?</\1>", "", done.stdout, flags=re.DOTALL)
     assert "Loading" not in shown, done.stderr
@@ -260,7 +313,9 @@ def test_the_page_shows_every_example_in_words(server: Server) -> None:
     for path, methods in DOCUMENT["paths"].items():
         assert f" {path}</code>" in shown
         for operation in methods.values():
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            content = (
+                operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            )
             assert all(f"<option>{name}</option>" in shown for name in content.get("examples", {}))
             for status in operation["responses"]:
                 assert re.search(rf"<td>{status} [A-Z][A-Za-z -]+</td>", shown), status
@@ -276,6 +331,8 @@ def test_the_page_names_every_part_of_a_score() -> None:
     parts = set(attrs.fields_dict(types.Explanation))
     parts -= {"score", "terms", "passage", "relevance", "left_out", "corrections"}
     parts -= OF_FOLDERS
-    named = re.search(r"const PARTS = \{(.*?)\};", pages._parts()["passages.js"].decode(), re.DOTALL)
+    named = re.search(
+        r"const PARTS = \{(.*?)\};", pages._parts()["passages.js"].decode(), re.DOTALL
+    )
     assert named
     assert set(re.findall(r'(\w+): "', named[1])) == parts

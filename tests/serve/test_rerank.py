@@ -55,7 +55,10 @@ def test_errors_have_the_dialects_form(server: Server, path: str) -> None:
 
 def test_a_bug_in_a_search_tells_nothing_in_any_dialect(server: Server) -> None:
     """Also what goes wrong while searching has the dialect's form, and names no internals."""
-    answers = [server.call("POST", "/rerank", {**body, "query": "crash"}, KEYED) for body in (DOCUMENTS, TEXTS)]
+    answers = [
+        server.call("POST", "/rerank", {**body, "query": "crash"}, KEYED)
+        for body in (DOCUMENTS, TEXTS)
+    ]
     assert [answer.status for answer in answers] == [500, 500]
     assert peer_error(answers[0].json)["type"] == "internal"
     assert answers[1].json["error_type"] == "Backend"
@@ -78,7 +81,11 @@ def test_the_path_is_limited_and_counted() -> None:
 
 def test_the_same_documents_again_are_answered_alike(real: Server) -> None:
     """From an index that was kept, blank documents included, the answer is the same."""
-    body = {"query": "What do cats do?", "documents": ["Dogs bark.", "", "Cats purr.", "  "], "return_documents": True}
+    body = {
+        "query": "What do cats do?",
+        "documents": ["Dogs bark.", "", "Cats purr.", "  "],
+        "return_documents": True,
+    }
     answers = [real.call("POST", "/v2/rerank", body, KEYED).json["results"] for _ in range(4)]
     assert answers[1:] == answers[:1] * 3
     assert [result["index"] for result in answers[0]] == [2, 0, 1, 3]
@@ -87,7 +94,12 @@ def test_the_same_documents_again_are_answered_alike(real: Server) -> None:
 def test_open_webui_ranks_what_it_found(real: Server) -> None:
     """The recipe of docs/agents.md: what Open WebUI's external reranker sends, and what it reads of the answer."""
     texts = ["Cats purr.", "Dogs bark."]
-    sent = {"model": "relevance_gen", "query": "Who barks?", "documents": texts, "top_n": len(texts)}
+    sent = {
+        "model": "relevance_gen",
+        "query": "Who barks?",
+        "documents": texts,
+        "top_n": len(texts),
+    }
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEYED['X-API-Key']}"}
     results = real.call("POST", "/v1/rerank", sent, headers).json["results"]
     scores = {texts[one["index"]]: one["relevance_score"] for one in results}

@@ -25,16 +25,22 @@ def test_documents_are_read_and_searches_on_request() -> None:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         asked = {**ASKED, "reranked": 2}
         # Both workers have loaded it when none of many searches goes without.
-        assert eventually(lambda: not any("X-Reranker-Skipped" in server.search(asked).headers for _ in range(20)))
+        assert eventually(
+            lambda: not any("X-Reranker-Skipped" in server.search(asked).headers for _ in range(20))
+        )
         for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
             told = server.call("POST", path, DOCUMENTS, KEYED).json["results"]
-            assert [(one["index"], one["relevance_score"]) for one in told] == [(at, scores[at]) for at in order]
+            assert [(one["index"], one["relevance_score"]) for one in told] == [
+                (at, scores[at]) for at in order
+            ]
             told = server.call("POST", path, {**TEXTS, "top_n": 2}, KEYED).json
             assert told == [{"index": at, "score": scores[at]} for at in order[:2]]
         assert server.search(ASKED).json == words
         answer = server.search({**ASKED, "reranked": 2})
         assert (answer.json, answer.headers.get("X-Reranker-Skipped")) == (expected, None)
-        explained = server.call("POST", "/explain", {**ASKED, "original_index": 2, "reranked": None}, KEYED).json
+        explained = server.call(
+            "POST", "/explain", {**ASKED, "original_index": 2, "reranked": None}, KEYED
+        ).json
         assert explained["score"] == explained["relevance"] == explained["reranking"] == scores[2]
         plain = server.call("POST", "/explain", {**ASKED, "original_index": 0}, KEYED).json
         assert "relevance" not in plain
@@ -42,7 +48,9 @@ def test_documents_are_read_and_searches_on_request() -> None:
         assert (refused.status, refused.json["error"]["field"]) == (400, "reranked")
         asked = {"question": ASKED["query"], "chunk_txts": CHUNKS, "reranked": 2}
         # The process with the model, which searches for it, has a reranker too.
-        assert eventually(lambda: "X-Reranker-Skipped" not in server.call("POST", "/prompt", asked, KEYED).headers)
+        assert eventually(
+            lambda: "X-Reranker-Skipped" not in server.call("POST", "/prompt", asked, KEYED).headers
+        )
         assert server.metric("reranked_texts_total") > 0
 
 
@@ -63,7 +71,9 @@ def test_one_of_several_rerankers_is_named() -> None:
             for name in ({}, {"model": "relevance_gen"}, {"model": "small"}):
                 assert eventually(lambda body=body, name=name: ask(body, **name) == (best, None))
             by_words = (words[0].original_index, "unavailable")
-            assert eventually(lambda body=body, by_words=by_words: ask(body, model="broken") == by_words)
+            assert eventually(
+                lambda body=body, by_words=by_words: ask(body, model="broken") == by_words
+            )
         says = "model must be a model that this server has, got 'smal'; did you mean small?"
         refused = server.call("POST", "/rerank", {**DOCUMENTS, "model": "smal"}, KEYED)
         assert (refused.status, refused.json["error"]["code"]) == (404, "model_not_found")
@@ -71,20 +81,31 @@ def test_one_of_several_rerankers_is_named() -> None:
         refused = server.call("POST", "/rerank", {**TEXTS, "model": "smal"}, KEYED)
         assert (refused.status, refused.json) == (404, {"error": says, "error_type": "Validation"})
         listed = server.call("GET", "/v1/models").json["data"]
-        assert [(one["id"], one["task"]) for one in listed] == [("small", "rerank"), ("broken", "rerank")]
+        assert [(one["id"], one["task"]) for one in listed] == [
+            ("small", "rerank"),
+            ("broken", "rerank"),
+        ]
 
 
 def test_a_reranker_that_cannot_be_loaded_leaves_the_order_of_words() -> None:
     """A server whose reranker cannot be loaded ranks documents by their words, and says so in every dialect."""
     found = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
-    with Server("--reranker", str(TINY), "--model", "none", "--n-ctx", "64", program=REAL) as server:
+    with Server(
+        "--reranker", str(TINY), "--model", "none", "--n-ctx", "64", program=REAL
+    ) as server:
 
         def says_so() -> bool:
             answer = server.call("POST", "/rerank", DOCUMENTS, KEYED)
             best = answer.json["results"][0]
-            assert (best["index"], best["relevance_score"]) == (found[0].original_index, found[0].chunk_score)
+            assert (best["index"], best["relevance_score"]) == (
+                found[0].original_index,
+                found[0].chunk_score,
+            )
             return answer.headers["X-Reranker-Skipped"] == "unavailable"
 
         assert eventually(says_so)
-        assert server.call("POST", "/rerank", TEXTS, KEYED).headers["X-Reranker-Skipped"] == "unavailable"
+        assert (
+            server.call("POST", "/rerank", TEXTS, KEYED).headers["X-Reranker-Skipped"]
+            == "unavailable"
+        )
         assert server.metric("searches_without_reranker_total") >= 2

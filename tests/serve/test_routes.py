@@ -17,7 +17,13 @@ def test_every_path_stands_once() -> None:
 
 def test_the_process_of_the_model_answers_what_is_its_own() -> None:
     """It answers what is generated, and what tells of the model: workers answer the rest."""
-    generation = {"/prompt", "/generate", "/generate_stream", "/v1/completions", "/v1/chat/completions"}
+    generation = {
+        "/prompt",
+        "/generate",
+        "/generate_stream",
+        "/v1/completions",
+        "/v1/chat/completions",
+    }
     generation |= {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
     assert {route.path for route in routes.OF_MODEL} == {*generation, "/health", "/stats"}
 
@@ -26,8 +32,12 @@ def test_every_route_is_counted_and_answers(server: Server) -> None:
     """Every path of the table answers its method, and is counted under its endpoint's name."""
     for route in ROUTES:
         for path in route.paths:
-            answer = server.call(route.method, path.replace("{id}", "relevance_gen").replace("{name}", "page.css"))
-            assert answer.status == {"always": 401}.get(route.key, 415 if route.method == "POST" else 200)
+            answer = server.call(
+                route.method, path.replace("{id}", "relevance_gen").replace("{name}", "page.css")
+            )
+            assert answer.status == {"always": 401}.get(
+                route.key, 415 if route.method == "POST" else 200
+            )
             series = f'http_requests_total{{endpoint="{route.endpoint}",status="{answer.status}"}}'
             assert server.metric(series) >= 1
     assert {endpoint for endpoint, _ in routes.layout(Settings()).families[0].series} == {

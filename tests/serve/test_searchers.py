@@ -41,12 +41,21 @@ def test_servers_search_one_index(tmp_path: Path) -> None:
         save(0)
         servers = [
             started.enter_context(
-                Server(*flags, *more, program=REAL, PYTHONWARNINGS="default", RELEVANCE_GEN_CACHE=str(tmp_path / cache))
+                Server(
+                    *flags,
+                    *more,
+                    program=REAL,
+                    PYTHONWARNINGS="default",
+                    RELEVANCE_GEN_CACHE=str(tmp_path / cache),
+                )
             )
             for more, cache in ((("--workers", "2"), "one"), ((), "one"), ((), "other"))
         ]
         assert eventually(
-            lambda: {server.search({"query": "a", "index": "cats"}).status for server in servers} == {200}
+            lambda: (
+                {server.search({"query": "a", "index": "cats"}).status for server in servers}
+                == {200}
+            )
         )
         ended = threading.Event()
 
@@ -70,7 +79,12 @@ def test_servers_search_one_index(tmp_path: Path) -> None:
             (one,) = server.call("GET", "/indexes", headers=KEYED).json["indexes"]
             return dict(one)
 
-        assert told(servers[2]) == {"name": "cats", "kind": "shards", "state": "ready", "num_chunks": 12}
+        assert told(servers[2]) == {
+            "name": "cats",
+            "kind": "shards",
+            "state": "ready",
+            "num_chunks": 12,
+        }
         store.send_signal(signal.SIGSTOP)
         try:
             assert eventually(lambda: "unseen_since" in told(servers[2]))

@@ -30,7 +30,11 @@ def test_the_documented_names_and_defaults() -> None:
     """Host, port and model have the names and defaults that clients and scripts rely on."""
     assert (read([], {}).host, read([], {}).port, read([], {}).model) == ("127.0.0.1", 8000, ())
     flags = ["--host", "0.0.0.0", "--port", "9000", "--model", "a.gguf"]  # noqa: S104
-    environ = {"RELEVANCE_GEN_HOST": "0.0.0.0", "RELEVANCE_GEN_PORT": "9000", "RELEVANCE_GEN_MODEL": "a.gguf"}  # noqa: S104
+    environ = {
+        "RELEVANCE_GEN_HOST": "0.0.0.0",  # noqa: S104
+        "RELEVANCE_GEN_PORT": "9000",
+        "RELEVANCE_GEN_MODEL": "a.gguf",
+    }
     assert read(flags, {}) == read([], environ)
     assert read(flags, {}).port == 9000
 
@@ -39,17 +43,27 @@ def test_a_flag_wins_over_the_environment() -> None:
     """Flag, then environment, then default."""
     environ = {"RELEVANCE_GEN_PORT": "1", "RELEVANCE_GEN_WORKERS": "2"}
     settings = read(["--port=3"], environ)
-    assert (settings.port, settings.workers, settings.search_queue) == (3, 2, Settings().search_queue)
+    assert (settings.port, settings.workers, settings.search_queue) == (
+        3,
+        2,
+        Settings().search_queue,
+    )
 
 
-def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """What is empty in the environment counts as not set, as for `generate`; on the command line it is a slip."""
     environ = {setting.variable: "" for setting in SETTINGS}
     assert read([], environ) == Settings()
-    assert "--model must be a GGUF file, owner/name of the hub, or NAME=FILE" in refusal(capsys, ["--model="], {})
+    assert "--model must be a GGUF file, owner/name of the hub, or NAME=FILE" in refusal(
+        capsys, ["--model="], {}
+    )
 
 
-def test_every_setting_is_a_flag_a_variable_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_setting_is_a_flag_a_variable_and_a_line_of_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """--help explains every setting and exits with 0."""
     with pytest.raises(SystemExit) as ended:
         read(["--help"], {})
@@ -83,11 +97,18 @@ def test_values_are_parsed(name: str, text: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("n_gpu_layers", "-1", -1), ("n_slots", "3", 3), ("flash_attention", "on", True), ("use_extra_bufts", "0", False)],
+    [
+        ("n_gpu_layers", "-1", -1),
+        ("n_slots", "3", 3),
+        ("flash_attention", "on", True),
+        ("use_extra_bufts", "0", False),
+    ],
 )
 def test_options_of_a_model_are_settings(name: str, text: str, value: object) -> None:
     """Every field of `ModelOptions` is a flag and a variable with its own default, and is checked by its validator."""
-    assert set(attrs.fields_dict(ModelOptions)) == {setting.of.name for setting in SETTINGS if setting.is_option}
+    assert set(attrs.fields_dict(ModelOptions)) == {
+        setting.of.name for setting in SETTINGS if setting.is_option
+    }
     expected = attrs.evolve(ModelOptions(), **{name: value})
     assert read([f"--{name.replace('_', '-')}={text}"], {}).model_options == expected
     assert read([], {f"RELEVANCE_GEN_{name.upper()}": text}).model_options == expected
@@ -143,7 +164,11 @@ def test_a_refusal_does_not_repeat_a_secret(capsys: pytest.CaptureFixture[str]) 
     assert "secret" not in refusal(capsys, [], {"RELEVANCE_GEN_API_KEY": "secret"})
 
 
-@given(st.dictionaries(st.sampled_from([setting.variable for setting in SETTINGS]), st.text(max_size=9)))
+@given(
+    st.dictionaries(
+        st.sampled_from([setting.variable for setting in SETTINGS]), st.text(max_size=9)
+    )
+)
 def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
     """Whatever the values, the outcome is settings or one clear refusal."""
     try:
@@ -164,4 +189,7 @@ def test_the_documentation_has_every_setting() -> None:
     """docs/operations.md lists every setting with its default and the words of --help, and no others."""
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `--")]
-    assert rows == [f"| `{setting.flag}` | {shown(setting.of.default)} | {setting.help} |" for setting in SETTINGS]
+    assert rows == [
+        f"| `{setting.flag}` | {shown(setting.of.default)} | {setting.help} |"
+        for setting in SETTINGS
+    ]

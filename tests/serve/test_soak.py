@@ -24,13 +24,28 @@ from pathlib import Path
 import pytest
 
 from small_models import TINY
-from tests.serve.harness import JSON, KEYED, REAL, ROOT, SMALL_MODEL, Server, eventually, read_all, request_bytes
+from tests.serve.harness import (
+    JSON,
+    KEYED,
+    REAL,
+    ROOT,
+    SMALL_MODEL,
+    Server,
+    eventually,
+    read_all,
+    request_bytes,
+)
 
 pytestmark = pytest.mark.soak
 
-SEARCH = {"query": "red apple", "chunk_txts": ["a red apple", {"text": "a green pear", "metadata": {"page": 1}}]}
+SEARCH = {
+    "query": "red apple",
+    "chunk_txts": ["a red apple", {"text": "a green pear", "metadata": {"page": 1}}],
+}
 SEARCH_BYTES = request_bytes("POST", "/search", json.dumps(SEARCH).encode(), KEYED)
-GENERATE_BYTES = request_bytes("POST", "/generate", json.dumps({"text": "x", "max_tokens": 3}).encode(), JSON)
+GENERATE_BYTES = request_bytes(
+    "POST", "/generate", json.dumps({"text": "x", "max_tokens": 3}).encode(), JSON
+)
 DESCRIBED = {0, 200, 204, 400, 401, 403, 404, 405, 408, 411, 413, 415, 417, 429, 503}
 
 
@@ -66,7 +81,9 @@ def mutated(chance: random.Random, sent: bytes) -> bytes:
         start = chance.randrange(len(kept) + 1)
         end = min(len(kept), start + chance.choice((0, 1, 1, 4, 40)))
         piece = bytes(kept[start:end])
-        kept[start:end] = chance.choice((b"", piece * 2, chance.randbytes(3), b"\r\n", b"\0", b": ", b'"', b"\\ud800"))
+        kept[start:end] = chance.choice(
+            (b"", piece * 2, chance.randbytes(3), b"\r\n", b"\0", b": ", b'"', b"\\ud800")
+        )
     return bytes(kept)
 
 
@@ -131,7 +148,9 @@ def test_half_closes_and_resets_in_every_phase(real: Server) -> None:
         list(pool.map(leave, range(2000)))
     assert eventually(lambda: real.stats()["backlog"] == 0)
     for lane in ("search", "generation", "open_generation"):
-        assert eventually(lambda lane=lane: real.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0)
+        assert eventually(
+            lambda lane=lane: real.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0
+        )
     assert is_well(real)
 
 
@@ -179,7 +198,11 @@ def load(ask: Callable[[], int], n_clients: int = 4) -> Iterator[Counter[int]]:
 
 def children(server: Server) -> list[int]:
     """Return the server's workers, the process with the model last."""
-    spawned = (pid for pid in server.has_children() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    spawned = (
+        pid
+        for pid in server.has_children()
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
     return sorted(spawned)
 
 

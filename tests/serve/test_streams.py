@@ -11,7 +11,9 @@ from typing import Any
 from tests.serve.harness import JSON, Held, Server, eventually, request_bytes
 
 
-def events_of(server: Server, body: object) -> tuple[http.client.HTTPResponse, Generator[tuple[str, Any], None, None]]:
+def events_of(
+    server: Server, body: object
+) -> tuple[http.client.HTTPResponse, Generator[tuple[str, Any], None, None]]:
     """Start a stream and return its response and its events."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", "/generate_stream", json.dumps(body), JSON)
@@ -34,14 +36,26 @@ def events_of(server: Server, body: object) -> tuple[http.client.HTTPResponse, G
 
 def test_the_pieces_make_up_the_response(server: Server) -> None:
     """Pieces of each sample, joined, are its text, and the last event is what /generate would have answered."""
-    response, events = events_of(server, {"text": "hello", "max_tokens": 5, "num_samples": 3, "return_tokens": True})
+    response, events = events_of(
+        server, {"text": "hello", "max_tokens": 5, "num_samples": 3, "return_tokens": True}
+    )
     *texts, (last_name, last) = list(events)
     assert response.headers["Content-Type"] == "text/event-stream"
     assert {name for name, _ in texts} == {"text"}
     assert last_name == "response"
-    assert list(last) == ["created", "finished", "num_samples", "prompt", "prompt_tokens", "responses"]
+    assert list(last) == [
+        "created",
+        "finished",
+        "num_samples",
+        "prompt",
+        "prompt_tokens",
+        "responses",
+    ]
     for sample, completion in enumerate(last["responses"]):
-        assert "".join(piece["text"] for _, piece in texts if piece["sample"] == sample) == completion["text"]
+        assert (
+            "".join(piece["text"] for _, piece in texts if piece["sample"] == sample)
+            == completion["text"]
+        )
         assert completion["tokens"] == [0, 1, 2, 3, 4]
 
 
@@ -71,13 +85,21 @@ def test_a_full_backlog_is_a_429(server: Server) -> None:
     """More samples than the backlog holds is a 429 with the runner's Retry-After, streamed or not."""
     for path in ("/generate", "/generate_stream"):
         answer = server.call("POST", path, {"text": "hello", "num_samples": 100}, JSON)
-        assert (answer.status, answer.error["type"], answer.headers["Retry-After"]) == (429, "overloaded", "3")
+        assert (answer.status, answer.error["type"], answer.headers["Retry-After"]) == (
+            429,
+            "overloaded",
+            "3",
+        )
 
 
 def test_many_streams_at_once_do_not_mix(server: Server) -> None:
     """Every one of several streams gets the whole of its own text."""
     with ThreadPoolExecutor(12) as pool:
-        found = list(pool.map(lambda n: list(events_of(server, {"text": "x", "max_tokens": n})[1]), range(1, 13)))
+        found = list(
+            pool.map(
+                lambda n: list(events_of(server, {"text": "x", "max_tokens": n})[1]), range(1, 13)
+            )
+        )
     for n, events in enumerate(found, 1):
         assert "".join(event["text"] for name, event in events if name == "text") == "".join(
             f"word{i} " for i in range(n)
@@ -86,7 +108,10 @@ def test_many_streams_at_once_do_not_mix(server: Server) -> None:
 
 def test_generation_is_measured(server: Server) -> None:
     """Tokens, seconds, and the time to the first text are counted."""
-    before = server.metric("generated_tokens_total"), server.metric("time_to_first_token_seconds_count")
+    before = (
+        server.metric("generated_tokens_total"),
+        server.metric("time_to_first_token_seconds_count"),
+    )
     server.generate({"text": "one two", "max_tokens": 7, "num_samples": 2})
     assert server.metric("generated_tokens_total") == before[0] + 14
     assert server.metric("time_to_first_token_seconds_count") == before[1] + 1

@@ -13,7 +13,19 @@ from tests.reference_ranking import ReferenceBert
 from tools.convert_bert import convert
 
 ROOT = Path(__file__).parents[2]
-TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "cat", "##s", "dog", "b", "##a"]
+TOKENS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "[unused1]",
+    "cat",
+    "##s",
+    "dog",
+    "b",
+    "##a",
+]
 WIDTH, BLOCKS, N_CTX = 32, 2, 64
 
 
@@ -43,7 +55,9 @@ def layout(folder, *, stored="F32", n_labels=0, **config):
     shapes |= {f"embeddings.LayerNorm.{part}": (WIDTH,) for part in ("weight", "bias")}
     for block in range(BLOCKS):
         base = f"encoder.layer.{block}"
-        layers = {f"attention.{name}": (WIDTH, WIDTH) for name in ("self.query", "self.key", "self.value")}
+        layers = {
+            f"attention.{name}": (WIDTH, WIDTH) for name in ("self.query", "self.key", "self.value")
+        }
         layers |= {"attention.output.dense": (WIDTH, WIDTH), "intermediate.dense": (64, WIDTH)}
         layers |= {"output.dense": (WIDTH, 64)}
         for name, shape in layers.items():
@@ -56,7 +70,10 @@ def layout(folder, *, stored="F32", n_labels=0, **config):
         shapes |= {"classifier.weight": (n_labels, WIDTH), "classifier.bias": (n_labels,)}
         (folder / "config.json").write_text(json.dumps(facts | config))
     chance = np.random.default_rng(0)
-    tensors = {f"bert.{name}": chance.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors = {
+        f"bert.{name}": chance.normal(0, 0.2, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
     write_safetensors(folder / "model.safetensors", tensors, stored)
     return folder
 
@@ -68,7 +85,11 @@ def write_safetensors(path, tensors, stored):
             raw = (np.ascontiguousarray(tensor).view(np.uint32) >> 16).astype("<u2").tobytes()
         else:
             raw = tensor.astype({"F32": "<f4", "F16": "<f2"}[stored]).tobytes()
-        header[name] = {"dtype": stored, "shape": tensor.shape, "data_offsets": [start, start + len(raw)]}
+        header[name] = {
+            "dtype": stored,
+            "shape": tensor.shape,
+            "data_offsets": [start, start + len(raw)],
+        }
         start += len(raw)
         parts.append(raw)
     encoded = json.dumps(header).encode()
@@ -107,7 +128,8 @@ def test_words_are_cut_as_bert_cuts_them(tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     convert(folder, tmp_path / "cased.gguf")
     lower, cased = (
-        vectors(tmp_path / f"{name}.gguf", ["cats", "CATS", "cat s", "Dôg", "dog"]) for name in ("lower", "cased")
+        vectors(tmp_path / f"{name}.gguf", ["cats", "CATS", "cat s", "Dôg", "dog"])
+        for name in ("lower", "cased")
     )
     np.testing.assert_array_equal(lower[0], lower[1])
     np.testing.assert_array_equal(lower[3], lower[4])
@@ -122,7 +144,9 @@ def test_pooling_is_read_or_told(tmp_path):
     with Encoder(tmp_path / "cls.gguf") as encoder:
         assert encoder.pooling == "cls"
     (folder / "modules.json").unlink()
-    with pytest.raises(ValueError, match="does not say how the vectors of tokens are pooled; pass --pooling"):
+    with pytest.raises(
+        ValueError, match="does not say how the vectors of tokens are pooled; pass --pooling"
+    ):
         convert(folder, tmp_path / "none.gguf")
 
 
@@ -148,10 +172,14 @@ def test_a_cross_encoder_scores_as_plain_numpy_does(tmp_path, kind):
     reference = ReferenceBert(tmp_path / "f32.gguf", len(TOKENS))
     cls, sep, cat, dog, b = (TOKENS.index(token) for token in ("[CLS]", "[SEP]", "cat", "dog", "b"))
     texts = {"dog": [dog], "b cat b": [b, cat, b], "": []}
-    pairs = [[cls, cat, sep, *(token + len(TOKENS) for token in [*text, sep])] for text in texts.values()]
+    pairs = [
+        [cls, cat, sep, *(token + len(TOKENS) for token in [*text, sep])] for text in texts.values()
+    ]
     with Reranker(tmp_path / f"{kind}.gguf") as reranker:
         found = reranker.score("cat", list(texts), raw=True)
-    np.testing.assert_allclose(found, [reference.logit(pair) for pair in pairs], atol=5e-3 if kind == "f32" else 0.05)
+    np.testing.assert_allclose(
+        found, [reference.logit(pair) for pair in pairs], atol=5e-3 if kind == "f32" else 0.05
+    )
 
 
 def test_a_cross_encoder_of_several_labels_is_refused(tmp_path):
@@ -164,7 +192,9 @@ def test_a_layer_that_a_file_cannot_hold_is_refused(tmp_path):
     """A model that ends in a dense layer would lose it."""
     folder = layout(tmp_path / "model")
     modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([*modules, {"path": "2_Dense", "type": "models.Dense"}]))
+    (folder / "modules.json").write_text(
+        json.dumps([*modules, {"path": "2_Dense", "type": "models.Dense"}])
+    )
     with pytest.raises(ValueError, match="layers that a GGUF file cannot hold: Dense"):
         convert(folder, tmp_path / "out.gguf")
 
@@ -176,7 +206,12 @@ def test_the_command_converts(tmp_path):
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     assert vectors(output).shape == (4, WIDTH)
     refused = subprocess.run(
-        [*command[:2], str(tmp_path), str(output)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [*command[:2], str(tmp_path), str(output)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert refused.returncode == 2
     assert "config.json" in refused.stderr.splitlines()[-1]

@@ -21,7 +21,14 @@ from relevance_gen.retrieval.question.highlighting import highlight
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.stage import Reranking, Table
-from relevance_gen.types import Explanation, SearchMetadata, SearchResponse, SearchResult, Span, TermShare
+from relevance_gen.types import (
+    Explanation,
+    SearchMetadata,
+    SearchResponse,
+    SearchResult,
+    Span,
+    TermShare,
+)
 
 
 def _hashes(distinct: str | Labels, collection: Collection, positions: Offsets) -> Ids:
@@ -55,7 +62,11 @@ def answer(
         InvalidRequestError: `where` is not allowed.
     """
     query, signs = collection.read(question)
-    chosen = Filter.read(question.where, n_positions, signs) if signs or question.where is not None else None
+    chosen = (
+        Filter.read(question.where, n_positions, signs)
+        if signs or question.where is not None
+        else None
+    )
     n_chunks = collection.statistics.n_chunks
     if question.distinct is not None:
         announce("ranked", n_chunks)
@@ -64,7 +75,9 @@ def answer(
     if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(question.where, collection.metadata_keys)
     if question.min_share:
-        ranking = ranking.take(np.flatnonzero(ranking.scores >= question.min_share * ranking.scores[:1].sum()))
+        ranking = ranking.take(
+            np.flatnonzero(ranking.scores >= question.min_share * ranking.scores[:1].sum())
+        )
     n_similar: dict[int, int] = {}
     if question.distinct is not None and ranking.positions.size:
         places, n_others = first_of_each(_hashes(question.distinct, collection, ranking.positions))
@@ -80,7 +93,9 @@ def answer(
         spans = [*highlight([text for text, *_ in found], plan.terms)]
     rows = zip(found, ranking.scores.tolist(), ranking.positions.tolist(), spans, strict=True)
     results = [
-        SearchResult(place, text, score, metadata, position, marked, title, n_similar.get(position, 0))
+        SearchResult(
+            place, text, score, metadata, position, marked, title, n_similar.get(position, 0)
+        )
         for place, ((text, metadata, title), score, position, marked) in enumerate(rows)
     ]
     if ranking.corrections:
@@ -94,13 +109,20 @@ def explain(
     """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
     query, signs = collection.read(question)
     plan = collection.plan(query)
-    of_terms = next((one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None), None)
+    of_terms = next(
+        (one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None),
+        None,
+    )
     if of_terms is None:
         raise LookupError(f"no chunk is at position {position}")
     table = collection.assess(plan, collection.statistics.n_chunks, rerankings=rerankings)
     place = int(table.positions.searchsorted(position))
     is_found = place < table.positions.size and int(table.positions[place]) == position
-    row = {part: float(column[place]) for part, column in table.columns.items()} if is_found else {"words": 0.0}
+    row = (
+        {part: float(column[place]) for part, column in table.columns.items()}
+        if is_found
+        else {"words": 0.0}
+    )
     words = row["words"]
     parts, kept = _given(table, rerankings, place) if is_found else ({}, 0.0)
     added: dict[str, float] = {}
@@ -120,12 +142,16 @@ def explain(
     parts |= {part: share * scale for part, share in added.items()}
     parts |= {part: share * kept for part, share in lifted.items()}
     if signs:
-        parts["left_out"] = tuple(chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs)))
+        parts["left_out"] = tuple(
+            chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs))
+        )
     score = float(table.scores[place]) if is_found else 0.0
     return Explanation(score, terms, corrections=plan.terms.query.corrections, **parts)
 
 
-def _given(table: Table, rerankings: Sequence[Reranking], place: int) -> tuple[dict[str, Any], float]:
+def _given(
+    table: Table, rerankings: Sequence[Reranking], place: int
+) -> tuple[dict[str, Any], float]:
     """Return what rerankings gave the chunk at a place, and the share of the words' score that it still has."""
     scores = [float(one[place]) for one in (*table.before, table.scores)]
     told: dict[str, Any] = {}

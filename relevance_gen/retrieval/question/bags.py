@@ -34,7 +34,9 @@ class Bag:
 
     features: Hashes  # hashes, or numbers of hashes in `names`, chunk after chunk; 0 does not count. Shape (T,)
     counts: Offsets  # how many each chunk has, shape (n,), summing to T
-    names: Hashes | None = None  # hashes, ascending; the first is 0. None where the features are hashes themselves
+    names: Hashes | None = (
+        None  # hashes, ascending; the first is 0. None where the features are hashes themselves
+    )
 
     def __reduce__(self) -> tuple[type[Bag], tuple[Hashes, Offsets]]:
         """Leave the names out of a pickle: those of a whole segment may be millions."""
@@ -44,7 +46,9 @@ class Bag:
     def of_words(cls, reading: Reading) -> Bag:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
         words, numbers = reading.terms[BETWEEN:], reading.lexicon.stump_numbers
-        features = arrays.joined((numbers.take(words[some]) for some in arrays.steps(words.size, _STEP)), np.uint32)
+        features = arrays.joined(
+            (numbers.take(words[some]) for some in arrays.steps(words.size, _STEP)), np.uint32
+        )
         return cls(features, reading.counts + BETWEEN, reading.lexicon.stumps)
 
     @classmethod
@@ -54,7 +58,10 @@ class Bag:
         if all(bag.names is names for bag in bags):
             features = np.concatenate([bag.features for bag in bags])
         else:
-            names, features = None, np.concatenate([_hashes(bag.names, bag.features) for bag in bags])
+            names, features = (
+                None,
+                np.concatenate([_hashes(bag.names, bag.features) for bag in bags]),
+            )
         whole = cls(features, np.concatenate([bag.counts for bag in bags]), names)
         return whole.take(np.argsort(np.concatenate(places)))
 
@@ -66,7 +73,9 @@ class Bag:
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
         ends = self.counts.cumsum()
-        counts = [self._count(some, ends) for some in arrays.steps(max(self.features.size, 1), _STEP)]
+        counts = [
+            self._count(some, ends) for some in arrays.steps(max(self.features.size, 1), _STEP)
+        ]
         key, tf = counts[0]
         if len(counts) > 1:
             key, tf = (np.concatenate(parts) for parts in zip(*counts, strict=True))
@@ -95,7 +104,9 @@ class Bag:
             counts = np.diff(np.clip(ends - some.start, 0, key.size), prepend=0)
         key <<= kind(_CHUNK_BITS)
         key |= np.arange(counts.size, dtype=kind).repeat(counts)
-        key = key.compress(key >= kind(1 << _CHUNK_BITS))  # half of the words of a text are function words
+        key = key.compress(
+            key >= kind(1 << _CHUNK_BITS)
+        )  # half of the words of a text are function words
         has_few_names = self.names is not None and self.names.size <= 1 << 16
         key = key.take(
             arrays.order_by_digits(key, 1 if has_few_names else 2, _CHUNK_BITS)

@@ -49,12 +49,20 @@ class Collection(Scorers):
     n_told: int = 0
     """Of how many of the best of some segments something is told at once in the second round."""
 
-    def __init__(self, segments: Sequence[Segment], weighting: Weighting, before: Collection | None = None) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], weighting: Weighting, before: Collection | None = None
+    ) -> None:
         self.weighting = weighting
         self.statistics = sum(map(weighting.statistics, segments), Statistics())
-        words = {id(one.segment.postings): one.words_found for one in (before._scorers if before is not None else ())}
+        words = {
+            id(one.segment.postings): one.words_found
+            for one in (before._scorers if before is not None else ())
+        }
         super().__init__(
-            [SegmentScorer(one, weighting, self.statistics, words.get(id(one.postings))) for one in segments]
+            [
+                SegmentScorer(one, weighting, self.statistics, words.get(id(one.postings)))
+                for one in segments
+            ]
         )
         self._rankings: LruCache[Ranking] = LruCache(
             _RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * REMEMBERED_CHARS
@@ -64,7 +72,9 @@ class Collection(Scorers):
     def n_terms(self) -> int:
         """Number of different terms of all chunks."""
         postings = [segment.postings for segment in self.segments]
-        return different(joined((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)).size
+        return different(
+            joined((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)
+        ).size
 
     @property
     def metadata_keys(self) -> set[str] | None:
@@ -92,7 +102,9 @@ class Collection(Scorers):
         Where asking costs little, that is what stages want to know of all of these. What they want to know of fewer is
         asked when it is known of which.
         """
-        stages = [stage for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)]
+        stages = [
+            stage for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)
+        ]
         return {stage.evidence: stage.evidence for stage in stages}
 
     def contents(self, positions: Offsets) -> list[tuple[str, Metadata, str]]:
@@ -120,7 +132,9 @@ class Collection(Scorers):
     @functools.cached_property
     def _sample(self) -> Sample:
         """The chunks with the smallest hashes, of all segments together."""
-        hashes, positions = map(np.concatenate, zip(*self.ask(SegmentScorer.smallest_hashes, SAMPLE_SIZE), strict=True))
+        hashes, positions = map(
+            np.concatenate, zip(*self.ask(SegmentScorer.smallest_hashes, SAMPLE_SIZE), strict=True)
+        )
         smallest = np.argsort(hashes, kind="stable")[:SAMPLE_SIZE]
         return Sample.of(self.tell(words, positions[smallest]))
 
@@ -128,10 +142,16 @@ class Collection(Scorers):
 
     def read(self, question: Question) -> tuple[Query, tuple[Sign, ...]]:
         """Return the query and its signs, read as the weighting and the language of the chunks want it."""
-        return question.read(inflects=self.weighting.inflects, is_english=self.statistics.is_english)
+        return question.read(
+            inflects=self.weighting.inflects, is_english=self.statistics.is_english
+        )
 
     def rank(
-        self, query: Query, top_n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()
+        self,
+        query: Query,
+        top_n: int,
+        chosen: Filter | None = None,
+        rerankings: Sequence[Reranking] = (),
     ) -> tuple[Ranking, Table | None]:
         """Return the `top_n` best chunks, best first, with scores in (0, 1]; chunks of score 0 are left out.
 
@@ -139,7 +159,11 @@ class Collection(Scorers):
         `rerankings` are as for `assess`.
         """
         is_usual = chosen is None and not rerankings and top_n <= N_PROMISING
-        key = (query.text, query.corrects, top_n) if is_usual and len(query.text) <= REMEMBERED_CHARS else None
+        key = (
+            (query.text, query.corrects, top_n)
+            if is_usual and len(query.text) <= REMEMBERED_CHARS
+            else None
+        )
         ranking = self._rankings.get(key)
         if ranking is not None:
             return ranking, None
@@ -149,7 +173,11 @@ class Collection(Scorers):
         if table.results.size:
             best = float(table.columns["words"].take(table.results).max())
             covered = table.columns.get(COVERAGE)
-            most = best if covered is None else float(covered.take(table.results).max()) / COVERAGE_WEIGHT
+            most = (
+                best
+                if covered is None
+                else float(covered.take(table.results).max()) / COVERAGE_WEIGHT
+            )
             sure = confidence(best, most, table.plan)
         corrections = table.plan.terms.query.corrections
         ranking = Ranking(table.positions[some], table.scores[some], sure, corrections).best(top_n)
@@ -183,7 +211,9 @@ class Collection(Scorers):
             found = self.look_up(query.terms)
         return query, tuple([one.match for one in found]), tuple([one.df for one in found])
 
-    def assess(self, plan: Plan, n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()) -> Table:
+    def assess(
+        self, plan: Plan, n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()
+    ) -> Table:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.
 
         There are more than `n` with ties, and where stages look at more. Only the chosen may be results, or all; a
@@ -202,12 +232,20 @@ class Collection(Scorers):
             reranking.score(table)
         return table
 
-    def _candidates(self, plan: Plan, n: int, chosen: Filter | None, rerankings: Sequence[Reranking]) -> Table:
+    def _candidates(
+        self, plan: Plan, n: int, chosen: Filter | None, rerankings: Sequence[Reranking]
+    ) -> Table:
         """Return the table that the stages fill: the second round, and of the third what is asked at once."""
         everyone = any(one.n_candidates is None for one in rerankings)
-        n = max([n, N_PROMISING, *(one.n_candidates or self.statistics.n_chunks for one in rerankings)])
+        n = max(
+            [n, N_PROMISING, *(one.n_candidates or self.statistics.n_chunks for one in rerankings)]
+        )
         at_once = self.ahead(plan, N_PROMISING) if self.n_told else {}
-        options: dict[str, Any] = {"everyone": everyone, "n_told": self.n_told, "inquiries": [*at_once.values()]}
+        options: dict[str, Any] = {
+            "everyone": everyone,
+            "n_told": self.n_told,
+            "inquiries": [*at_once.values()],
+        }
         leaders = self.leaders(plan, n, chosen, **options)
         found = leaders.candidates
         n_best = max((stage.n_best for stage in plan.stages), default=0)
@@ -222,7 +260,10 @@ class Collection(Scorers):
             promising=promising,
             picked=picked,
             source=self._told_ahead(
-                plan, found.positions[picked], leaders.positions, dict(zip(at_once, leaders.told, strict=False))
+                plan,
+                found.positions[picked],
+                leaders.positions,
+                dict(zip(at_once, leaders.told, strict=False)),
             ),
             sample=lambda: self._sample,
         )
@@ -240,7 +281,11 @@ class Collection(Scorers):
             more = dict(zip(ahead, self.tell_all([*ahead.values()], missing), strict=True))
             known_of = np.sort(np.concatenate((told_of, missing)))
             places = [known_of.searchsorted(told_of), known_of.searchsorted(missing)]
-            told = {key: merged([told.get(key), one], places) for key, one in more.items()} if told_of.size else more
+            told = (
+                {key: merged([told.get(key), one], places) for key, one in more.items()}
+                if told_of.size
+                else more
+            )
             told_of = known_of
 
         def tell(inquiry: Inquiry[E], wanted: Offsets) -> E:

@@ -37,7 +37,9 @@ def evidence(best_score: float, covered: float, plan: Plan) -> float:
     """Return x, at least 0, of the best score and the greatest coverage of a result by a passage, in [0, 1] both."""
     terms = plan.terms
     counted = [(terms.idf[number], terms.df[number]) for number in terms.subject]
-    known = math.fsum([idf for idf, df in counted if df]) / (math.fsum([idf for idf, _ in counted]) or 1.0)
+    known = math.fsum([idf for idf, df in counted if df]) / (
+        math.fsum([idf for idf, _ in counted]) or 1.0
+    )
     return best_score * max(covered, _LEAST_COVERED) * known * max(len(counted), _FEWEST_WORDS)
 
 

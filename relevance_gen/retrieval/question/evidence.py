@@ -111,7 +111,9 @@ class Contents(Generic[T]):
         """Return those of several segments' chunks."""
         at = [place for some in places for place in some.tolist()]
         rows = [row for part in parts for row in part.rows]
-        return Contents([row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])])
+        return Contents(
+            [row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])]
+        )
 
     def take(self, kept: Offsets) -> Contents[T]:
         """Return those of some of the chunks."""
@@ -121,7 +123,9 @@ class Contents(Generic[T]):
 def contents(excerpt: Excerpt) -> Contents[tuple[str, Metadata, str]]:
     """Return texts, metadata and titles of some chunks."""
     chunks, numbers = excerpt.segment.chunks, excerpt.numbers.tolist()
-    return Contents([(chunks.texts[one], chunks.metadata_of(one), chunks.title_of(one)) for one in numbers])
+    return Contents(
+        [(chunks.texts[one], chunks.metadata_of(one), chunks.title_of(one)) for one in numbers]
+    )
 
 
 def if_short(inquiry: Inquiry[E], excerpt: Excerpt) -> E | None:

@@ -24,7 +24,9 @@ Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[in
 A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list, a set
 or a range of values. Where the metadata's own value is a list, one of its items is enough."""
 
-_ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
+_ALLOWED = (
+    "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
+)
 
 _MOST_LISTED = 20
 """Keys that an error lists."""
@@ -48,12 +50,19 @@ class Filter:
             InvalidRequestError: it is none of the kinds that are allowed, or a position or the mask is out of range.
         """
         if isinstance(where, Mapping):
-            return cls(partial(_has, wanted={key: _Values.read(key, value) for key, value in where.items()}), signs)
+            return cls(
+                partial(
+                    _has, wanted={key: _Values.read(key, value) for key, value in where.items()}
+                ),
+                signs,
+            )
         return cls(where if where is None or callable(where) else _mask(where, n_positions), signs)
 
     def allowed(self, segment: Segment, *, by_prefix: bool) -> Flags:
         """Tell which chunks of a segment a search may return, shape (N,); `by_prefix` as in `signs.allowed`."""
-        return allowed(self.signs, segment, self.flags(segment.positions, segment.chunks), by_prefix=by_prefix)
+        return allowed(
+            self.signs, segment, self.flags(segment.positions, segment.chunks), by_prefix=by_prefix
+        )
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
         """Tell which of some chunks, at some positions, the rule allows, shape (N,)."""
@@ -63,7 +72,9 @@ class Filter:
             n, rule, metadata = len(chunks.texts), self.rule, chunks.metadata
             if not metadata:
                 return np.full(n, bool(rule({})) if n else False)
-            return np.fromiter((bool(rule(metadata.get(number, {}))) for number in range(n)), bool, n)
+            return np.fromiter(
+                (bool(rule(metadata.get(number, {}))) for number in range(n)), bool, n
+            )
         taken: Flags = self.rule[positions]
         return taken
 
@@ -81,9 +92,16 @@ def check_keys(keys: Iterable[str], known: Set[str] | None, field: str = "where"
     for key in keys:
         if key not in known:
             names = [shorten(name) for name in sorted(map(str, known))[:_MOST_COMPARED]]
-            listed = f"the keys are {', '.join(names[:_MOST_LISTED])}" if names else "no chunk has metadata"
+            listed = (
+                f"the keys are {', '.join(names[:_MOST_LISTED])}"
+                if names
+                else "no chunk has metadata"
+            )
             raise InvalidRequestError(
-                "must name keys that chunks have", field, describe(key), did_you_mean(str(key), names, listed)
+                "must name keys that chunks have",
+                field,
+                describe(key),
+                did_you_mean(str(key), names, listed),
             )
 
 
@@ -118,7 +136,9 @@ class _Values:
             raise InvalidRequestError.must_be(
                 f"where.{shorten(name)}", "a value or a list of values", value, remedy=remedy
             )
-        values = list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+        values = (
+            list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+        )
         keys = [key_of(one) for one in values]
         others = [one for one, key in zip(values, keys, strict=True) if key is None]
         return cls(values, frozenset(key for key in keys if key is not None), others)
@@ -130,7 +150,9 @@ class _Values:
             if key in self.keys:
                 return True
             rest = self.values if key is None else self.others
-            if any(one == other and isinstance(one, bool) == isinstance(other, bool) for other in rest):
+            if any(
+                one == other and isinstance(one, bool) == isinstance(other, bool) for other in rest
+            ):
                 return True
         return False
 
@@ -182,7 +204,9 @@ def _mask(where: Any, n_positions: int) -> Flags:
         return np.array(values, bool)
     for place, value in enumerate(values):
         if not is_integer(value) or not 0 <= value < n_positions:
-            raise InvalidRequestError.must_be(f"where[{place}]", f"an integer in [0, {n_positions})", value)
+            raise InvalidRequestError.must_be(
+                f"where[{place}]", f"an integer in [0, {n_positions})", value
+            )
     mask = np.zeros(n_positions, bool)
     mask[np.array(values, np.int64)] = True
     return mask

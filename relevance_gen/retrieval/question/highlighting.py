@@ -70,7 +70,10 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     n_spans = 0
     n_chars = lengths(texts)
     portions = [*cut_by_size(n_chars, _PORTION)]
-    announce("marked_character", max((int(n_chars[start:end].sum()) for start, end in portions), default=0))
+    announce(
+        "marked_character",
+        max((int(n_chars[start:end].sum()) for start, end in portions), default=0),
+    )
     for start, end in portions:
         check_wanted()
         first = starts_of(n_chars[start:end] + 1)
@@ -79,13 +82,22 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
         n_new = sum(starts.size for _, starts, _, _ in both)
         n_spans += n_new
         if n_spans > MOST_SPANS:
-            raise TooLargeError(f"must be at most {MOST_SPANS:,} in one answer", "spans", f"{n_spans:,}", "lower top_n")
+            raise TooLargeError(
+                f"must be at most {MOST_SPANS:,} in one answer",
+                "spans",
+                f"{n_spans:,}",
+                "lower top_n",
+            )
         announce("span", n_new)
         marked: list[list[Span]] = [[] for _ in first]
         for found in both:
-            for text, begin, behind, weight in zip(*(array.tolist() for array in found), strict=True):
+            for text, begin, behind, weight in zip(
+                *(array.tolist() for array in found), strict=True
+            ):
                 offset = int(first[text])
-                marked[text].append(Span(begin - offset, behind - offset, min(weight / _WHOLE, 1.0)))
+                marked[text].append(
+                    Span(begin - offset, behind - offset, min(weight / _WHOLE, 1.0))
+                )
         spans += map(tuple, marked)
     return spans
 
@@ -98,7 +110,10 @@ def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     shares = joined((match.weight * (idf / total_idf) for _, idf, match in counted), np.float64)
     weight = np.maximum(np.rint(shares * _WHOLE), 1.0).astype(np.int64)
     similar = joined((match.weight for _, _, match in counted), np.float64)
-    term = np.repeat(np.array([number for number, _, _ in counted], np.int64), [m.ids.size for _, _, m in counted])
+    term = np.repeat(
+        np.array([number for number, _, _ in counted], np.int64),
+        [m.ids.size for _, _, m in counted],
+    )
     order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
     ids, weight, term = ids[order], weight[order], term[order]
 
@@ -123,7 +138,10 @@ def _found(ids: Ids, block: Occurrences) -> tuple[Offsets, Offsets]:
 
 def code_points(text: str, block: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
     """Return where some occurrences stand in a text that is not folded, with all that folds to nothing behind them."""
-    low, high = block.start - 1, block.start + block.length - 1  # the folded bytes begin behind a line end
+    low, high = (
+        block.start - 1,
+        block.start + block.length - 1,
+    )  # the folded bytes begin behind a line end
     behind = np.cumsum(folded_sizes(text))
     start = np.searchsorted(behind, low[place], "right")
     last = np.searchsorted(behind, high[place] - 1, "right")
@@ -163,7 +181,9 @@ def _coverage(hits: _Hits) -> tuple[Offsets, Offsets]:
         first = np.arange(n)[some]
         column = first - some.start
         width = int((behind[first] - first).max())
-        most = np.zeros((width, first.size), np.int64)  # what a hit's term weighs in the window up to that hit
+        most = np.zeros(
+            (width, first.size), np.int64
+        )  # what a hit's term weighs in the window up to that hit
         for row in range(width):
             hit = np.minimum(first + row, n - 1)
             back = previous[hit] - first

@@ -64,7 +64,9 @@ class Match:
         """Return the match in several segments together."""
         if len(matches) == 1:
             return matches[0]
-        ids, first = np.unique(joined((match.ids for match in matches), np.uint64), return_index=True)
+        ids, first = np.unique(
+            joined((match.ids for match in matches), np.uint64), return_index=True
+        )
         if all(match.counts_in_full for match in matches):
             return cls.in_full(ids)
         return cls(ids, joined((match.weight for match in matches), np.float64)[first])
@@ -97,7 +99,9 @@ def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArra
     """
     matches = matches[::-1]
     ids = joined([match.ids for match in matches], np.uint64)
-    number = np.arange(len(matches), 0, -1, dtype=np.uint8).repeat([match.ids.size for match in matches])
+    number = np.arange(len(matches), 0, -1, dtype=np.uint8).repeat(
+        [match.ids.size for match in matches]
+    )
     if not all(match.counts_in_full for match in matches):
         order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
         ids, number = ids[order], number[order]
@@ -129,7 +133,9 @@ def match_among(postings: Postings, whole: Match) -> Match:
     return Match.in_full(ids) if whole.counts_in_full else Match(ids, whole.weight[here])
 
 
-def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> tuple[Offsets, Floats | None]:
+def inflections(
+    postings: Postings, term_id: int, word: str, *, by_prefix: bool
+) -> tuple[Offsets, Floats | None]:
     """Return the numbers of a folded word's forms, however many, and the weight of each; None where all count in full.
 
     With `by_prefix` words that share a Latin word's beginning match, too; for others they always do.
@@ -139,7 +145,9 @@ def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool)
         numbers = lexicon.containing(word.encode())
         size = ngram_size(word)
         least = 1.0 / (size - len(word) + 1)
-        return numbers, np.array([1.0 if len(one) < size else least for one in lexicon.spell(numbers)])
+        return numbers, np.array(
+            [1.0 if len(one) < size else least for one in lexicon.spell(numbers)]
+        )
     if not is_inflected(word):
         return lexicon.own(term_id), None
     numbers = lexicon.with_stem(term_id, stem(word))

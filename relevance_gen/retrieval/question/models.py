@@ -18,7 +18,10 @@ from relevance_gen.retrieval.segment.passages import TextEncoder
 def _made_by(name: str, method: str) -> Any:
     def check(_: Any, attribute: Attribute[Any], model: Any) -> None:
         if isinstance(model, str) or not (model is None or callable(getattr(model, method, None))):
-            allowed, remedy = f"{'an' if name == 'Encoder' else 'a'} {name} or None", f"make one: {name}(path)"
+            allowed, remedy = (
+                f"{'an' if name == 'Encoder' else 'a'} {name} or None",
+                f"make one: {name}(path)",
+            )
             raise InvalidRequestError.must_be(attribute.name, allowed, model, remedy=remedy)
 
     return check
@@ -31,7 +34,9 @@ class Models:
     encoder: TextEncoder | None = field(default=None, validator=_made_by("Encoder", "encode"))
     reranker: TextReranker | None = field(default=None, validator=_made_by("Reranker", "score"))
 
-    def rerankings(self, question: Question, between: Sequence[Reranking] = ()) -> tuple[Reranking, ...]:
+    def rerankings(
+        self, question: Question, between: Sequence[Reranking] = ()
+    ) -> tuple[Reranking, ...]:
         """Return what each does for a question: the encoder first, then what stands between, and last the reranker.
 
         Raises:
@@ -42,7 +47,10 @@ class Models:
             ("reranked", question.reranked, "reranker", self.reranker),
         ):
             if number is None and model is None:
-                allowed, remedy = f"an integer where there is no {name}", f"pass {name}, or leave it out"
+                allowed, remedy = (
+                    f"an integer where there is no {name}",
+                    f"pass {name}, or leave it out",
+                )
                 raise InvalidRequestError.must_be(field_name, allowed, None, remedy=remedy)
         first = [] if self.encoder is None else [Meaning(self.encoder, question.candidates)]
         last = [] if self.reranker is None else [Relevance(self.reranker, question.reranked)]

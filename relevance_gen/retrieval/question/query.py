@@ -60,14 +60,20 @@ class Question:
     top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
     where: Where | None = field(default=None, kw_only=True)
-    min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True)
+    min_share: float = field(
+        default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True
+    )
     spans: bool = field(default=False, converter=checks.plain, validator=checks.flag, kw_only=True)
     candidates: int | None = field(
         default=N_CANDIDATES, converter=checks.plain, validator=checks.how_many, kw_only=True
     )
-    reranked: int | None = field(default=N_RERANKED, converter=checks.plain, validator=checks.how_many, kw_only=True)
+    reranked: int | None = field(
+        default=N_RERANKED, converter=checks.plain, validator=checks.how_many, kw_only=True
+    )
     distinct: str | Labels | None = field(default=None, validator=_IS_KEY, kw_only=True)
-    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True)
+    syntax: Syntax = field(
+        default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True
+    )
     corrections: bool = field(default=True, validator=checks.flag, kw_only=True)
 
     def read(self, *, inflects: bool, is_english: bool = True) -> tuple[Query, tuple[Sign, ...]]:
@@ -76,9 +82,15 @@ class Question:
         Raises:
             InvalidRequestError: there are too many signs.
         """
-        text, signs = (self.query, ()) if self.syntax == "plain" else read_signs(self.query, inflects=inflects)
+        text, signs = (
+            (self.query, ())
+            if self.syntax == "plain"
+            else read_signs(self.query, inflects=inflects)
+        )
         query = parse(text, inflects=inflects, is_english=is_english)
-        return (evolve(query, corrects=True) if self.corrections and inflects and not signs else query), signs
+        return (
+            evolve(query, corrects=True) if self.corrections and inflects and not signs else query
+        ), signs
 
 
 def questions(query: object, *options: Any, **more: Any) -> Question | list[Question]:
@@ -109,7 +121,9 @@ class QueryTerm:
     stop: bool  # whether it says nothing about the subject
     inflected: bool  # whether it stands for its other forms, too
     qtf: int = 1  # how often the query says them, at least 1
-    asks: bool = False  # whether it only makes the query a question: a function word that never helps
+    asks: bool = (
+        False  # whether it only makes the query a question: a function word that never helps
+    )
 
 
 @frozen(eq=False)
@@ -118,10 +132,16 @@ class Query:
 
     text: str  # what was cut
     ids: Ids  # term id of each of its words, in reading order, shape (T,)
-    terms: tuple[QueryTerm, ...]  # its different terms, in order of first appearance; at most `MAX_TERMS`
-    order: npt.NDArray[np.int16]  # number of each word's term, -1 where it is none of these, shape (T,)
+    terms: tuple[
+        QueryTerm, ...
+    ]  # its different terms, in order of first appearance; at most `MAX_TERMS`
+    order: npt.NDArray[
+        np.int16
+    ]  # number of each word's term, -1 where it is none of these, shape (T,)
     corrects: bool = False  # whether words that no chunk has may be corrected
-    corrections: Mapping[str, str] = field(factory=dict)  # what was corrected, by what the question had instead
+    corrections: Mapping[str, str] = field(
+        factory=dict
+    )  # what was corrected, by what the question had instead
 
     @property
     def beginnings(self) -> Flags | None:
@@ -150,7 +170,9 @@ def _parse(text: str, inflects: bool, is_english: bool) -> Query:
 
 
 def _cut(text: str, inflects: bool) -> Query:
-    is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+    is_plain = (
+        len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+    )
     spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
     if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
         words = [_plain_word(spelling, inflects) for spelling in spellings]
@@ -163,7 +185,9 @@ def _cut(text: str, inflects: bool) -> Query:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
                 term_id = int(block.ids[first])
                 if len(heads) < MAX_TERMS and term_id not in heads:
-                    heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), inflects)
+                    heads[term_id] = _word(
+                        block.spell(first), term_id, int(block.length[first]), inflects
+                    )
     ids = joined(ids_of_blocks, np.uint64)
     known = np.array([*heads], np.uint64)
     in_order = known.argsort().astype(np.int16)
@@ -189,7 +213,9 @@ def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
     return _word(spelling, identify(spelling), len(spelling), inflects)
 
 
-def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None) -> Query:
+def _query(
+    text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None
+) -> Query:
     """Put words that are one term together.
 
     Each of `words` is told once, with its number at each occurrence, or -1 for one left out; or, without `word_at`, at
@@ -222,7 +248,9 @@ def _without_form(query: Query, is_english: bool) -> Query:
     """
     terms, order = query.terms, query.order.tolist() if query.order.size <= _FEW_WORDS else []
     frame = framed([terms[number].word for number in order])
-    form = {order[place] for place in frame} - {number for place, number in enumerate(order) if place not in frame}
+    form = {order[place] for place in frame} - {
+        number for place, number in enumerate(order) if place not in frame
+    }
     if not (is_english and query.text.isascii()):
         asking = other_asking(latin=not is_english)
         form |= {number for number, term in enumerate(terms) if term.word in asking}

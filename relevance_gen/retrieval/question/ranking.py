@@ -27,8 +27,12 @@ class Ranking:
 
     positions: Offsets  # their positions in the collection, ascending unless something else is said, shape (n,)
     scores: Floats  # shape (n,)
-    confidence: float = 0.0  # how likely it is that an answer is among the chunks that may be found, in [0, 1]
-    corrections: Mapping[str, str] = field(factory=dict)  # words of the question that were taken for others
+    confidence: float = (
+        0.0  # how likely it is that an answer is among the chunks that may be found, in [0, 1]
+    )
+    corrections: Mapping[str, str] = field(
+        factory=dict
+    )  # words of the question that were taken for others
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +45,9 @@ class Ranking:
 
     def take(self, places: Offsets) -> Ranking:
         """Return the chunks at some places."""
-        return Ranking(self.positions.take(places), self.scores.take(places), self.confidence, self.corrections)
+        return Ranking(
+            self.positions.take(places), self.scores.take(places), self.confidence, self.corrections
+        )
 
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
@@ -103,7 +109,9 @@ def _reaching(scores: Floats, maxima: Floats, bound: float) -> Offsets:
         if blocks.size < maxima.size // _FEW_BLOCKS:
             behind = scores.size // maxima.size * maxima.size
             rows = np.arange(0, behind, maxima.size)
-            places = np.concatenate((np.add.outer(rows, blocks).ravel(), np.arange(behind, scores.size)))
+            places = np.concatenate(
+                (np.add.outer(rows, blocks).ravel(), np.arange(behind, scores.size))
+            )
             return places[scores.take(places) >= bound]
     places = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
     return places

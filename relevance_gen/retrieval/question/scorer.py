@@ -21,7 +21,16 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.arrays import ChunkNumbers, Flags, Floats, Ids, Offsets, different, run_starts, sum_by
+from relevance_gen.retrieval.arrays import (
+    ChunkNumbers,
+    Flags,
+    Floats,
+    Ids,
+    Offsets,
+    different,
+    run_starts,
+    sum_by,
+)
 from relevance_gen.retrieval.question.evidence import Excerpt, Inquiry, merged
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match, match_among, match_inflections
@@ -88,8 +97,13 @@ class Candidates:
         """Return the best `n` of several segments together, and of the chosen ones, with ties; None keeps all."""
         if len(parts) == 1:
             return parts[0]
-        every = [(part.positions, part.cosines, part.is_verbatim, part.is_chosen) for part in (_NO_CANDIDATES, *parts)]
-        positions, cosines, is_verbatim, is_chosen = (np.concatenate(arrays) for arrays in zip(*every, strict=True))
+        every = [
+            (part.positions, part.cosines, part.is_verbatim, part.is_chosen)
+            for part in (_NO_CANDIDATES, *parts)
+        ]
+        positions, cosines, is_verbatim, is_chosen = (
+            np.concatenate(arrays) for arrays in zip(*every, strict=True)
+        )
         kept = is_verbatim | (n is None)
         if n is not None:
             kept[at_least_as_good(cosines, n)] = True
@@ -152,11 +166,17 @@ class SegmentScorer:
         uninflected = [term.term_id for term in terms if not term.inflected]
         exact = self._exact.get_all(uninflected)
         if len(exact) < len(uninflected):
-            exact |= self._match_exactly([term_id for term_id in uninflected if term_id not in exact])
+            exact |= self._match_exactly(
+                [term_id for term_id in uninflected if term_id not in exact]
+            )
         found = self._find([(term, None) for term in terms if term.inflected])
-        return tuple([next(found).matched if term.inflected else exact[term.term_id] for term in terms])
+        return tuple(
+            [next(found).matched if term.inflected else exact[term.term_id] for term in terms]
+        )
 
-    def candidates(self, plan: Plan, n: int, chosen: Filter | None = None, *, everyone: bool = False) -> Candidates:
+    def candidates(
+        self, plan: Plan, n: int, chosen: Filter | None = None, *, everyone: bool = False
+    ) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
 
         So many of all, and of those that are chosen; there are more with ties. With `everyone` all chosen chunks are
@@ -171,7 +191,10 @@ class SegmentScorer:
         verbatim = _NOTHING
         if sums is not None:
             ranked = [sums] if flags is None else [sums, np.where(flags, sums, 0.0)]
-            numbers += [best_quotients(some, self.denominators, self._least_denominator, n) for some in ranked]
+            numbers += [
+                best_quotients(some, self.denominators, self._least_denominator, n)
+                for some in ranked
+            ]
             if (verbatim := self._verbatim(plan, sums)).size:
                 numbers.append(verbatim)
         if everyone:
@@ -179,11 +202,15 @@ class SegmentScorer:
         some = numbers[0] if len(numbers) == 1 else different(np.concatenate(numbers))
         is_verbatim = np.zeros(some.size, bool)
         is_verbatim[some.searchsorted(verbatim)] = True
-        cosines = np.zeros(some.size) if sums is None else sums.take(some) / self.denominators.take(some)
+        cosines = (
+            np.zeros(some.size) if sums is None else sums.take(some) / self.denominators.take(some)
+        )
         is_chosen = np.ones(some.size, bool) if flags is None else flags[some]
         return Candidates(segment.positions.take(some), cosines, is_verbatim, is_chosen)
 
-    def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> tuple[Offsets, list[Any]]:
+    def tell(
+        self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]
+    ) -> tuple[Offsets, list[Any]]:
         """Return the places of this segment's chunks among some positions, and what is asked of these chunks.
 
         An inquiry that cannot be answered has None.
@@ -215,7 +242,11 @@ class SegmentScorer:
     def positions(self, chosen: Filter | None = None) -> Offsets:
         """Return the positions of the chunks that are there, or of those among them that are chosen, ascending."""
         live = self.segment.live
-        some = live if chosen is None else live & chosen.allowed(self.segment, by_prefix=self._by_prefix)
+        some = (
+            live
+            if chosen is None
+            else live & chosen.allowed(self.segment, by_prefix=self._by_prefix)
+        )
         return self.segment.positions[some]
 
     def metadata_keys(self) -> tuple[int, set[str]]:
@@ -242,7 +273,10 @@ class SegmentScorer:
         """Return for each of some words those here that are a letter away, and the number of chunks that hold each."""
         postings = self.segment.postings
         near = [postings.lexicon.near(word) for word in words]
-        found = [zip(postings.lexicon.spell(some), postings.df(some).tolist(), strict=True) for some in near]
+        found = [
+            zip(postings.lexicon.spell(some), postings.df(some).tolist(), strict=True)
+            for some in near
+        ]
         return [Counter({word: n for word, n in some if n}) for some in found]
 
     def shares(self, position: int, plan: Plan) -> list[tuple[float, float]] | None:
@@ -263,7 +297,9 @@ class SegmentScorer:
         only = self.segment.positions == position
         if not only.any():
             return []
-        is_kept = functools.partial(allowed, segment=self.segment, among=only, by_prefix=self._by_prefix)
+        is_kept = functools.partial(
+            allowed, segment=self.segment, among=only, by_prefix=self._by_prefix
+        )
         return [sign.said for sign in signs if not is_kept((sign,)).any()]
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -276,14 +312,18 @@ class SegmentScorer:
         terms = plan.terms
         counted = [
             ((term, match), gain)
-            for term, match, gain, n in zip(terms.query.terms, terms.matches, plan.gains, terms.df, strict=True)
+            for term, match, gain, n in zip(
+                terms.query.terms, terms.matches, plan.gains, terms.df, strict=True
+            )
             if gain and n
         ]
         others = [one for one in counted if not one[0][0].stop] or counted
         sums: Floats | None = None
         parts: list[tuple[ChunkNumbers, Floats]] = []
         n_postings = 0
-        for (_, gain), found in zip(others, self._find([asked for asked, _ in others]), strict=True):
+        for (_, gain), found in zip(
+            others, self._find([asked for asked, _ in others]), strict=True
+        ):
             parts.append((found.chunk, gain * found.weight))
             n_postings += found.chunk.size
             if n_postings >= _POSTINGS_STEP:
@@ -314,11 +354,16 @@ class SegmentScorer:
         if said.size not in segment.lengths:
             return _NOTHING
         same = np.flatnonzero(segment.n_occurrences == said.size)
-        same = same[(sums[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
+        same = same[
+            (sums[same] > 0.0)
+            & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)
+        ]
         found = [_NOTHING]
         for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _AT_ONCE):
             reading = segment.read(same[start:end])
-            ids = reading.lexicon.ids.take(reading.terms[reading.terms < reading.lexicon.size]).reshape(-1, said.size)
+            ids = reading.lexicon.ids.take(
+                reading.terms[reading.terms < reading.lexicon.size]
+            ).reshape(-1, said.size)
             ids.sort()
             found.append(same[start:end][(ids == said).all(axis=1)])
         return np.concatenate(found)
@@ -366,7 +411,9 @@ class SegmentScorer:
             chunk, tf = self._added(chunk, tf)
         return TermPostings(TermMatch(match, chunk.size), chunk, tf, self._weighting.saturate(tf))
 
-    def _added(self, chunk: ChunkNumbers, tf: npt.NDArray[Any]) -> tuple[ChunkNumbers, npt.NDArray[Any]]:
+    def _added(
+        self, chunk: ChunkNumbers, tf: npt.NDArray[Any]
+    ) -> tuple[ChunkNumbers, npt.NDArray[Any]]:
         """Add up the postings of several terms, in the order of the terms."""
         if chunk.size > self.segment.size // _DENSE:
             dense = np.bincount(chunk, tf, self.segment.size)

@@ -30,7 +30,9 @@ class Leaders:
 
     candidates: Candidates  # the chunks
     positions: Offsets  # positions of those that something was told of, ascending, shape (n,)
-    told: Sequence[Any]  # the evidence of these for each inquiry; None where it could not be told. Empty if n is 0
+    told: Sequence[
+        Any
+    ]  # the evidence of these for each inquiry; None where it could not be told. Empty if n is 0
 
     @classmethod
     def merge(cls, parts: Sequence[Leaders], n: int | None) -> Leaders:
@@ -38,7 +40,10 @@ class Leaders:
         telling = [part for part in parts if part.positions.size]
         positions = np.sort(joined((part.positions for part in telling), np.int64))
         places = [positions.searchsorted(part.positions) for part in telling]
-        told = [merged(of_each, places) for of_each in zip(*(part.told for part in telling), strict=True)]
+        told = [
+            merged(of_each, places)
+            for of_each in zip(*(part.told for part in telling), strict=True)
+        ]
         return cls(Candidates.merge([part.candidates for part in parts], n), positions, told)
 
 
@@ -53,7 +58,10 @@ class Scorers:
         self._scorers = scorers
 
     def ask(
-        self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
+        self,
+        method: Callable[Concatenate[SegmentScorer, Rest], Answer],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
     ) -> list[Answer]:
         """Return what each segment's scorer answers."""
         check_wanted()
@@ -86,7 +94,9 @@ class Scorers:
             return Leaders(found, positions, [])
         return Leaders(found, positions, self.tell_all(inquiries, positions))
 
-    def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
+    def tell_each(
+        self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]
+    ) -> list[tuple[Offsets, list[Any]]]:
         """Return for each segment the places of its chunks among some positions, and what is asked of these."""
         return self.ask(SegmentScorer.tell, positions, inquiries)
 

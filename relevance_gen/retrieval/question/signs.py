@@ -82,7 +82,11 @@ def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix:
     if phrases:
         numbers = (among & has_some).nonzero()[0]
         said = segment.chunks.said
-        found = _in_rows([sign.ids for sign in phrases], numbers.size, (said[number] for number in numbers.tolist()))
+        found = _in_rows(
+            [sign.ids for sign in phrases],
+            numbers.size,
+            (said[number] for number in numbers.tolist()),
+        )
         is_wanted = np.array([[sign.is_wanted] for sign in phrases])
         among = among.copy()
         among[numbers] = (found == is_wanted).all(axis=0)
@@ -96,14 +100,18 @@ def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[Sign, ...]]:
         InvalidRequestError: there are more than `MAX_WORDS` words behind signs and in quotes.
     """
     signs, asked, end, n_words = [], [], 0, 0
-    for match in re.finditer(_SIGN, query):  # compiled when first needed, which takes milliseconds; `re` remembers it
+    for match in re.finditer(
+        _SIGN, query
+    ):  # compiled when first needed, which takes milliseconds; `re` remembers it
         sign = _read(match, inflects)
         if sign is None:
             continue
         n_words += sign.ids.size
         if n_words > MAX_WORDS:
             rule = f"must have at most {MAX_WORDS} words behind signs and in quotes"
-            raise InvalidRequestError(rule, "query", remedy='leave some out, or take syntax="plain"')
+            raise InvalidRequestError(
+                rule, "query", remedy='leave some out, or take syntax="plain"'
+            )
         signs.append(sign)
         if not sign.is_wanted:
             asked.append(query[end : match.start()])
@@ -139,7 +147,10 @@ def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
             block = cut_terms([text.lower() for text in some], toneless=False)
             ids, bounds = block.ids, bounds_of(block.counts)
         else:
-            cut = (cut_terms([piece], toneless=False).ids for piece in pieces(some[0].lower(), BLOCK_CHARS))
+            cut = (
+                cut_terms([piece], toneless=False).ids
+                for piece in pieces(some[0].lower(), BLOCK_CHARS)
+            )
             ids = joined(cut, np.uint64)
             bounds = np.array([0, ids.size])
         # Bytes for ids: Python then looks for a row in linear time, however much it repeats itself.

@@ -31,28 +31,42 @@ def misspelt(query: Query, df: Sequence[int]) -> tuple[str, ...]:
     """Return the words of a query that may be misspelt, told the number of chunks that hold each of its terms."""
     if not query.corrects or query.order.size > _MAX_LENGTH:
         return ()
-    unknown = [term.word for term, n in zip(query.terms, df, strict=True) if not n and not term.stop]
-    return tuple([word for word in unknown if len(word) >= _MIN_LETTERS and is_inflected(word)][:_MAX_WORDS])
+    unknown = [
+        term.word for term, n in zip(query.terms, df, strict=True) if not n and not term.stop
+    ]
+    return tuple(
+        [word for word in unknown if len(word) >= _MIN_LETTERS and is_inflected(word)][:_MAX_WORDS]
+    )
 
 
 def corrected(
-    query: Query, near: Sequence[Sequence[Counter[str]]], unknown: Sequence[str], *, is_english: bool
+    query: Query,
+    near: Sequence[Sequence[Counter[str]]],
+    unknown: Sequence[str],
+    *,
+    is_english: bool,
 ) -> Query:
     """Return a query with its misspelt words as the chunks have them.
 
     `near` is what each segment has near each of the unknown words, by the number of chunks that hold it.
     """
-    counts = {word: sum(of_word, Counter[str]()) for word, *of_word in zip(unknown, *near, strict=True)}
+    counts = {
+        word: sum(of_word, Counter[str]()) for word, *of_word in zip(unknown, *near, strict=True)
+    }
     taken = {word: min(n, key=lambda one: (-n[one], one)) for word, n in counts.items() if n}
     if not taken:
         return query
     block = cut_terms([query.text], toneless=False)
     ends = block.start + block.length
-    alone = np.append(block.start[1:] >= np.maximum.accumulate(ends)[:-1], True)  # no part of an identifier
+    alone = np.append(
+        block.start[1:] >= np.maximum.accumulate(ends)[:-1], True
+    )  # no part of an identifier
     alone[1:] &= alone[:-1]
     places = [place for place in np.flatnonzero(alone).tolist() if block.spell(place) in taken]
     text, done, corrections = "", 0, {}
-    for place, start, end in zip(places, *code_points(query.text, block, np.array(places, int)), strict=True):
+    for place, start, end in zip(
+        places, *code_points(query.text, block, np.array(places, int)), strict=True
+    ):
         word = taken[block.spell(place)]
         corrections[query.text[start:end]] = word
         text += query.text[done:start] + word

@@ -142,7 +142,9 @@ class Plan:
     """A query weighed against a collection. It holds facts of the whole collection only, and no postings."""
 
     terms: WeightedTerms  # its terms, and what all chunks say of them
-    gains: tuple[float, ...]  # what the weight of each term in a chunk is multiplied by, divided by the query's norm
+    gains: tuple[
+        float, ...
+    ]  # what the weight of each term in a chunk is multiplied by, divided by the query's norm
     said: Ids  # ids of the query's words that some chunk has, ascending, shape (T,)
     said_norm: float  # norm of a chunk that says these and nothing else
     stages: tuple[Stage, ...]  # the parts of a score, in order
@@ -169,7 +171,9 @@ class Table:
     results: Offsets  # places of those that may be results, ascending, shape (m,)
     promising: Offsets  # places of the best of all chunks by their cosine, ascending, shape (p,)
     picked: Offsets  # places of those that stages look at, the promising ones among them, ascending, shape (k,)
-    source: Callable[[Inquiry[Any], Offsets], Any]  # tells what is asked of the chunks at some positions
+    source: Callable[
+        [Inquiry[Any], Offsets], Any
+    ]  # tells what is asked of the chunks at some positions
     sample: Callable[[], Sample]  # counts words' beginnings in a sample of all chunks
     columns: dict[str, Floats] = field(factory=dict)  # what the stages noted, shape (n,) each
     before: list[Floats] = field(factory=list)  # the scores before each reranking, shape (n,) each

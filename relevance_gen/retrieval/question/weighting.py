@@ -62,7 +62,9 @@ class Weighting:
     name: WeightingName  # what callers call it
     inflects: bool  # whether a word of the query stands for its other forms, too, and function words for nothing
     needs_all_terms: bool  # whether a chunk's length depends on df of all of its terms, and so idf counts on both sides
-    saturate: Callable[[npt.NDArray[Any]], Floats]  # returns what each count of a term weighs in a chunk, before idf
+    saturate: Callable[
+        [npt.NDArray[Any]], Floats
+    ]  # returns what each count of a term weighs in a chunk, before idf
     # returns the idf of each term, of df, the terms and the number of chunks; 0 for one that is left out
     idf: Callable[[Sequence[int], Sequence[QueryTerm], int], tuple[float, ...]]
     # returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)
@@ -77,16 +79,22 @@ class Weighting:
         if not self.needs_all_terms:
             return segment.statistics
         postings = segment.postings
-        return evolve(segment.statistics, ids=postings.lexicon.ids, df=postings.document_frequency())
+        return evolve(
+            segment.statistics, ids=postings.lexicon.ids, df=postings.document_frequency()
+        )
 
-    def weigh(self, query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics) -> Plan:
+    def weigh(
+        self, query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics
+    ) -> Plan:
         """Weigh a query against a collection.
 
         Words of the query that no chunk has, function words aside, lower all scores by one factor: what the rest of the
         query would score alone, divided by what all of it would.
         """
         idf = self.idf(df, query.terms, statistics.n_chunks)
-        weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)]
+        weight = [
+            (1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)
+        ]
         norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
         terms = WeightedTerms(query, matches, df, idf, norm, statistics.numbers)
         stages = tuple([stage for make in self.stages if (stage := make(terms)) is not None])
@@ -98,8 +106,14 @@ class Weighting:
 
         def own_scores(part: Sequence[bool], length: float) -> tuple[float, float]:
             """Return what some terms, all the known ones among them, would score as a chunk: by cosine, and in all."""
-            said = [(value, term.qtf) for value, term, kept in zip(weight, query.terms, part, strict=True) if kept]
-            unknown = math.fsum([rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n])
+            said = [
+                (value, term.qtf)
+                for value, term, kept in zip(weight, query.terms, part, strict=True)
+                if kept
+            ]
+            unknown = math.fsum(
+                [rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n]
+            )
             total, denominator = self.own_cosine(said, length, norm, statistics.mean_norm)
             own = OwnChunk(total, denominator, unknown)
             for stage in stages:
@@ -114,30 +128,50 @@ class Weighting:
         share = 1.0
         if counted != is_known:
             share = min(reference / own_scores(counted, _norm(said_of(counted)))[1], 1.0)
-        gains = [one * rare for one, rare in zip(weight, idf, strict=True)] if self.needs_all_terms else weight
-        return Plan(terms, tuple([gain / norm for gain in gains]), said, said_norm, stages, cosine, reference, share)
+        gains = (
+            [one * rare for one, rare in zip(weight, idf, strict=True)]
+            if self.needs_all_terms
+            else weight
+        )
+        return Plan(
+            terms,
+            tuple([gain / norm for gain in gains]),
+            said,
+            said_norm,
+            stages,
+            cosine,
+            reference,
+            share,
+        )
 
 
 def _norm(ids: Ids) -> float:
     """Return the norm of a chunk that has words of these ids, ascending."""
     if ids.size <= _FEW:
         said = ids.tolist()
-        return math.sqrt(math.fsum([formulas.saturated_one(said.count(one)) ** 2 for one in set(said)]))
+        return math.sqrt(
+            math.fsum([formulas.saturated_one(said.count(one)) ** 2 for one in set(said)])
+        )
     edges = np.flatnonzero(ids[1:] != ids[:-1])
-    n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
+    n_terms_of = np.bincount(
+        np.diff(edges, prepend=-1, append=ids.size - 1)
+    )  # by how often they stand there
     counts = np.flatnonzero(n_terms_of).tolist()
     squares = (repeat(formulas.saturated_one(n) ** 2, int(n_terms_of[n])) for n in counts if n)
     return math.sqrt(math.fsum(chain.from_iterable(squares)))
 
 
-def _idf_of_subject(df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int) -> tuple[float, ...]:
+def _idf_of_subject(
+    df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
+) -> tuple[float, ...]:
     """Return ``ln(1 + N / df)``, and of function words what is left of it beside n other words that some chunk has."""
     n_others = sum([1 for n, term in zip(df, terms, strict=True) if n and not term.stop])
     if not n_others:
         return tuple([formulas.rarity(n, n_chunks) for n in df])
     share = 2.0 ** (1 - n_others) if n_others <= _MOST_OTHERS else 0.0
     shares = [
-        1.0 if not term.stop else share if n and not term.asks else 0.0 for n, term in zip(df, terms, strict=True)
+        1.0 if not term.stop else share if n and not term.asks else 0.0
+        for n, term in zip(df, terms, strict=True)
     ]
     return tuple([formulas.rarity(n, n_chunks) * part for n, part in zip(df, shares, strict=True)])
 
@@ -146,7 +180,9 @@ def _own_pivoted_cosine(
     terms: Sequence[tuple[float, int]], length: float, norm: float, mean_norm: float
 ) -> tuple[float, float]:
     denominator = ((1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * length or 1.0) * norm
-    return math.fsum([weight * formulas.saturated_one(qtf) for weight, qtf in terms]) / denominator, denominator
+    return math.fsum(
+        [weight * formulas.saturated_one(qtf) for weight, qtf in terms]
+    ) / denominator, denominator
 
 
 PIVOTED: Final = Weighting(
@@ -157,11 +193,19 @@ PIVOTED: Final = Weighting(
     idf=_idf_of_subject,
     denominators=lambda segment, statistics: formulas.pivot(segment.norms, statistics.mean_norm),
     own_cosine=_own_pivoted_cosine,
-    stages=(Proximity.of, Titles.of, Letters.of, lambda _: Scale(formulas.below_one), lambda _: Likeness()),
+    stages=(
+        Proximity.of,
+        Titles.of,
+        Letters.of,
+        lambda _: Scale(formulas.below_one),
+        lambda _: Likeness(),
+    ),
 )
 
 
-def _idf_as_scikit_learn(df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int) -> tuple[float, ...]:
+def _idf_as_scikit_learn(
+    df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
+) -> tuple[float, ...]:
     """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
     del terms
     counts = np.array(df, np.int64)
@@ -173,7 +217,9 @@ def _lengths(segment: Segment, statistics: Statistics) -> Floats:
     postings = segment.postings
     df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
     idf = np.repeat(formulas.smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
-    norms = np.sqrt(sum_by(postings.chunk, np.square(formulas.sublinear(postings.tf) * idf), segment.size))
+    norms = np.sqrt(
+        sum_by(postings.chunk, np.square(formulas.sublinear(postings.tf) * idf), segment.size)
+    )
     return np.where(norms > 0.0, norms, 1.0)
 
 

@@ -46,12 +46,20 @@ class Writer:
     are JSON, none of it called ``arrays``, and the sizes numbers of elements.
     """
 
-    def __init__(self, file: BinaryIO, types: Types, settings: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, file: BinaryIO, types: Types, settings: Mapping[str, Any], sizes: Mapping[str, int]
+    ) -> None:
         self._file, self._types, self._start = file, types, file.tell()
         layout = _layout(types, sizes)
         header = json.dumps({**settings, "arrays": layout}).encode("ascii")
         header += b" " * (-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
-        file.write(MAGIC + VERSION.to_bytes(4, "little") + bytes(4) + len(header).to_bytes(8, "little") + header)
+        file.write(
+            MAGIC
+            + VERSION.to_bytes(4, "little")
+            + bytes(4)
+            + len(header).to_bytes(8, "little")
+            + header
+        )
         body = file.tell()
         self._at = {name: body + layout[name]["offset"] for name in types}
         last = list(types)[-1]
@@ -78,7 +86,12 @@ class Writer:
         self._file.write(crc.to_bytes(4, "little"))
 
 
-def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Writer:
+def write(
+    file: BinaryIO,
+    types: Types,
+    settings: Mapping[str, Any],
+    arrays: Mapping[str, npt.NDArray[Any]],
+) -> Writer:
     """Write the arrays that `types` names; the arguments are those of `Writer`, which is returned unsealed."""
     writer = Writer(file, types, settings, {name: arrays[name].size for name in types})
     for name in types:
@@ -132,7 +145,9 @@ def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = T
         for some in steps(rest.size, _CRC_STEP):
             crc = zlib.crc32(rest[some].data, crc)
         if crc != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
-            raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
+            raise IndexFormatError(
+                f"{name} is damaged: its checksum does not match; build it again"
+            )
 
 
 def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -147,8 +162,11 @@ def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], 
     layout = header["arrays"]
     sizes = {name: layout[name]["shape"][0] for name in types}
     # Compared as JSON, because Python says that False == 0 and 1.0 == 1.
-    if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(types, sizes)):
+    if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(
+        _layout(types, sizes)
+    ):
         raise ValueError("its arrays do not lie as they are written")
     return header, {
-        name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"]) for name, kind in types.items()
+        name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"])
+        for name, kind in types.items()
     }

@@ -11,12 +11,26 @@ import numpy as np
 
 from relevance_gen.caller import check_wanted
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, find_all, inverse, starts_of, sum_by
+from relevance_gen.retrieval.arrays import (
+    Counts,
+    Flags,
+    Ids,
+    Offsets,
+    find_all,
+    inverse,
+    starts_of,
+    sum_by,
+)
 from relevance_gen.retrieval.formulas import saturated
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.layout import OF_CHUNKS
 from relevance_gen.retrieval.segment.passages import Passages
-from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, PostingsBuilder, TermCounts, count_terms
+from relevance_gen.retrieval.segment.postings import (
+    MAX_BLOCK_CHUNKS,
+    PostingsBuilder,
+    TermCounts,
+    count_terms,
+)
 from relevance_gen.retrieval.segment.segment import Segment, Votes
 from relevance_gen.retrieval.text import portions
 from relevance_gen.retrieval.text.ids import buckets
@@ -99,15 +113,24 @@ def _titles(chunks: Chunks) -> tuple[Ids, Counts]:
     """Return a hash of each chunk's title, 0 for none, and the number of occurrences in it, shape (N,) each."""
     hashes, sizes = np.zeros(len(chunks.texts), np.uint64), np.zeros(len(chunks.texts), np.uint32)
     if chunks.titles:
-        number_of = {title: number for number, title in enumerate(dict.fromkeys(chunks.titles.values()))}
+        number_of = {
+            title: number for number, title in enumerate(dict.fromkeys(chunks.titles.values()))
+        }
         titles = [*number_of]
         counts = np.zeros(len(titles), np.int64)
-        for numbers, some, _ in _blocks(titles, np.fromiter(map(str.isascii, titles), bool, len(titles))):
+        for numbers, some, _ in _blocks(
+            titles, np.fromiter(map(str.isascii, titles), bool, len(titles))
+        ):
             counts[numbers] += cut_terms(some).counts
-        hashed = [hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8) for title in titles]
+        hashed = [
+            hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8)
+            for title in titles
+        ]
         number = np.array([number_of[title] for title in chunks.titles.values()])
         titled = np.array([*chunks.titles])
-        hashes[titled] = np.array([max(int.from_bytes(one.digest(), "little"), 1) for one in hashed], np.uint64)[number]
+        hashes[titled] = np.array(
+            [max(int.from_bytes(one.digest(), "little"), 1) for one in hashed], np.uint64
+        )[number]
         sizes[titled] = counts[number]
     return hashes, sizes
 
@@ -131,7 +154,9 @@ def _sum_ids(block: Occurrences) -> Ids:
 
 def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
     """Return the sum of the squares of a chunk's saturated counts, added in the order of the chunk counted whole."""
-    bounds = [np.searchsorted(ids >> np.uint64(60), np.arange(_N_RANGES + 1)).tolist() for ids, _ in parts]
+    bounds = [
+        np.searchsorted(ids >> np.uint64(60), np.arange(_N_RANGES + 1)).tolist() for ids, _ in parts
+    ]
     total = 0.0
     for low in range(_N_RANGES):
         slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
@@ -152,7 +177,10 @@ def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, li
     n_chars = lengths(texts)
     for numbers, block_chars in (
         (np.flatnonzero(is_ascii), portions.BLOCK_CHARS),
-        (np.flatnonzero(~is_ascii), portions.BLOCK_CHARS // 2),  # two bytes to a character, or three
+        (
+            np.flatnonzero(~is_ascii),
+            portions.BLOCK_CHARS // 2,
+        ),  # two bytes to a character, or three
     ):
         for start, end in cut_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
             some = numbers[start:end]
@@ -190,9 +218,13 @@ def merge(segments: Sequence[Segment]) -> Segment:
     if len(segments) == 1 and segments[0].postings.live is None:
         return segments[0]
     parts = [(segment, np.flatnonzero(segment.live)) for segment in segments]
-    order = np.argsort(np.concatenate([segment.positions[kept] for segment, kept in parts]), kind="stable")
+    order = np.argsort(
+        np.concatenate([segment.positions[kept] for segment, kept in parts]), kind="stable"
+    )
     new_number = inverse(order)
-    builder = PostingsBuilder(sum(segment.postings.chunk.size for segment in segments), keep_occurrences=True)
+    builder = PostingsBuilder(
+        sum(segment.postings.chunk.size for segment in segments), keep_occurrences=True
+    )
     done = 0
     for segment, kept in parts:
         numbers = np.zeros(segment.size, np.int64)
@@ -201,15 +233,22 @@ def merge(segments: Sequence[Segment]) -> Segment:
         builder.add_segment(segment.postings, segment.occurrences_of(kept), numbers)
     postings, occurrences = builder.build()
     of_chunks = {
-        name: np.concatenate([getattr(segment, name)[kept] for segment, kept in parts])[order] for name in OF_CHUNKS
+        name: np.concatenate([getattr(segment, name)[kept] for segment, kept in parts])[order]
+        for name in OF_CHUNKS
     }
     of_chunks["first_occurrence"] = starts_of(of_chunks["n_occurrences"][new_number])[order]
-    passages = [segment.passages.take(kept) for segment, kept in parts if segment.passages is not None]
+    passages = [
+        segment.passages.take(kept) for segment, kept in parts if segment.passages is not None
+    ]
     return Segment(
-        chunks=Chunks.joined([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(order.tolist()),
+        chunks=Chunks.joined([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(
+            order.tolist()
+        ),
         postings=postings,
         occurrences=occurrences,
-        passages=Passages.joined(passages).take(order) if passages and len(passages) == len(parts) else None,
+        passages=Passages.joined(passages).take(order)
+        if passages and len(passages) == len(parts)
+        else None,
         **of_chunks,
     )
 
@@ -219,12 +258,17 @@ def in_tiers(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
 
     So there are few of them, and a chunk is copied only a few times in its life, however it was added.
     """
-    while len(segments) > 1 and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks:
+    while (
+        len(segments) > 1
+        and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks
+    ):
         segments[-2:] = [merge(segments[-2:])]
     return segments
 
 
-def without(segments: Sequence[Segment], positions: Offsets, merge: Merge = merge) -> tuple[list[Segment], list[str]]:
+def without(
+    segments: Sequence[Segment], positions: Offsets, merge: Merge = merge
+) -> tuple[list[Segment], list[str]]:
     """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.
 
     A segment of which most is gone is made anew of what is left; of segments of which nothing is left one stays.

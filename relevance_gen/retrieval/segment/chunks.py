@@ -35,8 +35,12 @@ class Chunks:
     """Chunks that were checked. Whatever takes chunks takes these without checking them again."""
 
     texts: Sequence[str]  # the text of each; "" for a blank one that is to be left out
-    metadata: Mapping[int, Metadata]  # the caller's metadata by position, for the chunks that came with any
-    titles: Mapping[int, str] = field(factory=dict)  # by position, of the chunks that have one that is not blank
+    metadata: Mapping[
+        int, Metadata
+    ]  # the caller's metadata by position, for the chunks that came with any
+    titles: Mapping[int, str] = field(
+        factory=dict
+    )  # by position, of the chunks that have one that is not blank
 
     @classmethod
     def read(
@@ -75,7 +79,11 @@ class Chunks:
         for position, value in enumerate(values):
             if type(value) is str:
                 said, data, title = value, None, ""
-            elif type(value) is dict and value.keys() <= _PLAIN_FIELDS and type(value.get("metadata", {})) is dict:
+            elif (
+                type(value) is dict
+                and value.keys() <= _PLAIN_FIELDS
+                and type(value.get("metadata", {})) is dict
+            ):
                 said, data, title = value.get("text"), value.get("metadata"), value.get("title", "")
             else:
                 said, data, title = None, None, ""
@@ -89,7 +97,10 @@ class Chunks:
         return cls(texts, metadata, titles)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return (Chunk(text, self.metadata_of(n), title=self.title_of(n)) for n, text in enumerate(self.texts))
+        return (
+            Chunk(text, self.metadata_of(n), title=self.title_of(n))
+            for n, text in enumerate(self.texts)
+        )
 
     @property
     def said(self) -> Sequence[str]:
@@ -223,8 +234,12 @@ def record_chunk(record: Any, text: str, place: str, *, title: str = "title") ->
 def lacking(record: Mapping[Any, Any], name: str, argument: str, place: str) -> InvalidRequestError:
     """Make the error for a field that an argument names, and that a record has not."""
     fields = [str(one) for one in record]
-    remedy = did_you_mean(name, fields, f"its fields are {', '.join(map(shorten, fields[:_MOST_LISTED]))}")
-    return InvalidRequestError(f"must have the field {name!a}, which {argument}= names", place, remedy=remedy)
+    remedy = did_you_mean(
+        name, fields, f"its fields are {', '.join(map(shorten, fields[:_MOST_LISTED]))}"
+    )
+    return InvalidRequestError(
+        f"must have the field {name!a}, which {argument}= names", place, remedy=remedy
+    )
 
 
 def metadata_of(record: Mapping[Any, Any], *others: str) -> Metadata:
@@ -247,12 +262,16 @@ def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blan
     except InvalidRequestError as error:
         number, _, name = str(error.field).removeprefix("chunks[").partition("]")
         place, name = records[int(number)][0], name.removeprefix(".")
-        raise error.at(f"{place}: { {'text': text, 'title': title}.get(name, name) }" if name else place) from None
+        raise error.at(
+            f"{place}: { {'text': text, 'title': title}.get(name, name) }" if name else place
+        ) from None
 
 
 def is_table(values: Any) -> bool:
     """Tell whether something is a table in Arrow's sense, as data frames are, and not one of its columns."""
-    return hasattr(values, "__arrow_c_stream__") and (hasattr(values, "columns") or hasattr(values, "schema"))
+    return hasattr(values, "__arrow_c_stream__") and (
+        hasattr(values, "columns") or hasattr(values, "schema")
+    )
 
 
 def rows_of(table: Any) -> Iterator[dict[str, Any]]:
@@ -270,7 +289,9 @@ def rows_of(table: Any) -> Iterator[dict[str, Any]]:
         for batch in pyarrow.RecordBatchReader.from_stream(table):
             for start in range(0, batch.num_rows, _ROWS):
                 for row in batch.slice(start, _ROWS).to_pylist():
-                    yield {name: one for name, one in row.items() if not name.startswith(_PANDAS_INDEX)}
+                    yield {
+                        name: one for name, one in row.items() if not name.startswith(_PANDAS_INDEX)
+                    }
                     number += 1
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         rule = f"a table must be readable, and row {number} or one soon after is not: {error}"
@@ -288,8 +309,14 @@ def _listed(values: Any, path: str, text: str | None) -> Iterable[Any]:
     elif isinstance(values, PathLike):
         remedy = "read the file, and cut its text with split()"
     elif isinstance(values, Iterable):
-        return values if text is None else (record_chunk(one, text, f"{path}[{n}]") for n, one in enumerate(values))
-    raise InvalidRequestError.must_be(path, "a list of strings, mappings or Chunk objects", values, remedy=remedy)
+        return (
+            values
+            if text is None
+            else (record_chunk(one, text, f"{path}[{n}]") for n, one in enumerate(values))
+        )
+    raise InvalidRequestError.must_be(
+        path, "a list of strings, mappings or Chunk objects", values, remedy=remedy
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -308,7 +335,11 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
         is_missing = _is_missing(value)
         if is_missing and blank == "skip":
             return "", {}, ""
-        remedy = 'leave it out, or pass blank="skip"' if is_missing else "decode it, as in value.decode()"
+        remedy = (
+            'leave it out, or pass blank="skip"'
+            if is_missing
+            else "decode it, as in value.decode()"
+        )
         told = blank and (is_missing or isinstance(value, bytes))
         raise InvalidRequestError.must_be(path, kinds, value, remedy=remedy if told else None)
     fields = {"text": value} if isinstance(value, str) else dict(value)
@@ -318,8 +349,12 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
         if blank == "error":
             remedy = 'leave it out, or pass blank="skip"'
             allowed = "a string that is not blank"
-            raise InvalidRequestError.must_be(f"{path}.text", allowed, fields["text"], remedy=remedy)
-        wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # raises if anything else is wrong
+            raise InvalidRequestError.must_be(
+                f"{path}.text", allowed, fields["text"], remedy=remedy
+            )
+        wire.structure(
+            Chunk, {**fields, "text": "-"}, path=path
+        )  # raises if anything else is wrong
         return "", {}, ""
     chunk = wire.structure(Chunk, fields, path=path)
     return chunk.text, chunk.metadata, chunk.title

@@ -79,7 +79,15 @@ _TABLE: Final = (
     Row("chunk", "<u4", "posting", "postings.chunk", _indices, "chunk"),
     Row("tf", "<u4", "posting", "postings.tf"),
     Row("spelling", "u1", "letter", "postings.lexicon.spelling"),
-    Row("spelling_first", "<i8", "term", "postings.lexicon.spelling_first", _bounds, "letter", is_bounds=True),
+    Row(
+        "spelling_first",
+        "<i8",
+        "term",
+        "postings.lexicon.spelling_first",
+        _bounds,
+        "letter",
+        is_bounds=True,
+    ),
     Row("tokens", "<u4", "occurrence", "occurrences", _indices, "term"),
     Row("first_token", "<i8", "chunk", "first_occurrence", into="occurrence"),
     Row("n_tokens", "<i8", "chunk", "n_occurrences"),
@@ -99,7 +107,9 @@ STORED: Final = tuple(row for row in _TABLE if row.is_stored)
 """What a file has."""
 TYPES: Final = {row.name: row.type for row in STORED}
 """The arrays of a file, in their order, and their types."""
-OF_CHUNKS: Final = tuple(row.attribute for row in _TABLE if row.axis == "chunk" and row.path and not row.owner)
+OF_CHUNKS: Final = tuple(
+    row.attribute for row in _TABLE if row.axis == "chunk" and row.path and not row.owner
+)
 """The attributes of a segment that have one element for each chunk."""
 
 
@@ -129,4 +139,8 @@ def fit(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
 
 def sizes_of(arrays: Mapping[str, Array]) -> dict[str, int]:
     """Return the size of each axis of some arrays of a file."""
-    return {row.axis: arrays[row.name].size for row in STORED if row.name in arrays and not row.is_bounds}
+    return {
+        row.axis: arrays[row.name].size
+        for row in STORED
+        if row.name in arrays and not row.is_bounds
+    }

@@ -16,7 +16,15 @@ import numpy.typing as npt
 from attrs import field, frozen
 
 from relevance_gen.retrieval import arrays
-from relevance_gen.retrieval.arrays import Bytes, Flags, GrowingArray, Hashes, Ids, Offsets, TermNumbers
+from relevance_gen.retrieval.arrays import (
+    Bytes,
+    Flags,
+    GrowingArray,
+    Hashes,
+    Ids,
+    Offsets,
+    TermNumbers,
+)
 from relevance_gen.retrieval.text.ids import SPELLED_BYTES, STUMP_BYTES, beginning_bounds, stumps_of
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.retrieval.text.stems import MIN_LETTERS, stem_all
@@ -29,7 +37,9 @@ _STEP: Final = 1 << 13
 """Terms spelled together: it bounds the memory for very many."""
 _GRAM_LETTERS: Final = 4
 _LINE_END: Final = ord("\n")
-_MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F], np.uint64)
+_MIX: Final = np.array(
+    [0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F], np.uint64
+)
 
 
 @frozen(eq=False)
@@ -62,13 +72,17 @@ class Lexicon:
     def spell(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
         first = self.spelling_first[numbers]
-        letters = self.spelling[arrays.ragged_ranges(first, self.spelling_first[numbers + 1] - first)]
+        letters = self.spelling[
+            arrays.ragged_ranges(first, self.spelling_first[numbers + 1] - first)
+        ]
         return letters.tobytes().decode("utf-8", "replace").split("\n")[:-1]
 
     def containing(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
         offsets = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return arrays.different(np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1)
+        return arrays.different(
+            np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1
+        )
 
     # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -93,7 +107,9 @@ class Lexicon:
     def stem_every(self) -> None:
         """Remember the stems of all words now, so that no question waits for those of its words' beginnings."""
         stems, ends = self._stemmed(0, self.size), itertools.pairwise(self._bounds)
-        self._stems.update({beginning: stems[low:high] for beginning, (low, high) in enumerate(ends)})
+        self._stems.update(
+            {beginning: stems[low:high] for beginning, (low, high) in enumerate(ends)}
+        )
 
     def _stemmed(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Return hashes of the stems of some words, and 0 for those without other forms."""
@@ -103,7 +119,8 @@ class Lexicon:
             words = self.spell(some)
             # Python's hashes differ from process to process: these are never saved nor sent.
             stems[some - low] = [
-                0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
+                0 if word in ENGLISH else hash(stem)
+                for word, stem in zip(words, stem_all(words), strict=True)
             ]
         return stems
 
@@ -120,14 +137,18 @@ class Lexicon:
             if not same.all():
                 numbers, first = numbers[same], first[same]
         shared = len(prefix) + self._in_common(first + len(prefix), word[len(prefix) :], 1)
-        whole = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True])  # letters that end so far
+        whole = np.cumsum(
+            [0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True]
+        )  # letters that end so far
         return numbers, whole[shared], self.n_letters[numbers]
 
     def _in_common(self, at: Offsets, letters: bytes, step: int) -> Offsets:
         """Return how many bytes are the same from each of some offsets on, forwards or backwards by `step`."""
         shared = np.zeros(at.size, np.int64)
         open_ = np.arange(at.size)
-        for offset, byte in enumerate(letters):  # no spelling is left: there is a line end between two
+        for offset, byte in enumerate(
+            letters
+        ):  # no spelling is left: there is a line end between two
             open_ = open_[self.spelling.take(at.take(open_) + offset * step) == byte]
             if not open_.size:
                 break
@@ -183,7 +204,9 @@ class Lexicon:
         able = np.logical_and.reduceat(plain, self.spelling_first[:-1])
         lead = self.spelling[self.spelling_first[:-1]]
         able &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
-        return able & (self.n_letters >= MIN_LETTERS) & (np.diff(self.spelling_first) <= SPELLED_BYTES)
+        return (
+            able & (self.n_letters >= MIN_LETTERS) & (np.diff(self.spelling_first) <= SPELLED_BYTES)
+        )
 
     # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +226,9 @@ class Lexicon:
         for low in range(0, self.size, _STEP):
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
             letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(STUMP_BYTES)
-            stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
+            stumps[low : low + ids.size] = stumps_of(
+                ids, letters, first[:-1] - first[0], np.diff(first) - 1
+            )
         names = arrays.different(stumps)
         for some in arrays.steps(self.size, _STEP):
             stumps[some] = names.searchsorted(stumps[some])
@@ -219,8 +244,12 @@ class Lexicon:
         lead = self.spelling[first] if numbers.size else np.zeros(0, np.uint8)
         n_bytes[(lead >= FIRST_NGRAM_LEAD) & (lead <= TRIPLE_LEAD)] = 0
         letters = self.spelling[arrays.ragged_ranges(first, n_bytes + 1)]
-        letters[np.cumsum(n_bytes + 1) - 1] = _LINE_END  # also where a word of another script was cut to nothing
-        text = np.frombuffer(letters.tobytes().decode("utf-8", "replace").encode("utf-32-le"), "<u4").astype(np.uint64)
+        letters[np.cumsum(n_bytes + 1) - 1] = (
+            _LINE_END  # also where a word of another script was cut to nothing
+        )
+        text = np.frombuffer(
+            letters.tobytes().decode("utf-8", "replace").encode("utf-32-le"), "<u4"
+        ).astype(np.uint64)
         ends = np.flatnonzero(text == _LINE_END)
         n_letters = np.diff(ends, prepend=-1) - 1
         n_grams = np.where(n_letters > 0, np.maximum(n_letters - _GRAM_LETTERS + 1, 1), 0)
@@ -229,8 +258,13 @@ class Lexicon:
         hashed = np.zeros(first_letter.size, np.uint64)
         padded = np.append(text, np.zeros(_GRAM_LETTERS, np.uint64))
         for letter in range(_GRAM_LETTERS):
-            hashed ^= np.where(letter < rest, padded[first_letter + letter] + np.uint64(1), np.uint64(0)) * _MIX[letter]
-        return np.maximum((hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1)), n_grams
+            hashed ^= (
+                np.where(letter < rest, padded[first_letter + letter] + np.uint64(1), np.uint64(0))
+                * _MIX[letter]
+            )
+        return np.maximum(
+            (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1)
+        ), n_grams
 
 
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
@@ -285,4 +319,6 @@ class LexiconBuilder:
         del order
         n_bytes = self._n_bytes.finish()
         start = arrays.starts_of(n_bytes)[entries]
-        return lexicon_of(ids[new], self._spelling.finish(), start, n_bytes[entries].astype(np.int64) - 1), number
+        return lexicon_of(
+            ids[new], self._spelling.finish(), start, n_bytes[entries].astype(np.int64) - 1
+        ), number

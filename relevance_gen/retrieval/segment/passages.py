@@ -30,7 +30,15 @@ from attrs import frozen
 from relevance_gen.chunking import spans, spans_of_tokens
 from relevance_gen.errors import EncoderError
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, bounds_of, ragged_ranges, starts_of, steps
+from relevance_gen.retrieval.arrays import (
+    Floats,
+    Halves,
+    Offsets,
+    bounds_of,
+    ragged_ranges,
+    starts_of,
+    steps,
+)
 
 PASSAGE_CHARS: Final = 1000
 _HUMP: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
@@ -50,7 +58,9 @@ class TextEncoder(Protocol):
     def fingerprint(self) -> str:
         """A hash of all that a passage's vector depends on."""
 
-    def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
+    def encode(
+        self, texts: Sequence[str], *, kind: Literal["query", "passage"]
+    ) -> npt.NDArray[np.float32]:
         """Return the vectors of texts, each of length 1, shape (n, d)."""
 
 
@@ -70,7 +80,9 @@ class CountsTokens(Protocol):
 class Passages:
     """The passages of some chunks, chunk after chunk."""
 
-    first: Offsets  # number of each chunk's first passage, and behind the last of all, shape (N + 1,)
+    first: (
+        Offsets  # number of each chunk's first passage, and behind the last of all, shape (N + 1,)
+    )
     starts: Offsets  # each passage's first character in its chunk's text, shape (P,)
     ends: Offsets  # the character behind its last, shape (P,)
     vectors: Halves  # shape (P, d)
@@ -98,7 +110,9 @@ class Passages:
             for start, end in found
         ]
         different = list(number)
-        newest = np.maximum.accumulate(np.array(which, np.int64)) if which else np.zeros(0, np.int64)
+        newest = (
+            np.maximum.accumulate(np.array(which, np.int64)) if which else np.zeros(0, np.int64)
+        )
         parts = []
         for low in range(0, len(different), _AT_ONCE):
             some = different[low : low + _AT_ONCE]
@@ -108,13 +122,17 @@ class Passages:
                 progress(int(np.searchsorted(first, n_passages, "right")) - 1, len(texts))
         vectors = np.concatenate(parts) if parts else np.zeros((0, 0), np.float16)
         bounds = np.array([cut for found in cuts for cut in found], np.int64).reshape(-1, 2)
-        return cls(first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[np.array(which, np.int64)])
+        return cls(
+            first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[np.array(which, np.int64)]
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Passages]) -> Passages:
         """Return the passages of the chunks of several segments, one behind the other."""
         counts = np.concatenate([np.diff(part.first) for part in parts])
-        vectors = [part.vectors for part in parts if part.vectors.size] or [part.vectors for part in parts[:1]]
+        vectors = [part.vectors for part in parts if part.vectors.size] or [
+            part.vectors for part in parts[:1]
+        ]
         return cls(
             bounds_of(counts),
             np.concatenate([part.starts for part in parts]),
@@ -126,7 +144,9 @@ class Passages:
         """Return the passages of some chunks, in the order of `numbers`."""
         counts = np.diff(self.first)[numbers]
         taken = ragged_ranges(self.first[numbers], counts)
-        return Passages(bounds_of(counts), self.starts[taken], self.ends[taken], self.vectors[taken])
+        return Passages(
+            bounds_of(counts), self.starts[taken], self.ends[taken], self.vectors[taken]
+        )
 
     def nearest(self, numbers: Offsets, question: Halves) -> Floats:
         """Return for each of some chunks the passage that is nearest to a question's vector; of equal ones the first.
@@ -144,7 +164,9 @@ class Passages:
         heads = starts_of(counts)
         best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
         first_best = np.flatnonzero(cosines == np.repeat(best, counts))
-        first_best = first_best[np.searchsorted(first_best, heads)]  # of equal ones the first of each chunk
+        first_best = first_best[
+            np.searchsorted(first_best, heads)
+        ]  # of equal ones the first of each chunk
         nearest = compared[first_best]
         return np.array([best, self.starts[nearest], self.ends[nearest]])
 
@@ -155,13 +177,17 @@ def question_vector(text: str, encoder: TextEncoder) -> Halves:
     return vector
 
 
-def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> Halves:
+def _encoded(
+    encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]
+) -> Halves:
     """Return the vectors of texts, shape (n, d); raise `EncoderError` if the encoder gives something else."""
     vectors = np.asarray(encoder.encode([_read(text) for text in texts], kind=kind))
     if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.dtype.kind != "f":
         got = f"{vectors.dtype} of shape {vectors.shape}"
         n = len(texts)
-        raise EncoderError(f"the encoder must return floats of shape ({n}, d) for {n} texts, got {got}")
+        raise EncoderError(
+            f"the encoder must return floats of shape ({n}, d) for {n} texts, got {got}"
+        )
     with np.errstate(over="ignore"):
         lengths = np.linalg.norm(vectors, axis=1)
     if not (lengths <= _LONGEST).all():  # written so that NaN fails, too
@@ -186,7 +212,9 @@ def _head(title: str, encoder: TextEncoder) -> str:
 def _cut(text: str, head: str, encoder: TextEncoder) -> list[tuple[int, int]]:
     """Return the first character of each passage of a chunk's text and the one behind its last."""
     if isinstance(encoder, CountsTokens):
-        found = spans_of_tokens(text, encoder.passage_tokens, lambda part: encoder.count_tokens(_read(head + part)))
+        found = spans_of_tokens(
+            text, encoder.passage_tokens, lambda part: encoder.count_tokens(_read(head + part))
+        )
         return list(found) or [(0, len(text))]
     n_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if n_bytes <= PASSAGE_CHARS:

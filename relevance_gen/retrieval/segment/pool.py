@@ -66,7 +66,9 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     wanted = usable_cpus() if n_jobs == -1 else n_jobs
     if wanted == 1:
         return 1
-    worth_it = sum(map(len, chunks.texts)) // (_CHARS_PER_FORK if _can_fork() else _CHARS_PER_NEW_PROCESS)
+    worth_it = sum(map(len, chunks.texts)) // (
+        _CHARS_PER_FORK if _can_fork() else _CHARS_PER_NEW_PROCESS
+    )
     return max(1, min(wanted, _MAX_PROCESSES, worth_it))
 
 
@@ -87,7 +89,9 @@ class _Builder:
 
 
 @contextmanager
-def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None], list[Segment]]]:
+def start_building(
+    chunks: Chunks, n_parts: int
+) -> Iterator[Callable[[Progress | None], list[Segment]]]:
     """Start to make so many segments of chunks, each in a process of its own; yield the function that waits for them.
 
     No process is left at the end, whatever happens. Positions count from 0.
@@ -105,7 +109,9 @@ def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress 
                 builder.connection.send(_taken(chunks, builder.part))
         yield lambda progress: _wait(builders, chunks, progress)
     finally:
-        for builder in builders:  # kill all before waiting for any: another ^C may come during the wait
+        for (
+            builder
+        ) in builders:  # kill all before waiting for any: another ^C may come during the wait
             builder.process.kill()
         for builder in builders:
             builder.process.join()
@@ -130,7 +136,9 @@ def _start(part: slice, chunks: Chunks | None, builders: list[_Builder]) -> None
         resource_tracker.ensure_running()  # starting it later would lift the mask
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with warnings.catch_warnings():  # Python warns of any thread beside a fork; those of numpy do no harm.
+        with (
+            warnings.catch_warnings()
+        ):  # Python warns of any thread beside a fork; those of numpy do no harm.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         builders.append(_Builder(part, process, ours))
@@ -140,7 +148,9 @@ def _start(part: slice, chunks: Chunks | None, builders: list[_Builder]) -> None
 
 
 def _wait(builders: Sequence[_Builder], chunks: Chunks, progress: Progress | None) -> list[Segment]:
-    while waiting := {builder.connection: builder for builder in builders if builder.segment is None}:
+    while waiting := {
+        builder.connection: builder for builder in builders if builder.segment is None
+    }:
         for ready in wait(list(waiting)):
             builder = waiting[ready]  # type: ignore[index]
             n_before = builder.n_done
@@ -179,7 +189,9 @@ def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 # ── In the processes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(connection: Connection, first: int, chunks: Chunks | None, held: Sequence[Connection]) -> None:
+def _work(
+    connection: Connection, first: int, chunks: Chunks | None, held: Sequence[Connection]
+) -> None:
     """Build a segment of chunks, inherited or still to come, and hand it back to the process that asked.
 
     A ^C is ignored here: that process handles it, and ends this one.
@@ -208,4 +220,8 @@ def _work(connection: Connection, first: int, chunks: Chunks | None, held: Seque
 def _shared_file() -> BinaryIO:
     """Open a file in memory; on a system that has none, a file without a name."""
     has_memory = hasattr(os, "memfd_create")
-    return os.fdopen(os.memfd_create("relevance_gen segment"), "w+b") if has_memory else tempfile.TemporaryFile()
+    return (
+        os.fdopen(os.memfd_create("relevance_gen segment"), "w+b")
+        if has_memory
+        else tempfile.TemporaryFile()
+    )

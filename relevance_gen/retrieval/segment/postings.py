@@ -13,7 +13,15 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval import arrays
-from relevance_gen.retrieval.arrays import ChunkNumbers, Counts, Flags, GrowingArray, Ids, Offsets, TermNumbers
+from relevance_gen.retrieval.arrays import (
+    ChunkNumbers,
+    Counts,
+    Flags,
+    GrowingArray,
+    Ids,
+    Offsets,
+    TermNumbers,
+)
 from relevance_gen.retrieval.segment.lexicon import Lexicon, LexiconBuilder
 from relevance_gen.retrieval.text.ids import beginnings, buckets
 from relevance_gen.retrieval.text.terms import Occurrences
@@ -69,7 +77,9 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     """
     suspects = arrays.different(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
-    again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
+    again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (
+        found.chunk[order[1:]] == found.chunk[order[:-1]]
+    )
     if not again.any():
         return found
     leads = np.concatenate(([True], ~again))
@@ -80,9 +90,13 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     of_occurrence = found.of_occurrence
     if of_occurrence is not None:
         number = np.cumsum(kept) - 1
-        number[order] = number[order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]]
+        number[order] = number[
+            order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]
+        ]
         of_occurrence = number.take(of_occurrence)
-    return TermCounts(found.occurrence[kept], found.ids[kept], found.chunk[kept], tf[kept], of_occurrence)
+    return TermCounts(
+        found.occurrence[kept], found.ids[kept], found.chunk[kept], tf[kept], of_occurrence
+    )
 
 
 @frozen(eq=False)
@@ -133,7 +147,9 @@ class PostingsBuilder:
     as its own do. To keep which term each occurrence is of, all terms must be wanted.
     """
 
-    def __init__(self, room: int, wanted: Flags | None = None, *, keep_occurrences: bool = False) -> None:
+    def __init__(
+        self, room: int, wanted: Flags | None = None, *, keep_occurrences: bool = False
+    ) -> None:
         self._wanted = None if wanted is None else np.flatnonzero(wanted).astype(np.uint8)
         self._lexicon = LexiconBuilder(room // 4)
         # How many postings each entry of the lexicon has, and these, entry after entry.
@@ -151,8 +167,12 @@ class PostingsBuilder:
         The pieces of one chunk are added one by one, each with that chunk's number, and no other in between.
         """
         if self._wanted is not None:
-            kept, _ = arrays.find_all(beginnings(counts.ids), self._wanted)  # they ascend, as the ids' top 16 bits do
-            counts = TermCounts(counts.occurrence[kept], counts.ids[kept], counts.chunk[kept], counts.tf[kept])
+            kept, _ = arrays.find_all(
+                beginnings(counts.ids), self._wanted
+            )  # they ascend, as the ids' top 16 bits do
+            counts = TermCounts(
+                counts.occurrence[kept], counts.ids[kept], counts.chunk[kept], counts.tf[kept]
+            )
         if not counts.ids.size:
             return
         self._has_pieces |= int(chunk_numbers[0]) == self._last_chunk
@@ -160,7 +180,9 @@ class PostingsBuilder:
         heads, n_postings = arrays.runs(counts.ids)
         spelled = counts.occurrence[heads]
         letters = np.frombuffer(block.folded, np.uint8)
-        first = self._lexicon.add(counts.ids[heads], letters, block.start[spelled], block.length[spelled])
+        first = self._lexicon.add(
+            counts.ids[heads], letters, block.start[spelled], block.length[spelled]
+        )
         self._counts.extend(n_postings)
         if self._occurrences is not None and counts.of_occurrence is not None:
             entries = np.arange(first, first + heads.size, dtype=np.uint32).repeat(n_postings)
@@ -168,7 +190,9 @@ class PostingsBuilder:
         self._chunks.extend(chunk_numbers.take(counts.chunk))
         self._tfs.extend(counts.tf)
 
-    def add_segment(self, postings: Postings, occurrences: TermNumbers, chunk_numbers: Offsets) -> None:
+    def add_segment(
+        self, postings: Postings, occurrences: TermNumbers, chunk_numbers: Offsets
+    ) -> None:
         """Add what is known of another segment, but for the terms that no chunk has any more.
 
         Its chunks get new numbers, any where they were taken out; its occurrences are the numbers of their terms.
@@ -194,12 +218,16 @@ class PostingsBuilder:
     def build(self) -> tuple[Postings, TermNumbers | None]:
         """Sort everything by term, and return also the number of each kept occurrence's term; the builder is spent."""
         lexicon, number = self._lexicon.build()
-        occurrences = None if self._occurrences is None else _renumbered(self._occurrences.finish(), number)
+        occurrences = (
+            None if self._occurrences is None else _renumbered(self._occurrences.finish(), number)
+        )
         counts = self._counts.finish().astype(np.int64)
         df = arrays.sum_by(number, counts, lexicon.size).astype(np.int64)
         by_term = arrays.order_by_digits(number, 2 if lexicon.size > 1 << 16 else 1)
         del number
-        in_order = arrays.ragged_ranges(arrays.starts_of(counts).take(by_term), counts.take(by_term))
+        in_order = arrays.ragged_ranges(
+            arrays.starts_of(counts).take(by_term), counts.take(by_term)
+        )
         del by_term
         chunk, tf = self._chunks.finish().take(in_order), self._tfs.finish().take(in_order)
         del in_order

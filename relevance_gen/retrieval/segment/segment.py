@@ -16,7 +16,15 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from relevance_gen.retrieval import arrays
-from relevance_gen.retrieval.arrays import Counts, Floats, GrowingArray, Hashes, Ids, Offsets, TermNumbers
+from relevance_gen.retrieval.arrays import (
+    Counts,
+    Floats,
+    GrowingArray,
+    Hashes,
+    Ids,
+    Offsets,
+    TermNumbers,
+)
 from relevance_gen.retrieval.segment import layout
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
@@ -64,7 +72,11 @@ class Statistics:
     @functools.cached_property
     def mean_norm(self) -> float:
         """Mean of the norms; 0 of no chunks."""
-        return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _LEAST_EXPONENT)) if self.n_chunks else 0.0
+        return (
+            self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _LEAST_EXPONENT))
+            if self.n_chunks
+            else 0.0
+        )
 
     @property
     def is_english(self) -> bool:
@@ -77,7 +89,9 @@ def _added(ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets) -> 
     if not ids.size or not other_ids.size:
         return (ids, counts) if ids.size else (other_ids, other_counts)
     both, number = np.unique(np.concatenate((ids, other_ids)), return_inverse=True)
-    return both, np.bincount(number, np.concatenate((counts, other_counts)), both.size).astype(np.int64)
+    return both, np.bincount(number, np.concatenate((counts, other_counts)), both.size).astype(
+        np.int64
+    )
 
 
 def exact_sum(values: Floats) -> int:
@@ -92,7 +106,10 @@ def exact_sum(values: Floats) -> int:
     # Halves of the mantissas, so that their sums are exact as floats.
     high = np.bincount(shift, whole >> _LOW_BITS)
     low = np.bincount(shift, whole & ((1 << _LOW_BITS) - 1))
-    return sum(((int(high[bits]) << _LOW_BITS) + int(low[bits])) << int(bits) for bits in np.flatnonzero(high + low))
+    return sum(
+        ((int(high[bits]) << _LOW_BITS) + int(low[bits])) << int(bits)
+        for bits in np.flatnonzero(high + low)
+    )
 
 
 BETWEEN: Final = 24
@@ -144,7 +161,9 @@ class Segment:
     def statistics(self) -> Statistics:
         """The facts of its chunks, but for the terms'."""
         live = self.live
-        plain = Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
+        plain = Statistics(
+            int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64))
+        )
         if not self.chunks.titles:
             return plain
         titled = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
@@ -176,11 +195,19 @@ class Segment:
             lexicon, occurrences = self._cut_again(numbers)
             first = arrays.starts_of(counts)
         else:
-            lexicon, occurrences, first = self.postings.lexicon, self.occurrences, self.first_occurrence[numbers]
+            lexicon, occurrences, first = (
+                self.postings.lexicon,
+                self.occurrences,
+                self.first_occurrence[numbers],
+            )
         pieces = [np.full(BETWEEN, lexicon.size, np.uint32)] * (2 * numbers.size + 1)
         ends = (first + counts).tolist()
-        pieces[1::2] = [occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)]
-        return Reading(lexicon, np.concatenate(pieces), arrays.starts_of(counts + BETWEEN) + BETWEEN, counts)
+        pieces[1::2] = [
+            occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)
+        ]
+        return Reading(
+            lexicon, np.concatenate(pieces), arrays.starts_of(counts + BETWEEN) + BETWEEN, counts
+        )
 
     def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermNumbers]:
         """Return the terms of some chunks and each of their occurrences, chunk after chunk, from the texts."""
@@ -190,13 +217,18 @@ class Segment:
             # Of each term of a block one entry is added: a long text has many more occurrences than terms.
             ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
             letters = np.frombuffer(block.folded, np.uint8)
-            entries.extend(number + builder.add(ids, letters, block.start[first], block.length[first]))
+            entries.extend(
+                number + builder.add(ids, letters, block.start[first], block.length[first])
+            )
         lexicon, numbers_of_terms = builder.build()
         return lexicon, numbers_of_terms.take(entries.finish())
 
     def stumps_again(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
-        stumps = (stumps_of(block.ids, block.folded, block.start, block.length) for block in self._blocks(numbers))
+        stumps = (
+            stumps_of(block.ids, block.folded, block.start, block.length)
+            for block in self._blocks(numbers)
+        )
         return arrays.joined(stumps, np.uint32), self.n_occurrences[numbers]
 
     def _blocks(self, numbers: Offsets) -> Iterator[Occurrences]:
@@ -214,7 +246,9 @@ class Segment:
         """Return the term of every occurrence in some chunks, chunk after chunk; occurrences must be kept."""
         if self.occurrences is None:
             raise ValueError("a segment that keeps no occurrences cannot be merged")
-        return self.occurrences[arrays.ragged_ranges(self.first_occurrence[numbers], self.n_occurrences[numbers])]
+        return self.occurrences[
+            arrays.ragged_ranges(self.first_occurrence[numbers], self.n_occurrences[numbers])
+        ]
 
     def without(self, numbers: Offsets) -> Segment:
         """Return the segment without some of its chunks. It shares its arrays with this one."""

@@ -19,7 +19,14 @@ from attrs import evolve, frozen
 
 from relevance_gen.caller import check_wanted
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, Offsets, ragged_ranges, run_starts, starts_of, steps
+from relevance_gen.retrieval.arrays import (
+    Flags,
+    Offsets,
+    ragged_ranges,
+    run_starts,
+    starts_of,
+    steps,
+)
 from relevance_gen.retrieval.segment import arrayfile, layout, storage
 from relevance_gen.retrieval.segment.layout import Array
 from relevance_gen.retrieval.segment.segment import Segment
@@ -54,7 +61,9 @@ class Spill:
     def add(self, segment: Segment) -> None:
         """Write a segment without its chunks, which stand behind those of the segments before."""
         self._file.seek(self._ends[-1])
-        self._ends.append(arrayfile.write(self._file, layout.TYPES, {}, storage.arrays_of(segment)).end)
+        self._ends.append(
+            arrayfile.write(self._file, layout.TYPES, {}, storage.arrays_of(segment)).end
+        )
 
     def add_whole(self, segment: Segment) -> None:
         """Write a segment with its chunks, for `mapped`; metadata that is not JSON stays in memory."""
@@ -87,8 +96,14 @@ class Spill:
         n_terms, n_letters = _number_terms(parts, numbers_file)
         total = {axis: sum(size[axis] for size in sizes) for axis in sizes[0]}
         total |= layout.sizes_of(content) | {"term": n_terms, "letter": n_letters}
-        is_there = {row.name: not row.path or any(part[row.name].size for part in parts) for row in layout.STORED}
-        elements = {row.name: (total[row.axis] + row.is_bounds) * is_there[row.name] for row in layout.STORED}
+        is_there = {
+            row.name: not row.path or any(part[row.name].size for part in parts)
+            for row in layout.STORED
+        }
+        elements = {
+            row.name: (total[row.axis] + row.is_bounds) * is_there[row.name]
+            for row in layout.STORED
+        }
         writer = arrayfile.Writer(file, layout.TYPES, settings, elements)
         for name, array in content.items():
             for some in steps(array.size, _STEP):
@@ -102,7 +117,9 @@ class Spill:
         writer.seal()
 
 
-def _copy(parts: Sequence[Part], sizes: Sequence[Mapping[str, int]], writer: arrayfile.Writer) -> None:
+def _copy(
+    parts: Sequence[Part], sizes: Sequence[Mapping[str, int]], writer: arrayfile.Writer
+) -> None:
     """Copy all that is not of terms, one segment behind the other."""
     for row in layout.STORED:
         if not row.path or row.name in _OF_TERMS:
@@ -143,7 +160,10 @@ class _Window:
     def sizes(self, bounds: str) -> Offsets:
         """Return how much each entry has between some bounds, shape (n,)."""
         return np.concatenate(
-            [np.diff(self.parts[number][bounds][some.start : some.stop + 1]) for number, some in self.slices]
+            [
+                np.diff(self.parts[number][bounds][some.start : some.stop + 1])
+                for number, some in self.slices
+            ]
         )
 
     def inner(self, name: str, bounds: str) -> Iterator[tuple[int, Array]]:
@@ -158,15 +178,23 @@ def _windows(parts: Sequence[Part]) -> Iterator[_Window]:
     at = [0] * len(parts)
     n_ahead = max(_STEP // len(parts), 1)
     while True:
-        ahead = [part["ids"][start : start + n_ahead] for part, start in zip(parts, at, strict=True)]
+        ahead = [
+            part["ids"][start : start + n_ahead] for part, start in zip(parts, at, strict=True)
+        ]
         lasts = [
-            ids[-1] for ids, part, start in zip(ahead, parts, at, strict=True) if start + n_ahead < len(part["ids"])
+            ids[-1]
+            for ids, part, start in zip(ahead, parts, at, strict=True)
+            if start + n_ahead < len(part["ids"])
         ]
         if not lasts and not any(ids.size for ids in ahead):
             return
-        counts = [int(ids.searchsorted(min(lasts), "right")) if lasts else ids.size for ids in ahead]
+        counts = [
+            int(ids.searchsorted(min(lasts), "right")) if lasts else ids.size for ids in ahead
+        ]
         window = _window(parts, at, counts)
-        ids, n_postings = (values[window.order] for values in (window.gather("ids"), window.sizes("first")))
+        ids, n_postings = (
+            values[window.order] for values in (window.gather("ids"), window.sizes("first"))
+        )
         n_fit = int(np.cumsum(n_postings).searchsorted(_STEP, "right"))
         if n_fit < ids.size:
             last = ids[max(int(ids.searchsorted(ids[n_fit])) - 1, 0)]
@@ -177,7 +205,11 @@ def _windows(parts: Sequence[Part]) -> Iterator[_Window]:
 
 
 def _window(parts: Sequence[Part], at: Sequence[int], counts: Sequence[int]) -> _Window:
-    slices = [(number, slice(start, start + n)) for number, (start, n) in enumerate(zip(at, counts, strict=True)) if n]
+    slices = [
+        (number, slice(start, start + n))
+        for number, (start, n) in enumerate(zip(at, counts, strict=True))
+        if n
+    ]
     ids = np.concatenate([parts[number]["ids"][some] for number, some in slices])
     order = ids.argsort(kind="stable")
     return _Window(parts, slices, order, run_starts(ids[order]))
@@ -225,7 +257,9 @@ def _merge_terms(parts: Sequence[Part], n_chunks: Sequence[int], writer: arrayfi
         ends = n_postings + np.cumsum(np.add.reduceat(df[window.order], window.leads.nonzero()[0]))
         writer.extend("first", ends)
         n_postings = int(ends[-1])
-        chunks: Iterable[Array] = (some + first_chunk[number] for number, some in window.inner("chunk", "first"))
+        chunks: Iterable[Array] = (
+            some + first_chunk[number] for number, some in window.inner("chunk", "first")
+        )
         tfs: Iterable[Array] = (some for _, some in window.inner("tf", "first"))
         if heads.size > 1:
             in_order = ragged_ranges(starts_of(df)[window.order], df[window.order])

@@ -49,7 +49,9 @@ class SavedIndex:
     weighting: WeightingName  # the name of the weighting
     encoding: str  # name of the encoding that tokens were counted in
     fingerprint: str  # a hash of what that encoding is
-    encoder: str | None  # fingerprint of the encoder whose vectors the segment has; None where it has none
+    encoder: (
+        str | None
+    )  # fingerprint of the encoder whose vectors the segment has; None where it has none
     n_positions: int  # number of positions that were ever given
     n_context_tokens: int  # tokens in all chunks
 
@@ -66,9 +68,15 @@ def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
-    if not overwrite and target.exists() and not (target.is_file() and arrayfile.is_replaceable(target)):
+    if (
+        not overwrite
+        and target.exists()
+        and not (target.is_file() and arrayfile.is_replaceable(target))
+    ):
         remedy = "name another file, or pass overwrite=True"
-        raise InvalidRequestError.must_be("path", "a new file or a saved index", str(target), remedy=remedy)
+        raise InvalidRequestError.must_be(
+            "path", "a new file or a saved index", str(target), remedy=remedy
+        )
     return target
 
 
@@ -94,8 +102,15 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         OSError: the file cannot be written.
     """
     with suppress(OSError):
-        for left in [path for path in target.parent.iterdir() if _UNFINISHED.fullmatch(path.name) and path.is_file()]:
-            with suppress(OSError), left.open("rb") as one:  # another's, or one that is just being written
+        for left in [
+            path
+            for path in target.parent.iterdir()
+            if _UNFINISHED.fullmatch(path.name) and path.is_file()
+        ]:
+            with (
+                suppress(OSError),
+                left.open("rb") as one,
+            ):  # another's, or one that is just being written
                 fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
     unfinished, file = _unfinished(target)
@@ -103,7 +118,9 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         with file:
             yield file
             file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine may leave the new name of what was not written
+            os.fsync(
+                file.fileno()
+            )  # else a crash of the machine may leave the new name of what was not written
             unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -113,7 +130,9 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
 def _unfinished(target: Path) -> tuple[Path, BinaryIO]:
     """Return a new file beside `target`, locked for as long as it is open, so that others know that it is in use."""
     while True:
-        path = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
+        path = target.with_name(
+            f".{secrets.token_hex(8)}.unfinished"
+        )  # tempfile's would be its owner's alone
         file = path.open("x+b")
         with suppress(OSError):  # where files cannot be locked, nobody removes those of others
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -142,7 +161,9 @@ class ContentWriter:
     """
 
     def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
-        self._files = {name: (open_file(), open_file(), f"{ends}_end") for name, ends in _CONTENT.items()}
+        self._files = {
+            name: (open_file(), open_file(), f"{ends}_end") for name, ends in _CONTENT.items()
+        }
 
     def add(self, text: str, metadata: Metadata, title: str) -> int:
         """Write a chunk, and return the bytes that its text takes.
@@ -151,13 +172,19 @@ class ContentWriter:
             InvalidRequestError: its metadata is not JSON.
         """
         encoded = _metadata_json(metadata) if metadata else b""
-        values = text.encode("utf-8", "surrogatepass"), encoded, title.encode("utf-8", "surrogatepass")
+        values = (
+            text.encode("utf-8", "surrogatepass"),
+            encoded,
+            title.encode("utf-8", "surrogatepass"),
+        )
         for value, (file, ends, _) in zip(values, self._files.values(), strict=True):
             file.write(value)
             ends.write(file.tell().to_bytes(8, "little"))
         return len(values[0])
 
-    def finish(self, read: Callable[[BinaryIO], npt.NDArray[np.uint8]]) -> dict[str, npt.NDArray[Any]]:
+    def finish(
+        self, read: Callable[[BinaryIO], npt.NDArray[np.uint8]]
+    ) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays by their names; `read` returns what is in a file."""
         held = {name: read(file) for name, (file, _, _) in self._files.items()}
         return held | {name: read(ends).view("<i8") for _, ends, name in self._files.values()}
@@ -172,7 +199,10 @@ def _content_of(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
     numbers = range(len(chunks.texts))
     values = (
         (text.encode("utf-8", "surrogatepass") for text in chunks.texts),
-        (_metadata_json(chunks.metadata[number]) if number in chunks.metadata else b"" for number in numbers),
+        (
+            _metadata_json(chunks.metadata[number]) if number in chunks.metadata else b""
+            for number in numbers
+        ),
         (chunks.title_of(number).encode("utf-8", "surrogatepass") for number in numbers),
     )
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -181,7 +211,10 @@ def _content_of(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
         for one in ones:
             content += one
             sizes.append(len(one))
-        arrays |= {name: np.frombuffer(content, np.uint8), f"{ends}_end": np.cumsum(sizes, dtype="<i8")}
+        arrays |= {
+            name: np.frombuffer(content, np.uint8),
+            f"{ends}_end": np.cumsum(sizes, dtype="<i8"),
+        }
     return arrays
 
 
@@ -226,8 +259,12 @@ def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
     """
     file = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if file.is_dir():
-        remedy = "ClusterIndex.load opens what ClusterIndex.save wrote, and FolderIndex searches files"
-        raise IndexFormatError(f"{path} is a folder, and not a file that ChunkIndex.save wrote; {remedy}")
+        remedy = (
+            "ClusterIndex.load opens what ClusterIndex.save wrote, and FolderIndex searches files"
+        )
+        raise IndexFormatError(
+            f"{path} is a folder, and not a file that ChunkIndex.save wrote; {remedy}"
+        )
     if file.stat().st_size < arrayfile.PREFIX_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
     return _read(np.memmap(path, np.uint8, "r"), path, check=check)
@@ -246,7 +283,14 @@ def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -
     arrayfile.check(content, name, content_too=check)
     try:
         return _interpret(content)
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise IndexFormatError(f"{name} is not an index that this library wrote: {error}") from None
 
 
@@ -258,13 +302,19 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
     if not _fit_together(arrays, n_positions, has_passages=encoder is not None):
         raise ValueError("its arrays do not fit together")
-    if not (isinstance(encoding, str) and isinstance(fingerprint, str) and isinstance(encoder, str | None)):
+    if not (
+        isinstance(encoding, str)
+        and isinstance(fingerprint, str)
+        and isinstance(encoder, str | None)
+    ):
         raise TypeError("its settings are of other types")
     weighting = header["weighting"]
     if weighting not in get_args(WeightingName):
         raise ValueError(f"its weighting is {weighting!r}")
     segment = _segment(arrays, chunks_in(arrays), None if encoder is None else _passages(arrays))
-    return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
+    return SavedIndex(
+        segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens
+    )
 
 
 def chunks_in(arrays: Mapping[str, npt.NDArray[Any]]) -> Chunks:
@@ -272,8 +322,14 @@ def chunks_in(arrays: Mapping[str, npt.NDArray[Any]]) -> Chunks:
 
     Decoding all of them would be most of opening a file.
     """
-    text, metadata, titles = ((arrays[name], arrays[f"{ends}_end"]) for name, ends in _CONTENT.items())
-    return Chunks(_StoredTexts(*text), _StoredValues(_metadata_at, *metadata), _StoredValues(_text_at, *titles))
+    text, metadata, titles = (
+        (arrays[name], arrays[f"{ends}_end"]) for name, ends in _CONTENT.items()
+    )
+    return Chunks(
+        _StoredTexts(*text),
+        _StoredValues(_metadata_at, *metadata),
+        _StoredValues(_text_at, *titles),
+    )
 
 
 class _StoredTexts(LazyTexts):
@@ -303,7 +359,9 @@ class _StoredValues(LazyValues[Any]):
         return _StoredValues, self._args
 
 
-def _views(content: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> tuple[memoryview, memoryview]:
+def _views(
+    content: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]
+) -> tuple[memoryview, memoryview]:
     return content.data, end.view(np.uint8).data.cast("q")  # it gives Python's integers, quickly
 
 
@@ -311,7 +369,9 @@ def _text_at(content: memoryview, end: memoryview, number: int) -> str:
     try:
         return str(_bytes_at(content, end, number), "utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise IndexFormatError(f"chunk {number} of the saved index is not UTF-8; build it again") from None
+        raise IndexFormatError(
+            f"chunk {number} of the saved index is not UTF-8; build it again"
+        ) from None
 
 
 def _metadata_at(content: memoryview, end: memoryview, number: int) -> Metadata:
@@ -320,7 +380,9 @@ def _metadata_at(content: memoryview, end: memoryview, number: int) -> Metadata:
     except (RecursionError, ValueError):
         metadata = None
     if not isinstance(metadata, dict):
-        raise IndexFormatError(f"the metadata of chunk {number} of the saved index is no JSON object; build it again")
+        raise IndexFormatError(
+            f"the metadata of chunk {number} of the saved index is no JSON object; build it again"
+        )
     return metadata
 
 
@@ -333,7 +395,9 @@ def _bytes_at(content: memoryview, end: memoryview, number: int) -> memoryview:
 def _segment(arrays: Mapping[str, Any], chunks: Chunks, passages: Passages | None) -> Segment:
     lexicon = Lexicon(**layout.attributes(arrays, "postings.lexicon"))
     postings = Postings(lexicon, **layout.attributes(arrays, "postings"))
-    return Segment(chunks=chunks, postings=postings, passages=passages, **layout.attributes(arrays, ""))
+    return Segment(
+        chunks=chunks, postings=postings, passages=passages, **layout.attributes(arrays, "")
+    )
 
 
 def _passages(arrays: Mapping[str, Any]) -> Passages:
@@ -342,7 +406,9 @@ def _passages(arrays: Mapping[str, Any]) -> Passages:
     return evolve(passages, vectors=passages.vectors.reshape(n, passages.vectors.size // max(n, 1)))
 
 
-def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int, *, has_passages: bool) -> bool:
+def _fit_together(
+    arrays: Mapping[str, npt.NDArray[Any]], n_positions: int, *, has_passages: bool
+) -> bool:
     """Tell whether every offset leads to where it must, so that no search goes astray."""
     if not layout.fit(arrays, has_passages=has_passages):
         return False
@@ -353,10 +419,15 @@ def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int, *, h
     return (
         bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
         and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
-        and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
+        and bool(
+            ((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all()
+        )
         and int(n_tokens.sum()) == tokens.size
         and bool((arrays["title_sizes"] <= n_tokens).all())
         and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
         and (not has_passages or bool(((starts >= 0) & (starts < ends)).all()))
-        and (not has_passages or (vectors.size % max(starts.size, 1) == 0 and bool(np.isfinite(vectors).all())))
+        and (
+            not has_passages
+            or (vectors.size % max(starts.size, 1) == 0 and bool(np.isfinite(vectors).all()))
+        )
     )

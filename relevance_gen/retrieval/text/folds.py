@@ -103,7 +103,9 @@ def fold_character(character: str) -> str:
 @functools.lru_cache(maxsize=1 << 10)
 def _fold_plainly(character: str) -> str:
     plain = character.translate(_VARIANTS)
-    if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)):  # Latin, Greek
+    if any(
+        ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)
+    ):  # Latin, Greek
         plain = _VANISHING.sub("", unicodedata.normalize("NFKD", plain))
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", plain).casefold())
     plain = _VANISHING.sub("", plain).translate(_VARIANTS)
@@ -135,7 +137,9 @@ def without_tones(text: str) -> str:
 
 
 def _is_emoji(character: str) -> bool:
-    return unicodedata.category(character) == "So" and ("\u2600" <= character <= "\u27bf" or character >= "\U0001f000")
+    return unicodedata.category(character) == "So" and (
+        "\u2600" <= character <= "\u27bf" or character >= "\U0001f000"
+    )
 
 
 def _fold_astral(match: re.Match[str]) -> str:
@@ -174,7 +178,11 @@ class _FoldTable:
     def _unit(self, code: int) -> int:
         """Fold one code unit to one; note its expansion if it takes more than one."""
         character = chr(code)
-        folded = character if _is_emoji(character) else _ASTRAL.sub(_fold_astral, fold_character(character))
+        folded = (
+            character
+            if _is_emoji(character)
+            else _ASTRAL.sub(_fold_astral, fold_character(character))
+        )
         if len(folded) == 1:
             for first, end, target in MOVED:
                 if first <= ord(folded) < end:
@@ -213,7 +221,9 @@ def folded_sizes(text: str) -> npt.NDArray[np.int64]:
     """
     if text.isascii():
         return np.ones(len(text), np.int64)
-    codes, which = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
+    codes, which = np.unique(
+        np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True
+    )
     joined = list(_JOINED.finditer(text))
     _, ends = fold([*map(chr, codes.tolist()), *(match[0] for match in joined)], toneless=False)
     n_bytes = np.diff(ends, prepend=-1) - 1
@@ -231,7 +241,11 @@ def _fold_text(text: str) -> bytes:
     codes = _code_units(text)
     if ((codes & 0xF800) == 0xD800).any():
         # Join surrogate pairs. A lone surrogate becomes a space: decoders refuse it, and readers see nothing.
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", " ")
+        text = (
+            text.encode("utf-16-le", "surrogatepass")
+            .decode("utf-16-le", "replace")
+            .replace("\ufffd", " ")
+        )
         text = _ASTRAL.sub(_fold_astral, text)
         codes = _code_units(text)
     folded = table.fold(codes)

@@ -69,7 +69,9 @@ def identify(word: str) -> int:
     hashed = first * one & _ALL_BITS
     hashed ^= hashed >> 32
     for offset in range(8, len(spelling), 8):
-        hashed = (hashed ^ int.from_bytes(spelling[offset : offset + 8], "little")) * two & _ALL_BITS
+        hashed = (
+            hashed ^ int.from_bytes(spelling[offset : offset + 8], "little")
+        ) * two & _ALL_BITS
         hashed ^= hashed >> 29
     hashed = (hashed * two & _ALL_BITS) >> 8
     beginning = (first & int(_ASCII_BEGINNING)) * three & _ALL_BITS
@@ -105,12 +107,16 @@ def identify_all(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     return hashed
 
 
-def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:
+def _mix_rest(
+    hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets
+) -> None:
     """Mix the bytes behind the eighth into the hashes of the occurrences numbered `rest`."""
     is_long = length.take(rest) > LONG_BYTES
     for occurrence in rest[is_long]:
         spelling = lowered[start[occurrence] : start[occurrence] + length[occurrence]]
-        hashed[occurrence] = int.from_bytes(hashlib.blake2b(spelling, digest_size=8).digest(), "little")
+        hashed[occurrence] = int.from_bytes(
+            hashlib.blake2b(spelling, digest_size=8).digest(), "little"
+        )
     rest = rest[~is_long]
     offset, n_left, mixed = start.take(rest), length.take(rest), hashed.take(rest)
     while rest.size:
@@ -121,7 +127,12 @@ def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Off
         mixed ^= mixed >> np.uint64(29)
         hashed[rest] = mixed
         some = np.flatnonzero(n_left > 8)
-        rest, offset, n_left, mixed = rest.take(some), offset.take(some), n_left.take(some), mixed.take(some)
+        rest, offset, n_left, mixed = (
+            rest.take(some),
+            offset.take(some),
+            n_left.take(some),
+            mixed.take(some),
+        )
 
 
 def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:

@@ -61,7 +61,9 @@ def lengths(texts: Sequence[str]) -> Offsets:
     return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
-def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsize) -> Iterator[tuple[int, int]]:
+def cut_by_size(
+    n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsize
+) -> Iterator[tuple[int, int]]:
     """Yield where runs of texts begin and end that have about so many characters together.
 
     A text that has more than that by itself is alone in its run.
@@ -89,5 +91,7 @@ def cut_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
     """Cut texts, none of them empty, into at most so many runs of about as many characters each; no run is empty."""
     ends = np.cumsum(lengths(texts))
     wanted = ends[-1:].sum() * np.arange(1, n_parts) // n_parts
-    cuts = different(np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])).clip(max=len(texts)))
+    cuts = different(
+        np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])).clip(max=len(texts))
+    )
     yield from (slice(start, end) for start, end in itertools.pairwise(cuts.tolist()))

@@ -44,9 +44,15 @@ Arabic, Hindi."""
 
 _FRAMES: Final = (
     ("how", "many much", None),
-    ("what which any", "kind kinds type types sort sorts form forms variety varieties category categories", "of"),
+    (
+        "what which any",
+        "kind kinds type types sort sorts form forms variety varieties category categories",
+        "of",
+    ),
 )
-_BESIDE: Final = {word: (before.split(), behind) for before, frame, behind in _FRAMES for word in frame.split()}
+_BESIDE: Final = {
+    word: (before.split(), behind) for before, frame, behind in _FRAMES for word in frame.split()
+}
 """For each word of a frame the words that may stand before it, and the one behind it; None is any, or none."""
 _HAPPENING: Final = frozenset("happen happens happened done".split())
 _ASKS_WHAT_HAPPENS: Final = frozenset("what how why".split())
@@ -71,8 +77,13 @@ def framed(words: Sequence[str]) -> set[int]:
     for place, word in enumerate(words):
         if word in _BESIDE:
             before, behind = _BESIDE[word]
-            if words[max(0, place - 1)] in before and behind in (None, *words[place + 1 : place + 2]):
+            if words[max(0, place - 1)] in before and behind in (
+                None,
+                *words[place + 1 : place + 2],
+            ):
                 found.add(place)
-        elif word in _HAPPENING and not _ASKS_WHAT_HAPPENS.isdisjoint(words[max(0, place - _REACH) : place]):
+        elif word in _HAPPENING and not _ASKS_WHAT_HAPPENS.isdisjoint(
+            words[max(0, place - _REACH) : place]
+        ):
             found.add(place)
     return found

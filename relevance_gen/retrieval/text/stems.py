@@ -35,7 +35,9 @@ def _stemmer() -> Any:
     if not hasattr(_stemmers, "english"):
         import Stemmer
 
-        _stemmers.english = Stemmer.Stemmer("english", 0)  # a stemmer is not safe to share: one for each thread
+        _stemmers.english = Stemmer.Stemmer(
+            "english", 0
+        )  # a stemmer is not safe to share: one for each thread
     return _stemmers.english
 
 

@@ -18,8 +18,18 @@ from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Offsets, run_starts
 from relevance_gen.retrieval.text.folds import fold
-from relevance_gen.retrieval.text.ids import LONG_BYTES, LOW_BYTES, SPELLED_BYTES, eight_bytes, identify_all
-from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, NGRAM_CHARACTER_BYTES, TRIPLE_LEAD
+from relevance_gen.retrieval.text.ids import (
+    LONG_BYTES,
+    LOW_BYTES,
+    SPELLED_BYTES,
+    eight_bytes,
+    identify_all,
+)
+from relevance_gen.retrieval.text.scripts import (
+    FIRST_NGRAM_LEAD,
+    NGRAM_CHARACTER_BYTES,
+    TRIPLE_LEAD,
+)
 
 _IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores in it is data, not a name, and has no parts."""
@@ -45,7 +55,9 @@ class Occurrences:
     def spell(self, occurrence: int) -> str:
         """Return the folded spelling of an occurrence, at most `SPELLED_BYTES` of it."""
         start = int(self.start[occurrence])
-        return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode("utf-8", "replace")
+        return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode(
+            "utf-8", "replace"
+        )
 
 
 def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
@@ -78,11 +90,15 @@ def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
         start, length = _merge(start, length, *parts)
     if ngrams is not None and ngrams[0].size:
         start, length = _merge(start, length, *ngrams)
-    counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
+    counts = np.diff(
+        np.searchsorted(start, ends + 1), prepend=0
+    )  # +1: `cased` begins with a line end
     return Occurrences(lowered, start, length, identify_all(lowered, start, length), counts)
 
 
-def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
+def _without_articles(
+    lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets
+) -> tuple[Offsets, Offsets]:
     """Take the Arabic article off words that keep two letters or more; identifiers, cut at `cuts`, keep theirs."""
     first = eight_bytes(lowered)[start]
     cut = np.zeros(start.size, np.int64)
@@ -107,7 +123,9 @@ def _cut_ngrams(letters: Bytes, word: Flags) -> tuple[Offsets, Offsets]:
     for following in range(1, NGRAM_CHARACTER_BYTES):
         word[following:] &= ~leads[:-following]
     triple = letters[starts] == TRIPLE_LEAD
-    breaks = np.flatnonzero((np.diff(starts) != NGRAM_CHARACTER_BYTES) | (triple[1:] != triple[:-1])) + 1
+    breaks = (
+        np.flatnonzero((np.diff(starts) != NGRAM_CHARACTER_BYTES) | (triple[1:] != triple[:-1])) + 1
+    )
     run_first = np.concatenate(([0], breaks))
     run_length = np.diff(run_first, append=starts.size)
     size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
@@ -135,7 +153,9 @@ def _identifier_cuts(cased: Bytes, letters: Bytes, word: Flags) -> Flags:
     return cut
 
 
-def _identifier_parts(letters: Bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
+def _identifier_parts(
+    letters: Bytes, start: Offsets, length: Offsets, cuts: Offsets
+) -> tuple[Offsets, Offsets]:
     """Return start and length of the parts of every word that is cut."""
     owner = np.searchsorted(start, cuts, "right") - 1
     first = run_starts(owner)
@@ -152,11 +172,15 @@ def _is_lower(letters: Bytes) -> Flags:
     return (letters - np.uint8(ord("a"))) < 26
 
 
-def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
+def _merge(
+    start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets
+) -> tuple[Offsets, Offsets]:
     """Merge two lists in reading order; of two occurrences with one start the first list's comes first."""
     if more_start.size > _FEW:
         starts = np.concatenate((start, more_start))
-        order = np.argsort(starts, kind="stable")  # the starts are two ascending runs, which this sort merges
+        order = np.argsort(
+            starts, kind="stable"
+        )  # the starts are two ascending runs, which this sort merges
         return starts.take(order), np.concatenate((length, more_length)).take(order)
     offsets = [0, *np.searchsorted(start, more_start, "right").tolist(), start.size]
     return _weave(start, more_start, offsets), _weave(length, more_length, offsets)
@@ -165,5 +189,7 @@ def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Of
 def _weave(values: Offsets, more: Offsets, offsets: list[int]) -> Offsets:
     """Insert a few values: `more[i]` at `offsets[i + 1]`; the first and last offset are the ends of `values`."""
     between = [values[low:high] for low, high in itertools.pairwise(offsets)]
-    pieces = [piece for number, part in enumerate(between) for piece in (part, more[number : number + 1])]
+    pieces = [
+        piece for number, part in enumerate(between) for piece in (part, more[number : number + 1])
+    ]
     return np.concatenate(pieces)

@@ -23,7 +23,8 @@ _YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\
 
 
 _strings = checks.must_be(
-    "a list of strings", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)
+    "a list of strings",
+    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
 )
 
 
@@ -48,7 +49,9 @@ class RerankRequest:
     top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
     return_documents: bool = field(default=False, validator=checks.flag)
-    relevant_spans: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    relevant_spans: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
     rank_fields: Sequence[str] | None = field(default=None, validator=optional(_strings))
 
 
@@ -63,20 +66,30 @@ class _Document:
     @property
     def chunk(self) -> str | Chunk:
         """What is searched."""
-        return Chunk(self.text[self.start :], title=self.title) if self.title and self.text.strip() else self.text
+        return (
+            Chunk(self.text[self.start :], title=self.title)
+            if self.title and self.text.strip()
+            else self.text
+        )
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
     """Read the body of ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank``."""
     request = wire.structure(RerankRequest, body, is_lenient=True)
     fields = request.rank_fields or _FIELDS
-    documents = [_document(one, f"documents[{place}]", fields) for place, one in enumerate(request.documents)]
+    documents = [
+        _document(one, f"documents[{place}]", fields) for place, one in enumerate(request.documents)
+    ]
     spans = None
     if request.relevant_spans is not None:
-        spans = wire.structure(RelevantSpans, request.relevant_spans, path="relevant_spans", is_lenient=True)
+        spans = wire.structure(
+            RelevantSpans, request.relevant_spans, path="relevant_spans", is_lenient=True
+        )
         spans = spans if spans.mode == "enabled" else None
     n_wanted = len(documents) if request.top_n is None else min(request.top_n, len(documents))
-    question = Question(request.query, max(1, n_wanted), true_order=False, reranked=None, spans=spans is not None)
+    question = Question(
+        request.query, max(1, n_wanted), true_order=False, reranked=None, spans=spans is not None
+    )
     chunks = [one.chunk for one in documents]
     task = SearchTask(question, chunks, path="documents", blank="skip", reranker=request.model)
 
@@ -92,10 +105,17 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         }
 
     def result(place: int, found: SearchResult | None) -> dict[str, object]:
-        told: dict[str, object] = {"index": place, "relevance_score": 0.0 if found is None else found.chunk_score}
+        told: dict[str, object] = {
+            "index": place,
+            "relevance_score": 0.0 if found is None else found.chunk_score,
+        }
         if request.return_documents:
             told["document"] = {"text": documents[place].text}
-        if spans is not None and found is not None and (chosen := _chosen(found, spans, documents[place].start)):
+        if (
+            spans is not None
+            and found is not None
+            and (chosen := _chosen(found, spans, documents[place].start))
+        ):
             told["relevant_spans"] = chosen
         return told
 
@@ -107,10 +127,16 @@ def _document(document: object, path: str, fields: Sequence[str]) -> _Document:
         if (begins := _YAML_TITLE.match(document)) is None:
             return _Document(document)
         return _Document(document, begins.end(), " ".join(begins[1].split()).strip("\"'"))
-    said: dict[str, Any] = {name: document.get(name) for name in fields} if isinstance(document, dict) else {}
+    said: dict[str, Any] = (
+        {name: document.get(name) for name in fields} if isinstance(document, dict) else {}
+    )
     said = {name: value for name, value in said.items() if value is not None}
     title = said.pop("title", "") if {*fields} > {"title"} else ""
-    if not said or not isinstance(title, str) or not all(isinstance(value, str) for value in said.values()):
+    if (
+        not said
+        or not isinstance(title, str)
+        or not all(isinstance(value, str) for value in said.values())
+    ):
         named = 'a string "text"' if fields is _FIELDS else "strings under rank_fields"
         raise InvalidRequestError.must_be(path, f"a string, or an object with {named}", document)
     return _Document("\n".join(said.values()), 0, title)
@@ -127,4 +153,6 @@ def _chosen(found: SearchResult, wanted: RelevantSpans, first: int) -> list[dict
     words = [word for word in found.words if word.end <= passage.start or word.start >= passage.end]
     good = [span for span in (passage, *words) if span.score >= wanted.threshold]
     best = sorted(good, key=lambda span: -span.score)[: wanted.max_spans]
-    return [{"start": first + span.start, "end": first + span.end, "score": span.score} for span in best]
+    return [
+        {"start": first + span.start, "end": first + span.end, "score": span.score} for span in best
+    ]

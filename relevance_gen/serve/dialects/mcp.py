@@ -14,7 +14,9 @@ _SERVER_ERROR = -32000
 """JSON-RPC's first number for what is wrong with a server, and not with a message."""
 
 
-def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Message, Callable[[Reply], bytes]]:
+def read(
+    body: object, headers: Iterable[tuple[bytes, bytes]]
+) -> tuple[Message, Callable[[Reply], bytes]]:
     """Read the body of ``POST /mcp``; what is no message is refused by whoever answers it."""
     named = None
     match body:
@@ -27,4 +29,8 @@ def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Message,
 
 def error(kind: str, message: str, _: str | None) -> dict[str, object]:
     """Return the body of an error that has nothing to do with a message."""
-    return {"jsonrpc": "2.0", "id": None, "error": {"code": _SERVER_ERROR, "message": message, "data": kind}}
+    return {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": _SERVER_ERROR, "message": message, "data": kind},
+    }

@@ -12,20 +12,31 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.named import Named
-from relevance_gen.serve.work.searching import CompressionTask, ExplanationTask, PromptTask, SearchTask
+from relevance_gen.serve.work.searching import (
+    CompressionTask,
+    ExplanationTask,
+    PromptTask,
+    SearchTask,
+)
 
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
     body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(types.SearchRequest, body, beside=("index",))
-    task = SearchTask(_question(request.query, request), request.chunk_txts, named=named, keeps=request.keep)
+    task = SearchTask(
+        _question(request.query, request), request.chunk_txts, named=named, keeps=request.keep
+    )
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
 def _question(query: str, request: object, **more: Any) -> Question:
     """Return a question with all that a request says in fields that both have."""
-    said = {name: getattr(request, name) for name in attrs.fields_dict(Question) if hasattr(request, name)}
+    said = {
+        name: getattr(request, name)
+        for name in attrs.fields_dict(Question)
+        if hasattr(request, name)
+    }
     return Question(**{**said, "query": query, **more})
 
 
@@ -39,7 +50,9 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Exp
     body, named = _read_name(body, "index")
     request = wire.structure(types.ExplanationRequest, body, beside=("index",))
     question = _question(request.query, request)
-    task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named, keeps=request.keep)
+    task = ExplanationTask(
+        question, request.chunk_txts, request.original_index, named=named, keeps=request.keep
+    )
     return task, wire.unstructure
 
 
@@ -50,10 +63,14 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
     if "chunk_txts" in body:
         raise InvalidRequestError("must be left out where index names an index", "chunk_txts")
     named = wire.structure(Named, {name: body[name] for name in fields if name in body})
-    return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
+    return {name: value for name, value in body.items() if name not in fields} | {
+        "chunk_txts": ()
+    }, named
 
 
-def read_compression(body: object) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
+def read_compression(
+    body: object,
+) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
     body, named = _read_name(body, "index")
     request = wire.structure(types.CompressionRequest, body, beside=("index",))
@@ -62,12 +79,18 @@ def read_compression(body: object) -> tuple[CompressionTask, Callable[[types.Com
     return task, types.CompressionResponse.to_dict
 
 
-def read_citation(body: object) -> tuple[types.CitationRequest, Callable[[list[types.CitedSentence]], object]]:
+def read_citation(
+    body: object,
+) -> tuple[types.CitationRequest, Callable[[list[types.CitedSentence]], object]]:
     """Read the body of ``POST /cite``."""
-    return wire.structure(types.CitationRequest, body), lambda cited: {"citations": wire.unstructure(cited)}
+    return wire.structure(types.CitationRequest, body), lambda cited: {
+        "citations": wire.unstructure(cited)
+    }
 
 
-def read_extraction(body: object) -> tuple[types.ExtractionRequest, Callable[[types.ExtractionResponse], object]]:
+def read_extraction(
+    body: object,
+) -> tuple[types.ExtractionRequest, Callable[[types.ExtractionResponse], object]]:
     """Read the body of ``POST /extract``."""
     return wire.structure(types.ExtractionRequest, body), wire.unstructure
 
@@ -78,7 +101,9 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptRespons
     body, named = _read_name(body, "index")
     request = wire.structure(types.PromptRequest, body, beside=("index", "model"))
     question = _question(request.question, request, true_order=False, spans=True)
-    task = PromptTask(question, request.chunk_txts, request=request, named=named, keeps=request.keep, model=model)
+    task = PromptTask(
+        question, request.chunk_txts, request=request, named=named, keeps=request.keep, model=model
+    )
     return task, wire.unstructure
 
 
@@ -107,7 +132,9 @@ def read_stream(body: object) -> tuple[GenerationTask, Events]:
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     """Return the body of an error; ``field`` stands in it only where there is one."""
-    return {"error": {"type": kind, "message": message} | ({} if field is None else {"field": field})}
+    return {
+        "error": {"type": kind, "message": message} | ({} if field is None else {"field": field})
+    }
 
 
 class Events:

@@ -28,7 +28,10 @@ class Acceptor:
     """
 
     def __init__(
-        self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol], n_free: Callable[[], int]
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        n_free: Callable[[], int],
     ) -> None:
         self._listener = listener
         self._make_protocol = make_protocol

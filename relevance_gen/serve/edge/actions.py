@@ -62,14 +62,18 @@ def _headers_of(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
     return skipped | ({"X-Index": task.kept[-1]} if task.kept else {})
 
 
-def _count_search(metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float) -> None:
+def _count_search(
+    metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float
+) -> None:
     metrics.observe("search_seconds", seconds)
     metrics.add("search_chunks_total", len(task.chunks))
     n_context = found.metadata.num_context_tokens if task.named is None else 0
     metrics.add("search_tokens_total", found.metadata.num_query_tokens + n_context)
 
 
-async def _write_prompt(service: Service, task: PromptTask, found: SearchResponse) -> PromptResponse:
+async def _write_prompt(
+    service: Service, task: PromptTask, found: SearchResponse
+) -> PromptResponse:
     return await service.generator.prompt(task.request, found, task.model, task.backend)
 
 
@@ -90,8 +94,12 @@ def _tell_agent(service: Service, task: Message, key: str) -> Reply:
 
 
 def _check_model(service: Service) -> None:
-    if not service.settings.models["generate"]:  # clients of OpenAI try again after a 503 by themselves
-        raise InvalidRequestError("cannot be used: this server has none, and only searches", "model")
+    if not service.settings.models[
+        "generate"
+    ]:  # clients of OpenAI try again after a 503 by themselves
+        raise InvalidRequestError(
+            "cannot be used: this server has none, and only searches", "model"
+        )
 
 
 @asynccontextmanager
@@ -120,13 +128,20 @@ SEARCH: Final = Action(
     count=_count_search,
 )
 EXPLANATION: Final = Action(
-    "search", costs.SEARCH, lambda service, task, key: service.searcher.explain(task, key), headers=_headers_of
+    "search",
+    costs.SEARCH,
+    lambda service, task, key: service.searcher.explain(task, key),
+    headers=_headers_of,
 )
 COMPRESSION: Final = Action(
     "search", costs.COMPRESSION, lambda service, task, key: service.searcher.compress(task, key)
 )
-CITATION: Final = Action("search", costs.CITATION, lambda service, task, _: service.searcher.cite(task))
-EXTRACTION: Final = Action("extraction", costs.EXTRACTION, lambda service, task, _: service.extractor.extract(task))
+CITATION: Final = Action(
+    "search", costs.CITATION, lambda service, task, _: service.searcher.cite(task)
+)
+EXTRACTION: Final = Action(
+    "extraction", costs.EXTRACTION, lambda service, task, _: service.extractor.extract(task)
+)
 PROMPT: Final = attrs.evolve(
     SEARCH,
     lane="generation",
@@ -142,9 +157,17 @@ AGENTS: Final = Action(
     check=lambda service: check_offers(service.settings),
     status=lambda reply: reply.status,
 )
-EMBEDDING: Final = Action("search", costs.EMBEDDING, lambda _, task, __: task, check=_check_encoder, finish=_embed)
+EMBEDDING: Final = Action(
+    "search", costs.EMBEDDING, lambda _, task, __: task, check=_check_encoder, finish=_embed
+)
 GENERATION: Final = Action(
-    "generation", costs.GENERATION, _name_client, lend=_lend_model, finish=_generate, is_quick=True, waits=False
+    "generation",
+    costs.GENERATION,
+    _name_client,
+    lend=_lend_model,
+    finish=_generate,
+    is_quick=True,
+    waits=False,
 )
 COMPLETION: Final = attrs.evolve(GENERATION, cost=costs.COMPLETION, check=_check_model)
 CHAT: Final = attrs.evolve(COMPLETION, cost=costs.CHAT, do=_write_conversation, is_quick=False)

@@ -36,7 +36,11 @@ def check_names(settings: Settings, request: web.BaseRequest) -> None:
         return
     address = _address(origin)
     is_from_here = host is not None and origin.partition("://")[2].lower() == host.lower()
-    if not is_from_here and not _is_known(origin, settings) and not (address and address.is_loopback):
+    if (
+        not is_from_here
+        and not _is_known(origin, settings)
+        and not (address and address.is_loopback)
+    ):
         raise ForbiddenError("Origin must be this server's, or one that --cors-origins has")
 
 
@@ -79,15 +83,23 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         request[KEY_ID] = key_id
         if isinstance(request.protocol, Connection):
             request.protocol.has_key = True
-    elif route.lane is not None:  # whether the server lives can be asked however many others ask for work
+    elif (
+        route.lane is not None
+    ):  # whether the server lives can be asked however many others ask for work
         too_many = partial(BusyError, "too many requests without a key at once")
         request[HELD].enter_context(service.strangers.taken(refusal=too_many))
-    if route.key == "always" or (route.key == "setting" and service.settings.generation_requires_key):
+    if route.key == "always" or (
+        route.key == "setting" and service.settings.generation_requires_key
+    ):
         if key_id is None:
             what = "wrong" if presented_key(request.headers) else "missing"
-            raise UnauthorizedError(f"the key in {HEADER} (or Authorization: Bearer) is {what}", _CHALLENGE)
+            raise UnauthorizedError(
+                f"the key in {HEADER} (or Authorization: Bearer) is {what}", _CHALLENGE
+            )
         request[RATE_HEADERS] = await service.rate.admit(key_id)
     if route.lane is not None:
-        is_open = route.lane == "generation" and key_id is None  # those with a key are apart from those without
+        is_open = (
+            route.lane == "generation" and key_id is None
+        )  # those with a key are apart from those without
         request[LANE] = service.lanes["open_generation" if is_open else route.lane]
         bodies.require_json(request, is_exact=route.is_exact)

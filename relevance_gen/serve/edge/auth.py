@@ -94,6 +94,8 @@ def read_digests(file: Path) -> list[bytes]:
             continue
         hashed = re.fullmatch(r"sha256:([0-9a-fA-F]{64})", entry)
         if hashed is None and entry.lower().startswith("sha256:"):
-            raise ValueError(f"line {number} of the key file must be sha256: and 64 hexadecimal digits")
+            raise ValueError(
+                f"line {number} of the key file must be sha256: and 64 hexadecimal digits"
+            )
         digests.append(bytes.fromhex(hashed[1]) if hashed else digest(entry))
     return digests

@@ -42,7 +42,9 @@ class Body:
         """Whether `parse` is quick enough for the event loop."""
         if self.coding != "identity" or sum(map(len, self.pieces)) > _PARSE_ON_LOOP_BYTES:
             return False
-        return shape_of(b"".join(self.pieces), _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
+        return (
+            shape_of(b"".join(self.pieces), _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
+        )
 
     def parse(self, *, work_factor: int = 0, patience_s: float = 0.0) -> object:
         """Return the JSON in the body, once. Memory is taken before it is used; this thread may wait for it so long.
@@ -56,7 +58,9 @@ class Body:
         """
         raw, most_values = b"".join(self.pieces), self.lane.most_values
         self.pieces = []
-        plain = codings.decode(raw, self.coding, limit_bytes=self.lane.most_bytes, take=self.held.take)
+        plain = codings.decode(
+            raw, self.coding, limit_bytes=self.lane.most_bytes, take=self.held.take
+        )
         shape = shape_of(plain, most_values)
         if shape.n_values > most_values:
             raise TooLargeError(f"the body must hold at most {most_values} JSON values")
@@ -98,19 +102,28 @@ def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
         raise MediaTypeError("Content-Type must be application/json")
 
 
-async def _read(request: web.BaseRequest, held: Holding, limit_bytes: int, timeout_s: float) -> list[bytes]:
+async def _read(
+    request: web.BaseRequest, held: Holding, limit_bytes: int, timeout_s: float
+) -> list[bytes]:
     if (request.content_length or 0) > limit_bytes:
         raise codings.too_large(limit_bytes)
     pieces: list[bytes] = []
     n_bytes = 0
     # Up to twice as much is received ahead of what is read here.
-    ahead_bytes = 2 * min(_READ_AHEAD_BYTES, limit_bytes if request.content_length is None else request.content_length)
+    ahead_bytes = 2 * min(
+        _READ_AHEAD_BYTES, limit_bytes if request.content_length is None else request.content_length
+    )
     held.take(ahead_bytes)
     request.content.set_read_chunk_size(_READ_AHEAD_BYTES)
     # A client that waits to be asked for its body is asked: its key, rate and type are right by now.
-    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+    if (
+        request.version >= HttpVersion11
+        and request.headers.get("Expect", "").lower() == "100-continue"
+    ):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # else aiohttp, and this package, would believe that the answer has begun
+        request.writer.output_size = (
+            0  # else aiohttp, and this package, would believe that the answer has begun
+        )
     try:
         async with asyncio.timeout(timeout_s):
             while piece := await request.content.readany():

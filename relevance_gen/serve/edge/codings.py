@@ -23,7 +23,10 @@ _ZSTD_WINDOW_BYTES = 8 << 20
 
 _INFLATERS: dict[str, tuple[int, Callable[[], Any]]] = {
     "gzip": (8192, lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)),
-    "zstd": (512, lambda: zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()),
+    "zstd": (
+        512,
+        lambda: zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj(),
+    ),
 }
 """For each coding, how many bytes are undone at once, and what undoes them.
 
@@ -86,5 +89,9 @@ def encode(body: bytes, coding: str) -> tuple[bytes, dict[str, str]]:
     vary = {"Vary": "Accept-Encoding"}
     if coding == "identity" or len(body) < _COMPRESS_FROM_BYTES:
         return body, vary
-    deflated = gzip.compress(body, 5) if coding == "gzip" else zstandard.ZstdCompressor(level=3).compress(body)
+    deflated = (
+        gzip.compress(body, 5)
+        if coding == "gzip"
+        else zstandard.ZstdCompressor(level=3).compress(body)
+    )
     return deflated, {**vary, "Content-Encoding": coding}

@@ -108,7 +108,9 @@ class Connection(web.RequestHandler):
         descriptor = transport.get_extra_info("socket").fileno()
         ends = select.poll()
         ends.register(descriptor, _LEFT)
-        waiting_bytes = int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+        waiting_bytes = int.from_bytes(
+            fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder
+        )
         self._n_looks = self._n_looks + 1 if waiting_bytes > _FULL_BYTES else 0
         if ends.poll(0) or self._n_looks * _LOOK_EVERY_S > _FULL_FOR_S:
             transport.abort()
@@ -119,7 +121,9 @@ class Connection(web.RequestHandler):
         """Log and count the answer to what could not be parsed like any other."""
         handler = super()._make_error_handler(err_info)
         server = cast("Server | None", self._manager)
-        return handler if server is None else server.around(handler)  # None where the client has left
+        return (
+            handler if server is None else server.around(handler)
+        )  # None where the client has left
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Give up on clients that do not read, which nothing above TCP would notice."""
@@ -139,7 +143,11 @@ class Connection(web.RequestHandler):
         if request.writer.output_size:
             raise ConnectionResetError("an answer was begun: all that is left is to cut it")
         if status == 400:
-            what = "has a line that is too long" if isinstance(exc, LineTooLong) else "is not valid HTTP"
+            what = (
+                "has a line that is too long"
+                if isinstance(exc, LineTooLong)
+                else "is not valid HTTP"
+            )
             error: Exception = InvalidRequestError(f"the request {what}")
         else:
             error = exc if isinstance(exc, Exception) else RuntimeError(f"status {status}")
@@ -155,7 +163,9 @@ class Server(web.Server):
     `around` wraps what answers, whatever becomes of it: `answer`, and what tells of a request that is no HTTP.
     """
 
-    def __init__(self, answer: Handle, around: Callable[[Handle], Handle], idle_timeout_s: float) -> None:
+    def __init__(
+        self, answer: Handle, around: Callable[[Handle], Handle], idle_timeout_s: float
+    ) -> None:
         super().__init__(around(answer), handler_cancellation=True)
         self.around = around
         self._idle_timeout_s = idle_timeout_s
@@ -194,7 +204,11 @@ class Listener:
         n_left = self._most_connections - len(connections)
         n_kept = int((1 - STRANGERS_SHARE) * self._most_connections)
         if n_left < n_kept:
-            idle = (one for one in connections if isinstance(one, Connection) and one.is_idle and not one.has_key)
+            idle = (
+                one
+                for one in connections
+                if isinstance(one, Connection) and one.is_idle and not one.has_key
+            )
             for stranger in itertools.islice(idle, n_kept - n_left):
                 stranger.force_close()
         return n_left
@@ -207,8 +221,12 @@ class Listener:
         self._sock.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_REQUEST_S):
-                await asyncio.sleep(_LOOK_AGAIN_S)  # what the kernel has received on other connections begins, too
-                while any(isinstance(one, Connection) and one.is_new for one in self._server.connections):
+                await asyncio.sleep(
+                    _LOOK_AGAIN_S
+                )  # what the kernel has received on other connections begins, too
+                while any(
+                    isinstance(one, Connection) and one.is_new for one in self._server.connections
+                ):
                     await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def close(self, timeout_s: float) -> None:

@@ -84,21 +84,34 @@ SEARCH: Final = Cost(
 COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, cut_character=30)
 CITATION: Final = Cost(chunk=320, sentence=3000, cut_character=220)
 PROMPT: Final = evolve(SEARCH, character=1)
-EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
+EXTRACTION: Final = Cost(
+    flat=128 << 20, body_byte=4
+)  # on the way into the sandbox; and at most on the way out
 AGENTS: Final = evolve(SEARCH, flat=64 << 20, character=6)  # for a file that is read
 EMBEDDING: Final = Cost(number=64)
 GENERATION: Final = Cost(token=32, told_token=320, alternative=640, character=1)
 COMPLETION: Final = evolve(GENERATION, told_token=500, alternative=400)
 CHAT: Final = evolve(
-    CITATION, told_token=1400, alternative=850, token=32, character=1, found_character=12, cited=128 << 10
+    CITATION,
+    told_token=1400,
+    alternative=850,
+    token=32,
+    character=1,
+    found_character=12,
+    cited=128 << 10,
 )
-RESPONSE: Final = evolve(CHAT, token=160)  # the end of a stream says a text up to four times, and packed
+RESPONSE: Final = evolve(
+    CHAT, token=160
+)  # the end of a stream says a text up to four times, and packed
 
 
 def _counts(thing: object, task: object) -> Mapping[str, int]:
     match thing:
         case SearchTask() | ExplanationTask() | CompressionTask():
-            return {"chunk": len(thing.chunks), "index": int(thing.named is not None and thing.digest is None)}
+            return {
+                "chunk": len(thing.chunks),
+                "index": int(thing.named is not None and thing.digest is None),
+            }
         case CitationRequest():
             return {"chunk": len(thing.chunk_txts)}
         case Embeddings():
@@ -106,7 +119,10 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
         case Reply():
             return {"character": len(thing.body)}
         case PromptResponse():
-            texts = (thing.request.get("text", ""), *(one["content"] for one in thing.request.get("messages", ())))
+            texts = (
+                thing.request.get("text", ""),
+                *(one["content"] for one in thing.request.get("messages", ())),
+            )
             return {"character": sum(map(len, texts))}
         case tuple():  # responses to the prompts of one request
             samples = [one for response in thing for one in response.responses]
@@ -115,9 +131,15 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
             n_alternatives = sum(len(row) for one in samples for row in one.top_logprobs or ())
             n_characters = 0
             for response in thing:
-                n_copies = len(response.responses) if isinstance(task, GenerationTask) and task.echoes else 1
+                n_copies = (
+                    len(response.responses)
+                    if isinstance(task, GenerationTask) and task.echoes
+                    else 1
+                )
                 n_told += n_copies * len(response.prompt_logprobs or ())
-                n_alternatives += n_copies * sum(map(len, response.spelling.alternatives if response.spelling else ()))
+                n_alternatives += n_copies * sum(
+                    map(len, response.spelling.alternatives if response.spelling else ())
+                )
                 n_characters += n_copies * _prompt_characters(response)
             told = {"told_token": n_told, "alternative": n_alternatives, "character": n_characters}
             return {"token": n_tokens, **told, **_counts([], task)}
@@ -137,10 +159,15 @@ def kept_bytes(thing: object) -> int:
     """Return the memory of what waits for the model or the encoder: of its texts, and of where these are marked."""
     match thing:
         case GenerationTask():
-            lists = [(one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids) for one in thing.requests]
+            lists = [
+                (one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids)
+                for one in thing.requests
+            ]
             lists += [(prompt, *prompt) for prompt in thing.prompts]
             first = thing.requests[0]  # the others have these from it
-            lists.append((first.allowed_token_ids, *first.allowed_token_ids, first.grammar, first.regex))
+            lists.append(
+                (first.allowed_token_ids, *first.allowed_token_ids, first.grammar, first.regex)
+            )
             lists.append(first.choice or ())
             lists.append(tuple(thing.citer.texts) if thing.citer else ())
             return sum(sys.getsizeof(part) for parts in lists for part in parts)
@@ -148,5 +175,7 @@ def kept_bytes(thing: object) -> int:
             return sum(map(sys.getsizeof, thing.texts))
         case SearchResponse():
             spans = sum(len(result.spans or ()) for result in thing.results)
-            return _SPAN_BYTES * spans + sum(sys.getsizeof(result.chunk_txt) for result in thing.results)
+            return _SPAN_BYTES * spans + sum(
+                sys.getsizeof(result.chunk_txt) for result in thing.results
+            )
     return 0

@@ -14,9 +14,22 @@ from relevance_gen.serve import logs
 from relevance_gen.serve.dialects import own
 from relevance_gen.serve.edge.auth import HEADER
 from relevance_gen.serve.edge.connection import Handle, until_read
-from relevance_gen.serve.edge.problems import CLIENT_LEFT, STATUSES, Problem, problem_of, response_to
+from relevance_gen.serve.edge.problems import (
+    CLIENT_LEFT,
+    STATUSES,
+    Problem,
+    problem_of,
+    response_to,
+)
 from relevance_gen.serve.edge.route import ROUTE, Route, Router
-from relevance_gen.serve.edge.service import HELD, KEY_ID, RATE_HEADERS, REQUEST_ID, WRITE_ERROR, Service
+from relevance_gen.serve.edge.service import (
+    HELD,
+    KEY_ID,
+    RATE_HEADERS,
+    REQUEST_ID,
+    WRITE_ERROR,
+    Service,
+)
 from relevance_gen.serve.settings import Settings
 
 OTHER = "other"
@@ -124,14 +137,20 @@ class Exchange:
 
 def common_headers(request: web.BaseRequest, settings: Settings) -> dict[str, str]:
     """Return what every response carries: the request's id, and leave for other origins' pages where it is given."""
-    headers = {"Server": "relevance_gen", "X-Request-ID": request[REQUEST_ID], "X-Content-Type-Options": "nosniff"}
+    headers = {
+        "Server": "relevance_gen",
+        "X-Request-ID": request[REQUEST_ID],
+        "X-Content-Type-Options": "nosniff",
+    }
     headers.update(request.get(RATE_HEADERS, {}))
     origin = request.headers.get("Origin")
     allowed = settings.cors_origins
     if origin is not None and (origin in allowed or "*" in allowed):
         headers["Vary"] = "Accept-Encoding, Origin"
         headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
-        headers["Access-Control-Allow-Headers"] = f"Content-Type, {HEADER}, Authorization, X-Request-ID"
+        headers["Access-Control-Allow-Headers"] = (
+            f"Content-Type, {HEADER}, Authorization, X-Request-ID"
+        )
         headers["Access-Control-Allow-Methods"] = "GET, HEAD, POST, OPTIONS"
         headers["Access-Control-Expose-Headers"] = _EXPOSED_HEADERS
         headers["Access-Control-Max-Age"] = "600"

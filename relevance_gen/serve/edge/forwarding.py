@@ -21,7 +21,14 @@ from relevance_gen.types import Stats
 
 _REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
 _RESPONSE_HEADERS = (
-    *("Content-Type", "Content-Encoding", "Cache-Control", "Retry-After", "Vary", "X-Accel-Buffering"),
+    *(
+        "Content-Type",
+        "Content-Encoding",
+        "Cache-Control",
+        "Retry-After",
+        "Vary",
+        "X-Accel-Buffering",
+    ),
     *("X-Encoder-Skipped", "X-Reranker-Skipped", "X-Index"),
 )
 
@@ -47,7 +54,9 @@ class Forwarder:
             connector=aiohttp.UnixConnector(os.fspath(path), limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             auto_decompress=False,
-            skip_auto_headers=("Accept-Encoding",),  # aiohttp would ask for gzip where the client did not
+            skip_auto_headers=(
+                "Accept-Encoding",
+            ),  # aiohttp would ask for gzip where the client did not
         )
 
     async def close(self) -> None:
@@ -57,30 +66,43 @@ class Forwarder:
     async def stats(self) -> Stats:
         """Ask the model process for its state; one that does not answer has no runners."""
         try:
-            async with asyncio.timeout(_STATS_TIMEOUT_S), self._session.get(f"{_ORIGIN}/stats") as answer:
+            async with (
+                asyncio.timeout(_STATS_TIMEOUT_S),
+                self._session.get(f"{_ORIGIN}/stats") as answer,
+            ):
                 return wire.structure(Stats, wire.parse(await answer.read()))
-        except (aiohttp.ClientError, TimeoutError, InvalidRequestError):  # the last: it answered with an error
+        except (
+            aiohttp.ClientError,
+            TimeoutError,
+            InvalidRequestError,
+        ):  # the last: it answered with an error
             return Stats(backlog=0, num_total_runners=0)
 
     async def answer(self, service: Service, request: web.BaseRequest) -> web.StreamResponse:
         """Answer with what the model process answers. A client that leaves cancels this, and closes the way on."""
         return await self.pass_on(service.settings, request, await receive(service, request))
 
-    async def pass_on(self, settings: Settings, request: web.BaseRequest, body: Body) -> web.StreamResponse:
+    async def pass_on(
+        self, settings: Settings, request: web.BaseRequest, body: Body
+    ) -> web.StreamResponse:
         """Do so once the body is there.
 
         Raises:
             RunnerClosedError: the model process is not there, or ended in mid-stream.
             TimedOutError: it does not answer.
         """
-        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
+        headers = {
+            name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers
+        }
         headers["X-Request-ID"] = request[REQUEST_ID]
         if KEY_ID in request:
             headers[KEY_ID_HEADER] = request[KEY_ID]
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._session.post(_ORIGIN + request.path, data=_body(body.pieces), headers=headers) as answer,
+                self._session.post(
+                    _ORIGIN + request.path, data=_body(body.pieces), headers=headers
+                ) as answer,
             ):
                 if answer.content_type == "text/event-stream":
                     return await _stream(settings, request, answer)
@@ -88,7 +110,9 @@ class Forwarder:
         except aiohttp.ClientError:
             raise RunnerClosedError("the model process does not answer") from None
         except TimeoutError:
-            raise TimedOutError(f"the model process did not answer within {self._timeout_s:g} seconds") from None
+            raise TimedOutError(
+                f"the model process did not answer within {self._timeout_s:g} seconds"
+            ) from None
         body.held.replace(len(out))
         return web.Response(status=answer.status, headers=_kept(answer.headers), body=out)
 
@@ -107,7 +131,9 @@ def _kept(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in _RESPONSE_HEADERS if name in headers}
 
 
-async def _stream(settings: Settings, request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _stream(
+    settings: Settings, request: web.BaseRequest, answer: aiohttp.ClientResponse
+) -> web.StreamResponse:
     headers = _kept(answer.headers) | common_headers(request, settings)
     response = web.StreamResponse(status=answer.status, headers=headers)
     async with until_read(request, settings.answer_timeout_s):

@@ -42,7 +42,10 @@ class Lane:
 def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     """Make the lanes of one process, by name, and start their threads."""
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
-    gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING, **waits) for name in ("generation", "open_generation")}
+    gates = {
+        name: Gate(name, 1, max_waiting=_MAX_WAITING, **waits)
+        for name in ("generation", "open_generation")
+    }
     n_search_threads = settings.n_search_threads + (AT_ONCE_RERANKED if settings.reranker else 0)
     gates["search"] = Gate("search", n_search_threads, max_waiting=settings.search_queue, **waits)
     gates["agents"] = Gate("agents", settings.n_search_threads, max_waiting=_MAX_WAITING, **waits)
@@ -53,8 +56,15 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     most_values["search"] = _VALUES_PER_CHUNK * settings.max_chunks
     lanes = {}
     for name, gate in gates.items():
-        show = partial(lambda lane, n_bytes: metrics.put("request_body_bytes_held", n_bytes, lane), name)
-        lanes[name] = Lane(gate, Quota(settings.max_buffered_bytes, watch=show), most_bytes[name], most_values[name])
+        show = partial(
+            lambda lane, n_bytes: metrics.put("request_body_bytes_held", n_bytes, lane), name
+        )
+        lanes[name] = Lane(
+            gate,
+            Quota(settings.max_buffered_bytes, watch=show),
+            most_bytes[name],
+            most_values[name],
+        )
     return lanes
 
 
@@ -91,7 +101,9 @@ class Holding:
         """
         needed_bytes, limit_bytes = self.taken_bytes + n_bytes, self._memory.whole
         if needed_bytes > limit_bytes:
-            raise TooLargeError(f"a request may take {limit_bytes} bytes of memory, and this one takes {needed_bytes}")
+            raise TooLargeError(
+                f"a request may take {limit_bytes} bytes of memory, and this one takes {needed_bytes}"
+            )
         if n_bytes < 0:
             self._memory.give_back(-n_bytes)
         # Without this holding's lock: the event loop needs it when the client leaves.

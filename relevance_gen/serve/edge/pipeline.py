@@ -27,7 +27,11 @@ from relevance_gen.serve.edge.service import KEY_ID, LANE, WRITE_ERROR, Service
 from relevance_gen.serve.work.arrivals import Pieces
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 
-_STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
 _HEARTBEAT = b": waiting\n\n"
 """A comment in an event stream, which every reader skips."""
 
@@ -76,7 +80,9 @@ def application(service: Service) -> Handle:
     return answer
 
 
-async def _answer(service: Service, request: web.BaseRequest, route: Route, action: Action) -> web.StreamResponse:
+async def _answer(
+    service: Service, request: web.BaseRequest, route: Route, action: Action
+) -> web.StreamResponse:
     client = request.get(KEY_ID, "")
     action.check(service)
     coding = codings.wanted(request.headers.get("Accept-Encoding", ""))
@@ -84,14 +90,21 @@ async def _answer(service: Service, request: web.BaseRequest, route: Route, acti
     held, cost = received.held, action.cost
     patience_s = service.settings.queue_timeout_s if action.waits else 0.0
 
-    def word(task: object, outcome: object, present: Callable[[Any], object], patience_s: float = 0.0) -> web.Response:
+    def word(
+        task: object, outcome: object, present: Callable[[Any], object], patience_s: float = 0.0
+    ) -> web.Response:
         with held:
             held.take(cost.of(outcome, task), patience_s)
             presented = present(outcome)
             body = presented if isinstance(presented, bytes) else wire.serialize(presented)
             out, headers = codings.encode(body, coding)
             held.replace(len(out))
-        return web.Response(status=action.status(outcome), body=out, content_type="application/json", headers=headers)
+        return web.Response(
+            status=action.status(outcome),
+            body=out,
+            content_type="application/json",
+            headers=headers,
+        )
 
     def expect(unit: str, number: int) -> None:
         held.take(getattr(cost, unit) * number, patience_s)
@@ -99,12 +112,16 @@ async def _answer(service: Service, request: web.BaseRequest, route: Route, acti
     def begin() -> tuple[Callable[[], Awaitable[None]] | None, Any, Any]:
         started_s = time.perf_counter()
         with held:
-            task, present = _read(request, route, received.parse(work_factor=cost.body_byte, patience_s=patience_s))
+            task, present = _read(
+                request, route, received.parse(work_factor=cost.body_byte, patience_s=patience_s)
+            )
             look = service.searcher.look(task, client)
             rest = partial(do, present, time.perf_counter() - started_s)
             return look, task, rest if look or action.lend else rest(task)
 
-    def do(present: Callable[[Any], object], parsing_s: float, task: Any) -> tuple[Any, Any, Any, Any, float]:
+    def do(
+        present: Callable[[Any], object], parsing_s: float, task: Any
+    ) -> tuple[Any, Any, Any, Any, float]:
         started_s = time.perf_counter()
         with held:
             held.take(cost.flat + cost.of(task), patience_s)
@@ -122,8 +139,12 @@ async def _answer(service: Service, request: web.BaseRequest, route: Route, acti
         if look is not None:  # without a thread, of which there are few
             await look()
         if action.lend is not None:
-            task = await lent.enter_async_context(action.lend(service, task, client, held.taken_bytes))
-        task, present, done, response, seconds = await run(partial(begun, task)) if callable(begun) else begun
+            task = await lent.enter_async_context(
+                action.lend(service, task, client, held.taken_bytes)
+            )
+        task, present, done, response, seconds = (
+            await run(partial(begun, task)) if callable(begun) else begun
+        )
         action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
         if action.finish is not None:
             held.replace(kept_bytes(done))
@@ -131,7 +152,9 @@ async def _answer(service: Service, request: web.BaseRequest, route: Route, acti
                 if not callable(present):
                     return await _stream(service, request, held, cost, done, present)
                 outcome = await action.finish(service, task, done)
-                response = await made_of(outcome, cost.of(outcome, task), lambda it: word(task, it, present))
+                response = await made_of(
+                    outcome, cost.of(outcome, task), lambda it: word(task, it, present)
+                )
         response.headers.update(action.headers(task))
         return response  # type: ignore[no-any-return]
 
@@ -152,13 +175,20 @@ async def made_of(outcome: Outcome, n_bytes: int, make: Callable[[Outcome], T]) 
 
 
 async def _stream(
-    service: Service, request: web.BaseRequest, held: Holding, cost: Cost, task: GenerationTask, events: Events
+    service: Service,
+    request: web.BaseRequest,
+    held: Holding,
+    cost: Cost,
+    task: GenerationTask,
+    events: Events,
 ) -> web.StreamResponse:
     """Answer with server-sent events. The head goes with the first, so that what fails before has its own status.
 
     What waits for a slow reader is accounted for: pieces of text, and the event that is being sent.
     """
-    response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service.settings)})
+    response = web.StreamResponse(
+        headers={**_STREAM_HEADERS, **common_headers(request, service.settings)}
+    )
 
     async def send(event: bytes) -> None:
         held.take(len(event))
@@ -182,7 +212,9 @@ async def _stream(
     return response
 
 
-async def _worded(held: Holding, cost: Cost, task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
+async def _worded(
+    held: Holding, cost: Cost, task: GenerationTask, item: Pieces | Responses, events: Events
+) -> bytes:
     def word(item: Pieces | Responses) -> bytes:
         with held:
             if isinstance(item, tuple):

@@ -79,7 +79,12 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (web.HTTPNotFound, 404, "not_found", "there is nothing at this path"),
     (web.HTTPMethodNotAllowed, 405, "method_not_allowed", None),
     (web.HTTPExpectationFailed, 417, "expectation_failed", "the only Expect known is 100-continue"),
-    (Exception, 500, "internal", "internal error; the server's log has the details under this request's id"),
+    (
+        Exception,
+        500,
+        "internal",
+        "internal error; the server's log has the details under this request's id",
+    ),
 )
 
 CLIENT_LEFT = 499
@@ -110,7 +115,14 @@ def problem_of(error: Exception) -> Problem:
     if status == 500:
         _log.error("internal error", exc_info=error)
     message, field = message or _message(error), getattr(error, "field", None)
-    return Problem(status, kind, message, field, _headers(error, status), isinstance(error, ExactMediaTypeError))
+    return Problem(
+        status,
+        kind,
+        message,
+        field,
+        _headers(error, status),
+        isinstance(error, ExactMediaTypeError),
+    )
 
 
 def _message(error: Exception) -> str:
@@ -134,7 +146,9 @@ def response_to(problem: Problem, write_error: WriteError = own.error) -> web.Re
     if problem.is_empty:
         return empty(problem.status, problem.headers)
     body = wire.serialize(write_error(problem.kind, problem.message, problem.field))
-    return web.Response(status=problem.status, headers=problem.headers, body=body, content_type="application/json")
+    return web.Response(
+        status=problem.status, headers=problem.headers, body=body, content_type="application/json"
+    )
 
 
 def empty(status: int, headers: Mapping[str, str] | None = None) -> web.Response:

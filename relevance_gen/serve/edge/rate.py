@@ -41,7 +41,11 @@ class RateLimit:
     def __init__(self, limit: str, storage: str, metrics: Metrics) -> None:
         self._item = None if limit == "off" else parse(limit)
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._shared = None if storage == "memory://" else SlidingWindowCounterRateLimiter(_shared_storage(storage))
+        self._shared = (
+            None
+            if storage == "memory://"
+            else SlidingWindowCounterRateLimiter(_shared_storage(storage))
+        )
         self._shared_again_s = 0.0
         self._is_lost = False
         self._metrics = metrics
@@ -61,7 +65,9 @@ class RateLimit:
         if not admitted:
             self._metrics.add("rate_limit_rejections_total")
             retry_after = {"Retry-After": str(reset_s)}
-            raise RateLimitedError(f"this key may make {self._item} requests", {**headers, **retry_after})
+            raise RateLimitedError(
+                f"this key may make {self._item} requests", {**headers, **retry_after}
+            )
         return headers
 
     async def _hit(self, item: RateLimitItem, key_id: str) -> tuple[bool, int, float]:
@@ -75,7 +81,9 @@ class RateLimit:
                 self._shared_again_s = time.monotonic() + _STORAGE_PAUSE_S
                 if not self._is_lost:
                     name = type(error).__name__
-                    _log.warning("the rate limit's storage is lost (%s); counting in this process", name)
+                    _log.warning(
+                        "the rate limit's storage is lost (%s); counting in this process", name
+                    )
                 self._is_lost = True
             else:
                 if self._is_lost:
@@ -108,7 +116,9 @@ def _shared_storage(url: str) -> Storage:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
-        raise ConfigurationError(f"a shared rate limit needs a package: {to_install('redis')}") from error
+        raise ConfigurationError(
+            f"a shared rate limit needs a package: {to_install('redis')}"
+        ) from error
     try:
         opened = storage_from_string(
             f"async+{url}",
@@ -120,5 +130,7 @@ def _shared_storage(url: str) -> Storage:
         )
     except (ConfigurationError, ValueError):
         forms = "redis://HOST:PORT, redis+cluster://HOST:PORT or redis+sentinel://HOST:PORT/NAME"
-        raise ConfigurationError(f"--rate-limit-storage must be memory:// or an address such as {forms}") from None
+        raise ConfigurationError(
+            f"--rate-limit-storage must be memory:// or an address such as {forms}"
+        ) from None
     return cast("Storage", opened)

@@ -85,7 +85,9 @@ class Route:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods that it answers."""
-        return ("OPTIONS", self.method, "HEAD") if self.method == "GET" else ("OPTIONS", self.method)
+        return (
+            ("OPTIONS", self.method, "HEAD") if self.method == "GET" else ("OPTIONS", self.method)
+        )
 
     def rest_of(self, path: str) -> str:
         """Return what stands in `path` for the name in braces."""
@@ -98,11 +100,17 @@ class Router:
     def __init__(self, routes: Sequence[Route]) -> None:
         paths = {path: route for route in routes for path in route.paths}
         self._by_path = {path: route for path, route in paths.items() if "{" not in path}
-        self._by_beginning = {path.partition("{")[0]: route for path, route in paths.items() if "{" in path}
+        self._by_beginning = {
+            path.partition("{")[0]: route for path, route in paths.items() if "{" in path
+        }
 
     def find(self, path: str) -> Route | None:
         """Return the route of a path, in which no slash was escaped; None if there is none."""
-        longer = (route for start, route in self._by_beginning.items() if path.startswith(start) and path != start)
+        longer = (
+            route
+            for start, route in self._by_beginning.items()
+            if path.startswith(start) and path != start
+        )
         return self._by_path.get(path) or next(longer, None)
 
 

@@ -30,7 +30,9 @@ async def health(service: Service, _: web.BaseRequest) -> web.StreamResponse:
 
 async def indexes(service: Service, request: web.BaseRequest) -> web.StreamResponse:
     """Answer GET /indexes: those that the caller's key may ask by their names."""
-    return _json({"indexes": await service.searcher.named.described(request.get(KEY_ID, ""))}, _NOT_KEPT)
+    return _json(
+        {"indexes": await service.searcher.named.described(request.get(KEY_ID, ""))}, _NOT_KEPT
+    )
 
 
 async def stats(service: Service, _: web.BaseRequest) -> web.StreamResponse:
@@ -48,7 +50,9 @@ async def model(service: Service, request: web.BaseRequest) -> web.StreamRespons
     name = request[ROUTE].rest_of(request.path)
     found = [one for one in _described(service) if one["id"] == name]
     if not found:
-        raise UnknownModelError("is not one that this server has; GET /v1/models lists what it has", "model")
+        raise UnknownModelError(
+            "is not one that this server has; GET /v1/models lists what it has", "model"
+        )
     return _json(found[0], _NOT_KEPT)
 
 
@@ -57,8 +61,15 @@ def _described(service: Service) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for task, sources in service.settings.models.items():
         for name in (source.name for source in sources):
-            states = (state for state in STATES if service.metrics.total("models", task, name, state))
-            head = {"id": name, "object": "model", "created": _STARTED_S, "owned_by": "relevance_gen"}
+            states = (
+                state for state in STATES if service.metrics.total("models", task, name, state)
+            )
+            head = {
+                "id": name,
+                "object": "model",
+                "created": _STARTED_S,
+                "owned_by": "relevance_gen",
+            }
             found.append({**head, "task": task, "status": {"value": next(states, "unloaded")}})
     return found
 
@@ -67,7 +78,9 @@ async def metrics(service: Service, _: web.BaseRequest) -> web.StreamResponse:
     """Answer GET /metrics in Prometheus' text format."""
     now = await service.stats()
     encoders = service.settings.models["embed"]
-    n_encoders = sum(service.metrics.total("models", "embed", encoder.name, "loaded") for encoder in encoders)
+    n_encoders = sum(
+        service.metrics.total("models", "embed", encoder.name, "loaded") for encoder in encoders
+    )
     text = service.metrics.exposition(
         {
             "generation_backlog": ("Samples accepted and not yet being decoded.", now.backlog),
@@ -75,4 +88,6 @@ async def metrics(service: Service, _: web.BaseRequest) -> web.StreamResponse:
             "encoders": ("Encoders that are loaded, those of all processes.", n_encoders),
         }
     )
-    return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+    return web.Response(
+        body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    )

@@ -27,7 +27,9 @@ from relevance_gen.serve.work.searching import LibraryRetrieval
 from relevance_gen.tokens import token_counter
 
 
-def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None) -> int:
+def main(
+    argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None
+) -> int:
     """Serve as flags and variables say, and return the exit status. Each process runs `target`, or `run`."""
     target = target or run
     settings = flags.read(argv, environ)
@@ -70,7 +72,9 @@ def _check(settings: Settings) -> None:
         try:
             auth.read_digests(Path(settings.api_keys_file))
         except OSError as error:
-            raise ValueError(f"--api-keys-file: {settings.api_keys_file}: {error.strerror}") from None
+            raise ValueError(
+                f"--api-keys-file: {settings.api_keys_file}: {error.strerror}"
+            ) from None
     _check_names(settings)
     check_folders(settings.folder)
     NamedIndexes(settings)
@@ -88,11 +92,17 @@ def _check_names(settings: Settings) -> None:
     ):
         names = [model.name for model in models]
         if len(set(names)) < len(names):
-            raise ValueError(f"{flag}: several are called {max(names, key=names.count)}; give them as NAME=FILE")
+            raise ValueError(
+                f"{flag}: several are called {max(names, key=names.count)}; give them as NAME=FILE"
+            )
         if len(names) > 1 and NO_MODEL in names:
             raise ValueError(f"{flag} {NO_MODEL} must stand alone")
-    if settings.cluster is not None and (len(settings.model) > 1 or settings.model_idle_s or settings.model_bytes):
-        raise ValueError("--cluster keeps one --model loaded: leave out others, --model-idle-s and --model-bytes")
+    if settings.cluster is not None and (
+        len(settings.model) > 1 or settings.model_idle_s or settings.model_bytes
+    ):
+        raise ValueError(
+            "--cluster keeps one --model loaded: leave out others, --model-idle-s and --model-bytes"
+        )
 
 
 def _check_models(settings: Settings) -> None:
@@ -101,18 +111,26 @@ def _check_models(settings: Settings) -> None:
             refuse_no_model(model.file)
         n_bytes = sum(path.stat().st_size for path in files_of(model.file))
         if settings.model_bytes is not None and not 0 < n_bytes <= settings.model_bytes:
-            has = f"takes {n_bytes}" if n_bytes else "is no file yet: download it, and name its file"
-            raise ValueError(f"--model-bytes {settings.model_bytes}: {model.file or model.name} {has}")
+            has = (
+                f"takes {n_bytes}" if n_bytes else "is no file yet: download it, and name its file"
+            )
+            raise ValueError(
+                f"--model-bytes {settings.model_bytes}: {model.file or model.name} {has}"
+            )
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
         raise ValueError(f"--cluster needs Ray: {to_install('cluster')}")
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str], address: str) -> tuple[bytes, ...]:
     """Return the digests of the configured keys; where there are none, make a key and print it, this once."""
-    keys = [key.strip() for key in environ.get("RELEVANCE_GEN_API_KEYS", "").split(",") if key.strip()]
+    keys = [
+        key.strip() for key in environ.get("RELEVANCE_GEN_API_KEYS", "").split(",") if key.strip()
+    ]
     if not keys and settings.api_keys_file is None:
         keys = [f"rg_{secrets.token_urlsafe(32)}"]
-        _say(f"{auth.HEADER}: {keys[0]}   (made for this run; set RELEVANCE_GEN_API_KEYS to choose your own)")
+        _say(
+            f"{auth.HEADER}: {keys[0]}   (made for this run; set RELEVANCE_GEN_API_KEYS to choose your own)"
+        )
         _say(f"the page, which takes the key from its address: {address}/#key={keys[0]}")
     return tuple(auth.digest(key) for key in keys)
 

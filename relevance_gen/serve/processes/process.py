@@ -99,7 +99,9 @@ def run(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBack
         os._exit(0)
 
 
-async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> bool:
+async def _live(
+    spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend
+) -> bool:
     """Serve until the end is asked for; tell whether anything was still running then."""
     ended = _end_asked_for(spec)
     settings = spec.settings
@@ -111,14 +113,20 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     forwarder = None if way is None else Forwarder(way, timeout_s)
     service = _service(spec, metrics, registry, forwarder, make_retrieval)
     answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
-    await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
+    await asyncio.to_thread(
+        service.searcher.warm_up
+    )  # imports need files, which connections may use up
     service.searcher.named.begin()
-    most_connections = max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES)
+    most_connections = max(
+        _FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES
+    )
     if spec.role != "model":
         if settings.folder:
             open_exchange(settings.folder)
         service.strangers = Quota(connection.STRANGERS_SHARE * most_connections)
-    server = connection.Server(application(service), surround(service, answered), settings.idle_timeout_s)
+    server = connection.Server(
+        application(service), surround(service, answered), settings.idle_timeout_s
+    )
     listener = connection.Listener(spec.listener, server, most_connections)
     await ended.wait()
     was_cut = await _drain(service, listener)
@@ -138,9 +146,14 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     return still_working or closing.is_alive()
 
 
-def _loads(spec: ProcessSpec, load_backend: LoadBackend) -> dict[Task, Callable[[NamedModel], object]]:
+def _loads(
+    spec: ProcessSpec, load_backend: LoadBackend
+) -> dict[Task, Callable[[NamedModel], object]]:
     """Return what loads the models of this process: the fronts generate nothing, and all of them search."""
-    loads: dict[Task, Callable[[Settings, NamedModel], object]] = {"embed": load_encoder, "rerank": load_reranker}
+    loads: dict[Task, Callable[[Settings, NamedModel], object]] = {
+        "embed": load_encoder,
+        "rerank": load_reranker,
+    }
     loads = loads if spec.role == "front" else {"generate": load_backend, **loads}
     return {task: partial(load, spec.settings) for task, load in loads.items()}
 
@@ -216,14 +229,19 @@ def _service(
     make_retrieval: MakeRetrieval,
 ) -> Service:
     settings, is_model = spec.settings, spec.role == "model"
-    generator, embedder = Generator(registry, settings, metrics), EmbeddingService(registry, settings, metrics)
+    generator, embedder = (
+        Generator(registry, settings, metrics),
+        EmbeddingService(registry, settings, metrics),
+    )
     lifting = Lifting(settings, embedder, metrics) if settings.encoder else None
     reranking = RerankingService(registry, settings, metrics) if settings.reranker else None
     keys = auth.Keys(spec.key_digests, settings.api_keys_file)
     return Service(
         settings=settings,
         identify=(lambda headers: headers.get(auth.KEY_ID_HEADER)) if is_model else keys.identify,
-        rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
+        rate=RateLimit(
+            "off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics
+        ),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics, lifting, reranking),
         embedder=embedder,

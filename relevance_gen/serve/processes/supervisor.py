@@ -60,7 +60,9 @@ class Supervisor:
     The process that holds the model is last. What each process runs, `target`, must be importable by its name.
     """
 
-    def __init__(self, specs: Sequence[ProcessSpec], target: Target, *, drain_timeout_s: float) -> None:
+    def __init__(
+        self, specs: Sequence[ProcessSpec], target: Target, *, drain_timeout_s: float
+    ) -> None:
         self._children = [_Child(spec) for spec in specs]
         self._target = target
         self._drain_timeout_s = drain_timeout_s
@@ -85,24 +87,35 @@ class Supervisor:
     def _note(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
 
-    def _wait(self, reader: socket.socket, processes: Sequence[SpawnProcess], timeout_s: float | None) -> None:
+    def _wait(
+        self, reader: socket.socket, processes: Sequence[SpawnProcess], timeout_s: float | None
+    ) -> None:
         if reader in wait([reader, *(process.sentinel for process in processes)], timeout_s):
             reader.recv(4096)
 
     def _tend(self, child: _Child) -> None:
         now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
-            _log.error("%s process %s %s", child.spec.role, child.process.pid, _end_of(child.process.exitcode))
+            _log.error(
+                "%s process %s %s",
+                child.spec.role,
+                child.process.pid,
+                _end_of(child.process.exitcode),
+            )
             steady = now_s - child.started_s >= _STEADY_S
             child.start_at_s = now_s + (0.0 if steady else child.delay_s)
             child.delay_s = 0.0 if steady else min(_MAX_DELAY_S, max(0.1, 2 * child.delay_s))
             child.process.close()
             child.process = None
-            if child.start_at_s > now_s and child.spec.role == "front":  # its connections go to those that live
+            if (
+                child.start_at_s > now_s and child.spec.role == "front"
+            ):  # its connections go to those that live
                 child.spec.listener.shutdown(socket.SHUT_RDWR)
         if child.process is None and now_s >= child.start_at_s:
             child.spec.listener.listen(BACKLOG)  # again, if it was shut
-            child.process = self._context.Process(target=self._target, args=(child.spec,), name=child.spec.role)
+            child.process = self._context.Process(
+                target=self._target, args=(child.spec,), name=child.spec.role
+            )
             child.process.start()
             child.started_s = now_s
             _log.info("%s process %s started", child.spec.role, child.process.pid)
@@ -127,26 +140,41 @@ class Supervisor:
 def _end_of(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    hint = ": a file that it had mapped was cut, such as the model's" if -status == signal.SIGBUS else ""
+    hint = (
+        ": a file that it had mapped was cut, such as the model's"
+        if -status == signal.SIGBUS
+        else ""
+    )
     return f"was ended by signal {-status}, {signal.strsignal(-status)}{hint}"
 
 
 def _alive(children: Sequence[_Child]) -> list[SpawnProcess]:
-    return [child.process for child in children if child.process is not None and child.process.is_alive()]
+    return [
+        child.process
+        for child in children
+        if child.process is not None and child.process.is_alive()
+    ]
 
 
 def supervise(
-    settings: Settings, key_digests: tuple[bytes, ...], listeners: Sequence[socket.socket], target: Target
+    settings: Settings,
+    key_digests: tuple[bytes, ...],
+    listeners: Sequence[socket.socket],
+    target: Target,
 ) -> int:
     """Serve with a worker for each of `listeners`, and a process for the model, if any; return the exit status."""
     logs.configure(settings)
     has_model = bool(settings.models["generate"])
     n_rows = len(listeners) + has_model
     with ExitStack() as stack:
-        metrics_file = stack.enter_context(nameless_file(Metrics.shared_bytes(layout(settings), n_rows)))
+        metrics_file = stack.enter_context(
+            nameless_file(Metrics.shared_bytes(layout(settings), n_rows))
+        )
         model = stack.enter_context(private_socket()) if has_model else None
         specs = [
-            ProcessSpec(settings, key_digests, "front", listener, model and model[1], metrics_file, row)
+            ProcessSpec(
+                settings, key_digests, "front", listener, model and model[1], metrics_file, row
+            )
             for row, listener in enumerate(listeners)
         ]
         if model is not None:  # only workers reach it, and they have checked and log each request
@@ -164,7 +192,9 @@ def supervise(
 
 def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     """Open one listening socket for each worker, all on the same port; raise an OSError if it cannot be had."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
     first = _listener(family, address, shared=False)
     if n_workers == 1:
         return [first]

@@ -56,7 +56,8 @@ def check_offers(settings: Settings) -> None:
     """Refuse messages where no folder and no index is offered, or a package is not there."""
     if not settings.folder and not settings.index:
         raise InvalidRequestError(
-            "this server offers no folders and no indexes", remedy="start it with --folder or --index"
+            "this server offers no folders and no indexes",
+            remedy="start it with --folder or --index",
         )
     _check_package("--index")
 

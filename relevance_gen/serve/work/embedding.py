@@ -57,7 +57,10 @@ class EmbeddingService:
         self._metrics = metrics
         names = [model.name for model in settings.models["embed"]]
         self._n_waiting = dict.fromkeys(names, 0.0)
-        self._texts = {name: Quota(settings.encoder_queue, watch=partial(self._show_waiting, name)) for name in names}
+        self._texts = {
+            name: Quota(settings.encoder_queue, watch=partial(self._show_waiting, name))
+            for name in names
+        }
         self._timeout_s = settings.encoder_timeout_s
         self._lock = threading.Lock()
         self._mean_s = 0.0
@@ -87,7 +90,10 @@ class EmbeddingService:
 
     def embed_now(self, task: EmbeddingTask, encoder: Encoder, timeout_s: float) -> Embeddings:
         """Do the same with an encoder that is lent, and wait in this thread, for so long."""
-        with self._waiting(task, self.registry.name_of("embed", task.model)), self._encoding(task, encoder) as future:
+        with (
+            self._waiting(task, self.registry.name_of("embed", task.model)),
+            self._encoding(task, encoder) as future,
+        ):
             try:
                 return future.result(timeout_s)
             except TimeoutError:
@@ -101,7 +107,9 @@ class EmbeddingService:
 
         def overloaded() -> OverloadedError:
             expected_s = math.ceil(self._mean_s * texts.held)
-            return OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
+            return OverloadedError(
+                "too many texts wait to be encoded", retry_after_s=max(1, expected_s)
+            )
 
         return texts.taken(n_texts, refusal=overloaded)
 

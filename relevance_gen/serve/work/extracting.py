@@ -23,8 +23,13 @@ class Extractor:
 
     def __init__(self, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
         self._timeout_s = timeout_s
-        self._sandboxes = [Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=memory_bytes) for _ in range(AT_ONCE)]
-        self._free: queue.LifoQueue[Sandbox] = queue.LifoQueue()  # the one used last, which runs already, comes first
+        self._sandboxes = [
+            Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=memory_bytes)
+            for _ in range(AT_ONCE)
+        ]
+        self._free: queue.LifoQueue[Sandbox] = (
+            queue.LifoQueue()
+        )  # the one used last, which runs already, comes first
         for sandbox in self._sandboxes:
             self._free.put(sandbox)
 
@@ -48,9 +53,13 @@ class Extractor:
         try:
             found = sandbox.ask({"name": request.name, "content": request.content})
         except TimeoutError:
-            raise InvalidRequestError(f"takes longer than {self._timeout_s:g} seconds to read", "content") from None
+            raise InvalidRequestError(
+                f"takes longer than {self._timeout_s:g} seconds to read", "content"
+            ) from None
         except EOFError:
-            raise InvalidRequestError("cannot be read within the memory allowed", "content") from None
+            raise InvalidRequestError(
+                "cannot be read within the memory allowed", "content"
+            ) from None
         except GenerationError:
             raise BusyError("no process can read documents now", retry_after_s=5) from None
         finally:

@@ -116,7 +116,9 @@ class Gate:
                 raise ShuttingDownError
             if not self._places.take(1, client):
                 self._metrics.add("requests_rejected_total", 1, self._name)
-                raise OverloadedError("too much work is waiting", retry_after_s=self._expected_wait_s())
+                raise OverloadedError(
+                    "too much work is waiting", retry_after_s=self._expected_wait_s()
+                )
             self._tasks.append(task)
             self._count_waiting()
             self._changed.notify()
@@ -177,7 +179,9 @@ class Gate:
     def _expire(self, task: _Task) -> None:
         if self._withdraw(task):
             self._metrics.add("requests_rejected_total", 1, self._name)
-            error = BusyError("no thread became free in time", retry_after_s=self._expected_wait_s())
+            error = BusyError(
+                "no thread became free in time", retry_after_s=self._expected_wait_s()
+            )
             task.tell(asyncio.Future.set_exception, error)
 
     # ── The threads ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,7 +198,9 @@ class Gate:
     def _work(self, task: _Task) -> None:
         started_s = time.perf_counter()
         outcome = task.attempt()
-        with self._changed:  # before the caller is told, so that it finds the place free when it comes again
+        with (
+            self._changed
+        ):  # before the caller is told, so that it finds the place free when it comes again
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
             self._threads.give_back(1, task.client)
             self._places.give_back(1, task.client)

@@ -16,7 +16,12 @@ from attrs import field, frozen
 
 from relevance_gen import types
 from relevance_gen.asking.preparation import Model
-from relevance_gen.errors import InvalidRequestError, OverloadedError, RequestCancelledError, TimedOutError
+from relevance_gen.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    RequestCancelledError,
+    TimedOutError,
+)
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner
@@ -44,12 +49,20 @@ class Backend(Model, Protocol):
     """What the server needs of `relevance_gen.generation.runner.Runner`."""
 
     def submit(
-        self, request: types.GenerationRequest, *, on_text: OnText | None = None, manner: Manner = PLAIN
+        self,
+        request: types.GenerationRequest,
+        *,
+        on_text: OnText | None = None,
+        manner: Manner = PLAIN,
     ) -> Future[types.GenerationResponse]:
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 
     def write_chat(
-        self, conversation: Conversation, request: types.GenerationRequest, *, client: str | None = None
+        self,
+        conversation: Conversation,
+        request: types.GenerationRequest,
+        *,
+        client: str | None = None,
     ) -> tuple[types.GenerationRequest, AnswerFormat]:
         """Return a request that continues a conversation as the model's template has it, and how its answer is read."""
 
@@ -66,7 +79,9 @@ class Backend(Model, Protocol):
 
 def load_backend(settings: Settings, model: NamedModel) -> Backend:
     """Load one of the models that `settings` name; raise what `Runner` and `ClusterRunner` raise."""
-    given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
+    given: dict[str, Any] = attrs.asdict(
+        settings.model_options, filter=lambda one, value: value != one.default
+    )
     given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if settings.cluster is None:
@@ -77,7 +92,9 @@ def load_backend(settings: Settings, model: NamedModel) -> Backend:
 
     # Servers of one model share its runners.
     name = f"of servers: {model.file or 'the embedded model'}"
-    return ClusterRunner(model.file, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given)
+    return ClusterRunner(
+        model.file, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given
+    )
 
 
 @frozen
@@ -117,16 +134,22 @@ class Generator:
         most_requests = max(_MOST_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
         names = [model.name for model in settings.models["generate"]]
         self._places = {name: Quota(share=most_requests) for name in names}
-        self._prompters = {name: Prompter(self._timeout_s) for name in names}  # none waits for another model's
+        self._prompters = {
+            name: Prompter(self._timeout_s) for name in names
+        }  # none waits for another model's
 
     async def stats(self) -> types.Stats:
         """Return the backlog and the runners that take work, those that are unloaded until they are asked included."""
         loaded = self._registry.loaded("generate")
         each = [types.Stats(0, 1) if backend is None else backend.stats() for backend in loaded]
-        return types.Stats(sum(one.backlog for one in each), sum(one.num_total_runners for one in each))
+        return types.Stats(
+            sum(one.backlog for one in each), sum(one.num_total_runners for one in each)
+        )
 
     @asynccontextmanager
-    async def lent(self, model: str | None, client: str, n_bytes: int = 0) -> AsyncIterator[Backend]:
+    async def lent(
+        self, model: str | None, client: str, n_bytes: int = 0
+    ) -> AsyncIterator[Backend]:
         """Give what runs a model, once it is loaded, until the end of the context; a request holds bytes meanwhile.
 
         Raises:
@@ -143,14 +166,22 @@ class Generator:
                 async with asyncio.timeout(self._timeout_s):
                     backend = await asyncio.wrap_future(loading)
             except TimeoutError:
-                raise TimedOutError(f"the model was not loaded within {self._timeout_s:g} seconds") from None
+                raise TimedOutError(
+                    f"the model was not loaded within {self._timeout_s:g} seconds"
+                ) from None
             yield backend
 
     async def prompt(
-        self, asked: types.PromptRequest, found: types.SearchResponse, model: str | None, on: Backend
+        self,
+        asked: types.PromptRequest,
+        found: types.SearchResponse,
+        model: str | None,
+        on: Backend,
     ) -> types.PromptResponse:
         """Write what a model is to be asked: see `Prompter.write`."""
-        return await self._prompters[self._registry.name_of("generate", model)].write(asked, found, on, model)
+        return await self._prompters[self._registry.name_of("generate", model)].write(
+            asked, found, on, model
+        )
 
     def written(self, task: GenerationTask) -> GenerationTask:
         """Return `task` with its conversation written, which takes milliseconds, and with a bad template seconds.
@@ -162,7 +193,9 @@ class Generator:
         if (asked := task.conversation) is None:
             return task
         try:
-            request, answer = task.backend.write_chat(asked, *task.requests, client=task.manner.client)
+            request, answer = task.backend.write_chat(
+                asked, *task.requests, client=task.manner.client
+            )
         except InvalidRequestError as error:
             raise error.renamed(task.names) from None
         manner = attrs.evolve(task.manner, is_chat=True, answer=answer)
@@ -205,7 +238,10 @@ class Generator:
             with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
                 loop.call_soon_threadsafe(arrivals.add, item)
 
-        with self._running(task, lambda sample, piece: post((sample, piece))) as future, closing(arrivals):
+        with (
+            self._running(task, lambda sample, piece: post((sample, piece))) as future,
+            closing(arrivals),
+        ):
             future.add_done_callback(lambda _: post(None))
             while True:
                 pieces, ended = await arrivals.next(min(_LONGEST_SILENCE_S, end_s - loop.time()))
@@ -221,7 +257,9 @@ class Generator:
             yield future.result()
 
     @contextmanager
-    def _running(self, task: GenerationTask, on_text: OnText | None = None) -> Iterator[Future[Responses]]:
+    def _running(
+        self, task: GenerationTask, on_text: OnText | None = None
+    ) -> Iterator[Future[Responses]]:
         """Submit the requests of `task`; at the end cancel what is not done, and count what was."""
         started_s = time.perf_counter()
         first_s: list[float] = []
@@ -235,9 +273,13 @@ class Generator:
         futures: list[Future[types.GenerationResponse]] = []
         n_samples = 0
         try:
-            for request, prompt in zip(task.requests, task.prompts or ((),) * len(task.requests), strict=True):
+            for request, prompt in zip(
+                task.requests, task.prompts or ((),) * len(task.requests), strict=True
+            ):
                 manner = attrs.evolve(task.manner, prompt=prompt)
-                futures.append(task.backend.submit(request, on_text=partial(note, n_samples), manner=manner))
+                futures.append(
+                    task.backend.submit(request, on_text=partial(note, n_samples), manner=manner)
+                )
                 n_samples += request.num_samples
             yield _joined(futures)
         except InvalidRequestError as error:
@@ -251,11 +293,15 @@ class Generator:
                 elif future.exception() is None:
                     self._count(future.result(), time.perf_counter() - started_s, first_s)
 
-    def _count(self, response: types.GenerationResponse, seconds: float, first_s: list[float]) -> None:
+    def _count(
+        self, response: types.GenerationResponse, seconds: float, first_s: list[float]
+    ) -> None:
         self._metrics.observe("generation_seconds", seconds)
         self._metrics.observe("time_to_first_token_seconds", first_s[0] if first_s else seconds)
         self._metrics.add("prompt_tokens_total", response.prompt_tokens)
-        self._metrics.add("generated_tokens_total", sum(c.generated_tokens for c in response.responses))
+        self._metrics.add(
+            "generated_tokens_total", sum(c.generated_tokens for c in response.responses)
+        )
 
     def _timed_out(self) -> TimedOutError:
         return TimedOutError(f"the generation was not done within {self._timeout_s:g} seconds")

@@ -53,7 +53,11 @@ class IndexCache(Generic[Index]):
         """Return the index kept under `key`, or ``None``, and count which of the two."""
         index = self.peek(key)
         with self._lock:
-            self._metrics.add("search_index_cache_misses_total" if index is None else "search_index_cache_hits_total")
+            self._metrics.add(
+                "search_index_cache_misses_total"
+                if index is None
+                else "search_index_cache_hits_total"
+            )
         return index
 
     def peek(self, key: Key) -> Index | None:

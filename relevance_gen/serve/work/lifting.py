@@ -77,7 +77,9 @@ class _SearchEncoder:
             if self._n_left < 0:
                 raise SkippedError("too-much")
         try:
-            return self._embedder.embed_now(EmbeddingTask(texts, kind), self._encoder, self._timeout_s).vectors
+            return self._embedder.embed_now(
+                EmbeddingTask(texts, kind), self._encoder, self._timeout_s
+            ).vectors
         except (errors.OverloadedError, errors.TimedOutError, errors.TooLargeError):
             raise BUSY() from None
         except errors.EncoderError:
@@ -94,7 +96,10 @@ class _PatientEncoder:
         self._registry = registry
         with registry.lent("embed", None) as encoder:
             self._encoder: Encoder = encoder.result()
-        self.fingerprint, self.passage_tokens = self._encoder.fingerprint, self._encoder.passage_tokens
+        self.fingerprint, self.passage_tokens = (
+            self._encoder.fingerprint,
+            self._encoder.passage_tokens,
+        )
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text is."""
@@ -138,7 +143,9 @@ class Lifting:
         except (errors.ModelLoadError, SkippedError) as error:
             with self._lock:
                 self._metrics.add("searches_without_encoder_total")
-            raise (error if isinstance(error, SkippedError) else SkippedError("unavailable")) from None
+            raise (
+                error if isinstance(error, SkippedError) else SkippedError("unavailable")
+            ) from None
 
     def encode_later(self, n_passages: int, make: Make, is_wanted: IsWanted) -> bool:
         """Have `make` called with an encoder in the background, while it `is_wanted`; tell whether it will be.
@@ -150,7 +157,9 @@ class Lifting:
             return False
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._encode_pending, name="encode indexes", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._encode_pending, name="encode indexes", daemon=True
+                )
                 self._thread.start()
             try:
                 self._pending.put_nowait((make, is_wanted))

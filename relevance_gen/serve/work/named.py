@@ -63,14 +63,20 @@ class NamedIndexes:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._offered = {name: OfferedIndex(name, place, settings) for name, place in settings.index}
+        self._offered = {
+            name: OfferedIndex(name, place, settings) for name, place in settings.index
+        }
         if len(self._offered) < len(settings.index):
             names = [name for name, _ in settings.index]
-            raise errors.InvalidRequestError.must_be("--index", "given once for each name", max(names, key=names.count))
+            raise errors.InvalidRequestError.must_be(
+                "--index", "given once for each name", max(names, key=names.count)
+            )
         self._key_ids: dict[str, list[str]] = {name: [] for name, _ in settings.index_key}
         for name, key_id in settings.index_key:
             if name not in self._offered and settings.cluster is None:
-                raise errors.InvalidRequestError.must_be("--index-key", "the name of an --index, with a key's id", name)
+                raise errors.InvalidRequestError.must_be(
+                    "--index-key", "the name of an --index, with a key's id", name
+                )
             self._key_ids[name].append(key_id)
         self._timeout_s = settings.queue_timeout_s
         self._address = settings.cluster
@@ -80,7 +86,9 @@ class NamedIndexes:
     def begin(self) -> None:
         """Join the cluster and open what is offered, in threads, so that no client waits for that; the log says how."""
         if self._address is not None:
-            threading.Thread(target=self._join, args=(self._address,), name="join-cluster", daemon=True).start()
+            threading.Thread(
+                target=self._join, args=(self._address,), name="join-cluster", daemon=True
+            ).start()
         for one in self._offered.values():
             one.look()
 
@@ -133,9 +141,13 @@ class NamedIndexes:
                 # Also for those who may not ask it, so that the time does not tell them that it is there.
                 return self._ask_cluster(name, work if may_ask else _refuse)
         elif not self._offered:
-            raise errors.InvalidRequestError("names none here; start it with --index or --cluster", "index")
+            raise errors.InvalidRequestError(
+                "names none here; start it with --index or --cluster", "index"
+            )
         remedy = errors.did_you_mean(name, self.names(client), "GET /indexes lists them")
-        raise errors.UnknownIndexError(f"index: none has the name {errors.describe(name)}; {remedy}", field="index")
+        raise errors.UnknownIndexError(
+            f"index: none has the name {errors.describe(name)}; {remedy}", field="index"
+        )
 
     def _ask_cluster(self, name: str, work: Callable[[Searchable, bool], T]) -> T:
         """Ask an index of the cluster; if it was closed, and there is another of the same name now, ask that."""
@@ -172,7 +184,9 @@ class NamedIndexes:
         """Return what is to be said of the indexes that are offered to a client, after a short look at each."""
         mine = [self._offered[name] for name in self.names(client)]
         if mine:
-            await asyncio.wait([asyncio.wrap_future(one.look()) for one in mine], timeout=PATIENCE_S)
+            await asyncio.wait(
+                [asyncio.wrap_future(one.look()) for one in mine], timeout=PATIENCE_S
+            )
         return [one.described() for one in mine]
 
 

@@ -13,7 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from relevance_gen.cluster.folder import Manifest, holds_shards, open_index, read_index, read_manifest
+from relevance_gen.cluster.folder import (
+    Manifest,
+    holds_shards,
+    open_index,
+    read_index,
+    read_manifest,
+)
 from relevance_gen.cluster.shard_cache import ShardCache, check_files
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError, RelevanceGenError, counted
 from relevance_gen.folders.cache import default_folder, fingerprint
@@ -65,7 +71,9 @@ class OfferedIndex:
         self._wrong: dict[Hashable, tuple[float, float, str]] = {}
         """The last states that are not as they were written: how long to pause, until when, and what is wrong."""
         folder = default_folder() if settings.shard_cache_bytes else None
-        self._cache = None if folder is None else ShardCache(folder / "shards", settings.shard_cache_bytes)
+        self._cache = (
+            None if folder is None else ShardCache(folder / "shards", settings.shard_cache_bytes)
+        )
         self._asking, self._looking = threading.Lock(), threading.Lock()
         self._next: Future[None] | None = None
 
@@ -85,7 +93,9 @@ class OfferedIndex:
             return told | {"reason": found}
         told["num_chunks"] = len(found)
         if self.is_behind:
-            told["unseen_since"] = datetime.fromtimestamp(self._seen_at, UTC).isoformat(timespec="seconds")
+            told["unseen_since"] = datetime.fromtimestamp(self._seen_at, UTC).isoformat(
+                timespec="seconds"
+            )
             told["reason"] = self._failure or "what is there now is still being read"
         return told
 
@@ -114,7 +124,9 @@ class OfferedIndex:
         with self._asking:
             if self._next is None or self._next.running() or self._next.done():
                 asked = Future[None]()
-                threading.Thread(target=self._look, args=(asked,), name=f"look-{self.name}", daemon=True).start()
+                threading.Thread(
+                    target=self._look, args=(asked,), name=f"look-{self.name}", daemon=True
+                ).start()
                 self._next = asked  # where no thread is to be had, the next who asks tries again
             return self._next
 
@@ -124,8 +136,15 @@ class OfferedIndex:
             before, self._began_s, self._is_answered = self.found, time.monotonic(), False
             try:
                 self.found = self._open()
-                if self.found is not before and not (self._kind == "folder" and isinstance(before, Searchable)):
-                    _log.info("index %s: %s in %s", self.name, counted(len(self.found), "chunk"), self._place)
+                if self.found is not before and not (
+                    self._kind == "folder" and isinstance(before, Searchable)
+                ):
+                    _log.info(
+                        "index %s: %s in %s",
+                        self.name,
+                        counted(len(self.found), "chunk"),
+                        self._place,
+                    )
             except BaseException as error:  # of this thread, which nobody else would hear of
                 self.found, self._failure = self._reason(error), None
                 if self.found != before:
@@ -143,7 +162,9 @@ class OfferedIndex:
         status = place.stat()  # where nothing is there, it stays what it was
         self._kind = "folder" if place.is_dir() else "file"
         if self._kind == "folder":
-            self._folder = self._folder or FolderIndex(place, weighting=self._settings.weighting, encoding=encoding)
+            self._folder = self._folder or FolderIndex(
+                place, weighting=self._settings.weighting, encoding=encoding
+            )
             return self._folder.snapshot()
         seen = fingerprint(status)
         if seen == self._seen and isinstance(self.found, ChunkIndex):
@@ -159,7 +180,9 @@ class OfferedIndex:
         """
         if self.found is None and self._cache is not None:
             with suppress(Exception):  # then it is fetched
-                if (last := self._cache.open_last(self._place, self._settings.encoding)) is not None:
+                if (
+                    last := self._cache.open_last(self._place, self._settings.encoding)
+                ) is not None:
                     self._seen, self.found, self._seen_at = last
         seen_at, manifest, index = time.time(), None, self.found
         try:
@@ -183,7 +206,9 @@ class OfferedIndex:
         return index
 
     def _opened(self, manifest: Manifest) -> ChunkIndex:
-        index = self._unless_wrong(frozenset(manifest.shards.items()), lambda: self._load_shards(manifest))
+        index = self._unless_wrong(
+            frozenset(manifest.shards.items()), lambda: self._load_shards(manifest)
+        )
         self._seen = manifest
         return index
 
@@ -221,6 +246,10 @@ class OfferedIndex:
 
     def _reason(self, error: BaseException) -> str:
         """Return what clients are told of an error: not where files lie."""
-        own = str(error) if isinstance(error, RelevanceGenError) else f"it cannot be read ({type(error).__name__})"
+        own = (
+            str(error)
+            if isinstance(error, RelevanceGenError)
+            else f"it cannot be read ({type(error).__name__})"
+        )
         said = getattr(error, "rule", None) or getattr(error, "strerror", None) or own
         return str(said).replace(self._place, "what is there")

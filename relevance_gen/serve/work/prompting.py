@@ -41,18 +41,25 @@ class Prompter:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, write)
         except TimeoutError:
-            raise TimedOutError(f"the prompt was not written within {self._timeout_s:g} seconds") from None
+            raise TimedOutError(
+                f"the prompt was not written within {self._timeout_s:g} seconds"
+            ) from None
         finally:
             is_over.set()
 
 
-def _write(asked: PromptRequest, found: SearchResponse, model: Model, name: str | None) -> PromptResponse:
+def _write(
+    asked: PromptRequest, found: SearchResponse, model: Model, name: str | None
+) -> PromptResponse:
     sources, fields = prepare(asked.question, found, model, copy=asked.copy)
     named = {} if name is None else {"model": name}
     is_chat = "messages" in fields
     kept = ("messages", "max_tokens", "temperature", "choice") if is_chat else tuple(fields)
     return PromptResponse(
-        tuple(PromptSource(source.result.original_index, source.start, source.end) for source in sources),
+        tuple(
+            PromptSource(source.result.original_index, source.start, source.end)
+            for source in sources
+        ),
         "/v1/chat/completions" if is_chat else "/generate",
         {name: fields[name] for name in kept if name in fields} | named,
         bool(found.results) and found.confidence >= asked.min_confidence,

@@ -113,9 +113,16 @@ class ModelRegistry:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._entries = [_Entry(task, source, _files(source)) for task in loads for source in settings.models[task]]
+        self._entries = [
+            _Entry(task, source, _files(source))
+            for task in loads
+            for source in settings.models[task]
+        ]
         self._loads = loads
-        self._max_bytes, self._idle_s = settings.model_bytes or math.inf, settings.model_idle_s or math.inf
+        self._max_bytes, self._idle_s = (
+            settings.model_bytes or math.inf,
+            settings.model_idle_s or math.inf,
+        )
         self._load_timeout_s = settings.model_load_timeout_s
         self._waiting = Quota(share=settings.max_buffered_bytes // 4)
         self._metrics = metrics
@@ -140,11 +147,19 @@ class ModelRegistry:
         if name is None or name == DEFAULT_NAME or len(names) == 1:
             return names[0]
         remedy = errors.did_you_mean(name, names, "GET /v1/models lists those that it has")
-        raise UnknownModelError("must be a model that this server has", "model", errors.describe(name), remedy)
+        raise UnknownModelError(
+            "must be a model that this server has", "model", errors.describe(name), remedy
+        )
 
     @contextmanager
     def lent(
-        self, task: Task, name: str | None, *, client: str | None = None, n_bytes: int = 0, makes_room: bool = True
+        self,
+        task: Task,
+        name: str | None,
+        *,
+        client: str | None = None,
+        n_bytes: int = 0,
+        makes_room: bool = True,
     ) -> Iterator[Future[Any]]:
         """Give a future of a model, which is not unloaded before the context ends; of one that is loaded it is done.
 
@@ -173,15 +188,23 @@ class ModelRegistry:
                 raise errors.ShuttingDownError
             if now_s < entry.retry_s:
                 raise errors.ModelLoadError(entry.reason)
-            if not makes_room and entry.state in ("unloaded", "failed") and self._missing_bytes(entry) > 0:
-                raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
+            if (
+                not makes_room
+                and entry.state in ("unloaded", "failed")
+                and self._missing_bytes(entry) > 0
+            ):
+                raise errors.ModelLoadError(
+                    "there is no room for it beside the models that are loaded"
+                )
             self._metrics.add("model_requests_total", 1, task, name)
             entry.borrowers[future] = now_s, client != ""
         try:
             self.look()
             if not future.done():
                 if not self._waiting.take(n_bytes, client):
-                    raise errors.OverloadedError("too many large requests wait for models", retry_after_s=_PAUSE_S)
+                    raise errors.OverloadedError(
+                        "too many large requests wait for models", retry_after_s=_PAUSE_S
+                    )
                 future.add_done_callback(lambda _: self._waiting.give_back(n_bytes, client))
             yield future
         finally:
@@ -206,13 +229,19 @@ class ModelRegistry:
     def loaded(self, task: Task) -> list[Any]:
         """Return the models of a kind that are loaded; None for each that was, and will be when it is asked for."""
         known = ("unloaded", "loaded", "unloading")
-        were_used = (one for one in self._entries if one.task == task and one.used_s > -math.inf and one.state in known)
+        were_used = (
+            one
+            for one in self._entries
+            if one.task == task and one.used_s > -math.inf and one.state in known
+        )
         return [entry.model if entry.state == "loaded" else None for entry in were_used]
 
     async def keep_looking(self) -> None:
         """Do what is due after some time, until this is cancelled."""
         while True:
-            await asyncio.sleep(min(_PATIENCE_S if self._max_bytes < math.inf else 1.0, self._idle_s / 10))
+            await asyncio.sleep(
+                min(_PATIENCE_S if self._max_bytes < math.inf else 1.0, self._idle_s / 10)
+            )
             self.look()
 
     def close(self) -> None:
@@ -234,14 +263,23 @@ class ModelRegistry:
             self._queue = [entry for entry in self._queue if entry.is_asked_for]
             for entry in self._entries:
                 is_idle = now_s - entry.used_s >= self._idle_s
-                if entry.is_asked_for and entry.state in ("unloaded", "failed") and entry not in self._queue:
+                if (
+                    entry.is_asked_for
+                    and entry.state in ("unloaded", "failed")
+                    and entry not in self._queue
+                ):
                     self._queue.append(entry)
                 elif entry.state == "loading" and now_s - entry.begun_s > self._load_timeout_s:
-                    self._refuse(entry, f"the model has been loading for more than {self._load_timeout_s:g} seconds")
+                    self._refuse(
+                        entry,
+                        f"the model has been loading for more than {self._load_timeout_s:g} seconds",
+                    )
                 elif is_idle and not entry.is_asked_for and entry.can_go:
                     self._start(self._unload, entry, "unloading")
             # Of what has died nothing can be unloaded.
-            lost_bytes = sum(one.n_bytes for one in self._entries if one.state == "loaded" and one.model.closed)
+            lost_bytes = sum(
+                one.n_bytes for one in self._entries if one.state == "loaded" and one.model.closed
+            )
             for entry in [one for one in self._queue if one.n_bytes + lost_bytes > self._max_bytes]:
                 self._queue.remove(entry)
                 self._refuse(entry, "there is no room for it: a model that died keeps its memory")
@@ -262,14 +300,21 @@ class ModelRegistry:
 
     def _missing_bytes(self, entry: _Entry) -> float:
         """Return by how much there is too little room for what is in memory, comes or goes, and one more."""
-        here = (one.n_bytes for one in self._entries if one.state in ("loading", "loaded", "unloading"))
+        here = (
+            one.n_bytes for one in self._entries if one.state in ("loading", "loaded", "unloading")
+        )
         return sum(here) + entry.n_bytes - self._max_bytes
 
     def _may_make_room(self, entry: _Entry) -> bool:
         """Tell whether others are to go for one: somebody has waited for it, and it fits beside those that stay."""
-        asked_s = min((at_s for future, (at_s, _) in entry.borrowers.items() if not future.done()), default=math.inf)
+        asked_s = min(
+            (at_s for future, (at_s, _) in entry.borrowers.items() if not future.done()),
+            default=math.inf,
+        )
         kept_bytes = sum(one.n_bytes for one in self._entries if self._is_kept_from(entry, one))
-        return self._clock() - asked_s >= _PATIENCE_S and kept_bytes + entry.n_bytes <= self._max_bytes
+        return (
+            self._clock() - asked_s >= _PATIENCE_S and kept_bytes + entry.n_bytes <= self._max_bytes
+        )
 
     def _is_kept_from(self, entry: _Entry, other: _Entry) -> bool:
         """Tell whether another stays because a key has it, or had it lately, and only strangers want this one."""
@@ -278,10 +323,16 @@ class ModelRegistry:
 
     def _make_room(self, entry: _Entry) -> list[_Entry]:
         """Unload what has to go for one, and return what has to go and is in use."""
-        missing_bytes = self._missing_bytes(entry) - sum(e.n_bytes for e in self._entries if e.state == "unloading")
+        missing_bytes = self._missing_bytes(entry) - sum(
+            e.n_bytes for e in self._entries if e.state == "unloading"
+        )
         held: list[_Entry] = []
         for other in sorted(self._entries, key=lambda one: (one.is_in_use, one.used_s)):
-            if missing_bytes > 0 and (other.can_go or other.is_in_use) and not self._is_kept_from(entry, other):
+            if (
+                missing_bytes > 0
+                and (other.can_go or other.is_in_use)
+                and not self._is_kept_from(entry, other)
+            ):
                 missing_bytes -= other.n_bytes
                 if other.is_in_use:
                     held.append(other)
@@ -298,7 +349,9 @@ class ModelRegistry:
         before = entry.state
         self._become(entry, state)
         try:
-            threading.Thread(target=work, args=(entry,), name=f"{state} {entry.source.name}", daemon=True).start()
+            threading.Thread(
+                target=work, args=(entry,), name=f"{state} {entry.source.name}", daemon=True
+            ).start()
         except RuntimeError:  # the system gives no more threads
             self._become(entry, before)
             if state == "loading":
@@ -323,7 +376,10 @@ class ModelRegistry:
             is_ours = isinstance(error, errors.RelevanceGenError)
             _log.error("the model %s could not be loaded: %s", name, error, exc_info=not is_ours)
             reason = str(error) if is_ours else "the server's log says why"
-            for path in (entry.source.file, *files_of(entry.source.file)):  # where they are concerns nobody who asks
+            for path in (
+                entry.source.file,
+                *files_of(entry.source.file),
+            ):  # where they are concerns nobody who asks
                 reason = reason.replace(str(path), name)
             with self._lock:
                 self._become(entry, "failed")
@@ -332,7 +388,9 @@ class ModelRegistry:
             with self._lock:
                 entry.model, entry.used_s, entry.retry_s = model, self._clock(), -math.inf
                 self._become(entry, "loaded")
-                self._metrics.observe("model_load_seconds", time.perf_counter() - started_s, entry.task, name)
+                self._metrics.observe(
+                    "model_load_seconds", time.perf_counter() - started_s, entry.task, name
+                )
                 if not self._is_closed:
                     entry.answer()  # before it could be told to make room
         self.look()

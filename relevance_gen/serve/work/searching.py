@@ -57,7 +57,9 @@ class _Task:
     named: Named | None = field(default=None, kw_only=True)
     keeps: bool = field(default=False, kw_only=True)
     reranker: str | None = field(default=None, kw_only=True)
-    skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(factory=dict, eq=False, kw_only=True)
+    skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(
+        factory=dict, eq=False, kw_only=True
+    )
     kept: list[str] = field(factory=list, eq=False, kw_only=True)
 
     @property
@@ -102,12 +104,16 @@ class LibraryRetrieval:
 
     settings: Settings
 
-    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> types.SearchResponse:
+    def answer(
+        self, question: Question, chunks: Chunks, models: Models = NO_MODELS
+    ) -> types.SearchResponse:
         """Rank `chunks`, once."""
         from relevance_gen.retrieval.api import answer_once
 
         weighting, encoding = self.settings.weighting, self.settings.encoding
-        return answer_once(question, chunks, models, weighting=weighting, encoding=encoding, counts_now=True)
+        return answer_once(
+            question, chunks, models, weighting=weighting, encoding=encoding, counts_now=True
+        )
 
     def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
@@ -146,11 +152,15 @@ class Searcher:
         self._keeping = threading.Lock()
         self._cache: IndexCache[_Kept] | None = None
         if settings.index_cache_bytes:
-            self._cache = IndexCache(settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics)
+            self._cache = IndexCache(
+                settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics
+            )
 
     def warm_up(self) -> None:
         """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
-        few = Chunks(["a text to begin with", "😀 a text to begin with \ud800", "猫が寝る" * 100], {})
+        few = Chunks(
+            ["a text to begin with", "😀 a text to begin with \ud800", "猫が寝る" * 100], {}
+        )
         index = self._retrieval.index(few)
         for where in (None, [True, False, True]):
             question = Question("begin 猫", 3, where=where, spans=True, min_share=0.5)
@@ -202,7 +212,10 @@ class Searcher:
         if task.digest is not None:
             announce("found_character", sum(len(result.chunk_txt) for result in response.results))
         # Kept indexes have only texts.
-        given = (attrs.evolve(one, metadata=chunks.metadata_of(one.original_index)) for one in response.results)
+        given = (
+            attrs.evolve(one, metadata=chunks.metadata_of(one.original_index))
+            for one in response.results
+        )
         return attrs.evolve(response, results=tuple(given))
 
     def _search_named(self, task: _Task, named: Named, scope: str) -> types.SearchResponse:
@@ -227,7 +240,9 @@ class Searcher:
             try:
                 return index.explain_one(asked, task.position, models)
             except InvalidRequestError as error:
-                raise error.at("original_index" if error.field == "chunk" else error.field) from None
+                raise error.at(
+                    "original_index" if error.field == "chunk" else error.field
+                ) from None
 
         if task.named is not None and task.digest is None:
             return self.named.ask(task.named.index, scope, partial(self._lifted_by, task, explain))
@@ -255,10 +270,15 @@ class Searcher:
             announce("found_character", sum(map(len, chunks.texts)))
         else:
             chunks = self._check(task.chunks, task.path)
-        kept = compress(task.question.query, chunks, max_tokens=task.max_tokens, encoding=self._encoding)
+        kept = compress(
+            task.question.query, chunks, max_tokens=task.max_tokens, encoding=self._encoding
+        )
         if not positions:
             return kept
-        placed = (attrs.evolve(one, original_index=positions[one.original_index]) for one in kept.sentences)
+        placed = (
+            attrs.evolve(one, original_index=positions[one.original_index])
+            for one in kept.sentences
+        )
         return attrs.evolve(kept, sentences=tuple(placed))
 
     def cite(self, request: types.CitationRequest) -> list[types.CitedSentence]:
@@ -267,37 +287,59 @@ class Searcher:
 
         return [*Citer(self._check(request.chunk_txts, "chunk_txts").texts).cite(request.text)]
 
-    def _lifted_by(self, task: _Task, ask: Callable[..., Found], index: Searchable, lifts: bool) -> Found:
+    def _lifted_by(
+        self, task: _Task, ask: Callable[..., Found], index: Searchable, lifts: bool
+    ) -> Found:
         """Ask an index, with the encoder's part where it may have one: those of a cluster have none."""
         do = partial(ask, index)
-        return self._lifted(task, task.question, do) if lifts else do(*self._reranked(task, task.question))
+        return (
+            self._lifted(task, task.question, do)
+            if lifts
+            else do(*self._reranked(task, task.question))
+        )
 
     def _lifted(
-        self, task: _Task, question: Question, do: Callable[[Question, Models], Found], n_chunks: float = math.inf
+        self,
+        task: _Task,
+        question: Question,
+        do: Callable[[Question, Models], Found],
+        n_chunks: float = math.inf,
     ) -> Found:
         """Return what `do` finds with the models that the task is to have, as far as they are to be had."""
         question, models = self._reranked(task, question, n_chunks)
         if self._lifting is None:
             return do(question, models)
         try:
-            return self._lifting.lift(lambda encoder: do(question, attrs.evolve(models, encoder=encoder)))
+            return self._lifting.lift(
+                lambda encoder: do(question, attrs.evolve(models, encoder=encoder))
+            )
         except SkippedError as skipped:
             task.skipped["Encoder"] = skipped.reason
             return do(attrs.evolve(question, candidates=0), models)
 
-    def _reranked(self, task: _Task, question: Question, n_chunks: float = math.inf) -> tuple[Question, Models]:
+    def _reranked(
+        self, task: _Task, question: Question, n_chunks: float = math.inf
+    ) -> tuple[Question, Models]:
         """Return a question with as many chunks to read as the reranker may, and the models for that."""
-        wanted, most, skip = question.reranked, self._most_reranked, partial(task.skipped.__setitem__, "Reranker")
+        wanted, most, skip = (
+            question.reranked,
+            self._most_reranked,
+            partial(task.skipped.__setitem__, "Reranker"),
+        )
         if self._reranking is None or wanted == 0:
             if wanted:
                 skip("unavailable")
             return attrs.evolve(question, reranked=0), NO_MODELS
         n = None if wanted is None and n_chunks <= most else min(wanted or most, most)
-        return attrs.evolve(question, reranked=n), Models(reranker=self._reranking.of(task.reranker, skip))
+        return attrs.evolve(question, reranked=n), Models(
+            reranker=self._reranking.of(task.reranker, skip)
+        )
 
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
-            raise TooLargeError(f"must have at most {self._max_chunks} items", path, str(len(given)))
+            raise TooLargeError(
+                f"must have at most {self._max_chunks} items", path, str(len(given))
+            )
         chunks = Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
         announce("titled", len(chunks.titles))
         return chunks
@@ -313,7 +355,9 @@ class Searcher:
         """Return what is kept of chunks, with an account of what reading them takes."""
         kept = self._cache.peek((scope, digest)) if self._cache else None
         if kept is None:
-            raise UnknownIndexError("index: no such index is kept any more; send its chunks again", field="index")
+            raise UnknownIndexError(
+                "index: no such index is kept any more; send its chunks again", field="index"
+            )
         announce("chunk", len(kept.index.chunks))
         return kept
 
@@ -323,26 +367,42 @@ class Searcher:
         if self._cache is None:
             yield None
             return
-        key = (scope, task.digest) if task.digest else content_key(chunks.texts, chunks.titles, scope)
+        key = (
+            (scope, task.digest) if task.digest else content_key(chunks.texts, chunks.titles, scope)
+        )
         kept = self._cache.get(key)
-        if kept is None and task.digest is None and (self._cache.has_come_before(key) or task.keeps):
+        if (
+            kept is None
+            and task.digest is None
+            and (self._cache.has_come_before(key) or task.keeps)
+        ):
             kept = _Kept(self._retrieval.index(chunks.without_metadata()))
         yield None if kept is None else kept.index
         if kept is not None:
             with self._keeping:
-                kept = self._cache.peek(key) or kept  # of simultaneous searches the first one's index stays
+                kept = (
+                    self._cache.peek(key) or kept
+                )  # of simultaneous searches the first one's index stays
                 self._cache.put(key, kept)  # it remembers what it was asked, and so may have grown
-                has_vectors_to_make = kept.encoding == "not asked for" and self._lifting and task.digest is None
+                has_vectors_to_make = (
+                    kept.encoding == "not asked for" and self._lifting and task.digest is None
+                )
                 if has_vectors_to_make:
                     kept.encoding = "waits"
             if has_vectors_to_make:
                 self._encode_later(self._cache, key, kept, chunks.texts)
-            if task.keeps and self._cache.peek(key) is not None:  # else it is larger than all that may be kept
+            if (
+                task.keeps and self._cache.peek(key) is not None
+            ):  # else it is larger than all that may be kept
                 task.kept.append(KEPT + key[1])
 
-    def _encode_later(self, cache: IndexCache[_Kept], key: Key, kept: _Kept, texts: Sequence[str]) -> None:
+    def _encode_later(
+        self, cache: IndexCache[_Kept], key: Key, kept: _Kept, texts: Sequence[str]
+    ) -> None:
         """Have the vectors of kept chunks made in the background, once; until then only the cache holds their texts."""
-        is_blank = bytes(not text for text in texts)  # an index leaves those out, and they keep their positions
+        is_blank = bytes(
+            not text for text in texts
+        )  # an index leaves those out, and they keep their positions
 
         def wanted() -> _Kept | None:
             now = cache.peek(key)
@@ -359,11 +419,15 @@ class Searcher:
                 cache.put(key, now)
 
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-        if self._lifting is None or not self._lifting.encode_later(n_passages, make, lambda: wanted() is not None):
+        if self._lifting is None or not self._lifting.encode_later(
+            n_passages, make, lambda: wanted() is not None
+        ):
             kept.encoding = "not asked for"
 
 
-def every_chunk(response: types.SearchResponse, n_chunks: int) -> list[tuple[int, types.SearchResult | None]]:
+def every_chunk(
+    response: types.SearchResponse, n_chunks: int
+) -> list[tuple[int, types.SearchResult | None]]:
     """Return the position of every chunk with what was found in it, in the order of the results.
 
     The chunks that share nothing with the query come last, in the order of the input.

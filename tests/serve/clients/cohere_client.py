@@ -33,15 +33,21 @@ new = cohere.ClientV2(KEY, base_url=URL)
 old = cohere.Client(KEY, base_url=URL)
 check(new.rerank(model="rerank-v4", query=QUERY, documents=DOCUMENTS))
 check(old.rerank(model="rerank-v4", query=QUERY, documents=DOCUMENTS))
-(best,) = new.rerank(model="m", query=QUERY, documents=DOCUMENTS, top_n=1, max_tokens_per_doc=4096).results
+(best,) = new.rerank(
+    model="m", query=QUERY, documents=DOCUMENTS, top_n=1, max_tokens_per_doc=4096
+).results
 assert best.index == 2
 
-shown = old.rerank(query=QUERY, documents=[{"text": DOCUMENTS[2], "title": "x"}, "Dogs."], return_documents=True)
+shown = old.rerank(
+    query=QUERY, documents=[{"text": DOCUMENTS[2], "title": "x"}, "Dogs."], return_documents=True
+)
 assert [result.document.text for result in shown.results] == [DOCUMENTS[2], "Dogs."]
 
 if int(cohere.__version__.split(".")[0]) >= 7:
     wanted = {"mode": "enabled", "threshold": 0.1, "max_spans": 2}
-    spanned = new.rerank(model="m", query=QUERY, documents=["😀 " + DOCUMENTS[2], "Dogs."], relevant_spans=wanted)
+    spanned = new.rerank(
+        model="m", query=QUERY, documents=["😀 " + DOCUMENTS[2], "Dogs."], relevant_spans=wanted
+    )
     spans = spanned.results[0].relevant_spans
     assert 1 <= len(spans) <= 2
     assert "Cats" in ("😀 " + DOCUMENTS[2])[spans[0].start : spans[0].end]
@@ -54,7 +60,9 @@ refused(
     400,
 )
 refused(
-    lambda: cohere.ClientV2("wrong", base_url=URL).rerank(model="m", query=QUERY, documents=DOCUMENTS),
+    lambda: cohere.ClientV2("wrong", base_url=URL).rerank(
+        model="m", query=QUERY, documents=DOCUMENTS
+    ),
     cohere.UnauthorizedError,
     "wrong",
     401,
@@ -63,7 +71,9 @@ refused(
 
 async def at_once() -> None:
     client = cohere.AsyncClientV2(KEY, base_url=URL)
-    for found in await asyncio.gather(*(client.rerank(model="m", query=QUERY, documents=DOCUMENTS) for _ in range(4))):
+    for found in await asyncio.gather(
+        *(client.rerank(model="m", query=QUERY, documents=DOCUMENTS) for _ in range(4))
+    ):
         check(found)
 
 

@@ -23,7 +23,9 @@ for ranker in (
     assert found[1].score == 0
 
 without_text = [Document(content=None, meta={"x": 1}), Document(content="Cats purr.")]
-ranked = JinaRanker(model="any", api_key=KEY, base_url=f"{URL}/v1/rerank").run(query="cats", documents=without_text)
+ranked = JinaRanker(model="any", api_key=KEY, base_url=f"{URL}/v1/rerank").run(
+    query="cats", documents=without_text
+)
 assert [document.content for document in ranked["documents"]] == ["Cats purr.", None]
 
 try:

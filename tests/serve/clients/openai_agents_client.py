@@ -4,11 +4,20 @@ import asyncio
 import os
 from typing import Literal
 
-from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
 
 set_tracing_disabled(disabled=True)
-client = AsyncOpenAI(api_key=os.environ["SERVER_KEY"], base_url=os.environ["SERVER_URL"] + "/v1", max_retries=0)
+client = AsyncOpenAI(
+    api_key=os.environ["SERVER_KEY"], base_url=os.environ["SERVER_URL"] + "/v1", max_retries=0
+)
 asked = []
 
 
@@ -24,7 +33,9 @@ agent = Agent(
     instructions="Search, and answer in a few words.",
     model=OpenAIResponsesModel("any", client),
     tools=[search],
-    model_settings=ModelSettings(tool_choice="required", parallel_tool_calls=False, temperature=0, max_tokens=200),
+    model_settings=ModelSettings(
+        tool_choice="required", parallel_tool_calls=False, temperature=0, max_tokens=200
+    ),
 )
 
 

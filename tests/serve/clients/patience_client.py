@@ -11,7 +11,9 @@ talker = openai.OpenAI(api_key=KEY, base_url=f"{URL}/v1", max_retries=3)
 ranker = cohere.ClientV2(KEY, base_url=URL)
 started_s = time.monotonic()
 for _ in range(3):
-    answer = talker.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], max_tokens=2)
+    answer = talker.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "x"}], max_tokens=2
+    )
     assert answer.choices[0].finish_reason == "length"
     found = ranker.rerank(model="m", query="x", documents=["x"], request_options={"max_retries": 3})
     assert found.results[0].index == 0

@@ -27,7 +27,9 @@ class Answer(BaseModel):
 
 
 def has_found(context) -> bool:
-    return any(isinstance(part, ToolReturnPart) for message in context.messages for part in message.parts)
+    return any(
+        isinstance(part, ToolReturnPart) for message in context.messages for part in message.parts
+    )
 
 
 async def only_before(context, tools):

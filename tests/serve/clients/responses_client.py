@@ -22,13 +22,18 @@ def refused(call, says: str, param: str) -> None:
 
 
 # A text, whole and streamed, and as turns.
-whole = client.responses.create(**short, input="Where do whales sleep?", instructions="Be brief.", store=False)
+whole = client.responses.create(
+    **short, input="Where do whales sleep?", instructions="Be brief.", store=False
+)
 assert (whole.object, whole.model, whole.store) == ("response", "any", False)
 assert whole.status in ("completed", "incomplete")
 assert whole.output_text == whole.output[0].content[0].text
 assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
 assert whole.usage.output_tokens_details.reasoning_tokens == 0
-turns = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Where do whales sleep?"}]
+turns = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": "Where do whales sleep?"},
+]
 same = client.responses.create(**short, input=turns)
 assert (same.output_text, same.usage.input_tokens) == (whole.output_text, whole.usage.input_tokens)
 told = list(client.responses.create(**short, input=turns, stream=True))
@@ -70,16 +75,36 @@ class Search(pydantic.BaseModel):
 
 search = {"type": "function", "name": "search", "description": "Find texts.", "strict": True}
 search["parameters"] = {**Search.model_json_schema(), "additionalProperties": False}
-must = {"model": "any", "tools": [search, {"type": "web_search", "external_web_access": False}], "temperature": 0}
-must |= {"max_output_tokens": 120, "parallel_tool_calls": False, "store": False, "tool_choice": "required"}
-must |= {"include": ["reasoning.encrypted_content"], "prompt_cache_key": "x", "reasoning": {"summary": "auto"}}
+must = {
+    "model": "any",
+    "tools": [search, {"type": "web_search", "external_web_access": False}],
+    "temperature": 0,
+}
+must |= {
+    "max_output_tokens": 120,
+    "parallel_tool_calls": False,
+    "store": False,
+    "tool_choice": "required",
+}
+must |= {
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "x",
+    "reasoning": {"summary": "auto"},
+}
 items = [{"role": "user", "content": [{"type": "input_text", "text": "Where do whales sleep?"}]}]
 turn = client.responses.create(**must, input=items)
 (call,) = turn.output
 wanted = Search.model_validate_json(call.arguments)
-assert (turn.status, call.type, call.name, call.status) == ("completed", "function_call", "search", "completed")
+assert (turn.status, call.type, call.name, call.status) == (
+    "completed",
+    "function_call",
+    "search",
+    "completed",
+)
 with client.responses.stream(**must, input=items) as stream:
-    deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+    deltas = [
+        event.delta for event in stream if event.type == "response.function_call_arguments.delta"
+    ]
     (streamed,) = stream.get_final_response().output
 assert "".join(deltas) == streamed.arguments == call.arguments
 items += turn.output
@@ -90,17 +115,27 @@ assert answer.output_text
 assert {item.type for item in answer.output} == {"message"}
 assert answer.usage.input_tokens > turn.usage.input_tokens
 assert answer.usage.input_tokens_details.cached_tokens > 0
-named = client.responses.create(**{**must, "tool_choice": {"type": "function", "name": "search"}}, input=items)
+named = client.responses.create(
+    **{**must, "tool_choice": {"type": "function", "name": "search"}}, input=items
+)
 assert Search.model_validate_json(named.output[0].arguments)
 cut = client.responses.create(**{**must, "max_output_tokens": 16}, input=items[:1])
 assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 # What needs a memory, or is not done.
 ask = client.responses.create
-refused(lambda: ask(**short, input="x", previous_response_id="resp_1"), "not supported", "previous_response_id")
+refused(
+    lambda: ask(**short, input="x", previous_response_id="resp_1"),
+    "not supported",
+    "previous_response_id",
+)
 refused(lambda: ask(**short, input="x", store=True), "not supported", "store")
 refused(lambda: ask(**short, input="x", tools=[{"type": "file_search"}]), "function", "tools[0]")
-refused(lambda: ask(**short, input=[{"type": "item_reference", "id": "x"}]), "item_reference", "input[0].type")
+refused(
+    lambda: ask(**short, input=[{"type": "item_reference", "id": "x"}]),
+    "item_reference",
+    "input[0].type",
+)
 image = [{"role": "user", "content": [{"type": "input_image", "image_url": "https://x/y.png"}]}]
 refused(lambda: ask(**short, input=image), "input_image", "input[0].content[0]")
 refused(lambda: list(ask(**short, input="hello " * 9000, stream=True)), "fewer", "input")

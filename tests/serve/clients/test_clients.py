@@ -35,13 +35,21 @@ def run(server: Server, program: str, python: str) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"SERVER_URL": server.url, "SERVER_KEY": KEY, "HAYSTACK_TELEMETRY_ENABLED": "False"}
     done = subprocess.run(
-        [python, HERE / program], env=environ, capture_output=True, text=True, timeout=300, check=False, cwd=HERE
+        [python, HERE / program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=HERE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not [line for line in server.log_lines if line["level"] in ("error", "critical")]
 
 
-@pytest.mark.parametrize(("program", "package", "environment"), CLIENTS, ids=lambda value: value or "tests")
+@pytest.mark.parametrize(
+    ("program", "package", "environment"), CLIENTS, ids=lambda value: value or "tests"
+)
 def test_a_client_is_served(writing: Server, program: str, package: str, environment: str) -> None:
     """The client's own calls, streams and errors work, and nothing it does is a bug of the server or goes on."""
     run(writing, program, interpreter_with(package, environment))
@@ -52,7 +60,9 @@ def test_a_client_is_served(writing: Server, program: str, package: str, environ
 def answering() -> Iterator[Server]:
     """The real server with the embedded model."""
     sizes = ("--n-ctx", "2048", "--n-slots", "4", "--n-threads", "1")
-    with Server(*sizes, "--rate-limit", "off", "--generation-requires-key", "on", program=REAL) as server:
+    with Server(
+        *sizes, "--rate-limit", "off", "--generation-requires-key", "on", program=REAL
+    ) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         yield server
 
@@ -67,8 +77,12 @@ CALLERS = (
 )
 
 
-@pytest.mark.parametrize(("program", "package", "environment"), CALLERS, ids=lambda value: value or "tests")
-def test_a_client_calls_tools(answering: Server, program: str, package: str, environment: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "package", "environment"), CALLERS, ids=lambda value: value or "tests"
+)
+def test_a_client_calls_tools(
+    answering: Server, program: str, package: str, environment: str
+) -> None:
     """The client has a small model search, in whole answers and streams, and hands it what was found."""
     run(answering, program, interpreter_with(package, environment))
     assert eventually(lambda: answering.metric("generation_backlog") == 0)

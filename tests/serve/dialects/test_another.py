@@ -40,7 +40,10 @@ def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], objec
 
     def present(found: SearchResponse) -> object:
         scores = {result.original_index: result.chunk_score for result in found.results}
-        return sorted(([scores.get(place, 0.0), place] for place in range(len(texts))), key=lambda s: (-s[0], s[1]))
+        return sorted(
+            ([scores.get(place, 0.0), place] for place in range(len(texts))),
+            key=lambda s: (-s[0], s[1]),
+        )
 
     return SearchTask(Question(body["question"], len(texts), False), texts, path="texts"), present
 
@@ -85,7 +88,9 @@ TABLE = (
 async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, str]]:
     """Serve `TABLE` and return the answers to `bodies`."""
     settings = Settings(access_log=False)
-    layout = Layout(("rank", "say", "other"), (200, 400, 401, 413, 499, 500), (("generate", "relevance_gen"),))
+    layout = Layout(
+        ("rank", "say", "other"), (200, 400, 401, 413, 499, 500), (("generate", "relevance_gen"),)
+    )
     metrics = Metrics.alone(layout)
     registry = ModelRegistry(settings, {"generate": lambda _: ScriptedBackend(0.0)}, metrics)
     generator = Generator(registry, settings, metrics)
@@ -102,7 +107,9 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         http_metrics=metrics,
     )
     sock = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(sock, HTTPServer(application(service), surround(service, TABLE), 5), most_connections=10)
+    listener = Listener(
+        sock, HTTPServer(application(service), surround(service, TABLE), 5), most_connections=10
+    )
     try:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
         async with aiohttp.ClientSession(headers=headers) as session:

@@ -17,14 +17,21 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher
 
-CATS = ["Dogs bark at night.", "", {"text": "Cats purr, and cats sleep.", "title": "x"}, "The weather."]
+CATS = [
+    "Dogs bark at night.",
+    "",
+    {"text": "Cats purr, and cats sleep.", "title": "x"},
+    "The weather.",
+]
 
 
 def rerank(**body: Any) -> Any:
     """Answer a request as the server does."""
     settings = Settings()
     task, present = cohere.read_rerank(body)
-    return present(Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key"))
+    return present(
+        Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key")
+    )
 
 
 def test_every_document_comes_back_best_first() -> None:
@@ -38,7 +45,12 @@ def test_every_document_comes_back_best_first() -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["cats", "cats purr", "dogs bark", "", " ", "the weather", "cats and dogs"]), max_size=8),
+    st.lists(
+        st.sampled_from(
+            ["cats", "cats purr", "dogs bark", "", " ", "the weather", "cats and dogs"]
+        ),
+        max_size=8,
+    ),
     st.none() | st.integers(1, 9),
 )
 def test_scores_are_those_of_search(documents: list[str], top_n: int | None) -> None:
@@ -46,7 +58,9 @@ def test_scores_are_those_of_search(documents: list[str], top_n: int | None) -> 
     results = rerank(query="cats and dogs", documents=documents, top_n=top_n)["results"]
     found = search("cats and dogs", documents, len(documents) or 1, blank="skip")
     scores = {result.original_index: result.chunk_score for result in found}
-    places = sorted(range(len(documents)), key=lambda place: (-scores.get(place, 0.0), place))[:top_n]
+    places = sorted(range(len(documents)), key=lambda place: (-scores.get(place, 0.0), place))[
+        :top_n
+    ]
     assert [(result["index"], result["relevance_score"]) for result in results] == [
         (place, scores.get(place, 0.0)) for place in places
     ]
@@ -76,7 +90,12 @@ def test_titles_of_objects_and_of_yaml_are_titles() -> None:
     """An object's title and the first field of a string of YAML count as titles, and spans stay those of the text."""
     yaml = "title: 'All about\n  cats'\ntext: They purr, as cats do.\n"
     documents = [{"title": "All about cats", "text": "They purr."}, yaml, "They purr."]
-    body: dict[str, Any] = {"query": "cats", "documents": documents, "return_documents": True, "relevant_spans": SPANS}
+    body: dict[str, Any] = {
+        "query": "cats",
+        "documents": documents,
+        "return_documents": True,
+        "relevant_spans": SPANS,
+    }
     results = {result["index"]: result for result in rerank(**body)["results"]}
     assert results[0]["relevance_score"] > results[2]["relevance_score"] == 0.0
     assert results[1]["document"] == {"text": yaml}
@@ -84,7 +103,9 @@ def test_titles_of_objects_and_of_yaml_are_titles() -> None:
     assert "relevant_spans" not in results[0]
 
 
-@pytest.mark.parametrize("plain", ["title: cats", "title: cats\n \n", "title:\ncats", "A title: cats\nand dogs"])
+@pytest.mark.parametrize(
+    "plain", ["title: cats", "title: cats\n \n", "title:\ncats", "A title: cats\nand dogs"]
+)
 def test_what_only_looks_like_a_title_is_text(plain: str) -> None:
     """A string without anything behind its first field, or that begins in another way, is all text."""
     task, _ = cohere.read_rerank({"query": "cats", "documents": [plain]})
@@ -103,13 +124,22 @@ def test_rank_fields_say_what_is_read() -> None:
         task, _ = cohere.read_rerank({"query": "cats", "documents": [book], "rank_fields": fields})
         (chunk,) = Chunks.read(task.chunks)
         assert (chunk.text, chunk.title) == (text, title)
-    for fields, named in ((["year"], r"documents\[0\]"), (["none"], r"documents\[0\]"), ("text", "rank_fields")):
+    for fields, named in (
+        (["year"], r"documents\[0\]"),
+        (["none"], r"documents\[0\]"),
+        ("text", "rank_fields"),
+    ):
         with pytest.raises(InvalidRequestError, match=named):
             rerank(query="cats", documents=[book], rank_fields=fields)
 
 
 SPANS = {"mode": "enabled", "threshold": 0.1}
-LONG = "Nothing here. " * 30 + "😀 Photosynthesis turns light into sugar. " + "Nothing here. " * 30 + "Light is fast."
+LONG = (
+    "Nothing here. " * 30
+    + "😀 Photosynthesis turns light into sugar. "
+    + "Nothing here. " * 30
+    + "Light is fast."
+)
 
 
 def test_spans_say_where_the_answer_stands() -> None:
@@ -117,7 +147,9 @@ def test_spans_say_where_the_answer_stands() -> None:
 
     def spans(**wanted: Any) -> list[Any]:
         asked = {"mode": "enabled", **wanted}
-        results = rerank(query="photosynthesis light", documents=["x", LONG], relevant_spans=asked)["results"]
+        results = rerank(query="photosynthesis light", documents=["x", LONG], relevant_spans=asked)[
+            "results"
+        ]
         assert "relevant_spans" not in results[1]
         return list(results[0].get("relevant_spans", []))
 
@@ -125,7 +157,9 @@ def test_spans_say_where_the_answer_stands() -> None:
     assert len(every) >= 2
     best = every[0]
     assert "Photosynthesis turns light" in LONG[best["start"] : best["end"]]
-    assert [span["score"] for span in every] == sorted((span["score"] for span in every), reverse=True)
+    assert [span["score"] for span in every] == sorted(
+        (span["score"] for span in every), reverse=True
+    )
     by_start = sorted(every, key=lambda span: span["start"])
     assert all(one["end"] <= other["start"] for one, other in itertools.pairwise(by_start))
     assert spans(max_spans=1) == every[:1]
@@ -177,6 +211,8 @@ def test_what_changes_nothing_is_ignored() -> None:
         "user": "u",
         "x": 1,
     }
-    nulls = dict.fromkeys(["top_n", "model", "return_documents", "relevant_spans", "max_tokens_per_doc"])
+    nulls = dict.fromkeys(
+        ["top_n", "model", "return_documents", "relevant_spans", "max_tokens_per_doc"]
+    )
     assert rerank(query="cats", documents=CATS, **ignored)["results"] == plain
     assert rerank(query="cats", documents=CATS, **nulls)["results"] == plain

@@ -19,8 +19,13 @@ RESPONSE = GenerationResponse(1.0, 2.0, 1, "x", 1, (Completion("y", 1, 2.0, "len
 
 def test_a_search_is_read_and_presented() -> None:
     """The fields of the body are the task's, and the response is presented with the wire's fields."""
-    task, present = own.read_search({"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False})
-    assert (task.question, list(task.chunks)) == (Question("cats", 3, False, reranked=0), ["Cats purr."])
+    task, present = own.read_search(
+        {"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False}
+    )
+    assert (task.question, list(task.chunks)) == (
+        Question("cats", 3, False, reranked=0),
+        ["Cats purr."],
+    )
     assert task.path == "chunk_txts"
     found = search("cats", ["Cats purr."])
     assert wire.serialize(present(found)) == wire.serialize(found)
@@ -66,7 +71,9 @@ def test_signs_are_read_where_they_are_asked_for() -> None:
     assert own.read_search(body)[0].question.syntax == "plain"
     assert own.read_search(body)[0].question.corrections
     assert not own.read_search({**body, "corrections": False})[0].question.corrections
-    assert not own.read_explanation({**body, "original_index": 0, "corrections": False})[0].question.corrections
+    assert not own.read_explanation({**body, "original_index": 0, "corrections": False})[
+        0
+    ].question.corrections
     assert own.read_search({**body, "syntax": "signs"})[0].question.syntax == "signs"
     task, present = own.read_explanation({**body, "original_index": 0, "syntax": "signs"})
     assert task.question.syntax == "signs"

@@ -20,13 +20,18 @@ def rerank(**body: Any) -> Any:
     """Answer a request as the server does."""
     settings = Settings()
     task, present = tei.read_rerank(body)
-    return present(Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key"))
+    return present(
+        Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key")
+    )
 
 
 def test_the_answer_is_a_bare_list_of_every_text() -> None:
     """Every text comes back, best first, with the score of search; raw scores are no others."""
     (best,) = search("What do cats do?", TEXTS, blank="skip")
-    for further in ({}, {"raw_scores": True, "truncate": True, "truncation_direction": "Right", "model": "m"}):
+    for further in (
+        {},
+        {"raw_scores": True, "truncate": True, "truncation_direction": "Right", "model": "m"},
+    ):
         assert rerank(query="What do cats do?", texts=TEXTS, **further) == [
             {"index": 2, "score": best.chunk_score},
             {"index": 0, "score": 0.0},

@@ -16,7 +16,9 @@ from tests.serve.harness import JSON, Server, request_bytes
 
 def status_of(server: Server, path: str = "/stats", **headers: str) -> int:
     """Ask with some headers and return the status."""
-    received = server.exchange(request_bytes("GET", path, headers={**headers, "Connection": "close"}))
+    received = server.exchange(
+        request_bytes("GET", path, headers={**headers, "Connection": "close"})
+    )
     return int(received.split(b" ", 2)[1])
 
 
@@ -78,11 +80,17 @@ def test_an_origin_must_be_known(server: Server, origin: str, status: int) -> No
             True,
         ),
         ({"allowed_hosts": ()}, {"Host": "search.example.com"}, False),
-        ({"allowed_hosts": ("search.example.com",)}, {"Host": "10.1.2.3:80", "Origin": "http://10.1.2.3:80"}, True),
+        (
+            {"allowed_hosts": ("search.example.com",)},
+            {"Host": "10.1.2.3:80", "Origin": "http://10.1.2.3:80"},
+            True,
+        ),
         ({"allowed_hosts": ("*",)}, {"Host": "any.example", "Origin": "null"}, True),
     ],
 )
-def test_pages_that_may_call_may_have_any_name(setting: Any, headers: dict[str, str], is_let_in: bool) -> None:
+def test_pages_that_may_call_may_have_any_name(
+    setting: Any, headers: dict[str, str], is_let_in: bool
+) -> None:
     """`--cors-origins` lets origins in, and `--allowed-hosts` names, "*" every one."""
     with nullcontext() if is_let_in else pytest.raises(ForbiddenError):
         check_names(Settings(**setting), SimpleNamespace(headers=headers))  # type: ignore[arg-type]

@@ -75,7 +75,10 @@ def test_unread_answers_are_bounded_together() -> None:
             assert eventually(lambda n=n: server.metric(SEARCHED) == n)
             assert n * len(TEXT) < server.metric(HELD) < n * len(TEXT) + 4096
         refused = server.search(SEARCH)
-        assert (refused.status, refused.error["message"]) == (503, "too many large requests at once")
+        assert (refused.status, refused.error["message"]) == (
+            503,
+            "too many large requests at once",
+        )
         assert server.search({"query": "x", "chunk_txts": ["x"]}).status == 200
         stack.close()
         assert eventually(lambda: server.metric(HELD) == 0)

@@ -18,9 +18,13 @@ BODY = {"query": "x", "chunk_txts": ["x"]}
 
 def holds(keys: Keys, key: str | None) -> bool:
     """Tell whether `key` opens the door, shown in either header alike."""
-    shown = ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}) if key is not None else ({}, {})
+    shown = (
+        ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}) if key is not None else ({}, {})
+    )
     one, other = (keys.identify(headers) for headers in shown)
-    assert one == other or key != (key or "").strip()  # white space around a bearer key is no part of it
+    assert (
+        one == other or key != (key or "").strip()
+    )  # white space around a bearer key is no part of it
     assert one in (None, digest(key or "").hex()[:12])
     return one is not None
 
@@ -28,12 +32,16 @@ def holds(keys: Keys, key: str | None) -> bool:
 def test_each_of_several_keys_holds() -> None:
     """Every configured key opens the door, and nothing else does, not even with no keys at all."""
     keys = Keys([digest("one"), digest("two")])
-    assert [holds(keys, key) for key in ("one", "two", "three", "", None, "one ", "ONE")] == [True] * 2 + [False] * 5
+    assert [holds(keys, key) for key in ("one", "two", "three", "", None, "one ", "ONE")] == [
+        True
+    ] * 2 + [False] * 5
     assert not holds(Keys([]), "one")
     assert not holds(Keys([digest("")]), "")
 
 
-def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_file_is_read_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keys come and go with the file's lines: plain ones, hashed ones, comments. A byte order mark is no part of it."""
     monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
     file = tmp_path / "keys"
@@ -47,10 +55,17 @@ def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: p
         False,
     ]
     file.write_text("new\n", "utf-8-sig")
-    assert [holds(keys, key) for key in ("plain", "hashed", "fixed", "new")] == [False, False, True, True]
+    assert [holds(keys, key) for key in ("plain", "hashed", "fixed", "new")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
-def test_a_lost_key_file_leaves_the_last_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_key_file_leaves_the_last_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that is gone, or no text, locks nobody out and lets nobody in."""
     monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
     file = tmp_path / "keys"
@@ -65,9 +80,12 @@ def test_a_lost_key_file_leaves_the_last_keys(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "line", ["sha256:", "sha256:abc", "SHA256:" + "0" * 64, "sha256: " + "0" * 64, "sha256:" + "0" * 65]
+    "line",
+    ["sha256:", "sha256:abc", "SHA256:" + "0" * 64, "sha256: " + "0" * 64, "sha256:" + "0" * 65],
 )
-def test_a_malformed_digest_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+def test_a_malformed_digest_is_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
     """A line that begins like a digest and is none refuses the file, at the start and when it is read again."""
     monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
     file = tmp_path / "keys"
@@ -79,7 +97,9 @@ def test_a_malformed_digest_is_no_key(tmp_path: Path, monkeypatch: pytest.Monkey
         read_digests(file)
 
 
-def test_a_server_does_not_start_with_a_malformed_key_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_server_does_not_start_with_a_malformed_key_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The refusal is one line that says where, and status 2."""
     file = tmp_path / "keys"
     file.write_text("# new\nother\nsha256:abc\n")
@@ -110,14 +130,21 @@ def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
         replacement = tmp_path / "replacement"
         replacement.write_text("second\n")
         os.replace(replacement, file)
-        assert eventually(lambda: server.search(BODY, {**JSON, "X-API-Key": "second"}).status == 200)
+        assert eventually(
+            lambda: server.search(BODY, {**JSON, "X-API-Key": "second"}).status == 200
+        )
         assert server.search(BODY, {**JSON, "X-API-Key": "first"}).status == 401
 
 
 def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
     """What is logged of a key is the beginning of its digest; of bodies and queries, nothing; printed is neither."""
     headers = {**KEYED, "X-Request-ID": "log-test"}
-    server.call("POST", "/search?token=query-secret", {"query": "body-secret", "chunk_txts": ["body-secret"]}, headers)
+    server.call(
+        "POST",
+        "/search?token=query-secret",
+        {"query": "body-secret", "chunk_txts": ["body-secret"]},
+        headers,
+    )
     server.search(BODY, {**JSON, "X-API-Key": "wrong-secret"})
     line = server.logged("log-test")
     assert not re.search(f"secret(?! internals)|{KEY}", server.log)
@@ -153,6 +180,8 @@ def test_generation_can_be_closed() -> None:
         for path in ("/generate", "/generate_stream"):
             assert server.call("POST", path, {"text": "x", "max_tokens": 1}, JSON).status == 401
             for headers in (KEYED, {**JSON, "Authorization": f"Bearer {KEY}"}):
-                assert server.call("POST", path, {"text": "x", "max_tokens": 1}, headers).status == 200
+                assert (
+                    server.call("POST", path, {"text": "x", "max_tokens": 1}, headers).status == 200
+                )
         assert server.call("GET", "/stats").status == 401
         assert server.call("GET", "/stats", headers=KEYED).status == 200

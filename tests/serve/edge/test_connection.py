@@ -42,12 +42,20 @@ def test_aiohttp_still_has_it(owner: type, name: str, user: object) -> None:
 def test_aiohttp_takes_these_options() -> None:
     """What is given to a connection is not dropped in silence: aiohttp's own factory would do that."""
     options = inspect.signature(RequestHandler.__init__).parameters
-    assert {"access_log", "auto_decompress", "keepalive_timeout", "lingering_time", "read_bufsize"} <= set(options)
+    assert {
+        "access_log",
+        "auto_decompress",
+        "keepalive_timeout",
+        "lingering_time",
+        "read_bufsize",
+    } <= set(options)
     assert "handler_cancellation" in inspect.signature(web.Server.__init__).parameters
 
 
 def test_a_newer_aiohttp_is_not_taken_unseen() -> None:
     """The version has an upper bound, since private names change without notice."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (wanted,) = (one for one in project["optional-dependencies"]["server"] if one.startswith("aiohttp"))
+    (wanted,) = (
+        one for one in project["optional-dependencies"]["server"] if one.startswith("aiohttp")
+    )
     assert "<" in wanted

@@ -23,7 +23,9 @@ _FLAT_BYTES = 2 << 20
 """What an answer takes whatever it holds: JSON is kept in pieces, tens of thousands, before they are joined."""
 
 
-def response_of(n_tokens: int, n_likeliest: int, n_prompt: int, n_samples: int) -> GenerationResponse:
+def response_of(
+    n_tokens: int, n_likeliest: int, n_prompt: int, n_samples: int
+) -> GenerationResponse:
     """Return a response of as many different tokens as there can be, with all that can be told of them."""
     draws = np.random.default_rng(0)
 
@@ -34,22 +36,34 @@ def response_of(n_tokens: int, n_likeliest: int, n_prompt: int, n_samples: int) 
         return tuple((-10 * draws.random(n)).tolist())
 
     def likeliest(n: int) -> tuple[tuple[TokenLogprob, ...], ...]:
-        return tuple(tuple(map(TokenLogprob, tokens(n_likeliest), logprobs(n_likeliest))) for _ in range(n))
+        return tuple(
+            tuple(map(TokenLogprob, tokens(n_likeliest), logprobs(n_likeliest))) for _ in range(n)
+        )
 
     samples = tuple(
         Completion(
-            *("text" * n_tokens, n_tokens, 1.0, "length"), tokens(n_tokens), logprobs(n_tokens), likeliest(n_tokens)
+            *("text" * n_tokens, n_tokens, 1.0, "length"),
+            tokens(n_tokens),
+            logprobs(n_tokens),
+            likeliest(n_tokens),
         )
         for _ in range(n_samples)
     )
     prompt, in_places = tokens(n_prompt), likeliest(n_prompt)[1:]
     told = [*prompt, *(token for one in samples for token in one.tokens or ())]
     told += [
-        each.token for rows in (in_places, *(one.top_logprobs or () for one in samples)) for row in rows for each in row
+        each.token
+        for rows in (in_places, *(one.top_logprobs or () for one in samples))
+        for row in rows
+        for each in row
     ]
-    spelling = Spelling(prompt, {token: f" w{token}".encode() for token in told}, frozenset(), in_places)
+    spelling = Spelling(
+        prompt, {token: f" w{token}".encode() for token in told}, frozenset(), in_places
+    )
     known = (None, *logprobs(n_prompt)[1:]) if n_prompt else None
-    return GenerationResponse(1.0, 1.0, n_samples, "" if n_prompt else "x", n_prompt, samples, known, spelling)
+    return GenerationResponse(
+        1.0, 1.0, n_samples, "" if n_prompt else "x", n_prompt, samples, known, spelling
+    )
 
 
 ALL: dict[str, Any] = {"text": "x", "return_tokens": True, "logprobs": True, "top_logprobs": 1}
@@ -63,12 +77,24 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (costs.GENERATION, own.read_generation, ALL, (600, 20, 0, 1)),
         (costs.COMPLETION, completions.read, {"prompt": "x", "logprobs": 0}, (16_000, 0, 0, 1)),
         (costs.COMPLETION, completions.read, {"prompt": "x", "logprobs": 5}, (3000, 5, 0, 1)),
-        (costs.COMPLETION, completions.read, {"prompt": [1], "logprobs": 5, "echo": True, "n": 4}, (10, 5, 1000, 4)),
+        (
+            costs.COMPLETION,
+            completions.read,
+            {"prompt": [1], "logprobs": 5, "echo": True, "n": 4},
+            (10, 5, 1000, 4),
+        ),
         (costs.CHAT, chat.read, {"messages": MESSAGES, "logprobs": True}, (8000, 0, 0, 1)),
-        (costs.CHAT, chat.read, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 20}, (600, 20, 0, 1)),
+        (
+            costs.CHAT,
+            chat.read,
+            {"messages": MESSAGES, "logprobs": True, "top_logprobs": 20},
+            (600, 20, 0, 1),
+        ),
     ],
 )
-def test_an_answer_takes_no_more_than_the_table_says(cost: Any, read: Any, body: Any, shape: Any) -> None:
+def test_an_answer_takes_no_more_than_the_table_says(
+    cost: Any, read: Any, body: Any, shape: Any
+) -> None:
     """Nor so little that the table would keep out what has room: ids, log probabilities and what is likeliest."""
     task, present = read(body)
     outcome = (response_of(*shape),)
@@ -88,7 +114,11 @@ def test_an_answer_takes_no_more_than_the_table_says(cost: Any, read: Any, body:
 
 @pytest.mark.parametrize(
     ("text", "source"),
-    [("猫。" * 4000, "猫。犬。" * 2000), ("cats purr. " * 1000, "a b c d " * 5000), ("a " * 20_000, "我喜欢猫" * 5000)],
+    [
+        ("猫。" * 4000, "猫。犬。" * 2000),
+        ("cats purr. " * 1000, "a b c d " * 5000),
+        ("a " * 20_000, "我喜欢猫" * 5000),
+    ],
 )
 def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
     """The sentences of a text and of its sources, what is found of them, and its JSON, whatever there is most of."""
@@ -116,7 +146,11 @@ def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
 
 def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     """The tokens that it allows once, though it has many prompts, and the words that it forbids."""
-    body = {"prompt": ["x"] * 8, "allowed_token_ids": [*range(1000, 2000)], "bad_words": ["word" * 1000]}
+    body = {
+        "prompt": ["x"] * 8,
+        "allowed_token_ids": [*range(1000, 2000)],
+        "bad_words": ["word" * 1000],
+    }
     plain, _ = completions.read({"prompt": ["x"] * 8})
     asked, _ = completions.read(body)
     kept_bytes = costs.kept_bytes(asked) - costs.kept_bytes(plain)
@@ -125,7 +159,9 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     assert 5000 <= costs.kept_bytes(chosen) - costs.kept_bytes(plain) < 6000
 
 
-@pytest.mark.parametrize("text", ["the black cat sat ", "黑色的猫坐在垫子上", "\U0001f600\U0001f601\U0001f602"])
+@pytest.mark.parametrize(
+    "text", ["the black cat sat ", "黑色的猫坐在垫子上", "\U0001f600\U0001f601\U0001f602"]
+)
 @pytest.mark.parametrize("n_texts", [1, 500])
 def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> None:
     """Of a saved index, whose texts are made when they are read, many short ones or a long one."""

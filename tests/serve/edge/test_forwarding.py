@@ -28,7 +28,9 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
     async def run() -> TimedOutError:
         settings = Settings()
         lanes = make_lanes(settings, Metrics.alone())
-        body = Body([b"{}"], "identity", Holding(lanes["generation"].memory), lanes["generation"], 64)
+        body = Body(
+            [b"{}"], "identity", Holding(lanes["generation"].memory), lanes["generation"], 64
+        )
         forwarder = Forwarder(tmp_path / "socket", 0.1)
         try:
             assert await forwarder.stats() == Stats(backlog=0, num_total_runners=0)
@@ -50,7 +52,9 @@ def test_a_model_process_that_tells_of_an_error_has_no_runners(tmp_path: Path) -
 
     async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b'HTTP/1.1 500 Internal Server Error\r\nContent-Length: 13\r\n\r\n{"error": {}}')
+        writer.write(
+            b'HTTP/1.1 500 Internal Server Error\r\nContent-Length: 13\r\n\r\n{"error": {}}'
+        )
         writer.close()
 
     async def run() -> Stats:

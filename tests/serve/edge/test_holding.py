@@ -86,9 +86,14 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
 
 @given(
     limit=st.integers(0, 40),
-    steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["take", "replace"]), st.integers(0, 30)), max_size=30),
+    steps=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["take", "replace"]), st.integers(0, 30)),
+        max_size=30,
+    ),
 )
-def test_a_quota_is_never_exceeded_and_ends_at_nothing(limit: int, steps: list[tuple[int, str, int]]) -> None:
+def test_a_quota_is_never_exceeded_and_ends_at_nothing(
+    limit: int, steps: list[tuple[int, str, int]]
+) -> None:
     """Whoever takes or replaces what, no more than the limit is held; at the end nothing is."""
     memory = Quota(limit)
     with ExitStack() as stack:
@@ -101,7 +106,12 @@ def test_a_quota_is_never_exceeded_and_ends_at_nothing(limit: int, steps: list[t
             except TooLargeError:
                 assert (before if verb == "take" else 0) + n_bytes > limit
             except BusyError:
-                assert sum(one.taken_bytes for one in holdings) - (before if verb == "replace" else 0) + n_bytes > limit
+                assert (
+                    sum(one.taken_bytes for one in holdings)
+                    - (before if verb == "replace" else 0)
+                    + n_bytes
+                    > limit
+                )
             assert sum(one.taken_bytes for one in holdings) <= limit
     assert all(holding.taken_bytes == 0 for holding in holdings)
     assert memory.held == 0

@@ -16,7 +16,16 @@ from pathlib import Path
 import pytest
 
 from tests.serve.edge.test_sockets import peak_kb
-from tests.serve.harness import HALF_SCRIPTED, JSON, KEYED, REAL, Held, Server, eventually, request_bytes
+from tests.serve.harness import (
+    HALF_SCRIPTED,
+    JSON,
+    KEYED,
+    REAL,
+    Held,
+    Server,
+    eventually,
+    request_bytes,
+)
 
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
 
@@ -43,7 +52,9 @@ def test_bodies_without_a_key_leave_room_for_those_with_one(small: Server) -> No
     generation = {"text": "x", "max_tokens": 1}
     with ExitStack() as stack:
         unfinished(small, stack, JSON, 5)
-        assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 24 << 20)
+        assert eventually(
+            lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 24 << 20
+        )
         assert small.generate({**generation, "text": "x" * (4 << 20)}, JSON).status == 503
         assert small.generate(generation, KEYED).status == 200
         assert small.search({**SEARCH, "chunk_txts": ["x" * (2 << 20)]}).status == 200
@@ -55,7 +66,9 @@ def test_generations_with_a_key_leave_room_for_searches(small: Server) -> None:
     """Bodies of generations with a key take nothing of the searches' budget."""
     with ExitStack() as stack:
         unfinished(small, stack, KEYED, 5)
-        assert eventually(lambda: small.metric('request_body_bytes_held{lane="generation"}') > 24 << 20)
+        assert eventually(
+            lambda: small.metric('request_body_bytes_held{lane="generation"}') > 24 << 20
+        )
         assert small.search({**SEARCH, "chunk_txts": ["x" * (2 << 20)]}).status == 200
 
 
@@ -72,7 +85,9 @@ def test_a_wrong_key_is_none(small: Server) -> None:
     """A wrong key does not open the lane of those who have one."""
     with ExitStack() as stack:
         unfinished(small, stack, {**JSON, "X-API-Key": "wrong"}, 2)
-        assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 15 << 20)
+        assert eventually(
+            lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 15 << 20
+        )
         assert small.metric('request_body_bytes_held{lane="generation"}') == 0
 
 
@@ -122,7 +137,9 @@ def test_very_many_spans_count_as_memory() -> None:
         assert server.search(found).status == 200
         answer = server.search({**found, "spans": True})
         assert (answer.status, answer.error["type"]) == (413, "too_large")
-        assert server.search({**found, "chunk_txts": ["cat " * 10_000], "spans": True}).status == 200
+        assert (
+            server.search({**found, "chunk_txts": ["cat " * 10_000], "spans": True}).status == 200
+        )
         assert eventually(lambda: server.metric('request_body_bytes_held{lane="search"}') == 0)
 
 
@@ -134,10 +151,14 @@ def test_spans_take_no_more_than_any_search(path: str) -> None:
         {"question": "dog bird"} if path == "/prompt" else {"query": "dog", "spans": True}
     )
     body = gzip.compress(json.dumps(asked).encode())
-    with Server("--rate-limit", "off", "--max-buffered-bytes", "128MiB", program=HALF_SCRIPTED) as server:
+    with Server(
+        "--rate-limit", "off", "--max-buffered-bytes", "128MiB", program=HALF_SCRIPTED
+    ) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         before_kb = peak_kb(server)
-        answer = server.call("POST", path, body, {**KEYED, "Content-Encoding": "gzip"}, timeout_s=300)
+        answer = server.call(
+            "POST", path, body, {**KEYED, "Content-Encoding": "gzip"}, timeout_s=300
+        )
         assert (answer.status, answer.error["type"]) == (413, "too_large")
         assert peak_kb(server) - before_kb < (12 * len(text) + (48 << 20)) / 1024
 

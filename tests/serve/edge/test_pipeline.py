@@ -19,7 +19,13 @@ from relevance_gen.serve.edge.costs import GENERATION
 from relevance_gen.serve.edge.lanes import Holding
 from relevance_gen.serve.edge.pipeline import _ON_LOOP_BYTES, _worded, made_of
 from relevance_gen.serve.work.generating import GenerationTask, Responses
-from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling, TokenLogprob
+from relevance_gen.types import (
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    Spelling,
+    TokenLogprob,
+)
 from tests.serve.harness import HALF_SCRIPTED, KEYED, Server, eventually, request_bytes
 
 GZIP = {**KEYED, "Accept-Encoding": "gzip"}
@@ -27,21 +33,33 @@ HELD = 'request_body_bytes_held{lane="generation"}'
 SEARCHED = ("search_seconds_count", "search_chunks_total")
 
 
-@pytest.mark.parametrize(("n_prompt", "n_tokens", "on_loop"), [(1000, 1, True), (100_000, 1, False), (1, 9000, False)])
-def test_only_small_responses_are_written_on_the_loop(n_prompt: int, n_tokens: int, on_loop: bool) -> None:
+@pytest.mark.parametrize(
+    ("n_prompt", "n_tokens", "on_loop"), [(1000, 1, True), (100_000, 1, False), (1, 9000, False)]
+)
+def test_only_small_responses_are_written_on_the_loop(
+    n_prompt: int, n_tokens: int, on_loop: bool
+) -> None:
     """A response whose prompt or samples are large is written in a thread, so that nobody else waits for it."""
-    response = GenerationResponse(0.0, 0.0, 1, "x" * n_prompt, 1, (Completion("x", n_tokens, 0.0, "length"),))
-    writer = asyncio.run(made_of((response,), GENERATION.of((response,)), lambda _: threading.current_thread()))
+    response = GenerationResponse(
+        0.0, 0.0, 1, "x" * n_prompt, 1, (Completion("x", n_tokens, 0.0, "length"),)
+    )
+    writer = asyncio.run(
+        made_of((response,), GENERATION.of((response,)), lambda _: threading.current_thread())
+    )
     assert (writer is threading.main_thread()) == on_loop
 
 
-@pytest.mark.parametrize(("n_samples", "echoes", "on_loop"), [(1, True, True), (16, False, True), (16, True, False)])
+@pytest.mark.parametrize(
+    ("n_samples", "echoes", "on_loop"), [(1, True, True), (16, False, True), (16, True, False)]
+)
 @pytest.mark.parametrize("n_alternatives", [0, 10])
 def test_what_an_echo_repeats_counts_for_each_sample(
     n_samples: int, echoes: bool, on_loop: bool, n_alternatives: int
 ) -> None:
     """A prompt of tokens that each sample repeats, spelled, with its log probabilities or without, is no small one."""
-    n_prompt, likeliest = (9, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
+    n_prompt, likeliest = (
+        (9, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
+    )
     spelling = Spelling((7,) * n_prompt, {7: b"word"}, frozenset(), (likeliest,) * (n_prompt - 1))
     logprobs = (None, *(-1.0,) * (n_prompt - 1)) if n_alternatives else None
     samples = (Completion("x", 1, 0.0, "length"),) * n_samples
@@ -65,7 +83,9 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
     for room in (n_bytes, n_bytes - 1):
         memory = Quota(room)
         with Holding(memory) as held, suppress(TooLargeError):
-            assert asyncio.run(_worded(held, GENERATION, task, responses, Watched())) == Events().end(responses)
+            assert asyncio.run(
+                _worded(held, GENERATION, task, responses, Watched())
+            ) == Events().end(responses)
             assert memory.held == 0
     assert found == [n_bytes]
 
@@ -73,7 +93,12 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
 def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:
     """POST /prompt answers with the coding that is accepted, and its search counts like any other."""
     before = [server.metric(name) for name in SEARCHED]
-    answer = server.call("POST", "/prompt", {"question": "cats " * 300, "chunk_txts": ["cats purr", "dogs bark"]}, GZIP)
+    answer = server.call(
+        "POST",
+        "/prompt",
+        {"question": "cats " * 300, "chunk_txts": ["cats purr", "dogs bark"]},
+        GZIP,
+    )
     assert (answer.status, answer.headers["Content-Encoding"]) == (200, "gzip")
     written = json.loads(gzip.decompress(answer.body))
     assert [source["original_index"] for source in written["sources"]] == [0]
@@ -114,7 +139,9 @@ def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
     received_bytes = server.metric("http_request_body_bytes_total")
     with ExitStack() as stack:
         unread(server, stack)
-        assert eventually(lambda: server.metric("http_request_body_bytes_total") > received_bytes + (6 << 20))
+        assert eventually(
+            lambda: server.metric("http_request_body_bytes_total") > received_bytes + (6 << 20)
+        )
         # It is read in the same thread: then the body of the stream is parsed, which takes as much.
         assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
         assert eventually(lambda: server.metric(HELD) > 6 << 20)

@@ -28,22 +28,37 @@ from relevance_gen.serve.edge.problems import problem_of, response_to
         (ZeroDivisionError("secret"), 500, "internal", None),
     ],
 )
-def test_each_error_has_its_status(error: Exception, status: int, kind: str, retry_after: str | None) -> None:
+def test_each_error_has_its_status(
+    error: Exception, status: int, kind: str, retry_after: str | None
+) -> None:
     """An error has the status and word of its own row, before that of what it descends from, and its Retry-After."""
     problem = problem_of(error)
-    assert (problem.status, problem.kind, problem.headers.get("Retry-After")) == (status, kind, retry_after)
+    assert (problem.status, problem.kind, problem.headers.get("Retry-After")) == (
+        status,
+        kind,
+        retry_after,
+    )
     assert "secret" not in problem.message
 
 
 @pytest.mark.parametrize(
     ("got", "said"),
-    [(None, "got null"), (True, "got true"), ("None", "got 'None'"), ("x, got None", "got 'x, got None'")],
+    [
+        (None, "got null"),
+        (True, "got true"),
+        ("None", "got 'None'"),
+        ("x, got None", "got 'x, got None'"),
+    ],
 )
 def test_what_came_is_told_as_json_has_it(got: object, said: str) -> None:
     """A client that sent null reads null, not Python's word for it; a string is left as it is."""
     for remedy in (None, "leave it out"):
-        message = problem_of(errors.InvalidRequestError.must_be("top_n", "an integer", got, remedy=remedy)).message
-        assert message == f"top_n must be an integer, {said}" + ("" if remedy is None else "; leave it out")
+        message = problem_of(
+            errors.InvalidRequestError.must_be("top_n", "an integer", got, remedy=remedy)
+        ).message
+        assert message == f"top_n must be an integer, {said}" + (
+            "" if remedy is None else "; leave it out"
+        )
 
 
 def test_a_method_that_is_not_allowed_is_told_which_are() -> None:

@@ -108,7 +108,8 @@ class Odd(SlidingWindowCounterRateLimiter):
 
 
 @pytest.mark.parametrize(
-    ("reset_time", "remaining"), [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")]
+    ("reset_time", "remaining"),
+    [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")],
 )
 def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any) -> None:
     """What it says of the window is no number, or none that ends: this process counts for itself."""
@@ -118,7 +119,10 @@ def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any
         rate = RateLimit("5/minute", "memory://", metrics)
         rate._shared = Odd(reset_time, remaining)
         headers = await rate.admit("a")
-        assert (headers["RateLimit-Remaining"], 1 <= int(headers["RateLimit-Reset"]) <= 60) == ("4", True)
+        assert (headers["RateLimit-Remaining"], 1 <= int(headers["RateLimit-Reset"]) <= 60) == (
+            "4",
+            True,
+        )
         assert rate._is_lost
 
     asyncio.run(run())
@@ -130,7 +134,9 @@ def test_off_is_off() -> None:
     assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
 
 
-@pytest.mark.parametrize("address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"])
+@pytest.mark.parametrize(
+    "address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"]
+)
 def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
     """The refusal of a storage's address names no part of it: a password may stand there."""
     with pytest.raises(ConfigurationError) as caught:
@@ -199,15 +205,22 @@ def n_failures(metrics: Metrics) -> float:
 
 
 def test_redis_shares_the_count_and_its_loss_is_survived(
-    redis: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    redis: tuple[subprocess.Popen[bytes], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Two processes count together in Redis; when Redis is lost they go on at once, each counting for itself."""
-    monkeypatch.setattr(rate_module, "_STORAGE_TIMEOUT_S", 60)  # on a busy machine Redis may take its time
+    monkeypatch.setattr(
+        rate_module, "_STORAGE_TIMEOUT_S", 60
+    )  # on a busy machine Redis may take its time
     process, path = redis
 
     async def run() -> None:
         metrics, storage = Metrics.alone(), f"redis+unix://{path}"
-        async with shared("6/day", storage, metrics) as one, shared("6/day", storage, metrics) as two:
+        async with (
+            shared("6/day", storage, metrics) as one,
+            shared("6/day", storage, metrics) as two,
+        ):
             assert await statuses(*(one, two) * 4) == [200] * 6 + [429] * 2
             assert n_failures(metrics) == 0
             process.terminate()
@@ -266,7 +279,9 @@ def answering(reply: bytes) -> Iterator[str]:
         b"~1\r\n:1\r\n",
     ],
 )
-def test_a_redis_that_answers_anything_does_not_stop_search(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_redis_that_answers_anything_does_not_stop_search(
+    reply: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever stands at the storage's address answers, searches go on; the loss is logged once."""
 
     async def run(storage: str) -> list[int]:

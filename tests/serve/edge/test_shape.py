@@ -47,7 +47,9 @@ def test_text_full_of_marks_is_text() -> None:
     assert found.kept_bytes < 1.1 * len(text)
 
 
-@pytest.mark.parametrize("text", [b'["' + b"\\" * (16 << 20) + b'"]', b"[" * (16 << 20), b'"' * (16 << 20)])
+@pytest.mark.parametrize(
+    "text", [b'["' + b"\\" * (16 << 20) + b'"]', b"[" * (16 << 20), b'"' * (16 << 20)]
+)
 def test_looking_takes_time_by_size_alone(text: bytes) -> None:
     """16 MiB of backslashes, brackets or quotes are looked through in less than 80 ms for each MiB."""
     started_s = time.process_time()

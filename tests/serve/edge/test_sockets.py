@@ -30,14 +30,25 @@ GZIP = {**KEYED, "Content-Encoding": "gzip"}
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
     """A server with short times."""
-    with Server("--body-timeout-s", "0.5", "--idle-timeout-s", "0.6", "--rate-limit", "off") as server:
+    with Server(
+        "--body-timeout-s", "0.5", "--idle-timeout-s", "0.6", "--rate-limit", "off"
+    ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Server]:
     """A server with small limits."""
-    limits = ("--max-body-bytes", "1MiB", "--max-chunks", "1000", "--max-depth", "10", "--max-buffered-bytes", "14MiB")
+    limits = (
+        "--max-body-bytes",
+        "1MiB",
+        "--max-chunks",
+        "1000",
+        "--max-depth",
+        "10",
+        "--max-buffered-bytes",
+        "14MiB",
+    )
     with Server(*limits, "--rate-limit", "off") as server:
         yield server
 
@@ -80,7 +91,9 @@ def test_a_body_cut_short_by_leaving_harms_nobody(small: Server) -> None:
     """A client that leaves in the middle of its body is forgotten."""
     for half_close in (True, False):
         with small.raw() as sock:
-            sock.sendall(request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "100"}) + b"{")
+            sock.sendall(
+                request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "100"}) + b"{"
+            )
             if half_close:
                 sock.shutdown(socket.SHUT_WR)
                 read_all(sock)
@@ -89,7 +102,11 @@ def test_a_body_cut_short_by_leaving_harms_nobody(small: Server) -> None:
 
 def test_resets_harm_nobody(small: Server) -> None:
     """A connection reset, before or while the answer comes, is forgotten."""
-    for sent in (b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n", request_bytes("POST", "/search", SEARCH, KEYED), b"PO"):
+    for sent in (
+        b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n",
+        request_bytes("POST", "/search", SEARCH, KEYED),
+        b"PO",
+    ):
         with small.raw() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.sendall(sent)
@@ -136,14 +153,20 @@ def test_bad_chunked_bodies_are_refused(small: Server) -> None:
 def test_good_chunked_bodies_are_read(small: Server) -> None:
     """A chunked body in many small pieces is one body."""
     pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in SEARCH) + b"0\r\n\r\n"
-    head = request_bytes("GET", "/search", headers={**KEYED, "Transfer-Encoding": "chunked", "Connection": "close"})
+    head = request_bytes(
+        "GET", "/search", headers={**KEYED, "Transfer-Encoding": "chunked", "Connection": "close"}
+    )
     assert status_of(small.exchange(head.replace(b"GET", b"POST", 1) + pieces)) == 200
 
 
 def test_pipelined_requests_are_answered_in_order(small: Server) -> None:
     """Many requests in one write get their answers in the order of the requests."""
-    sent = b"".join(request_bytes("GET", "/stats", headers={"X-Request-ID": f"id-{i}"}) for i in range(40))
-    received = small.exchange(sent + request_bytes("POST", "/search", SEARCH, {**KEYED, "Connection": "close"}))
+    sent = b"".join(
+        request_bytes("GET", "/stats", headers={"X-Request-ID": f"id-{i}"}) for i in range(40)
+    )
+    received = small.exchange(
+        sent + request_bytes("POST", "/search", SEARCH, {**KEYED, "Connection": "close"})
+    )
     assert received.count(b"HTTP/1.1 200 OK") == 41
     places = [received.index(b"id-%d\r\n" % i) for i in range(40)]
     assert places == sorted(places)
@@ -152,7 +175,9 @@ def test_pipelined_requests_are_answered_in_order(small: Server) -> None:
 def test_a_body_longer_than_said_ends_the_connection(small: Server) -> None:
     """Bytes after the body's end are no HTTP: the last answer is a 400, and the connection is closed."""
     body = SEARCH + b"rubbish"
-    received = small.exchange(request_bytes("POST", "/search", body, {**KEYED, "Content-Length": str(len(SEARCH))}))
+    received = small.exchange(
+        request_bytes("POST", "/search", body, {**KEYED, "Content-Length": str(len(SEARCH))})
+    )
     assert b"400 Bad Request" in received
 
 
@@ -183,7 +208,10 @@ def test_bad_compression_is_a_400(small: Server, headers: dict[str, str], body: 
 
 def test_bombs_are_a_413(small: Server) -> None:
     """A small body that would expand beyond the limit is a 413, without being expanded."""
-    for headers, bomb in ((GZIP, gzip.compress(bytes(200 << 20), 9)), (ZSTD, zstandard.compress(bytes(1 << 30)))):
+    for headers, bomb in (
+        (GZIP, gzip.compress(bytes(200 << 20), 9)),
+        (ZSTD, zstandard.compress(bytes(1 << 30))),
+    ):
         assert len(bomb) < 1 << 20
         before_kb = peak_kb(small)
         answer = small.search(bomb, headers)
@@ -201,9 +229,9 @@ def test_large_bodies_are_a_413(small: Server) -> None:
     """A body above the limit is a 413, whether its length is said first or not."""
     body = b" " * ((1 << 20) + 1)
     assert small.search(body).status == 413
-    head = request_bytes("GET", "/search", headers={**KEYED, "Transfer-Encoding": "chunked"}).replace(
-        b"GET", b"POST", 1
-    )
+    head = request_bytes(
+        "GET", "/search", headers={**KEYED, "Transfer-Encoding": "chunked"}
+    ).replace(b"GET", b"POST", 1)
     with small.raw() as sock:
         sock.sendall(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
         assert status_of(sock.recv(65536)) == 413
@@ -254,7 +282,11 @@ def test_requests_that_run_or_wait_hold_their_memory(small: Server) -> None:
     """A small body that becomes a large text counts as that text until its answer is there."""
 
     def body(n_samples: int) -> bytes:
-        asked = {"text": "\U0001f600" + "a" * 1_000_000, "max_tokens": 10**6, "num_samples": n_samples}
+        asked = {
+            "text": "\U0001f600" + "a" * 1_000_000,
+            "max_tokens": 10**6,
+            "num_samples": n_samples,
+        }
         return gzip.compress(json.dumps(asked).encode())
 
     headers = {**GZIP, "Content-Type": "application/json"}
@@ -275,7 +307,9 @@ def test_idle_connections_harm_nobody(server: Server) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     socks: list[socket.socket] = []
     try:
-        socks.extend(socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(1000))
+        socks.extend(
+            socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(1000)
+        )
         started_s = time.monotonic()
         assert server.search({"query": "x", "chunk_txts": ["x"]}).status == 200
         assert time.monotonic() - started_s < 20
@@ -290,7 +324,9 @@ def test_a_client_that_leaves_is_logged_as_499(server: Server) -> None:
     with Held() as searching:
         body = json.dumps(searching.search).encode()
         with server.raw() as sock:
-            sock.sendall(request_bytes("POST", "/search", body, {**KEYED, "X-Request-ID": "left-early"}))
+            sock.sendall(
+                request_bytes("POST", "/search", body, {**KEYED, "X-Request-ID": "left-early"})
+            )
             assert eventually(searching.has_begun)
         assert server.logged("left-early")["status"] == 499
 
@@ -313,7 +349,9 @@ def test_the_loop_never_waits_for_a_search(server: Server) -> None:
 
 def test_what_is_pipelined_takes_little_memory(small: Server) -> None:
     """Eighty clients that send a megabyte each behind a request that is answered slowly take some kilobytes each."""
-    slow = request_bytes("POST", "/generate", json.dumps({"text": "x", "max_tokens": 10**6}).encode(), JSON)
+    slow = request_bytes(
+        "POST", "/generate", json.dumps({"text": "x", "max_tokens": 10**6}).encode(), JSON
+    )
     behind = request_bytes("POST", "/search", headers={**KEYED, "Content-Length": str(1 << 20)})
     with ExitStack() as stack:
         before_kb = peak_kb(small)
@@ -338,7 +376,10 @@ def test_more_connections_than_there_is_memory_for_wait() -> None:
                 begun.set()
                 transport.close()
 
-        with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()),
+        ):
             listener.setblocking(False)
             acceptor = Acceptor(listener, Protocol, lambda: n_free)
             acceptor.start()
@@ -366,7 +407,10 @@ def many_files() -> Iterator[None]:
 @pytest.mark.usefixtures("many_files")
 def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
     """With every connection taken by clients without a key, one with a key is answered, and keeps its connection."""
-    with Server("--max-buffered-bytes", "128MiB", "--idle-timeout-s", "600") as server, ExitStack() as stack:
+    with (
+        Server("--max-buffered-bytes", "128MiB", "--idle-timeout-s", "600") as server,
+        ExitStack() as stack,
+    ):
         keyed = stack.enter_context(server.raw())
         for n in range(2):
             if n:
@@ -382,7 +426,10 @@ def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
 def test_strangers_that_are_answered_leave_room_for_a_key() -> None:
     """Only so many requests without a key are answered at once that there are connections for those with one."""
     head = request_bytes("POST", "/generate", headers={**JSON, "Content-Length": "100"})
-    with Server("--max-buffered-bytes", "128MiB", "--body-timeout-s", "600") as server, ExitStack() as stack:
+    with (
+        Server("--max-buffered-bytes", "128MiB", "--body-timeout-s", "600") as server,
+        ExitStack() as stack,
+    ):
         for _ in range(900):
             sock = stack.enter_context(server.raw())
             sock.sendall(head)

@@ -21,7 +21,11 @@ BODY = {"query": "x", "chunk_txts": ["x"]}
 
 def test_search_is_served_while_the_model_loads() -> None:
     """The start does not wait for the model: until it is loaded /health is 503, generations wait, search is served."""
-    with ThreadPoolExecutor(1) as pool, Held() as loading, Server("--model", loading.words) as server:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Held() as loading,
+        Server("--model", loading.words) as server,
+    ):
         assert server.call("GET", "/health").status == 503
         assert server.stats() == {"backlog": 0, "num_total_runners": 0}
         waiting = pool.submit(server.generate, {"text": "x", "max_tokens": 1})
@@ -34,7 +38,10 @@ def test_search_is_served_while_the_model_loads() -> None:
 
 def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
     """A generation that waits for its model has its time, and then a 503 that says so; SIGTERM ends such a server."""
-    with Held() as loading, Server("--model", loading.words, "--generation-timeout-s", "0.2") as server:
+    with (
+        Held() as loading,
+        Server("--model", loading.words, "--generation-timeout-s", "0.2") as server,
+    ):
         answer = server.generate({"text": "x"})
         assert (answer.status, answer.error["type"]) == (503, "timeout")
         assert answer.error["message"] == "the model was not loaded within 0.2 seconds"
@@ -45,7 +52,10 @@ def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
 
 def test_a_load_that_hangs_is_waited_for_no_longer() -> None:
     """Who waits for it, and who comes later, is told so; search is served, and if it comes it answers."""
-    with Held() as loading, Server("--model", loading.words, "--model-load-timeout-s", "0.2") as server:
+    with (
+        Held() as loading,
+        Server("--model", loading.words, "--model-load-timeout-s", "0.2") as server,
+    ):
         for _ in range(2):
             answer = server.generate({"text": "x"})
             assert (answer.status, answer.error["type"]) == (503, "no_runner")
@@ -58,7 +68,12 @@ def test_a_load_that_hangs_is_waited_for_no_longer() -> None:
 
 def test_sigterm_lets_running_work_finish() -> None:
     """After SIGTERM /health is 503 and new work refused, what runs is finished and answered, and the status is 0."""
-    with ThreadPoolExecutor(2) as pool, Server() as server, Held() as searching, Held() as generating:
+    with (
+        ThreadPoolExecutor(2) as pool,
+        Server() as server,
+        Held() as searching,
+        Held() as generating,
+    ):
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         search = pool.submit(server.search, searching.search)
         generation = pool.submit(server.generate, {"text": generating.words, "max_tokens": 100})
@@ -66,7 +81,11 @@ def test_sigterm_lets_running_work_finish() -> None:
         server.process.send_signal(signal.SIGTERM)
         assert eventually(lambda: server.call("GET", "/health").status == 503)
         refused = server.search(BODY)
-        assert (refused.status, refused.error["type"], refused.headers["Connection"]) == (503, "draining", "close")
+        assert (refused.status, refused.error["type"], refused.headers["Connection"]) == (
+            503,
+            "draining",
+            "close",
+        )
         searching.let_go()
         generating.let_go()
         assert search.result().status == 200
@@ -81,7 +100,11 @@ def test_a_terminal_that_is_closed_ends_the_server_in_order(workers: str) -> Non
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         search = pool.submit(server.search, searching.search)
         assert eventually(searching.has_begun)
-        spawned = (pid for pid in server.has_children() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        spawned = (
+            pid
+            for pid in server.has_children()
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
         for pid in (*spawned, server.process.pid):
             os.kill(pid, signal.SIGHUP)
         searching.let_go()
@@ -110,8 +133,12 @@ def test_the_drain_has_a_limit() -> None:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         searching, generating, streaming = held = [stack.enter_context(Held()) for _ in range(3)]
         stuck = pool.submit(outcome, server, "/search", searching.search)
-        endless = pool.submit(outcome, server, "/generate", {"text": generating.words, "max_tokens": 100})
-        cut = pool.submit(outcome, server, "/generate_stream", {"text": streaming.words, "max_tokens": 100})
+        endless = pool.submit(
+            outcome, server, "/generate", {"text": generating.words, "max_tokens": 100}
+        )
+        cut = pool.submit(
+            outcome, server, "/generate_stream", {"text": streaming.words, "max_tokens": 100}
+        )
         assert eventually(lambda: all(one.has_begun() for one in held))
         assert server.end()
         assert server.process.returncode == 0
@@ -130,7 +157,11 @@ def outcome(server: Server, path: str, body: object) -> int:
 
 def test_a_second_signal_ends_at_once() -> None:
     """A second signal, SIGTERM or SIGINT after either, does not wait for anything."""
-    with ThreadPoolExecutor(1) as pool, Server("--drain-timeout-s", "600") as server, Held() as searching:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Server("--drain-timeout-s", "600") as server,
+        Held() as searching,
+    ):
         pool.submit(outcome, server, "/search", searching.search)
         assert eventually(searching.has_begun)
         server.process.send_signal(signal.SIGTERM)
@@ -142,7 +173,10 @@ def test_a_second_signal_ends_at_once() -> None:
 
 def test_an_idle_server_ends_at_once() -> None:
     """Open connections without a request do not hold the end up."""
-    with Server("--drain-timeout-s", "600", "--idle-timeout-s", "600") as server, server.raw() as sock:
+    with (
+        Server("--drain-timeout-s", "600", "--idle-timeout-s", "600") as server,
+        server.raw() as sock,
+    ):
         sock.sendall(b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n")
         assert sock.recv(1000)
         assert server.end()
@@ -163,8 +197,14 @@ def test_a_taken_port_is_said_clearly(workers: str, capfd: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--api-keys-file", "/no/such/file"], "--api-keys-file: /no/such/file: No such file or directory"),
-        (["--rate-limit-storage", "foo://x"], "--rate-limit-storage must be memory:// or an address such as redis://"),
+        (
+            ["--api-keys-file", "/no/such/file"],
+            "--api-keys-file: /no/such/file: No such file or directory",
+        ),
+        (
+            ["--rate-limit-storage", "foo://x"],
+            "--rate-limit-storage must be memory:// or an address such as redis://",
+        ),
     ],
 )
 def test_what_keeps_it_from_starting_is_said_by_its_flag(
@@ -181,7 +221,17 @@ def test_what_keeps_it_from_starting_is_said_by_its_flag(
 def unusual() -> Iterator[Server]:
     """A server with settings that do not touch each other."""
     origins = ("--cors-origins", "http://one.example, http://two.example")
-    flags = (*origins, "--search-threads", "1", "--search-queue", "2", "--log-format", "text", "--rate-limit", "off")
+    flags = (
+        *origins,
+        "--search-threads",
+        "1",
+        "--search-queue",
+        "2",
+        "--log-format",
+        "text",
+        "--rate-limit",
+        "off",
+    )
     with Server(*flags, RELEVANCE_GEN_API_KEYS="a-test-key,other") as server:
         yield server
 

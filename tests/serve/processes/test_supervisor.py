@@ -20,7 +20,16 @@ import pytest
 from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.processes.supervisor import Supervisor, _end_of, bind
 from relevance_gen.serve.settings import Settings
-from tests.serve.harness import JSON, KEYED, Held, Server, eventually, processor_seconds, read_all, request_bytes
+from tests.serve.harness import (
+    JSON,
+    KEYED,
+    Held,
+    Server,
+    eventually,
+    processor_seconds,
+    read_all,
+    request_bytes,
+)
 from tests.serve.test_streams import events_of
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
@@ -48,18 +57,27 @@ def several(loading: Held, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def pids(server: Server, role: str) -> list[int]:
     """Return the ids of the processes of `role`, the newest last."""
-    return [int(pid) for pid in re.findall(rf'"message":"{role} process (\d+) started"', server.log)]
+    return [
+        int(pid) for pid in re.findall(rf'"message":"{role} process (\d+) started"', server.log)
+    ]
 
 
 def test_every_worker_answers_for_both_halves(several: Server) -> None:
     """Whatever worker a connection meets, search, generation, streams, health and stats are the same."""
     for _ in range(12):
         assert several.search(BODY).status == 200
-        assert several.generate({"text": "x", "max_tokens": 2}).json["responses"][0]["text"] == "word0 word1 "
+        assert (
+            several.generate({"text": "x", "max_tokens": 2}).json["responses"][0]["text"]
+            == "word0 word1 "
+        )
         *texts, (name, last) = events_of(several, {"text": "x", "max_tokens": 2})[1]
         assert (len(texts), name, last["prompt"]) == (2, "response", "x")
         asked = {"question": "x", "chunk_txts": ["x y"]}
-        assert several.call("POST", "/prompt", asked, KEYED).json["request"]["text"].startswith("Context: x y\n")
+        assert (
+            several.call("POST", "/prompt", asked, KEYED)
+            .json["request"]["text"]
+            .startswith("Context: x y\n")
+        )
         assert several.call("GET", "/health").status == 200
         assert eventually(lambda: several.stats() == {"backlog": 0, "num_total_runners": 1})
 
@@ -67,7 +85,11 @@ def test_every_worker_answers_for_both_halves(several: Server) -> None:
 def test_refusals_pass_through(several: Server) -> None:
     """What the process with the model refuses looks as if the worker had refused it."""
     answer = several.generate({"text": "x", "max_tokens": 0}, {**JSON, "X-Request-ID": "through"})
-    assert (answer.status, answer.error["field"], answer.headers["X-Request-ID"]) == (400, "max_tokens", "through")
+    assert (answer.status, answer.error["field"], answer.headers["X-Request-ID"]) == (
+        400,
+        "max_tokens",
+        "through",
+    )
     answer = several.generate({"text": "x", "num_samples": 100})
     assert (answer.status, answer.headers["Retry-After"]) == (429, "3")
     assert several.generate(b"{}", {"Content-Type": "text/plain"}).body == b""
@@ -76,22 +98,30 @@ def test_refusals_pass_through(several: Server) -> None:
 def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None:
     """A client that says nothing of content codings gets none, though the answer comes through two processes."""
     body = json.dumps({"text": "x " * 2000, "max_tokens": 1}).encode()
-    plain = several.exchange(request_bytes("POST", "/generate", body, {**JSON, "Connection": "close"}))
+    plain = several.exchange(
+        request_bytes("POST", "/generate", body, {**JSON, "Connection": "close"})
+    )
     assert b"Content-Encoding" not in plain
     assert json.loads(plain.split(b"\r\n\r\n", 1)[1])["prompt"] == "x " * 2000
     asked = several.generate(body, {**JSON, "Accept-Encoding": "gzip"})
     assert json.loads(gzip.decompress(asked.body))["prompt"] == "x " * 2000
 
 
-@pytest.mark.parametrize(("key", "lane"), [("a-test-key", "generation"), ("wrong", "open_generation")])
-def test_the_process_with_the_model_knows_who_has_a_key(several: Server, key: str, lane: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "lane"), [("a-test-key", "generation"), ("wrong", "open_generation")]
+)
+def test_the_process_with_the_model_knows_who_has_a_key(
+    several: Server, key: str, lane: str
+) -> None:
     """A generation takes the lane of its key in the worker and in the process that holds the model, and no other."""
     lanes = ("search", "generation", "open_generation")
     body = json.dumps({"text": "x" * 50_000, "max_tokens": 100_000}).encode()
     headers = {**JSON, "X-API-Key": key, "X-Relevance-Gen-Key-ID": "forged"}
     with several.raw() as sock:
         sock.sendall(request_bytes("POST", "/generate", body, headers))
-        assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') > 100_000)
+        assert eventually(
+            lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') > 100_000
+        )
         held = [several.metric(f'request_body_bytes_held{{lane="{one}"}}') for one in lanes]
         assert [n_bytes > 0 for n_bytes in held] == [one == lane for one in lanes]
     assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0)
@@ -99,9 +129,16 @@ def test_the_process_with_the_model_knows_who_has_a_key(several: Server, key: st
 
 def test_the_search_of_a_prompt_is_counted(several: Server) -> None:
     """The process with the model searches for it, and nobody asks that for its metrics."""
-    counts = ("search_seconds_count", "search_chunks_total", 'http_requests_total{endpoint="prompt",status="200"}')
+    counts = (
+        "search_seconds_count",
+        "search_chunks_total",
+        'http_requests_total{endpoint="prompt",status="200"}',
+    )
     before = [several.metric(name) for name in counts]
-    assert several.call("POST", "/prompt", {"question": "x", "chunk_txts": ["x y", "z"]}, KEYED).status == 200
+    assert (
+        several.call("POST", "/prompt", {"question": "x", "chunk_txts": ["x y", "z"]}, KEYED).status
+        == 200
+    )
     assert eventually(lambda: several.metric(counts[2]) == before[2] + 1)
     assert [several.metric(name) for name in counts[:2]] == [before[0] + 1, before[1] + 2]
 
@@ -109,9 +146,16 @@ def test_the_search_of_a_prompt_is_counted(several: Server) -> None:
 def test_metrics_are_of_all_processes(several: Server) -> None:
     """Whichever worker is asked, /metrics counts what all of them did, and each request once."""
     searches, generations, states = (
-        f'http_requests_total{{endpoint="{name}",status="200"}}' for name in ("search", "generate", "stats")
+        f'http_requests_total{{endpoint="{name}",status="200"}}'
+        for name in ("search", "generate", "stats")
     )
-    counted = (searches, generations, states, "generated_tokens_total", "http_request_body_bytes_total")
+    counted = (
+        searches,
+        generations,
+        states,
+        "generated_tokens_total",
+        "http_request_body_bytes_total",
+    )
     before = [several.metric(name) for name in counted]
     for _ in range(10):
         several.search(BODY)
@@ -142,9 +186,13 @@ def test_a_killed_worker_is_replaced_and_nothing_is_refused(several: Server) -> 
     victim = pids(several, "front")[0]
     os.kill(victim, signal.SIGKILL)
     with ThreadPoolExecutor(4) as pool:
-        assert [answer.status for answer in pool.map(lambda _: several.search(BODY), range(40))] == [200] * 40
+        assert [
+            answer.status for answer in pool.map(lambda _: several.search(BODY), range(40))
+        ] == [200] * 40
     assert eventually(lambda: len(pids(several, "front")) == 3)
-    assert eventually(lambda: several.metric('http_requests_total{endpoint="search",status="200"}') >= before + 40)
+    assert eventually(
+        lambda: several.metric('http_requests_total{endpoint="search",status="200"}') >= before + 40
+    )
 
 
 def test_a_killed_model_is_replaced_while_search_goes_on(several: Server, loading: Held) -> None:
@@ -192,14 +240,18 @@ class Process:
         """Forget it."""
 
 
-def test_a_worker_that_cannot_live_is_not_started_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_live_is_not_started_in_a_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A process that dies again and again is started at once, then after delays that double, unless one lived."""
     now_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: now_s)
     monkeypatch.setattr("relevance_gen.serve.processes.supervisor.time", clock)
     (listener,) = bind("127.0.0.1", 0, 1)
     with listener:
-        supervisor = Supervisor([ProcessSpec(Settings(), (), "model", listener)], id, drain_timeout_s=0)
+        supervisor = Supervisor(
+            [ProcessSpec(Settings(), (), "model", listener)], id, drain_timeout_s=0
+        )
         supervisor._context = SimpleNamespace(Process=Process)  # type: ignore[assignment]
         (child,) = supervisor._children
         waited_s = []
@@ -266,7 +318,9 @@ def test_sigterm_drains_every_process() -> None:
     """SIGTERM to the supervisor ends all processes once their work is done, with status 0."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(3))
-        server = stack.enter_context(Server("--workers", "2", "--search-threads", "2", "--drain-timeout-s", "600"))
+        server = stack.enter_context(
+            Server("--workers", "2", "--search-threads", "2", "--drain-timeout-s", "600")
+        )
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = server.has_children()
         *searching, generating = held = [stack.enter_context(Held()) for _ in range(3)]

@@ -81,7 +81,9 @@ def test_more_texts_than_may_wait_are_refused() -> None:
     """More than could ever wait are too many; more than there is room for now may come again."""
 
     async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
-        with pytest.raises(TooLargeError, match="input must have at most 100000 items, got 100001") as caught:
+        with pytest.raises(
+            TooLargeError, match="input must have at most 100000 items, got 100001"
+        ) as caught:
             await embedder.embed(EmbeddingTask([*LONG, "a"], path="input"))
         assert caught.value.field == "input"
         task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
@@ -115,7 +117,9 @@ def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
 
     async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         for _ in range(2):
-            with pytest.raises(ModelLoadError, match="the model cannot be loaded: the file is missing"):
+            with pytest.raises(
+                ModelLoadError, match="the model cannot be loaded: the file is missing"
+            ):
                 await embedder.embed(EmbeddingTask(["a"]))
         assert metrics.total("models", "embed", "encoder", "failed") == 1
         assert metric(metrics, "encoder_texts_waiting") == 0

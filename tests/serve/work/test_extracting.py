@@ -35,7 +35,11 @@ def extractor() -> Iterator[Extractor]:
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [
-        ("a.pdf", pdf("Apples are red", "Pears"), [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears")]),
+        (
+            "a.pdf",
+            pdf("Apples are red", "Pears"),
+            [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears")],
+        ),
         ("a.docx", docx(run("Apples")), [({}, "Apples\n")]),
         ("a.html", b"<p>Apples", [({}, "Apples")]),
         ("a.txt", "Äpfel".encode("utf-16"), [({}, "Äpfel")]),
@@ -92,7 +96,9 @@ def test_what_takes_too_long_or_too_much_is_ended() -> None:
             extractor.extract(asked(content))
         for sandbox in extractor._sandboxes:
             sandbox._timeout_s = 30
-        assert extractor.extract(asked(b"Pears")) == ExtractionResponse((DocumentPart({}, "Pears"),))
+        assert extractor.extract(asked(b"Pears")) == ExtractionResponse(
+            (DocumentPart({}, "Pears"),)
+        )
         extractor.close()
 
 
@@ -108,16 +114,22 @@ def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> 
     extractor = Extractor()
     try:
         extractor.extract(asked(b"Apples"))
-        (process,) = [sandbox._process for sandbox in extractor._sandboxes if sandbox._process is not None]
+        (process,) = [
+            sandbox._process for sandbox in extractor._sandboxes if sandbox._process is not None
+        ]
         os.kill(process.popen.pid, signal.SIGSTOP)  # so that it is killed while it has a document
-        os.waitid(os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may still read
+        os.waitid(
+            os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOWAIT
+        )  # until then it may still read
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(extractor.extract, asked(b"Pears"))
             assert eventually(lambda: any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))))
             os.kill(process.popen.pid, signal.SIGKILL)
             with pytest.raises(BusyError):
                 answer.result()
-        assert extractor.extract(asked(b"Pears")) == ExtractionResponse((DocumentPart({}, "Pears"),))
+        assert extractor.extract(asked(b"Pears")) == ExtractionResponse(
+            (DocumentPart({}, "Pears"),)
+        )
     finally:
         extractor.close()
 

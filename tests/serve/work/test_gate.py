@@ -24,11 +24,15 @@ from relevance_gen.serve.work.gate import Gate
 
 def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> Gate:
     """Make a gate."""
-    return Gate("search", n_threads, max_waiting=max_waiting, max_wait_s=max_wait_s, metrics=Metrics.alone())
+    return Gate(
+        "search", n_threads, max_waiting=max_waiting, max_wait_s=max_wait_s, metrics=Metrics.alone()
+    )
 
 
 @given(n_threads=st.integers(1, 4), max_waiting=st.integers(0, 6), callers=st.integers(0, 14))
-def test_so_many_work_so_many_wait_the_rest_is_refused(n_threads: int, max_waiting: int, callers: int) -> None:
+def test_so_many_work_so_many_wait_the_rest_is_refused(
+    n_threads: int, max_waiting: int, callers: int
+) -> None:
     """Of callers that come at once, exactly threads + waiting places are served, never more than threads at a time."""
     running = Counter[str]()
     lock = threading.Lock()
@@ -44,7 +48,9 @@ def test_so_many_work_so_many_wait_the_rest_is_refused(n_threads: int, max_waiti
 
     async def run() -> list[Any]:
         tried = gate(n_threads, max_waiting)
-        outcomes = await asyncio.gather(*(tried.run(work) for _ in range(callers)), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(tried.run(work) for _ in range(callers)), return_exceptions=True
+        )
         assert tried.n_waiting == 0
         tried.close()
         return outcomes
@@ -169,13 +175,18 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
     """While a client has its share, what it asks for further waits, and another's later work is done before."""
 
     async def run() -> list[str]:
-        tried = Gate("extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1)
+        tried = Gate(
+            "extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1
+        )
         done: list[str] = []
         held = threading.Event()
         begun = threading.Event()
         slow = asyncio.create_task(tried.run(lambda: (begun.set(), held.wait()), "greedy"))
         await asyncio.to_thread(begun.wait)
-        more = [asyncio.create_task(tried.run(lambda: done.append("greedy"), "greedy")) for _ in range(4)]
+        more = [
+            asyncio.create_task(tried.run(lambda: done.append("greedy"), "greedy"))
+            for _ in range(4)
+        ]
         await tried.run(lambda: done.append("modest"), "modest")
         assert (tried.n_running, tried.n_waiting) == (1, 4)
         held.set()
@@ -190,7 +201,9 @@ def test_a_client_has_only_its_share_of_the_places() -> None:
     """However much one client asks for, there are places for others; and it has its own again once its work is done."""
 
     async def run() -> None:
-        tried = Gate("extraction", 4, max_waiting=8, max_wait_s=60, metrics=Metrics.alone(), share=1)
+        tried = Gate(
+            "extraction", 4, max_waiting=8, max_wait_s=60, metrics=Metrics.alone(), share=1
+        )
         held = threading.Event()
         asked = [asyncio.create_task(tried.run(held.wait, "greedy")) for _ in range(12)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +211,11 @@ def test_a_client_has_only_its_share_of_the_places() -> None:
         held.set()
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [bool] * 3 + [OverloadedError] * 9
-        assert await asyncio.gather(*(tried.run(lambda: 1, "greedy") for _ in range(3))) == [1, 1, 1]
+        assert await asyncio.gather(*(tried.run(lambda: 1, "greedy") for _ in range(3))) == [
+            1,
+            1,
+            1,
+        ]
         tried.close()
 
     asyncio.run(run())

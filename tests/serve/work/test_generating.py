@@ -25,7 +25,9 @@ N_PIECES = 1000
 class Talkative:
     """A model that says everything at once, and is cancelled then."""
 
-    def submit(self, request: GenerationRequest, *, on_text: OnText, **_: Any) -> Future[GenerationResponse]:
+    def submit(
+        self, request: GenerationRequest, *, on_text: OnText, **_: Any
+    ) -> Future[GenerationResponse]:
         """Say it."""
         del request
         for _ in range(N_PIECES):
@@ -41,7 +43,9 @@ async def read(hold: Callable[[int], None]) -> list[str]:
     generator = Generator(ModelRegistry(settings, {}, metrics), settings, metrics)
     found = []
     with suppress(RequestCancelledError):
-        async for pieces in generator.stream(GenerationTask((GenerationRequest("x"),), backend=Talkative()), hold):
+        async for pieces in generator.stream(
+            GenerationTask((GenerationRequest("x"),), backend=Talkative()), hold
+        ):
             assert isinstance(pieces, list)
             found += [text for _, text in pieces]
     return found

@@ -9,14 +9,18 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 
 some = st.text(st.characters(exclude_categories=()), min_size=1, max_size=3)
-contents = st.tuples(st.lists(some, max_size=4), st.dictionaries(st.integers(0, 3), some, max_size=2))
+contents = st.tuples(
+    st.lists(some, max_size=4), st.dictionaries(st.integers(0, 3), some, max_size=2)
+)
 
 
 Content = tuple[list[str], dict[int, str]]
 
 
 @given(one=contents, other=contents, scopes=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")))
-def test_keys_are_equal_exactly_for_equal_content(one: Content, other: Content, scopes: tuple[str, str]) -> None:
+def test_keys_are_equal_exactly_for_equal_content(
+    one: Content, other: Content, scopes: tuple[str, str]
+) -> None:
     """Texts with titles have one key if they are equal and in one scope: how they are cut counts too."""
     one, other = ((texts, dict(sorted(titles.items()))) for texts, titles in (one, other))
     same = one == other and scopes[0] == scopes[1]
@@ -27,7 +31,9 @@ def test_keys_are_equal_exactly_for_equal_content(one: Content, other: Content, 
     limit=st.integers(0, 3000),
     calls=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 1500)), max_size=60),
 )
-def test_it_holds_the_most_recent_within_its_bytes(limit: int, calls: list[tuple[str, int]]) -> None:
+def test_it_holds_the_most_recent_within_its_bytes(
+    limit: int, calls: list[tuple[str, int]]
+) -> None:
     """It never holds more bytes than allowed, and what it returns is what was put under that key."""
     sizes = dict(calls)
     cache: IndexCache[str] = IndexCache(limit, sizes.__getitem__, Metrics.alone())

@@ -20,11 +20,20 @@ from relevance_gen.serve.settings import NamedModel, Settings, named_models
 from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.registry import ModelRegistry
-from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.work.searching import (
+    ExplanationTask,
+    LibraryRetrieval,
+    Searcher,
+    SearchTask,
+)
 from small_models import ENCODER
 from tests.serve.harness import eventually
 
-CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "Dogs bark at the cat."]
+CHUNKS: list[Any] = [
+    "Cats purr.",
+    {"text": "A cat sleeps.", "metadata": {"page": 2}},
+    "Dogs bark at the cat.",
+]
 QUERY = "What does a cat do?"
 
 
@@ -41,7 +50,9 @@ def with_searcher(
         registry = ModelRegistry(settings, {"embed": load}, metrics)
         registry.preload()
         embedder = EmbeddingService(registry, settings, metrics)
-        searcher = Searcher(settings, LibraryRetrieval(settings), metrics, Lifting(settings, embedder, metrics))
+        searcher = Searcher(
+            settings, LibraryRetrieval(settings), metrics, Lifting(settings, embedder, metrics)
+        )
         while registry.is_loading:
             await asyncio.sleep(0.01)
         try:
@@ -88,7 +99,9 @@ def test_it_explains_as_it_searches() -> None:
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         _, found = ask(searcher)
         for result in found:
-            told = searcher.explain(ExplanationTask(Question(QUERY), CHUNKS, result.original_index), "a-key")
+            told = searcher.explain(
+                ExplanationTask(Question(QUERY), CHUNKS, result.original_index), "a-key"
+            )
             assert told.score == result.chunk_score
             assert told.passage is not None
 

@@ -66,10 +66,14 @@ def test_index_is_among_the_fields_that_are_told() -> None:
         assert remedy in str(caught.value)
 
 
-@pytest.mark.parametrize("body", [{"query": "a", "chunk_txts": ["a"], "allow_partial": True}, {"query": "a"}])
+@pytest.mark.parametrize(
+    "body", [{"query": "a", "chunk_txts": ["a"], "allow_partial": True}, {"query": "a"}]
+)
 def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
     """Chunks stay required without a name, and what goes with a name only is no known field."""
-    with pytest.raises(InvalidRequestError, match=r"chunk_txts is required|allow_partial is not a known field"):
+    with pytest.raises(
+        InvalidRequestError, match=r"chunk_txts is required|allow_partial is not a known field"
+    ):
         own.read_search(body)
 
 
@@ -83,12 +87,20 @@ def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
 
 def test_what_is_kept_is_asked_by_name(real: Server) -> None:
     """`keep` answers with a name, which all that bring chunks take in their place; one that is not kept is a 404."""
-    answer = real.search({"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "keep": True})
+    answer = real.search(
+        {"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "keep": True}
+    )
     name = answer.headers["X-Index"]
-    assert [one["chunk_txt"] for one in real.search({"query": "cats", "index": name}).json["results"]] == ["Cats purr."]
-    explained = real.call("POST", "/explain", {"query": "cats", "index": name, "original_index": 0}, KEYED)
+    assert [
+        one["chunk_txt"] for one in real.search({"query": "cats", "index": name}).json["results"]
+    ] == ["Cats purr."]
+    explained = real.call(
+        "POST", "/explain", {"query": "cats", "index": name, "original_index": 0}, KEYED
+    )
     assert explained.json["score"] == answer.json["results"][0]["chunk_score"]
-    prompt = real.call("POST", "/prompt", {"question": "cats", "index": name, "min_confidence": 0}, KEYED)
+    prompt = real.call(
+        "POST", "/prompt", {"question": "cats", "index": name, "min_confidence": 0}, KEYED
+    )
     assert [one["original_index"] for one in prompt.json["sources"]] == [0]
     gone = real.search({"query": "cats", "index": f"{name[:-1]}x"})
     assert (gone.status, gone.error["field"]) == (404, "index")
@@ -97,10 +109,17 @@ def test_what_is_kept_is_asked_by_name(real: Server) -> None:
 # ── What is offered ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_whoever_comes_while_a_look_runs_shares_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_comes_while_a_look_runs_shares_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many ask, there are two looks: the one that runs, and one that began after all of them came."""
     (tmp_path / "a.txt").write_text("Cats purr.")
-    one, begun, released, n_looks = OfferedIndex("docs", str(tmp_path), Settings()), Event(), Event(), []
+    one, begun, released, n_looks = (
+        OfferedIndex("docs", str(tmp_path), Settings()),
+        Event(),
+        Event(),
+        [],
+    )
     look = OfferedIndex._open
 
     def slow(self: OfferedIndex) -> Any:
@@ -123,7 +142,9 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(tmp_path: Path, monkeyp
     assert len(one.now().search("cats")) == 2
 
 
-def test_where_no_thread_is_to_be_had_the_next_look_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_is_to_be_had_the_next_look_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody waits for a look that never began."""
 
     def fail(_: Thread) -> None:
@@ -146,7 +167,9 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
         one = OfferedIndex("cats", address, Settings())
         one.look().result(60)
         index = one.now()
-        assert list(index.search("purring cat 7", 5)) == list(ChunkIndex(chunks).search("purring cat 7", 5))
+        assert list(index.search("purring cat 7", 5)) == list(
+            ChunkIndex(chunks).search("purring cat 7", 5)
+        )
         assert one.is_fresh
         save_shards(address, ["An okapi sleeps.", "A wombat."], n_shards=2)
         one.look().result(60)
@@ -175,7 +198,9 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
         (["--index", "pets=a", "--index-key", "pets=secret"], "--index-key must be NAME=KEY-ID"),
     ],
 )
-def test_what_no_index_can_be_is_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_index_can_be_is_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A pair without a name, or with one that means something else, and an id that is none."""
     with pytest.raises(SystemExit):
         read(flags, {})
@@ -194,7 +219,9 @@ def test_a_key_for_no_index_is_refused() -> None:
 
 def test_a_name_is_given_once() -> None:
     """Of two indexes of one name, one would never be asked."""
-    with pytest.raises(InvalidRequestError, match="--index must be given once for each name, got 'pets'"):
+    with pytest.raises(
+        InvalidRequestError, match="--index must be given once for each name, got 'pets'"
+    ):
         NamedIndexes(read(["--index", "pets=a", "--index", "laws=a", "--index", "pets=b"], {}))
 
 

@@ -16,7 +16,11 @@ from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.types import PromptRequest, PromptResponse
 
-CHUNKS = ["The lighthouse was built in 1831.", "Bees tell each other where the flowers are by dancing.", "It rained."]
+CHUNKS = [
+    "The lighthouse was built in 1831.",
+    "Bees tell each other where the flowers are by dancing.",
+    "It rained.",
+]
 QUESTION = "How do bees find flowers?"
 
 
@@ -98,7 +102,9 @@ def test_a_copy_is_a_choice() -> None:
     by_file = prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)))
     assert by_file.request["choice"] == [f" {CHUNKS[1]}"]
     assert prompt(Worded(ChatFormat(n_ctx=512)), copy=True).request == by_file.request
-    assert "choice" not in prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)), copy=False).request
+    assert (
+        "choice" not in prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)), copy=False).request
+    )
     in_chat = prompt(Worded(ChatFormat(template="{{ messages }}", n_ctx=4096)), copy=True)
     assert in_chat.request["choice"] == [CHUNKS[1], f" {CHUNKS[1]}"]
 

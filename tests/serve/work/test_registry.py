@@ -77,7 +77,9 @@ class Shop:
 
 
 def metrics_of(settings: Settings) -> Metrics:
-    return Metrics.alone(Layout(models=[(task, one.name) for task, all_ in settings.models.items() for one in all_]))
+    return Metrics.alone(
+        Layout(models=[(task, one.name) for task, all_ in settings.models.items() for one in all_])
+    )
 
 
 class Stepwise(ModelRegistry):
@@ -86,7 +88,9 @@ class Stepwise(ModelRegistry):
     def __init__(self, shop: Shop, settings: Settings) -> None:
         self.pending: list[tuple[Callable[[Any], None], Any]] = []
         self.shop = shop
-        super().__init__(settings, {"generate": shop.load}, metrics_of(settings), lambda: shop.now_s)
+        super().__init__(
+            settings, {"generate": shop.load}, metrics_of(settings), lambda: shop.now_s
+        )
 
     def _start(self, work: Callable[[Any], None], entry: Any, state: Any) -> None:
         self._become(entry, state)
@@ -123,7 +127,10 @@ def test_who_goes_on_without_a_model_unloads_no_other(tmp_path: Path) -> None:
     registry = Stepwise(shop, shop.settings(("b", "c", "a"), model_bytes=ROOM))
     with registry.lent("generate", "c"):
         registry.step()
-    with pytest.raises(ModelLoadError, match="no room for it"), registry.lent("generate", "b", makes_room=False):
+    with (
+        pytest.raises(ModelLoadError, match="no room for it"),
+        registry.lent("generate", "b", makes_room=False),
+    ):
         pass
     assert not registry.pending
     with registry.lent("generate", "c") as here:
@@ -155,7 +162,9 @@ class Borrowing(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.shop = Shop(Path(self.stack.enter_context(tempfile.TemporaryDirectory())))
-        self.registry = Stepwise(self.shop, self.shop.settings(model_bytes=ROOM, model_idle_s=IDLE_S))
+        self.registry = Stepwise(
+            self.shop, self.shop.settings(model_bytes=ROOM, model_idle_s=IDLE_S)
+        )
         self.borrowers: list[Borrower] = []
 
     def teardown(self) -> None:
@@ -180,7 +189,11 @@ class Borrowing(RuleBasedStateMachine):
         self.stack.close()
 
     def _dead(self) -> set[str]:
-        return {entry.source.name for entry in self.registry._entries if entry.model and entry.model.closed}
+        return {
+            entry.source.name
+            for entry in self.registry._entries
+            if entry.model and entry.model.closed
+        }
 
     def _leave(self, borrower: Borrower) -> None:
         self.borrowers.remove(borrower)
@@ -238,14 +251,22 @@ class Borrowing(RuleBasedStateMachine):
     @invariant()
     def no_more_is_in_memory_than_there_is_room_for(self) -> None:
         """Also while models come and go."""
-        here = [entry for entry in self.registry._entries if entry.state in ("loading", "loaded", "unloading")]
+        here = [
+            entry
+            for entry in self.registry._entries
+            if entry.state in ("loading", "loaded", "unloading")
+        ]
         assert sum(entry.n_bytes for entry in here) <= ROOM
 
     @invariant()
     def whoever_has_a_model_can_use_it(self) -> None:
         """It is the right one, and is not closed unless it has died."""
         for borrower in self.borrowers:
-            if borrower.future.done() and not borrower.future.cancelled() and not borrower.future.exception():
+            if (
+                borrower.future.done()
+                and not borrower.future.cancelled()
+                and not borrower.future.exception()
+            ):
                 model = borrower.future.result()
                 assert model.name == borrower.name
                 assert not model.closed or model.name in self._dead()
@@ -262,7 +283,9 @@ class Borrowing(RuleBasedStateMachine):
     def nobody_waits_for_what_is_there(self) -> None:
         """Where nothing waits for room, what is loaded is lent at once."""
         if not self.registry._queue:
-            loaded = {entry.source.name for entry in self.registry._entries if entry.state == "loaded"}
+            loaded = {
+                entry.source.name for entry in self.registry._entries if entry.state == "loaded"
+            }
             assert all(one.future.done() for one in self.borrowers if one.name in loaded)
 
 
@@ -317,7 +340,8 @@ def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> N
     order: list[str] = []
     stacks = [ExitStack() for _ in range(6)]
     futures = [
-        stack.enter_context(registry.lent("generate", name)) for stack, name in zip(stacks, "cdcdcd", strict=True)
+        stack.enter_context(registry.lent("generate", name))
+        for stack, name in zip(stacks, "cdcdcd", strict=True)
     ]
     for _ in range(20):
         registry.pass_time()
@@ -348,7 +372,10 @@ def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
     for _ in range(10):
         with registry.lent("generate", "b", client=""):
             registry.pass_time(PATIENCE_S / 2)
-    with registry.lent("generate", "b", client=""), registry.lent("generate", "b", client="") as wanted:
+    with (
+        registry.lent("generate", "b", client=""),
+        registry.lent("generate", "b", client="") as wanted,
+    ):
         registry.pass_time(PATIENCE_S / 2)
         assert not registry.pending
         registry.pass_time(PATIENCE_S / 2)
@@ -377,7 +404,10 @@ def test_those_with_a_key_are_first(shop: Shop) -> None:
     """Also where a stranger has waited for longer."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "c", client="")
-    with registry.lent("generate", "b", client=""), registry.lent("generate", "d", client="key") as keyed:
+    with (
+        registry.lent("generate", "b", client=""),
+        registry.lent("generate", "d", client="key") as keyed,
+    ):
         registry.pass_time()
         registry.step()
         registry.step()
@@ -446,17 +476,24 @@ def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) 
         assert future.result().name == "b"
 
 
-def test_where_no_thread_is_to_be_had_a_load_is_tried_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_is_to_be_had_a_load_is_tried_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever waits is told, and the model is not taken for one that is being loaded."""
 
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     settings = shop.settings()
-    registry = ModelRegistry(settings, {"generate": shop.load}, metrics_of(settings), lambda: shop.now_s)
+    registry = ModelRegistry(
+        settings, {"generate": shop.load}, metrics_of(settings), lambda: shop.now_s
+    )
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fail)
-        with registry.lent("generate", "a") as future, pytest.raises(ModelLoadError, match="has no thread"):
+        with (
+            registry.lent("generate", "a") as future,
+            pytest.raises(ModelLoadError, match="has no thread"),
+        ):
             future.result(0)
     shop.now_s += PAUSE_S
     with registry.lent("generate", "a") as future:
@@ -479,7 +516,9 @@ def test_a_bug_in_loading_is_not_told(shop: Shop, caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"another"), Path.unlink])
-def test_a_file_that_changes_is_not_loaded_again(shop: Shop, change: Callable[[Path], object]) -> None:
+def test_a_file_that_changes_is_not_loaded_again(
+    shop: Shop, change: Callable[[Path], object]
+) -> None:
     """What is loaded stays as it is; once it was unloaded, whoever asks is told that the file is another."""
     registry = Stepwise(shop, shop.settings(model_idle_s=IDLE_S))
     with registry.lent("generate", "a"):
@@ -492,11 +531,16 @@ def test_a_file_that_changes_is_not_loaded_again(shop: Shop, change: Callable[[P
     registry.step()
     with registry.lent("generate", "a") as future:
         registry.step()
-        with pytest.raises(ModelLoadError, match="its file is not what was loaded before: start the server again"):
+        with pytest.raises(
+            ModelLoadError, match="its file is not what was loaded before: start the server again"
+        ):
             future.result()
 
 
-@given(st.lists(st.text(max_size=3), min_size=1, max_size=4, unique=True), st.none() | st.text(max_size=3))
+@given(
+    st.lists(st.text(max_size=3), min_size=1, max_size=4, unique=True),
+    st.none() | st.text(max_size=3),
+)
 def test_names(names: list[str], asked: str | None) -> None:
     """A known name is itself; none is the first, and so is any where there is one; else it is refused."""
     settings = Settings(model=tuple(NamedModel(name, name) for name in names))
@@ -506,7 +550,9 @@ def test_names(names: list[str], asked: str | None) -> None:
     elif asked is None or len(names) == 1:
         assert registry.name_of("generate", asked) == names[0]
     else:
-        with pytest.raises(UnknownModelError, match=r"^model must be a model that this server has, got"):
+        with pytest.raises(
+            UnknownModelError, match=r"^model must be a model that this server has, got"
+        ):
             registry.name_of("generate", asked)
     assert registry.name_of("generate", "relevance_gen") == names[0]
     with pytest.raises(ModelLoadError):
@@ -587,7 +633,9 @@ def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
     """Many threads that ask for models that do not fit together are all answered, each with the right one."""
     settings = shop.settings(model_bytes=ROOM)
     clock = itertools.count()  # who waits is patient at the next look
-    registry = ModelRegistry(settings, {"generate": shop.load}, metrics_of(settings), lambda: float(next(clock)))
+    registry = ModelRegistry(
+        settings, {"generate": shop.load}, metrics_of(settings), lambda: float(next(clock))
+    )
     wrong: list[object] = []
     names: Any = itertools.cycle("abcd")
 
@@ -598,7 +646,9 @@ def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
                 if model.name != name or model.closed:
                     wrong.append(model)
 
-    threads = [threading.Thread(target=work, args=([next(names) for _ in range(20)],)) for _ in range(7)]
+    threads = [
+        threading.Thread(target=work, args=([next(names) for _ in range(20)],)) for _ in range(7)
+    ]
     for thread in threads:
         thread.start()
 

@@ -21,11 +21,21 @@ from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings, named_models
 from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.serve.work.reranking import AT_ONCE, RerankingService
-from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.work.searching import (
+    ExplanationTask,
+    LibraryRetrieval,
+    Searcher,
+    SearchTask,
+)
 from small_models import RERANKER
 from tests.retrieval.test_relevance import HashReranker, relevance
 
-CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "zebra", "Dogs bark at the cat."]
+CHUNKS: list[Any] = [
+    "Cats purr.",
+    {"text": "A cat sleeps.", "metadata": {"page": 2}},
+    "zebra",
+    "Dogs bark at the cat.",
+]
 TEXTS = [one if isinstance(one, str) else one["text"] for one in CHUNKS]
 QUERY = "What does a small cat do?"
 
@@ -73,7 +83,9 @@ def with_searcher(
     asyncio.run(live())
 
 
-def ask(searcher: Searcher, reranked: int | None, chunks: list[Any] = CHUNKS) -> tuple[dict[str, str], list[Any]]:
+def ask(
+    searcher: Searcher, reranked: int | None, chunks: list[Any] = CHUNKS
+) -> tuple[dict[str, str], list[Any]]:
     """Search, and return why the reranker had no part, if it had none, and positions and scores of what was found."""
     task = SearchTask(Question(QUERY, 1000, False, reranked=reranked), chunks)
     found = searcher.search(task, "a-key")
@@ -81,7 +93,10 @@ def ask(searcher: Searcher, reranked: int | None, chunks: list[Any] = CHUNKS) ->
 
 
 def expected(**options: Any) -> list[Any]:
-    return [(one.original_index, one.chunk_score) for one in search(QUERY, CHUNKS, 1000, False, **options)]
+    return [
+        (one.original_index, one.chunk_score)
+        for one in search(QUERY, CHUNKS, 1000, False, **options)
+    ]
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])

@@ -16,7 +16,13 @@ from relevance_gen.serve.dialects import own
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.named import Named
-from relevance_gen.serve.work.searching import CompressionTask, ExplanationTask, LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.work.searching import (
+    CompressionTask,
+    ExplanationTask,
+    LibraryRetrieval,
+    Searcher,
+    SearchTask,
+)
 
 CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "Dogs bark."]
 
@@ -52,8 +58,13 @@ def test_errors_name_the_chunk() -> None:
         searcher().search(SearchTask(Question("x"), ["a", {"text": " "}]), "a-key")
     assert caught.value.field == "chunk_txts[1].text"
     with pytest.raises(TooLargeError) as large:
-        searcher(max_chunks=2).search(SearchTask(Question("x"), ["a"] * 3, path="documents"), "a-key")
-    assert (large.value.field, str(large.value)) == ("documents", "documents must have at most 2 items, got 3")
+        searcher(max_chunks=2).search(
+            SearchTask(Question("x"), ["a"] * 3, path="documents"), "a-key"
+        )
+    assert (large.value.field, str(large.value)) == (
+        "documents",
+        "documents must have at most 2 items, got 3",
+    )
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -109,7 +120,9 @@ def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
                 {"text": "apples", "metadata": {"a": value}, "title": title},
                 {"text": "red", "metadata": {"a": 1}},
             ]
-            task, _ = own.read_search({"query": "red apples", "chunk_txts": chunks, "distinct": "a"})
+            task, _ = own.read_search(
+                {"query": "red apples", "chunk_txts": chunks, "distinct": "a"}
+            )
             expected = search("red apples", chunks, distinct="a")
             assert searcher.search(task, "key") == expected
             assert [result.num_similar for result in expected] == ([1] if value == 1 else [0, 0])
@@ -144,16 +157,25 @@ def test_chunks_that_are_kept_need_not_come_again() -> None:
 def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
     """Blank ones, which bodies of other dialects may have, count as well, and have nothing to explain."""
     tried, question = searcher(), Question("cats", where=[True] * 4)
-    first = SearchTask(question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True)
+    first = SearchTask(
+        question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True
+    )
     found = tried.search(first, "a-key")
     named = Named(first.kept[0])
     again = tried.search(SearchTask(question, (), named=named), "a-key")
     assert [one.original_index for one in again] == [one.original_index for one in found] == [1, 3]
-    scores = [tried.explain(ExplanationTask(question, (), place, named=named), "a-key").score for place in (1, 3)]
+    scores = [
+        tried.explain(ExplanationTask(question, (), place, named=named), "a-key").score
+        for place in (1, 3)
+    ]
     assert scores == [one.chunk_score for one in found]
     kept = tried.compress(CompressionTask(question, (), named=named, max_tokens=20), "a-key")
     assert [one.original_index for one in kept.sentences] == [1, 3, 3]
-    for place, says in ((0, "the position of a chunk"), (2, "the position of a chunk"), (4, "an integer in")):
+    for place, says in (
+        (0, "the position of a chunk"),
+        (2, "the position of a chunk"),
+        (4, "an integer in"),
+    ):
         with pytest.raises(InvalidRequestError, match=f"original_index must be {says}"):
             tried.explain(ExplanationTask(question, (), place, named=named), "a-key")
 
@@ -171,7 +193,10 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
     brought = tried.compress(CompressionTask(question, titled, max_tokens=12), "a-key")
     announced: list[tuple[str, int]] = []
     with expecting(lambda *units: announced.append(units)):
-        assert tried.compress(CompressionTask(question, (), named=named, max_tokens=12), "a-key") == brought
+        assert (
+            tried.compress(CompressionTask(question, (), named=named, max_tokens=12), "a-key")
+            == brought
+        )
         found = tried.search(SearchTask(question, (), named=named), "a-key")
     n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in found)]
     assert [number for unit, number in announced if unit == "found_character"] == n_chars

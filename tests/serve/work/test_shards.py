@@ -83,7 +83,11 @@ def states(index: Any) -> set[str]:
 def read(place: str) -> set[str]:
     """Return the state that a reader finds."""
     manifest = folder.read_manifest(place)
-    return states(folder.open_index(place, manifest, [folder.read_index(place, name) for name in manifest.shards]))
+    return states(
+        folder.open_index(
+            place, manifest, [folder.read_index(place, name) for name in manifest.shards]
+        )
+    )
 
 
 # ── Writers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +99,9 @@ def test_of_two_writers_one_is_refused(place: str) -> None:
     before = folder.begin(place)
     save_shards(place, state(1), 2)
     left = set(Store(place).names())
-    with pytest.raises(IndexConflictError, match="load it, make this change again and save it, or save to another"):
+    with pytest.raises(
+        IndexConflictError, match="load it, make this change again and save it, or save to another"
+    ):
         save_shards(place, state(2), 2, before)
     assert read(place) == {"1"}
     assert set(Store(place).names()) == left
@@ -103,7 +109,9 @@ def test_of_two_writers_one_is_refused(place: str) -> None:
     assert read(place) == {"2"}
 
 
-def test_one_that_comes_in_the_middle_of_another_is_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_comes_in_the_middle_of_another_is_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nothing compares and writes in one step, a writer whose unfinished manifest was removed is refused."""
     place, call = f"memory://{tmp_path.name}", Store._call
     save_shards(place, state(0), 1)
@@ -176,7 +184,9 @@ def test_a_writer_is_killed_at_each_step(place: str, monkeypatch: pytest.MonkeyP
     assert set(Store(place).names()) <= {"index.json", ".lock", *folder.read_manifest(place).shards}
 
 
-def test_files_stay_while_readers_may_need_them(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_stay_while_readers_may_need_them(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files of a replaced state are there until their time is over and a change comes."""
     save_shards(place, state(0), 1)
     (first,) = folder.read_manifest(place).shards
@@ -188,7 +198,9 @@ def test_files_stay_while_readers_may_need_them(place: str, monkeypatch: pytest.
     assert len([name for name in Store(place).names() if name.endswith(".shard")]) == 1
 
 
-def test_an_answer_that_is_lost_and_a_store_without_conditions(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_lost_and_a_store_without_conditions(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A manifest that was written counts as written, and a store that cannot compare is written to all the same."""
     call = Store._call
 
@@ -218,8 +230,16 @@ def test_what_another_program_or_version_wrote(tmp_path: Path) -> None:
     manifest = json.loads(path.read_bytes())
     outside = {name: one | {"sha256": "../../outside"} for name, one in manifest["shards"].items()}
     others = [manifest | {"format": "x" * 9999}, manifest | {"shards": {"x" * 9999: {}}}]
-    others += [manifest | {"replaced": replaced} for replaced in ([], 5, None, {"a": "b"}, {"a": None})]
-    for wrong in ({"architectures": []}, [], manifest | {"format": 4}, manifest | {"shards": outside}, *others):
+    others += [
+        manifest | {"replaced": replaced} for replaced in ([], 5, None, {"a": "b"}, {"a": None})
+    ]
+    for wrong in (
+        {"architectures": []},
+        [],
+        manifest | {"format": 4},
+        manifest | {"shards": outside},
+        *others,
+    ):
         path.write_text(json.dumps(wrong))
         for call in (folder.read_manifest, lambda address: save_shards(address, state(2), 2)):
             with pytest.raises(IndexFormatError) as refused:
@@ -240,7 +260,9 @@ def test_a_shard_that_is_named_twice_is_refused(tmp_path: Path, how: str) -> Non
         manifest = json.loads(text)
         manifest["shards"][names[1]] = manifest["shards"][names[0]]
         path.write_text(json.dumps(manifest))
-    with pytest.raises(IndexFormatError, match="name each file once" if how == "key" else "none of them twice"):
+    with pytest.raises(
+        IndexFormatError, match="name each file once" if how == "key" else "none of them twice"
+    ):
         folder.read_manifest(address)
 
 
@@ -250,7 +272,9 @@ def test_shards_without_a_chunk_may_be_alike(tmp_path: Path) -> None:
     assert read(f"file://{tmp_path}") == {"0"}
 
 
-def test_what_could_not_be_read_is_not_published(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_read_is_not_published(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is refused with what to do, and the state before it stays, alone."""
     save_shards(place, state(0), 2)
     left = set(Store(place).names())
@@ -283,7 +307,9 @@ def hashes_in(cache: ShardCache) -> set[str]:
     return {hashlib.sha256(path.read_bytes()).hexdigest() for path in cache.folder.glob("*.shard")}
 
 
-def test_a_shard_is_fetched_once(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_is_fetched_once(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By all who open an index at the same time, in blocks; later by nobody, not even for its hash."""
     monkeypatch.setattr(shard_cache, "_BLOCK_BYTES", 1000)
     place, asked, read = "s3://corpora/once", [], Store.read
@@ -298,7 +324,9 @@ def test_a_shard_is_fetched_once(store: Any, tmp_path: Path, monkeypatch: pytest
     caches = [ShardCache(tmp_path / "cache", 1 << 20) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(fetched, caches, [place] * 4)) == [state(0, 20)] * 4
-    assert {name: asked.count(name) for name in sizes} == {name: -(-size // 1000) for name, size in sizes.items()}
+    assert {name: asked.count(name) for name in sizes} == {
+        name: -(-size // 1000) for name, size in sizes.items()
+    }
     monkeypatch.setattr(hashlib, "file_digest", None)
     assert fetched(caches[0], place) == state(0, 20)
 
@@ -393,7 +421,9 @@ def test_there_is_never_more_than_there_is_room_for(steps: list[tuple[int, bool]
     for number, place in enumerate(places):
         if not Store(place).names():
             save_shards(place, state(number), 1)
-    sizes = [sum(one.n_bytes for one in folder.read_manifest(place).shards.values()) for place in places]
+    sizes = [
+        sum(one.n_bytes for one in folder.read_manifest(place).shards.values()) for place in places
+    ]
     max_bytes = max(sizes) * 2
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
@@ -411,11 +441,15 @@ def test_there_is_never_more_than_there_is_room_for(steps: list[tuple[int, bool]
             assert sum(path.stat().st_size for path in cache.folder.glob("*.shard")) <= max_bytes
             hashes = hashes_in(cache)
             for one in held:
-                assert hashes >= {shard.sha256 for shard in folder.read_manifest(places[one]).shards.values()}
+                assert hashes >= {
+                    shard.sha256 for shard in folder.read_manifest(places[one]).shards.values()
+                }
 
 
 @pytest.mark.parametrize("scheme", ["memory", "file"])
-def test_what_has_no_room_opens_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+def test_what_has_no_room_opens_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
     """An index of very many shards is refused by its name, before it takes what the process needs for others."""
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
     place, opened, open_file = f"{scheme}://{tmp_path}/saved", list[Any](), os.open
@@ -437,11 +471,15 @@ def test_what_has_no_room_opens_no_file(tmp_path: Path, monkeypatch: pytest.Monk
                 files.enter_context((tmp_path / "any").open("wb"))
             with pytest.raises(IndexUnavailableError) as refused:
                 shard_cache.check_files(evolve(manifest, shards=many))
-        n_left.append(int(re.findall(r"may open ([\d,]+) more", str(refused.value))[0].replace(",", "")))
+        n_left.append(
+            int(re.findall(r"may open ([\d,]+) more", str(refused.value))[0].replace(",", ""))
+        )
     assert n_left[0] - n_left[1] == 3
     monkeypatch.setattr(os, "open", counting)
     assert states(looked(one).now()) == {"0"}
-    assert re.search("100,000 shards take 2 open files each.*ulimit -n", str(one.described()["reason"]))
+    assert re.search(
+        "100,000 shards take 2 open files each.*ulimit -n", str(one.described()["reason"])
+    )
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10**6, 10**6))
     with pytest.raises(IndexUnavailableError, match="there is room for 99,999 bytes"):
         ShardCache(tmp_path / "small", 99_999).open(place, evolve(manifest, shards=many))
@@ -454,7 +492,9 @@ def test_what_was_used_last_stays(tmp_path: Path) -> None:
     places = [f"memory://{tmp_path.name}/{number}" for number in range(3)]
     for number, place in enumerate(places):
         save_shards(place, state(number), 1)
-    n_bytes = max(one.n_bytes for place in places for one in folder.read_manifest(place).shards.values())
+    n_bytes = max(
+        one.n_bytes for place in places for one in folder.read_manifest(place).shards.values()
+    )
     cache = ShardCache(tmp_path / "cache", 2 * n_bytes)
     for number in (0, 1, 0, 2):
         fetched(cache, places[number])
@@ -504,7 +544,9 @@ def test_readers_see_whole_states(store: Any, searcher: Callable[[str], OfferedI
         assert all(one.result() for one in asking)
 
 
-def test_a_store_that_is_away(searcher: Callable[[str], OfferedIndex], tmp_path: Path, caplog: Any) -> None:
+def test_a_store_that_is_away(
+    searcher: Callable[[str], OfferedIndex], tmp_path: Path, caplog: Any
+) -> None:
     """What was opened is searched, by a new process too; it is told since when; what was never opened is refused."""
     place, away = f"memory://{tmp_path.name}", pytest.MonkeyPatch()
     save_shards(place, state(0), 2)
@@ -542,7 +584,9 @@ def test_a_store_that_is_away(searcher: Callable[[str], OfferedIndex], tmp_path:
         away.undo()
 
 
-def test_a_change_that_cannot_be_had(searcher: Callable[[str], OfferedIndex], tmp_path: Path) -> None:
+def test_a_change_that_cannot_be_had(
+    searcher: Callable[[str], OfferedIndex], tmp_path: Path
+) -> None:
     """If a file is missing, or there is no room, the state before it is searched, and why is told."""
     place = f"memory://{tmp_path.name}"
     save_shards(place, state(0), 2)
@@ -567,7 +611,12 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, room: int
 ) -> None:
     """It is not fetched at each look, but after a pause that grows, until it is repaired."""
-    place, n_read, call, now = f"memory://{tmp_path.name}/{room}", Counter[str](), Store._call, [0.0]
+    place, n_read, call, now = (
+        f"memory://{tmp_path.name}/{room}",
+        Counter[str](),
+        Store._call,
+        [0.0],
+    )
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
     save_shards(place, state(0), 2)
     one = looked(OfferedIndex("cats", place, Settings(shard_cache_bytes=room)))
@@ -582,7 +631,16 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
 
     monkeypatch.setattr(Store, "_call", counting)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    for at_s, n_wanted in ((1, 1), (2, 1), (60, 1), (62, 2), (180, 2), (183, 3), (90_000, 4), (90_479, 4)):
+    for at_s, n_wanted in (
+        (1, 1),
+        (2, 1),
+        (60, 1),
+        (62, 2),
+        (180, 2),
+        (183, 3),
+        (90_000, 4),
+        (90_479, 4),
+    ):
         now[0] = at_s
         assert states(looked(one).now()) == {"0"}
         assert n_read[name] == n_wanted
@@ -594,7 +652,9 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
     assert states(looked(one).now()) == {"1"}
 
 
-def test_a_damaged_file_is_left_alone_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is read once, until it is another."""
     path, loads, load = tmp_path / "cats.index", list[Any](), ChunkIndex.load
 
@@ -616,7 +676,9 @@ def test_a_damaged_file_is_left_alone_for_a_while(tmp_path: Path, monkeypatch: p
 
 
 def test_a_store_that_hangs(
-    store: subprocess.Popen[str], searcher: Callable[[str], OfferedIndex], monkeypatch: pytest.MonkeyPatch
+    store: subprocess.Popen[str],
+    searcher: Callable[[str], OfferedIndex],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A look ends within its limit, and nobody waits for the next one."""
     place = "s3://corpora/hangs"
@@ -632,10 +694,15 @@ def test_a_store_that_hangs(
 
 
 def test_whoever_starts_while_a_store_hangs(
-    store: subprocess.Popen[str], searcher: Callable[[str], OfferedIndex], monkeypatch: pytest.MonkeyPatch
+    store: subprocess.Popen[str],
+    searcher: Callable[[str], OfferedIndex],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is on this machine is searched at once; of what is not, questions learn soon that nobody answers."""
-    place, settings = "s3://corpora/starts", Settings(index=(("cats", "s3://corpora/starts/other"),))
+    place, settings = (
+        "s3://corpora/starts",
+        Settings(index=(("cats", "s3://corpora/starts/other"),)),
+    )
     save_shards(place, state(0), 1)
     looked(searcher(place))
     monkeypatch.setattr("relevance_gen.serve.work.offered.PATIENCE_S", 0.1)

@@ -21,7 +21,16 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Hashes, bounds_of, find, joined, ragged_ranges, starts_of, steps
+from relevance_gen.retrieval.arrays import (
+    Floats,
+    Hashes,
+    bounds_of,
+    find,
+    joined,
+    ragged_ranges,
+    starts_of,
+    steps,
+)
 from relevance_gen.retrieval.formulas import pivot, saturated
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
 from relevance_gen.retrieval.question.evidence import Excerpt
@@ -58,7 +67,9 @@ class Letters(Stage):
         given = np.zeros(0)
         if some.size:
             asked = letters_of(table.plan.terms.query.text)
-            given = WEIGHT * table.plan.cosine * letter_share(asked, table.tell(self.evidence, some))
+            given = (
+                WEIGHT * table.plan.cosine * letter_share(asked, table.tell(self.evidence, some))
+            )
         table.add(self.parts, some, given[None])
 
     def evidence(self, excerpt: Excerpt) -> Bag:
@@ -73,7 +84,9 @@ class Letters(Stage):
             n_of_word = n_grams[place]
             found.append(grams[ragged_ranges(starts_of(n_grams)[place], n_of_word)])
             n_before = bounds_of(n_of_word)
-            n_found += n_before.take(spoken.searchsorted(reading.starts + (reading.counts - some.start)))
+            n_found += n_before.take(
+                spoken.searchsorted(reading.starts + (reading.counts - some.start))
+            )
         return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
 
 
@@ -81,7 +94,9 @@ def letters_of(text: str) -> Hashes:
     """Return the 4-grams of all words of a text."""
     found = []
     for block in map(cut_terms, blocks([text])):
-        lexicon = lexicon_of(block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length)
+        lexicon = lexicon_of(
+            block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length
+        )
         numbers = np.arange(lexicon.size)
         found += [lexicon.grams(numbers[some])[0] for some in steps(lexicon.size, _STEP)]
     return joined(found, np.uint32)
@@ -98,10 +113,14 @@ def letter_share(asked: Hashes, bag: Bag) -> Floats:
     at, times = at[at >= 0], times[at >= 0]
     weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
     own_norm = math.sqrt(math.fsum(np.square(saturated(times)).tolist()))
-    own = math.fsum((saturated(times) * weight).tolist()) / float(pivot(np.array([own_norm]), mean)[0])
+    own = math.fsum((saturated(times) * weight).tolist()) / float(
+        pivot(np.array([own_norm]), mean)[0]
+    )
     if not own:
         return np.zeros(tally.n_chunks)
     of_feature = np.zeros(tally.df.size)
     of_feature[at] = weight
     value *= of_feature.take(tally.place)
-    return np.minimum(np.bincount(tally.chunk, value, tally.n_chunks) / (pivot(norms, mean) * own), 1.0)
+    return np.minimum(
+        np.bincount(tally.chunk, value, tally.n_chunks) / (pivot(norms, mean) * own), 1.0
+    )

@@ -52,7 +52,9 @@ class Likeness(Stage):
         some = table.best(self.n_best, self.most)
         alike = np.zeros(table.scores.size)
         if some.size:
-            alike[some] = likeness(table.tell(self.evidence, some), table.scores[some], table.sample())
+            alike[some] = likeness(
+                table.tell(self.evidence, some), table.scores[some], table.sample()
+            )
         table.columns["own"], table.columns["likeness"] = table.scores, alike
         table.scores = np.asarray(((table.scores + WEIGHT * alike) / (1.0 + WEIGHT)) ** ROOT)
         table.scores[table.is_verbatim] = 1.0
@@ -64,7 +66,9 @@ class Likeness(Stage):
 
     def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
         """Share the score out by what stands under the root."""
-        return {"likeness": score * WEIGHT * row["likeness"] / (row["own"] + WEIGHT * row["likeness"])}
+        return {
+            "likeness": score * WEIGHT * row["likeness"] / (row["own"] + WEIGHT * row["likeness"])
+        }
 
 
 def words(excerpt: Excerpt) -> Bag:
@@ -79,7 +83,9 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
 
     The bag holds the beginnings of their words, and the scores are their own, in [0, 1].
     """
-    if scores.size < 2 or not (tally := bag.tally()).tf.size:  # the words of one may be very many: they are not counted
+    if (
+        scores.size < 2 or not (tally := bag.tally()).tf.size
+    ):  # the words of one may be very many: they are not counted
         return scores.copy()
     idf = rarities(tally.n_chunks).take(tally.df)
     idf += sample.rarity(tally)

@@ -68,7 +68,9 @@ class Meaning(Reranking):
     def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
         """Return what the meaning gave, and the nearest passage of a candidate."""
         del before
-        told: dict[str, Any] = {"meaning": after - float(table.columns["words_beside_meaning"][place])}
+        told: dict[str, Any] = {
+            "meaning": after - float(table.columns["words_beside_meaning"][place])
+        }
         if table.nearest is not None:
             candidates, nearest = table.nearest
             for cosine, start, end in nearest[:, candidates == place].T.tolist():

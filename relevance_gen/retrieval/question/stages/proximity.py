@@ -35,7 +35,14 @@ from relevance_gen.retrieval.arrays import Floats, Offsets
 from relevance_gen.retrieval.formulas import saturated, saturated_one
 from relevance_gen.retrieval.question.evidence import Columns, Excerpt
 from relevance_gen.retrieval.question.matching import Match, numbers_of_matches
-from relevance_gen.retrieval.question.stage import MAX_WORDS, N_PROMISING, OwnChunk, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.question.stage import (
+    MAX_WORDS,
+    N_PROMISING,
+    OwnChunk,
+    Stage,
+    Table,
+    WeightedTerms,
+)
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 WINDOW: Final = 24
@@ -84,16 +91,23 @@ class Proximity(Stage):
     parts = ("pairs", COVERAGE, "head", "run")
     n_best = N_PROMISING
 
-    def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int], norm: float) -> None:
+    def __init__(
+        self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int], norm: float
+    ) -> None:
         self._made_of = matches, idf, said, norm
         self._norm = norm
         self._n_words = len(matches)
         self._total_idf = math.fsum(idf) or 1.0
         # A question may be as long as a book: its pairs are counted by compiled code, and no list is made of its words.
-        pairs = {pair: times for pair, times in Counter(itertools.pairwise(said)).items() if min(pair) >= 0}
+        pairs = {
+            pair: times
+            for pair, times in Counter(itertools.pairwise(said)).items()
+            if min(pair) >= 0
+        }
         self._pairs = pairs
         self._pair_weight = [
-            (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
+            (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0
+            for (left, right), times in pairs.items()
         ]
         run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
         self._run_total = math.fsum(run_weight[word] for word in said if word >= 0) or 1.0
@@ -108,14 +122,22 @@ class Proximity(Stage):
         between = [number for number, n in enumerate(terms.df) if n and not terms.idf[number]]
         near = (*terms.rarest, *between[:MAX_WORDS])
         said = _said(terms.query.order, near, [n > 0 for n in terms.df])
-        return cls([terms.matches[word] for word in near], [terms.idf[word] for word in near], said, terms.norm)
+        return cls(
+            [terms.matches[word] for word in near],
+            [terms.idf[word] for word in near],
+            said,
+            terms.norm,
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return Proximity, self._made_of
 
     def of_query(self, total: float, own: OwnChunk) -> float:
         """Add what the query itself has of each part: all of it."""
-        pairs = [weight * saturated_one(n) for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)]
+        pairs = [
+            weight * saturated_one(n)
+            for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)
+        ]
         total += PAIR_WEIGHT * math.fsum(pairs) / own.denominator
         total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * (1.0 + own.unknown_idf / self._total_idf)
         return total + RUN_WEIGHT if pairs else total
@@ -178,7 +200,9 @@ class Proximity(Stage):
             size = min(step, n - low)
             begin, end = chunk.searchsorted((low, low + size)).tolist()
             place = (chunk[begin:end] - low) * kinds + number[begin:end]
-            values = saturated(np.bincount(place, minlength=size * kinds + 1)[1:].reshape(size, kinds))
+            values = saturated(
+                np.bincount(place, minlength=size * kinds + 1)[1:].reshape(size, kinds)
+            )
             values *= self._pair_weight
             pairs[low : low + size] = np.add.reduce(values, axis=1)
         first: Offsets = np.concatenate(([0], (left[1:] - left[:-1] != 1).nonzero()[0] + 1))
@@ -192,7 +216,11 @@ class Proximity(Stage):
         """Return the sum of the idf of the words in each mask."""
         if masks.itemsize == 1:
             return self._sums[0].take(masks)
-        parts = masks.astype(f"<u{masks.itemsize}", copy=False).view(np.uint8).reshape(-1, masks.itemsize)
+        parts = (
+            masks.astype(f"<u{masks.itemsize}", copy=False)
+            .view(np.uint8)
+            .reshape(-1, masks.itemsize)
+        )
         total = self._sums[0].take(parts[:, 0])
         for place, sums in enumerate(self._sums[1:], 1):
             total += sums.take(parts[:, place])
@@ -218,11 +246,15 @@ class Proximity(Stage):
             np.maximum(covered[here], found, out=covered[here])
 
 
-def _said(order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[bool]) -> Sequence[int]:
+def _said(
+    order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[bool]
+) -> Sequence[int]:
     """Return the query's known words as numbers of the words to look for side by side; -1 for any other word."""
     if order.size <= _FEW:
         places = {number: at for at, number in enumerate(near)}
-        return [places.get(number, -1) for number in order.tolist() if number >= 0 and is_known[number]]
+        return [
+            places.get(number, -1) for number in order.tolist() if number >= 0 and is_known[number]
+        ]
     # The words of a query as long as a book are held as bytes: no list of them is ever made.
     place = np.full(len(is_known), -1, np.int8)
     place[list(near)] = range(len(near))
@@ -250,7 +282,9 @@ def _pair_tables(
 def _bits(size: int, n_counted: int) -> _Masks:
     """Return a bit for each word that counts, by its number from 1 on; 0 for all others."""
     kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
-    return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind)
+    return np.array(
+        [0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind
+    )
 
 
 def _sums(idf: Sequence[float]) -> list[Floats]:

@@ -56,7 +56,9 @@ class Relevance(Reranking):
         if self.n_candidates is None:
             return results
         found = results[table.scores.take(results) > 0.0]
-        return np.sort(found.take((-table.scores.take(found)).argsort(kind="stable")[: self.n_candidates]))
+        return np.sort(
+            found.take((-table.scores.take(found)).argsort(kind="stable")[: self.n_candidates])
+        )
 
     def score(self, table: Table) -> None:
         """Give the candidates the reranker's scores, and put all others below them."""
@@ -73,7 +75,10 @@ class Relevance(Reranking):
     def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
         """Return what the reranker gave, or took where that is below 0, and what it said of a chunk that it read."""
         relevance = float(table.columns["relevance"][place])
-        return {"reranking": after - before, "relevance": None if np.isnan(relevance) else relevance}
+        return {
+            "reranking": after - before,
+            "relevance": None if np.isnan(relevance) else relevance,
+        }
 
     def _read(self, table: Table, places: Offsets) -> Floats | None:
         """Return how relevant some chunks are, shape (n,); None where the reranker leaves them as they are.
@@ -91,7 +96,15 @@ class Relevance(Reranking):
             scores = np.asarray(given)
         except (TypeError, ValueError):  # rows of several lengths, for one
             scores = np.empty(0, np.float32)
-        if scores.shape != (len(different),) or scores.dtype.kind != "f" or not ((scores >= 0) & (scores <= 1)).all():
-            raise RerankerError(f"the reranker must return {len(different)} floats in [0, 1] for as many texts")
-        of_text = dict(zip(different, scores.astype(np.float64).clip(_LEAST, _MOST).tolist(), strict=True))
+        if (
+            scores.shape != (len(different),)
+            or scores.dtype.kind != "f"
+            or not ((scores >= 0) & (scores <= 1)).all()
+        ):
+            raise RerankerError(
+                f"the reranker must return {len(different)} floats in [0, 1] for as many texts"
+            )
+        of_text = dict(
+            zip(different, scores.astype(np.float64).clip(_LEAST, _MOST).tolist(), strict=True)
+        )
         return np.array([of_text[text] for text in texts])

@@ -23,7 +23,13 @@ from attrs import frozen
 from relevance_gen.retrieval.arrays import different, ragged_ranges
 from relevance_gen.retrieval.question.evidence import Columns, Excerpt
 from relevance_gen.retrieval.question.matching import Match, numbers_of_matches
-from relevance_gen.retrieval.question.stage import N_PROMISING, OwnChunk, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.question.stage import (
+    N_PROMISING,
+    OwnChunk,
+    Stage,
+    Table,
+    WeightedTerms,
+)
 
 WEIGHT: Final = 0.1
 
@@ -68,9 +74,20 @@ class Titles(Stage):
         said = different(chunk[counts] * (reading.lexicon.size + 1) + word[counts])
         chunk, word = np.divmod(said, reading.lexicon.size + 1)
         asked = numbers_of_matches(self.matches, reading.lexicon).take(word).astype(np.int64)
-        n_different, n_asked = np.bincount(chunk, minlength=titled.size), np.bincount(chunk, asked > 0, titled.size)
+        n_different, n_asked = (
+            np.bincount(chunk, minlength=titled.size),
+            np.bincount(chunk, asked > 0, titled.size),
+        )
         heard, asked = np.divmod(different(chunk * (len(self.idf) + 1) + asked), len(self.idf) + 1)
-        share = np.bincount(heard, np.array([0.0, *self.idf]).take(asked), titled.size) / math.fsum(self.idf)
+        share = np.bincount(heard, np.array([0.0, *self.idf]).take(asked), titled.size) / math.fsum(
+            self.idf
+        )
         n_under = excerpt.n_under.take(titled)
-        given[0, titled] = WEIGHT * np.sqrt(np.minimum(share, 1.0)) * n_asked / np.maximum(n_different, 1) / n_under
+        given[0, titled] = (
+            WEIGHT
+            * np.sqrt(np.minimum(share, 1.0))
+            * n_asked
+            / np.maximum(n_different, 1)
+            / n_under
+        )
         return Columns(given)

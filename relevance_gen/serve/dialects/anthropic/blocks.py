@@ -32,7 +32,12 @@ _DELTAS = {
     "tool_call": ("input_json_delta", "partial_json"),
 }
 """What adds to a block of each kind, and where its text stands."""
-_ENDS = {"eos": "end_turn", "stop": "stop_sequence", "tool_calls": "tool_use", "length": "max_tokens"}
+_ENDS = {
+    "eos": "end_turn",
+    "stop": "stop_sequence",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+}
 _FULL = "model_context_window_exceeded"
 
 
@@ -49,7 +54,12 @@ class BlockEvents:
     """
 
     def __init__(self, model: str, max_tokens: int, citer: DocumentCiter | None = None) -> None:
-        self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
+        self._head = {
+            "id": f"msg_{uuid.uuid4().hex}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+        }
         self._max_tokens = max_tokens
         self._is_begun = False
         self._place: int | None = None
@@ -62,7 +72,12 @@ class BlockEvents:
         (response,) = responses
         (completion,) = response.responses
         content = [block for part in completion.parts or () for block in self._blocks(part)]
-        return {**self._head, "content": content, **self._ending(completion), "usage": _usage(response)}
+        return {
+            **self._head,
+            "content": content,
+            **self._ending(completion),
+            "usage": _usage(response),
+        }
 
     def text(self, sample: int, piece: Part) -> bytes:
         """Return the events of a piece of the turn."""
@@ -78,7 +93,9 @@ class BlockEvents:
             events += self._cited_events(self._cited.deltas(piece.text))
         elif piece.text:
             kind, name = _DELTAS[piece.kind]
-            events += _event("content_block_delta", index=self._n_blocks, delta={"type": kind, name: piece.text})
+            events += _event(
+                "content_block_delta", index=self._n_blocks, delta={"type": kind, name: piece.text}
+            )
         return events
 
     def end(self, responses: Responses) -> bytes:
@@ -97,13 +114,19 @@ class BlockEvents:
         if self._is_begun:
             return b""
         self._is_begun = True
-        unknown = {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
+        unknown = {
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "output_tokens": 0},
+        }
         return _event("message_start", message={**self._head, "content": [], **unknown})
 
     def _close(self) -> bytes:
         if self._place is None:
             return b""
-        events = b"" if self._cited is None else self._cited_events(self._cited.deltas("", is_last=True))
+        events = (
+            b"" if self._cited is None else self._cited_events(self._cited.deltas("", is_last=True))
+        )
         self._place, self._n_blocks = None, self._n_blocks + 1
         return events + _event("content_block_stop", index=self._n_blocks - 1)
 
@@ -113,7 +136,11 @@ class BlockEvents:
             if begins:
                 events += _event("content_block_stop", index=self._n_blocks)
                 self._n_blocks += 1
-                events += _event("content_block_start", index=self._n_blocks, content_block=_block(Part("text", "")))
+                events += _event(
+                    "content_block_start",
+                    index=self._n_blocks,
+                    content_block=_block(Part("text", "")),
+                )
             events += _event("content_block_delta", index=self._n_blocks, delta=delta)
         return events
 
@@ -147,7 +174,12 @@ def _block(part: Part) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         case "tool_call":
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part.text)}
+            return {
+                "type": "tool_use",
+                "id": part.id,
+                "name": part.name,
+                "input": _input(part.text),
+            }
 
 
 def _input(arguments: str) -> object:

@@ -33,10 +33,17 @@ class _Source:
             where = {"start_block_index": self.block, "end_block_index": self.block + 1}
             return {"type": "content_block_location", "cited_text": self.text, **named, **where}
         where = {"start_char_index": place.start, "end_char_index": place.end}
-        return {"type": "char_location", "cited_text": self.text[place.start : place.end], **named, **where}
+        return {
+            "type": "char_location",
+            "cited_text": self.text[place.start : place.end],
+            **named,
+            **where,
+        }
 
     def cost(self, place: CitedPlace) -> int:
-        return len(self.title or "") + (place.end - place.start if self.block is None else len(self.text))
+        return len(self.title or "") + (
+            place.end - place.start if self.block is None else len(self.text)
+        )
 
 
 class DocumentCiter(Citer):
@@ -46,26 +53,34 @@ class DocumentCiter(Citer):
         super().__init__([source.text for source in sources])
         self.sources = sources
 
-    def cite(self, text: str, offset: int = 0, ends: Sequence[int] | None = None) -> tuple[CitedSentence, ...]:
+    def cite(
+        self, text: str, offset: int = 0, ends: Sequence[int] | None = None
+    ) -> tuple[CitedSentence, ...]:
         """Return what `Citer.cite` does, or nothing."""
         with suppress(TooLargeError, BusyError):
             cited = super().cite(text, offset, ends)
             places = [place for one in cited for place in one.places]
-            announce("found_character", sum(self.sources[place.source].cost(place) for place in places))
+            announce(
+                "found_character", sum(self.sources[place.source].cost(place) for place in places)
+            )
             return cited
         return ()
 
 
 def citer_of(messages: Sequence[Mapping[str, Any]]) -> DocumentCiter | None:
     """Return what cites from those documents of messages, read before, that are to be cited; None without any."""
-    contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
+    contents = [
+        message["content"] for message in messages if not isinstance(message["content"], str)
+    ]
     blocks = [block for content in contents for block in content if block["type"] == "document"]
     found = list[_Source]()
     for number, block in enumerate(blocks):
         if (block.get("citations") or {}).get("enabled"):
             title = "\n".join(texts_of(block["title"], "", _TEXTS)) if block.get("title") else None
             if block["source"]["type"] == "text":
-                found.append(_Source("\n".join(texts_of(block["source"]["data"], "", _TEXTS)), number, title))
+                found.append(
+                    _Source("\n".join(texts_of(block["source"]["data"], "", _TEXTS)), number, title)
+                )
             else:
                 texts = texts_of(block["source"]["content"], "", _TEXTS)
                 found += [_Source(text, number, title, place) for place, text in enumerate(texts)]

@@ -50,7 +50,9 @@ class MessagesRequest:
     """The fields that are read, as ``static/openapi.json`` describes them."""
 
     messages: Sequence[Any] = field(
-        validator=checks.must_be("a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0)
+        validator=checks.must_be(
+            "a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0
+        )
     )
     model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_NAME_CHARACTERS))
     max_tokens: int = field(default=AS_MUCH_AS_FITS, validator=checks.integer(1))
@@ -61,9 +63,13 @@ class MessagesRequest:
     stop_sequences: Sequence[str] = ()
     stream: bool = field(default=False, validator=checks.flag)
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)
-    tool_choice: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    tool_choice: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
     thinking: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    output_config: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    output_config: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
 
     def conversation(self) -> Conversation:
         """Return the messages as turns, and the tools."""
@@ -77,9 +83,15 @@ class MessagesRequest:
         effort = (self.output_config or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("output_config.effort", "a string", effort)
-        variables: dict[str, object] = {"reasoning_effort": _EFFORTS.get(effort, effort)} if effort else {}
+        variables: dict[str, object] = (
+            {"reasoning_effort": _EFFORTS.get(effort, effort)} if effort else {}
+        )
         if self.thinking:
-            budget = {"thinking_budget": n} if checks.is_integer(n := self.thinking.get("budget_tokens")) else {}
+            budget = (
+                {"thinking_budget": n}
+                if checks.is_integer(n := self.thinking.get("budget_tokens"))
+                else {}
+            )
             variables |= {"enable_thinking": self.thinking.get("type") != "disabled", **budget}
         continues = turns[-1]["role"] == "assistant" and not turns[-1]["tool_calls"]
         named = {tool.name: f"tools[{place}].input_schema" for place, tool in enumerate(tools)}
@@ -88,10 +100,20 @@ class MessagesRequest:
     def generation(self) -> GenerationRequest:
         """Return the request to generate with, whose text is not written yet."""
         form = (self.output_config or {}).get("format")
-        schema = form.get("schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
+        schema = (
+            form.get("schema")
+            if isinstance(form, dict) and form.get("type") == "json_schema"
+            else None
+        )
         if form is not None and not isinstance(schema, dict):
-            raise InvalidRequestError.must_be("output_config.format", 'of type "json_schema" with a schema', form)
-        given: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, "json_schema": schema}
+            raise InvalidRequestError.must_be(
+                "output_config.format", 'of type "json_schema" with a schema', form
+            )
+        given: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "json_schema": schema,
+        }
         given = {name: value for name, value in given.items() if value is not None}
         try:
             return GenerationRequest(
@@ -105,15 +127,24 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     """Read the body of ``POST /v1/messages``."""
     for name in _REFUSED:
         if isinstance(body, dict) and body.get(name):
-            raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
+            raise InvalidRequestError(
+                "is not supported by this server", name, remedy="leave it out"
+            )
     request = wire.structure(MessagesRequest, body, is_lenient=True)
     generation, conversation = request.generation(), request.conversation()
     manner = Manner(stops_itself=True)
     citer = citer_of(request.messages)
     if citer is not None and generation.json_schema is not None:
-        raise InvalidRequestError("cannot be given where documents are to be cited", "output_config.format")
+        raise InvalidRequestError(
+            "cannot be given where documents are to be cited", "output_config.format"
+        )
     task = GenerationTask(
-        (generation,), conversation=conversation, manner=manner, names=_NAMES, model=request.model, citer=citer
+        (generation,),
+        conversation=conversation,
+        manner=manner,
+        names=_NAMES,
+        model=request.model,
+        citer=citer,
     )
     events = BlockEvents(request.model, request.max_tokens, citer)
     return task, events if request.stream else events.whole
@@ -153,8 +184,17 @@ def _add_block(block: object, role: str, turns: list[dict[str, Any]], path: str)
             said = texts_of(more.get("content") or "", f"{path}.content", _TEXTS)
             said = ["Error:", *said] if more.get("is_error") else said
             turn_of("tool", turns).update(tool_call_id=call_id, content=said)
-        case "assistant", {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(arguments)}:
-            call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        case "assistant", {
+            "type": "tool_use",
+            "id": str(call_id),
+            "name": str(name),
+            "input": dict(arguments),
+        }:
+            call = {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
             turn_of(role, turns)["tool_calls"].append(call)
         case "assistant", {"type": "thinking", "thinking": str(thought)}:
             turn_of(role, turns)["reasoning_content"].append(thought)
@@ -169,13 +209,21 @@ def _add_block(block: object, role: str, turns: list[dict[str, Any]], path: str)
 def _document(kind: str, source: Mapping[Any, Any], more: Mapping[Any, Any], path: str) -> str:
     """Return what the model reads of a document of text: its title, what is said of it, and its text."""
     if kind not in ("text", "content"):
-        raise InvalidRequestError.must_be(f"{path}.source.type", '"text" or "content": this model reads no files', kind)
+        raise InvalidRequestError.must_be(
+            f"{path}.source.type", '"text" or "content": this model reads no files', kind
+        )
     wanted = more.get("citations") or {}
     if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool | None):
-        raise InvalidRequestError.must_be(f"{path}.citations", "an object with enabled, true or false", wanted)
+        raise InvalidRequestError.must_be(
+            f"{path}.citations", "an object with enabled, true or false", wanted
+        )
     name = "data" if kind == "text" else "content"
     texts = texts_of(source.get(name), f"{path}.source.{name}", _TEXTS)
-    heads = (texts_of(more[key], f"{path}.{key}", _TEXTS) for key in ("title", "context") if more.get(key))
+    heads = (
+        texts_of(more[key], f"{path}.{key}", _TEXTS)
+        for key in ("title", "context")
+        if more.get(key)
+    )
     return "\n".join([*itertools.chain.from_iterable(heads), *texts])
 
 

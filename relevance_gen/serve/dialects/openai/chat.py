@@ -16,7 +16,13 @@ from relevance_gen.generation.turns import Conversation, check_calls, choice_of,
 from relevance_gen.serve.dialects.openai import requests
 from relevance_gen.serve.dialects.openai.citations import DocumentCiter
 from relevance_gen.serve.dialects.openai.events import CompletionEvents
-from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, names_in, read_as, unless
+from relevance_gen.serve.dialects.openai.requests import (
+    SamplingRequest,
+    is_empty,
+    names_in,
+    read_as,
+    unless,
+)
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, chat_logprobs, usage
 from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import Completion, GenerationResponse, Part
@@ -43,13 +49,17 @@ class ChatRequest(SamplingRequest):
     """The fields that are read, as ``static/openapi.json`` describes them; `_VARIABLES` are the template's."""
 
     messages: Sequence[Any] = field(
-        validator=checks.must_be("a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0)
+        validator=checks.must_be(
+            "a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0
+        )
     )
     max_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int | None = field(default=None, validator=optional(requests.top_logprobs))
-    chat_template_kwargs: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    chat_template_kwargs: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
     enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
     thinking_budget: int | None = field(default=None, validator=optional(checks.integer(0)))
     documents: Sequence[Any] | None = field(default=None, validator=optional(checks.a_list))
@@ -62,23 +72,41 @@ class ChatRequest(SamplingRequest):
 
     def conversation(self) -> Conversation:
         """Return the messages, and what else the template reads."""
-        messages = [_message(message, f"messages[{place}]") for place, message in enumerate(self.messages)]
-        if self.continue_final_message and (messages[-1]["role"] != "assistant" or self.add_generation_prompt):
+        messages = [
+            _message(message, f"messages[{place}]") for place, message in enumerate(self.messages)
+        ]
+        if self.continue_final_message and (
+            messages[-1]["role"] != "assistant" or self.add_generation_prompt
+        ):
             rule = "must be false where the last message is not the assistant's, or add_generation_prompt is true"
             raise InvalidRequestError(rule, "continue_final_message")
         named = {name: value for name in _VARIABLES if (value := getattr(self, name)) is not None}
         variables = {**(self.chat_template_kwargs or {}), **named}
         asked = [
-            name for name, value in variables.items() if name != "add_generation_prompt" and value not in (None, [])
+            name
+            for name, value in variables.items()
+            if name != "add_generation_prompt" and value not in (None, [])
         ]
-        required = {name: name if name in named else f"chat_template_kwargs.{name}" for name in asked}
+        required = {
+            name: name if name in named else f"chat_template_kwargs.{name}" for name in asked
+        }
         tools = tools_of(() if self.tools is None else self.tools)
         choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
-        named = {tool.name: f"tools[{place}].function.parameters" for place, tool in enumerate(tools)}
-        return Conversation(messages, tools, choice, variables, required, self.continue_final_message, named)
+        named = {
+            tool.name: f"tools[{place}].function.parameters" for place, tool in enumerate(tools)
+        }
+        return Conversation(
+            messages, tools, choice, variables, required, self.continue_final_message, named
+        )
 
 
-_VARIABLES = ("enable_thinking", "thinking_budget", "documents", "reasoning_effort", "add_generation_prompt")
+_VARIABLES = (
+    "enable_thinking",
+    "thinking_budget",
+    "documents",
+    "reasoning_effort",
+    "add_generation_prompt",
+)
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
@@ -91,9 +119,16 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives, names)
     manner = Manner(stops_itself=not request.ignore_eos, spells=request.logprobs)
-    citer = None if generation.json_schema is not None else DocumentCiter.of(request.documents or ())
+    citer = (
+        None if generation.json_schema is not None else DocumentCiter.of(request.documents or ())
+    )
     task = GenerationTask(
-        (generation,), conversation=request.conversation(), manner=manner, names=names, model=request.model, citer=citer
+        (generation,),
+        conversation=request.conversation(),
+        manner=manner,
+        names=names,
+        model=request.model,
+        citer=citer,
     )
     return task, _presenter(request, citer)
 
@@ -105,7 +140,10 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     return requests.error(kind, message, field)
 
 
-_PASSED_ON = {"assistant": ("reasoning_content", "reasoning", "tool_calls"), "tool": ("tool_call_id", "name")}
+_PASSED_ON = {
+    "assistant": ("reasoning_content", "reasoning", "tool_calls"),
+    "tool": ("tool_call_id", "name"),
+}
 """What else a message of a role says."""
 
 
@@ -117,12 +155,16 @@ def _message(message: object, path: str) -> dict[str, Any]:
         raise InvalidRequestError.must_be(f"{path}.role", "a string", role)
     for name in ("function_call", "audio"):
         if message.get(name) is not None and not is_empty(message[name]):
-            raise InvalidRequestError("is not supported by this server", f"{path}.{name}", remedy="leave it out")
+            raise InvalidRequestError(
+                "is not supported by this server", f"{path}.{name}", remedy="leave it out"
+            )
     if content is None and role == "assistant":
         content = ""
     texts = texts_of(content, f"{path}.content", {"text": "text", "refusal": "refusal"})
     said = {"role": _ROLES.get(role, role), "content": "\n".join(texts)}
-    said |= {name: message[name] for name in _PASSED_ON.get(role, ()) if message.get(name) is not None}
+    said |= {
+        name: message[name] for name in _PASSED_ON.get(role, ()) if message.get(name) is not None
+    }
     if "reasoning" in said:
         said.setdefault("reasoning_content", said.pop("reasoning"))
     check_calls(said, path)
@@ -135,7 +177,10 @@ def _turn(completion: Completion) -> dict[str, Any]:
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
         for call in completion.tool_calls
     ]
-    turn: dict[str, Any] = {"role": "assistant", "content": completion.text or (None if calls else "")}
+    turn: dict[str, Any] = {
+        "role": "assistant",
+        "content": completion.text or (None if calls else ""),
+    }
     turn["refusal"] = None
     if thought := completion.reasoning:
         turn |= {"reasoning_content": thought, "reasoning": thought}
@@ -154,14 +199,24 @@ def _delta_writer() -> Callable[[int, Part], dict[str, Any]]:
         numbers = calls.setdefault(sample, {})
         is_new, number = piece.place not in numbers, numbers.setdefault(piece.place, len(numbers))
         if not is_new:
-            return {"delta": {"tool_calls": [{"index": number, "function": {"arguments": piece.text}}]}}
+            return {
+                "delta": {"tool_calls": [{"index": number, "function": {"arguments": piece.text}}]}
+            }
         function = {"name": piece.name, "arguments": piece.text}
-        return {"delta": {"tool_calls": [{"index": number, "id": piece.id, "type": "function", "function": function}]}}
+        return {
+            "delta": {
+                "tool_calls": [
+                    {"index": number, "id": piece.id, "type": "function", "function": function}
+                ]
+            }
+        }
 
     return delta
 
 
-def _presenter(request: ChatRequest, citer: DocumentCiter | None) -> Callable[[Responses], object] | CompletionEvents:
+def _presenter(
+    request: ChatRequest, citer: DocumentCiter | None
+) -> Callable[[Responses], object] | CompletionEvents:
     identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": request.model}
 
     def cited(completion: Completion) -> dict[str, Any]:
@@ -175,7 +230,11 @@ def _presenter(request: ChatRequest, citer: DocumentCiter | None) -> Callable[[R
     def present(responses: Responses) -> object:
         (response,) = responses
         choices = [
-            {"index": place, "message": _turn(completion) | cited(completion), **ending(completion, response)}
+            {
+                "index": place,
+                "message": _turn(completion) | cited(completion),
+                **ending(completion, response),
+            }
             for place, completion in enumerate(response.responses)
         ]
         head = {**identity, "object": "chat.completion", "created": int(response.created)}
@@ -188,7 +247,10 @@ def _presenter(request: ChatRequest, citer: DocumentCiter | None) -> Callable[[R
         request.n,
         beginning=lambda _: {"delta": {"role": "assistant", "content": ""}},
         piece=_delta_writer(),
-        last=lambda completion, response: {"delta": cited(completion), **ending(completion, response)},
+        last=lambda completion, response: {
+            "delta": cited(completion),
+            **ending(completion, response),
+        },
         includes_usage=request.includes_usage,
         write_error=error,
     )

@@ -41,7 +41,12 @@ class DocumentCiter(Citer):
                     "end": one.end,
                     "text": text[one.start : one.end],
                     "sources": [
-                        {"type": "document", "id": self._ids[place.source], "start": place.start, "end": place.end}
+                        {
+                            "type": "document",
+                            "id": self._ids[place.source],
+                            "start": place.start,
+                            "end": place.end,
+                        }
                         for place in one.places
                     ],
                 }

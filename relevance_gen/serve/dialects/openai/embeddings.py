@@ -40,7 +40,9 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
     request = read_as(EmbeddingsRequest, body, {"dimensions": lambda _: False})
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not texts:
-        raise InvalidRequestError.must_be("input", "a string or a list of at least one string", texts)
+        raise InvalidRequestError.must_be(
+            "input", "a string or a list of at least one string", texts
+        )
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             allowed = "a string: this server takes texts and no token ids"

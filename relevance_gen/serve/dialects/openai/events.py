@@ -43,14 +43,19 @@ class CompletionEvents:
 
     def text(self, sample: int, piece: Any) -> bytes:
         """Return the event of a piece, and before the first that of a sample's beginning."""
-        return self._begin(sample) + self._choice(sample, {**self._piece(sample, piece), "finish_reason": None})
+        return self._begin(sample) + self._choice(
+            sample, {**self._piece(sample, piece), "finish_reason": None}
+        )
 
     def end(self, responses: Responses) -> bytes:
         """Return the events that end a stream: each sample's last, the usage, and the end."""
         events, sample = [], 0
         for response in responses:
             for completion in response.responses:
-                events += [self._begin(sample), self._choice(sample, self._last(completion, response))]
+                events += [
+                    self._begin(sample),
+                    self._choice(sample, self._last(completion, response)),
+                ]
                 sample += 1
         if self._includes_usage:
             events.append(wire.event({**self._head, "choices": [], "usage": usage(responses)}))
@@ -65,7 +70,9 @@ class CompletionEvents:
             return b""
         self._unbegun.remove(sample)
         beginning = self._beginning(sample)
-        return b"" if beginning is None else self._choice(sample, {**beginning, "finish_reason": None})
+        return (
+            b"" if beginning is None else self._choice(sample, {**beginning, "finish_reason": None})
+        )
 
     def _choice(self, sample: int, said: dict[str, Any]) -> bytes:
         return wire.event({**self._head, "choices": [{"index": sample, "logprobs": None, **said}]})

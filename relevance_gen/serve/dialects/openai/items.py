@@ -14,9 +14,17 @@ from relevance_gen.types import Part
 
 _PACKED = "base64:"
 """Begins thoughts that are packed here: others have packed theirs otherwise, and only they can read those."""
-_ITEMS = {"text": ("message", "msg"), "reasoning": ("reasoning", "rs"), "tool_call": ("function_call", "fc")}
+_ITEMS = {
+    "text": ("message", "msg"),
+    "reasoning": ("reasoning", "rs"),
+    "tool_call": ("function_call", "fc"),
+}
 """What an item of each kind of part is called, and how its id begins."""
-_STREAMED = {"text": "output_text", "reasoning": "reasoning_text", "tool_call": "function_call_arguments"}
+_STREAMED = {
+    "text": "output_text",
+    "reasoning": "reasoning_text",
+    "tool_call": "function_call_arguments",
+}
 _NO_LOGPROBS: Mapping[str, Mapping[str, Any]] = {"text": {"logprobs": []}}
 
 
@@ -38,7 +46,12 @@ class ItemEvents:
 
     def __init__(self, told: Mapping[str, Any], *, packs_thoughts: bool) -> None:
         self._nonce = uuid.uuid4().hex
-        self._head = {"id": f"resp_{self._nonce}", "object": "response", "created_at": int(time.time()), **told}
+        self._head = {
+            "id": f"resp_{self._nonce}",
+            "object": "response",
+            "created_at": int(time.time()),
+            **told,
+        }
         self._packs_thoughts = packs_thoughts
         self._n_events = 0
         self._part: Part | None = None
@@ -50,16 +63,24 @@ class ItemEvents:
         (completion,) = response.responses
         parts, is_cut = completion.parts or (), completion.finish_reason == "length"
         is_broken = is_cut or (
-            bool(parts) and parts[-1].kind == "tool_call" and completion.finish_reason != "tool_calls"
+            bool(parts)
+            and parts[-1].kind == "tool_call"
+            and completion.finish_reason != "tool_calls"
         )
         usage = {
             "input_tokens": response.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": response.reused_tokens, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": response.reused_tokens,
+                "cache_write_tokens": 0,
+            },
             "output_tokens": completion.generated_tokens,
             "output_tokens_details": {"reasoning_tokens": completion.reasoning_tokens or 0},
             "total_tokens": response.prompt_tokens + completion.generated_tokens,
         }
-        output = [self._item(part, "incomplete" if is_broken and part is parts[-1] else "completed") for part in parts]
+        output = [
+            self._item(part, "incomplete" if is_broken and part is parts[-1] else "completed")
+            for part in parts
+        ]
         details = {"reason": "max_output_tokens"} if is_cut else None
         status = "incomplete" if is_cut else "completed"
         return self._response(status, output=output, usage=usage, incomplete_details=details)
@@ -73,7 +94,9 @@ class ItemEvents:
         if piece.text:
             self._texts.append(piece.text)
             more = _NO_LOGPROBS.get(piece.kind, {})
-            events += self._event(f"{_STREAMED[piece.kind]}.delta", **self._place(piece), delta=piece.text, **more)
+            events += self._event(
+                f"{_STREAMED[piece.kind]}.delta", **self._place(piece), delta=piece.text, **more
+            )
         return events
 
     def end(self, responses: Responses) -> bytes:
@@ -89,12 +112,29 @@ class ItemEvents:
         return event + self._event("failed", response=failed)
 
     def _response(self, status: str, **more: object) -> dict[str, Any]:
-        said: dict[str, object] = {"error": None, "incomplete_details": None, "output": [], "usage": None}
-        return {**self._head, "status": status, "store": False, "tools": [], "metadata": {}, **said, **more}
+        said: dict[str, object] = {
+            "error": None,
+            "incomplete_details": None,
+            "output": [],
+            "usage": None,
+        }
+        return {
+            **self._head,
+            "status": status,
+            "store": False,
+            "tools": [],
+            "metadata": {},
+            **said,
+            **more,
+        }
 
     def _item(self, part: Part, status: str) -> dict[str, object]:
         """Return the item of a part, which is without content while that is still to come."""
-        head: dict[str, object] = {"id": self._place(part)["item_id"], "type": _ITEMS[part.kind][0], "status": status}
+        head: dict[str, object] = {
+            "id": self._place(part)["item_id"],
+            "type": _ITEMS[part.kind][0],
+            "status": status,
+        }
         content = [] if status == "in_progress" else [_content(part)]
         match part.kind:
             case "tool_call":
@@ -108,7 +148,11 @@ class ItemEvents:
 
     def _place(self, part: Part) -> dict[str, object]:
         index = {} if part.kind == "tool_call" else {"content_index": 0}
-        return {"item_id": f"{_ITEMS[part.kind][1]}_{self._nonce}{part.place}", "output_index": part.place, **index}
+        return {
+            "item_id": f"{_ITEMS[part.kind][1]}_{self._nonce}{part.place}",
+            "output_index": part.place,
+            **index,
+        }
 
     def _begin(self) -> bytes:
         if self._n_events:
@@ -122,15 +166,25 @@ class ItemEvents:
         event = self._event("output_item.added", output_index=piece.place, item=item)
         if piece.kind == "tool_call":
             return event
-        return event + self._event("content_part.added", **self._place(piece), part=_content(self._part))
+        return event + self._event(
+            "content_part.added", **self._place(piece), part=_content(self._part)
+        )
 
     def _close(self, status: str) -> bytes:
         if self._part is None:
             return b""
-        part = Part(self._part.kind, "".join(self._texts), self._part.place, self._part.name, self._part.id)
+        part = Part(
+            self._part.kind, "".join(self._texts), self._part.place, self._part.name, self._part.id
+        )
         self._part, place = None, self._place(part)
-        said = {"arguments": part.text, "name": part.name} if part.kind == "tool_call" else {"text": part.text}
-        events = self._event(f"{_STREAMED[part.kind]}.done", **place, **said, **_NO_LOGPROBS.get(part.kind, {}))
+        said = (
+            {"arguments": part.text, "name": part.name}
+            if part.kind == "tool_call"
+            else {"text": part.text}
+        )
+        events = self._event(
+            f"{_STREAMED[part.kind]}.done", **place, **said, **_NO_LOGPROBS.get(part.kind, {})
+        )
         if part.kind != "tool_call":
             events += self._event("content_part.done", **place, part=_content(part))
         item = self._item(part, status)

@@ -51,12 +51,20 @@ def unless(asks_for_nothing: Asks, names: str) -> dict[str, Asks]:
 
 
 REFUSED: Mapping[str, Asks] = {
-    **unless(_is(0), "dry_multiplier dynatemp_range mirostat mirostat_mode n_probs penalty_alpha smoothing_factor"),
+    **unless(
+        _is(0),
+        "dry_multiplier dynatemp_range mirostat mirostat_mode n_probs penalty_alpha smoothing_factor",
+    ),
     **unless(_is(0), "top_a xtc_probability"),
     **unless(_is(1), "length_penalty num_beams tfs_z"),
     **unless(_is(True), "detokenize skip_special_tokens"),
-    **unless(is_empty, "ebnf guided_whitespace_pattern include_stop_str_in_output logits_processors lora no_stop_trim"),
-    **unless(is_empty, "return_tokens_as_token_ids samplers stop_regex structural_tag use_beam_search"),
+    **unless(
+        is_empty,
+        "ebnf guided_whitespace_pattern include_stop_str_in_output logits_processors lora no_stop_trim",
+    ),
+    **unless(
+        is_empty, "return_tokens_as_token_ids samplers stop_regex structural_tag use_beam_search"
+    ),
     "prompt_logprobs": lambda value: value is False,
     "repeat_last_n": _is(-1),
     "top_n_sigma": _is(0, -1),
@@ -99,8 +107,12 @@ class SamplingRequest:
     n: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
     stop: Any = None
     stream: bool = field(default=False, validator=checks.flag)
-    stream_options: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    seed: int | None = field(default=None, validator=optional(checks.integer(-(1 << 63), (1 << 63) - 1)))
+    stream_options: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
+    seed: int | None = field(
+        default=None, validator=optional(checks.integer(-(1 << 63), (1 << 63) - 1))
+    )
     temperature: float | None = _passed_on()
     top_p: float | None = _passed_on()
     presence_penalty: float | None = _passed_on()
@@ -118,15 +130,21 @@ class SamplingRequest:
     regex: str | None = None
     grammar: str | None = None
     choice: Any = None
-    response_format: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    structured_outputs: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    response_format: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
+    structured_outputs: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.an_object)
+    )
     bad_words: Sequence[str] | None = None
     ignore_eos: bool = field(default=False, validator=checks.flag)
 
     @property
     def includes_usage(self) -> bool:
         """Whether a stream's last chunk tells the tokens used."""
-        options = wire.structure(StreamOptions, self.stream_options or {}, path="stream_options", is_lenient=True)
+        options = wire.structure(
+            StreamOptions, self.stream_options or {}, path="stream_options", is_lenient=True
+        )
         return options.include_usage
 
     def generation(
@@ -162,9 +180,16 @@ class SamplingRequest:
             "choice": self.choice,
             "bad_words": self.bad_words or None,
             "response_format": _of_response_format(self.response_format),
-            **{f"structured_outputs.{name}": value for name, value in (self.structured_outputs or {}).items()},
+            **{
+                f"structured_outputs.{name}": value
+                for name, value in (self.structured_outputs or {}).items()
+            },
         }
-        wanted = {name: value for name, value in wanted.items() if value is not None and value is not False}
+        wanted = {
+            name: value
+            for name, value in wanted.items()
+            if value is not None and value is not False
+        }
         for name in wanted:
             inner = name.partition(".")[2]
             if inner and inner not in _FORMS:
@@ -196,7 +221,9 @@ def _of_response_format(wanted: Mapping[str, Any] | None) -> object:
     if kind == "json_object":
         return {"type": "object"} if schema is None else schema
     if kind != "json_schema":
-        raise InvalidRequestError.must_be("response_format.type", '"text", "json_object" or "json_schema"', kind)
+        raise InvalidRequestError.must_be(
+            "response_format.type", '"text", "json_object" or "json_schema"', kind
+        )
     given = wanted.get("json_schema")
     schema = given.get("schema") if isinstance(given, dict) else None
     if not isinstance(schema, dict):
@@ -219,12 +246,16 @@ def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
     given = dict(body) if isinstance(body, dict) else {}
     for name, asks_for_nothing in refused.items():
         if given.get(name) is not None and not asks_for_nothing(given[name]):
-            raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
+            raise InvalidRequestError(
+                "is not supported by this server", name, remedy="leave it out"
+            )
     theirs: dict[str, str] = {}
     for name, ours in OURS.items():
         if given.get(name) is not None:
             if given.get(ours) is not None:
-                raise InvalidRequestError(f"must not be given beside {theirs.get(ours, ours)}", name)
+                raise InvalidRequestError(
+                    f"must not be given beside {theirs.get(ours, ours)}", name
+                )
             given[ours], theirs[ours] = given.pop(name), name
     try:
         return wire.structure(cls, given if isinstance(body, dict) else body, is_lenient=True)

@@ -23,13 +23,28 @@ from relevance_gen.generation.turns import (
     turn_of,
 )
 from relevance_gen.serve.dialects.openai.items import ItemEvents, unpacked
-from relevance_gen.serve.dialects.openai.requests import REFUSED, SamplingRequest, is_empty, names_in, read_as, unless
+from relevance_gen.serve.dialects.openai.requests import (
+    REFUSED,
+    SamplingRequest,
+    is_empty,
+    names_in,
+    read_as,
+    unless,
+)
 from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 
-_NAMES = {"text": "input", "messages": "input", "json_schema": "text.format", "max_tokens": "max_output_tokens"}
+_NAMES = {
+    "text": "input",
+    "messages": "input",
+    "json_schema": "text.format",
+    "max_tokens": "max_output_tokens",
+}
 _REFUSED = {
     **REFUSED,
-    **unless(is_empty, "background context_management conversation moderation previous_response_id prompt store"),
+    **unless(
+        is_empty,
+        "background context_management conversation moderation previous_response_id prompt store",
+    ),
     **unless(lambda _: False, "max_completion_tokens max_new_tokens max_tokens n_predict"),
     "n": lambda v: v == 1,
     "top_logprobs": lambda v: v == 0,
@@ -39,7 +54,12 @@ _REFUSED = {
 _THOUGHTS, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 _SEARCH = "web_search"
 """Begins the types of the one tool of OpenAI's servers that agents offer without being asked."""
-_TEXTS = {"input_text": "text", "output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
+_TEXTS = {
+    "input_text": "text",
+    "output_text": "text",
+    "reasoning_text": "text",
+    "refusal": "refusal",
+}
 
 
 @frozen(kw_only=True)
@@ -48,7 +68,8 @@ class ResponsesRequest(SamplingRequest):
 
     input: Any = field(
         validator=checks.must_be(
-            "a text, or a list of at least one item", lambda v: isinstance(v, str) or (isinstance(v, list) and bool(v))
+            "a text, or a list of at least one item",
+            lambda v: isinstance(v, str) or (isinstance(v, list) and bool(v)),
         )
     )
     instructions: str | None = field(default=None, validator=optional(checks.string))
@@ -65,7 +86,9 @@ class ResponsesRequest(SamplingRequest):
         turns: list[dict[str, Any]] = []
         if self.instructions:
             turn_of("system", turns)["content"].append(self.instructions)
-        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        items = (
+            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        )
         for place, item in enumerate(items):
             _add(item, turns, f"input[{place}]")
         tools = tools_of([*_functions(self.tools)])
@@ -73,8 +96,16 @@ class ResponsesRequest(SamplingRequest):
         effort = (self.reasoning or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("reasoning.effort", "a string", effort)
-        variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort} if effort else {}
-        named = {tool.get("name"): f"tools[{place}].parameters" for place, tool in enumerate(self.tools)}
+        variables = (
+            {"enable_thinking": False}
+            if effort == "none"
+            else {"reasoning_effort": effort}
+            if effort
+            else {}
+        )
+        named = {
+            tool.get("name"): f"tools[{place}].parameters" for place, tool in enumerate(self.tools)
+        }
         return Conversation(messages_of(turns), tools, choice, variables, schema_fields=named)
 
     @property
@@ -87,7 +118,9 @@ class ResponsesRequest(SamplingRequest):
                 return {"type": "object"}
             case {"type": "json_schema", "schema": dict(schema)}:
                 return schema
-        allowed = 'an object of type "text" or "json_object", or of type "json_schema" with a schema'
+        allowed = (
+            'an object of type "text" or "json_object", or of type "json_schema" with a schema'
+        )
         raise InvalidRequestError.must_be("text.format", allowed, form)
 
 
@@ -95,14 +128,20 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     """Read the body of ``POST /v1/responses``."""
     request = read_as(ResponsesRequest, body, _REFUSED)
     if _LOGPROBS in request.include:
-        raise InvalidRequestError(f"must not have {_LOGPROBS}: log probabilities are not told here", "include")
+        raise InvalidRequestError(
+            f"must not have {_LOGPROBS}: log probabilities are not told here", "include"
+        )
     names = _NAMES | names_in(body)
     if request.schema is not None:
-        request = attrs.evolve(request, response_format={"type": "json_object", "schema": request.schema})
+        request = attrs.evolve(
+            request, response_format={"type": "json_object", "schema": request.schema}
+        )
     conversation = request.conversation()
     generation = request.generation("", request.max_output_tokens or AS_MUCH_AS_FITS, None, names)
     manner = Manner(stops_itself=not request.ignore_eos)
-    task = GenerationTask((generation,), conversation=conversation, manner=manner, names=names, model=request.model)
+    task = GenerationTask(
+        (generation,), conversation=conversation, manner=manner, names=names, model=request.model
+    )
     choice = conversation.choice
     is_named = choice.mode == "required" and len(choice.names) == 1
     told = {
@@ -121,15 +160,25 @@ def _add(item: object, turns: list[dict[str, Any]], path: str) -> None:
         case "message":
             role = item.get("role")
             if role not in ("user", "assistant", "system", "developer"):
-                raise InvalidRequestError.must_be(f"{path}.role", "user, assistant, system or developer", role)
+                raise InvalidRequestError.must_be(
+                    f"{path}.role", "user, assistant, system or developer", role
+                )
             said = texts_of(item.get("content"), f"{path}.content", _TEXTS)
             turn_of("system" if role == "developer" else role, turns)["content"] += said
         case "reasoning":
             content = item.get("content") or unpacked(item.get("encrypted_content"))
-            turn_of("assistant", turns)["reasoning_content"] += texts_of(content or [], f"{path}.content", _TEXTS)
+            turn_of("assistant", turns)["reasoning_content"] += texts_of(
+                content or [], f"{path}.content", _TEXTS
+            )
         case "function_call":
-            call_id, name, arguments = (_text(item, name, path) for name in ("call_id", "name", "arguments"))
-            call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            call_id, name, arguments = (
+                _text(item, name, path) for name in ("call_id", "name", "arguments")
+            )
+            call = {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
             turn_of("assistant", turns)["tool_calls"].append(call)
         case "function_call_output":
             said = texts_of(item.get("output"), f"{path}.output", _TEXTS)

@@ -20,7 +20,11 @@ def usage(responses: Responses) -> dict[str, Any]:
     samples = [one for response in responses for one in response.responses]
     n_prompt = sum(response.prompt_tokens for response in responses)
     n_generated = sum(one.generated_tokens for one in samples)
-    counts = {"prompt_tokens": n_prompt, "completion_tokens": n_generated, "total_tokens": n_prompt + n_generated}
+    counts = {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_generated,
+        "total_tokens": n_prompt + n_generated,
+    }
     thoughts = [one.reasoning_tokens for one in samples if one.reasoning_tokens is not None]
     if not thoughts:
         return counts
@@ -37,7 +41,10 @@ def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, objec
         return {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece)}
 
     content = [
-        {**entry(token, logprob), "top_logprobs": [entry(one.token, one.logprob) for one in alternatives]}
+        {
+            **entry(token, logprob),
+            "top_logprobs": [entry(one.token, one.logprob) for one in alternatives],
+        }
         for token, logprob, alternatives in _shown(completion, spelling)
     ]
     return {"content": content, "refusal": None}
@@ -85,7 +92,9 @@ def _shown(
     return zip(tokens[:n_shown], logprobs[:n_shown], alternatives[:n_shown], strict=True)
 
 
-def _by_text(alternatives: Sequence[TokenLogprob] | None, spelling: Spelling) -> dict[str, float] | None:
+def _by_text(
+    alternatives: Sequence[TokenLogprob] | None, spelling: Spelling
+) -> dict[str, float] | None:
     if alternatives is None:
         return None
     best: dict[str, float] = {}
