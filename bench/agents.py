@@ -21,8 +21,8 @@ import numpy as np
 
 from relevance_gen.agents.folders import Folders
 from relevance_gen.agents.tools import Tools
-from relevance_gen.retrieval.text.stop_words import ENGLISH
-from relevance_gen.tokens import token_counter
+from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.token_counting import token_counter
 
 _MOST_TOKENS = 10_000
 """Where the output of one grep is cut."""

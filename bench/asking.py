@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.quality import Collection, read_collection
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex, Runner, ask
-from relevance_gen.chunking import sentences
+from relevance_gen.text.chunking import sentences
 
 _MARKED = Path(__file__).with_name("answers.json")
 _CONTENT = re.compile(r"\w{4,}")

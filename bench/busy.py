@@ -22,7 +22,7 @@ from bench.generation import MODEL, engine_seconds, make_model
 from bench.recording import Record, add_quick
 from relevance_gen import GenerationRequest, Runner
 from relevance_gen.llama.decoder import Decoder
-from relevance_gen.llama.model_file import EMBEDDED_MODEL
+from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cpus
 

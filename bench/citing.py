@@ -2,7 +2,7 @@
 
 Each DIR is a collection as `bench.layouts` reads it. Sentences of one of ten chunks are cited from these, as they
 stand, with some words left out or replaced by words of another document, and two joined by their halves. Sentences of
-other documents are to be cited from none. The least share of `relevance_gen.retrieval.citing` is the middle of those
+other documents are to be cited from none. The least share of `relevance_gen.asking.citations` is the middle of those
 that part both best; told for each collection is the one that the others would choose.
 """
 
@@ -19,8 +19,8 @@ from attrs import field, frozen
 from bench import layouts
 from bench.recording import Record, add_quick
 from relevance_gen import cite
-from relevance_gen.chunking import sentences
-from relevance_gen.retrieval import citing
+from relevance_gen.asking import citations as citing
+from relevance_gen.text.chunking import sentences
 
 N_SOURCES = 10
 MIN_WORDS = 8

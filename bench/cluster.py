@@ -26,7 +26,7 @@ from attrs import frozen
 
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex, Runner
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.query import Question
 from small_models import TINY
 
 os.environ |= {"RAY_enable_metrics_collection": "0"}
@@ -148,7 +148,7 @@ def measured(chunks: list[str], rounds: int) -> Costs:
     """Measure what the simulation takes for granted, on the cluster as it is."""
     from relevance_gen.cluster import ClusterIndex
     from relevance_gen.cluster.actors import get
-    from relevance_gen.retrieval.question.scorers import Leaders
+    from relevance_gen.retrieval.scorers import Leaders
 
     draw = random.Random(4)
     queries = [" ".join(draw.choices(draw.choice(chunks).split(), k=4)) for _ in range(rounds)]

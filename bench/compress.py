@@ -3,7 +3,7 @@
 The ten best chunks for each question are compressed to a quarter and to an eighth of their tokens. For the questions in
 ``bench/answers.json`` somebody has read the relevant chunk and marked words that only its right sentence has; of those
 whose relevant chunk is among the ten, it is told how often a sentence of it that has these words is kept. Beside it
-stand whole chunks, the best first, until one has no room. The constants of `relevance_gen.retrieval.compressing` were
+stand whole chunks, the best first, until one has no room. The constants of `relevance_gen.asking.compression` were
 chosen on the first questions; those that are held out were marked later.
 """
 

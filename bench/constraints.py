@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from bench.recording import Record, add_quick
-from relevance_gen.generation.constraints import Effort, GrammarSource
-from relevance_gen.generation.grammars import Grammars
-from relevance_gen.generation.sampling import sample
+from relevance_gen.generation.constraints.grammar_compiler import Grammars
+from relevance_gen.generation.constraints.token_constraint import Effort, GrammarSource
+from relevance_gen.generation.sampling.sampler import sample
 from relevance_gen.types import GenerationRequest
 
 N_VOCAB = 152_000

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from relevance_gen import FolderIndex, split
-from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.text.stop_words import ENGLISH
+from relevance_gen.retrieval.chunk_index import ChunkIndex
+from relevance_gen.text.stop_words import ENGLISH
 
 _CODE = frozenset(
     "py js ts tsx jsx go java php rb rs cs kt scala swift ex exs c cc cpp h hpp hs lua sh bash bats zig mjs cjs".split()

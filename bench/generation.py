@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.recording import Record, add_quick
-from relevance_gen.generation.cache import PrefixCache
-from relevance_gen.generation.engine import Engine
-from relevance_gen.generation.sampling import log_probabilities, sample
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.engine.engine import Engine
+from relevance_gen.generation.engine.prefix_cache import PrefixCache
+from relevance_gen.generation.queue.request import Ticket
+from relevance_gen.generation.sampling.sampler import log_probabilities, sample
 from relevance_gen.llama.decoder import Decoder
-from relevance_gen.llama.library import system_info
-from relevance_gen.llama.model_file import EMBEDDED_MODEL
+from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.runtime.library import system_info
 from relevance_gen.machine import usable_cores
 from relevance_gen.types import GenerationRequest, GenerationResponse
 from small_models.make import write_random

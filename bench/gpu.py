@@ -25,11 +25,11 @@ from bench.generation import (
     prompt_text,
 )
 from bench.recording import Record, add_quick
-from relevance_gen.generation.sampling import sample
+from relevance_gen.generation.sampling.sampler import sample
 from relevance_gen.llama.decoder import Decoder
-from relevance_gen.llama.gpus import gpus
-from relevance_gen.llama.library import lib
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.runtime.devices import gpus
+from relevance_gen.llama.runtime.library import lib
 from relevance_gen.types import GenerationRequest
 
 N_LONG, N_SHORT = 2048, 32

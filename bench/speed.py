@@ -28,11 +28,11 @@ import numpy as np
 from bench.recording import Record, add_quick
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.query import parse
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build
-from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.weighting import weighting_named
 
 QUERY = "What did the captain say about the white whale and the sea?"
 QUERIES = [

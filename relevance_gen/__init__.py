@@ -58,19 +58,19 @@ from relevance_gen.types import (
 if TYPE_CHECKING:
     from relevance_gen.asking.answer import Answer, Source
     from relevance_gen.asking.api import AnswerStream, ask, ask_stream
-    from relevance_gen.chunking import split
+    from relevance_gen.asking.citations import cite
+    from relevance_gen.asking.compression import compress
     from relevance_gen.documents.reading import read_documents, split_document
     from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.embedding.reranker import Reranker
-    from relevance_gen.folders.index import FolderIndex
+    from relevance_gen.folders.folder_index import FolderIndex
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.citing import cite
-    from relevance_gen.retrieval.compressing import compress
-    from relevance_gen.retrieval.index import ChunkIndex
-    from relevance_gen.tokens import TokenCounter, token_counter
+    from relevance_gen.retrieval.chunk_index import ChunkIndex
+    from relevance_gen.text.chunking import split
+    from relevance_gen.text.token_counting import TokenCounter, token_counter
 
 __version__ = "0.2.0"
 
@@ -147,26 +147,26 @@ __all__ = [
 _LOADED_WHEN_USED = {
     "Answer": "relevance_gen.asking.answer",
     "AnswerStream": "relevance_gen.asking.api",
-    "ChunkIndex": "relevance_gen.retrieval.index",
+    "ChunkIndex": "relevance_gen.retrieval.chunk_index",
     "Encoder": "relevance_gen.embedding.encoder",
-    "FolderIndex": "relevance_gen.folders.index",
+    "FolderIndex": "relevance_gen.folders.folder_index",
     "Reranker": "relevance_gen.embedding.reranker",
     "Runner": "relevance_gen.generation.runner",
     "Source": "relevance_gen.asking.answer",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
-    "TokenCounter": "relevance_gen.tokens",
+    "TokenCounter": "relevance_gen.text.token_counting",
     "ask": "relevance_gen.asking.api",
     "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
-    "cite": "relevance_gen.retrieval.citing",
-    "compress": "relevance_gen.retrieval.compressing",
+    "cite": "relevance_gen.asking.citations",
+    "compress": "relevance_gen.asking.compression",
     "generate": "relevance_gen.generation.api",
     "read_documents": "relevance_gen.documents.reading",
     "search": "relevance_gen.retrieval.api",
-    "split": "relevance_gen.chunking",
+    "split": "relevance_gen.text.chunking",
     "split_document": "relevance_gen.documents.reading",
-    "token_counter": "relevance_gen.tokens",
+    "token_counter": "relevance_gen.text.token_counting",
 }
 
 

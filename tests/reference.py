@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import Stemmer
 
-from relevance_gen.retrieval.text.folds import fold_character
-from relevance_gen.retrieval.text.question_words import ASKING, OTHER_ASKING
-from relevance_gen.retrieval.text.stop_words import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.text.normalization import fold_character
+from relevance_gen.text.question_words import ASKING, OTHER_ASKING
+from relevance_gen.text.stop_words import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
+from relevance_gen.text.tokenization import cut_terms
 
 KNEE = 1 - 5e-7
 PAIRS, TRIPLES, WORD = "pairs", "triples", "word"

@@ -87,8 +87,8 @@ def extend(tmp_path: Path) -> Callable[[str], Extended]:
 STAGE = '''
 """Prefer short chunks."""
 
-from relevance_gen.retrieval.question.evidence import Columns
-from relevance_gen.retrieval.question.stage import N_PROMISING, Stage
+from relevance_gen.retrieval.features import Columns
+from relevance_gen.retrieval.stage import N_PROMISING, Stage
 
 
 class Brevity(Stage):
@@ -127,7 +127,7 @@ def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
     copy.add("retrieval/question/stages/brevity.py", STAGE)
     weighting = "retrieval/question/weighting.py"
     copy.change(weighting, "stages=(Proximity.of, ", "stages=(Proximity.of, lambda _: Brevity(), ")
-    stages = "from relevance_gen.retrieval.question.stages"
+    stages = "from relevance_gen.retrieval.stages"
     copy.change(
         weighting, f"{stages}.letters", f"{stages}.brevity import Brevity\n{stages}.letters"
     )
@@ -178,8 +178,8 @@ DIALECT = '''
 """Search as nobody else has it: words in, places out."""
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.serve.work.searching import SearchTask
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.services.search import SearchTask
 
 
 def read(body):

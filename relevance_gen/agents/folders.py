@@ -10,9 +10,9 @@ from attrs import field, frozen
 
 from relevance_gen.documents.walker import matching
 from relevance_gen.errors import InvalidRequestError, counted, describe
-from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.query import Question
 from relevance_gen.types import SearchResult
 
 _SHOWN_NAMES: Final = 20

@@ -16,10 +16,10 @@ from attrs import field, frozen
 from relevance_gen import checks, wire
 from relevance_gen.agents.folders import Folders, Found, shown
 from relevance_gen.asking.api import ask
-from relevance_gen.chunking import sentences, spans_of_tokens
 from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.generation.runner import Runner
-from relevance_gen.tokens import token_counter
+from relevance_gen.text.chunking import sentences, spans_of_tokens
+from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
 
 Indexes: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]

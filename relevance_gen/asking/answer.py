@@ -9,8 +9,8 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen import display, wire
+from relevance_gen.asking.citations import Citer
 from relevance_gen.errors import counted
-from relevance_gen.retrieval.citing import Citer
 from relevance_gen.types import (
     RESULT_COLUMNS,
     CitedSentence,

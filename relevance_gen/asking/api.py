@@ -8,20 +8,20 @@ from typing import Any, Self, TypeAlias, Unpack
 
 from relevance_gen import wire
 from relevance_gen.asking.answer import Answer, Source, citer_of
+from relevance_gen.asking.citations import CitedStream
 from relevance_gen.asking.preparation import prepare
+from relevance_gen.asking.prompts import INSTRUCTIONS
 from relevance_gen.asking.selection import passage_of
-from relevance_gen.asking.wording import INSTRUCTIONS
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
+from relevance_gen.generation.queue.request import RequestFields
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.generation.ticket import RequestFields
+from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.api import search
-from relevance_gen.retrieval.citing import CitedStream
-from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.stages.relevance import TextReranker
-from relevance_gen.retrieval.searchable import Searchable
-from relevance_gen.retrieval.segment.passages import TextEncoder
+from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.filters import Where
+from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.types import (
     MIN_CONFIDENCE,
     Chunk,

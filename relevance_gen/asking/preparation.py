@@ -8,18 +8,18 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from relevance_gen.asking.answer import Source
-from relevance_gen.asking.selection import fit, passage_of, sentences_of
-from relevance_gen.asking.wording import (
+from relevance_gen.asking.prompts import (
     COPYING_INSTRUCTIONS,
     INSTRUCTIONS,
     chat_message,
     completion_prompt,
     follows_instructions,
 )
-from relevance_gen.caller import check_wanted
+from relevance_gen.asking.selection import fit, passage_of, sentences_of
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.ticket import GRAMMAR_FIELDS
+from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
 from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN, ChatFormat
+from relevance_gen.request_scope import check_wanted
 from relevance_gen.types import SearchResponse
 
 _CHAT_MAX_TOKENS = 512

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from relevance_gen.asking.answer import Source
-from relevance_gen.chunking import sentences
-from relevance_gen.generation.ticket import MAX_CHOICES, MAX_GRAMMAR_CHARACTERS
+from relevance_gen.generation.queue.request import MAX_CHOICES, MAX_GRAMMAR_CHARACTERS
+from relevance_gen.text.chunking import sentences
 
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
 """Tells whether a prompt of these sources has room; if so, one of fewer or shorter sources has."""

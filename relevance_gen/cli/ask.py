@@ -24,8 +24,8 @@ from relevance_gen.cli.search import (
     wanted_metadata,
 )
 from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
-from relevance_gen.llama.model_file import is_embedded
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.llama.model_files.resolve import is_embedded
+from relevance_gen.retrieval.query import Question
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
 
 _PARAMETERS: Final = (

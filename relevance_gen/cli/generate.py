@@ -16,7 +16,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.llama.context_size import MOST_SLOTS
-from relevance_gen.llama.model_file import is_embedded
+from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relevance_gen.cli.arguments import STDIN, add_rows, not_empty
-from relevance_gen.cli.corpus import origin_of, paths_of, reader_of
+from relevance_gen.cli.opened_index import origin_of, paths_of, reader_of
 from relevance_gen.cli.search import (
     FILE,
     FOUND,
@@ -22,8 +22,8 @@ from relevance_gen.cli.search import (
 )
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError, counted
-from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.sources import holds_records
+from relevance_gen.index.sources import holds_records
+from relevance_gen.retrieval.chunk_index import ChunkIndex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

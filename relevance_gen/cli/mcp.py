@@ -14,7 +14,7 @@ from relevance_gen.agents.tools import Indexes, Look
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.query import Question
 from relevance_gen.types import SearchResponse
 
 _PACKAGE = "mcp"
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
 def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
     """Begin to open indexes, read as the server's flag and opened as there; return what searches and looks at them."""
     from relevance_gen.serve.flags import SETTINGS
+    from relevance_gen.serve.services.index_registry import NamedIndexes
     from relevance_gen.serve.settings import Settings
-    from relevance_gen.serve.work.named import NamedIndexes
 
     (setting,) = (one for one in SETTINGS if one.flag == "--index")
     try:

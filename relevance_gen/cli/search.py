@@ -11,16 +11,16 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, get_args
 
+from relevance_gen.asking.compression import compress
 from relevance_gen.cli.arguments import add_rows, not_empty, pair
-from relevance_gen.cli.corpus import Corpus, build, load
+from relevance_gen.cli.opened_index import Corpus, build, load
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine, write_json
 from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import counted
-from relevance_gen.retrieval.compressing import compress
-from relevance_gen.retrieval.question.models import Models
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.segment.passages import TextEncoder
+from relevance_gen.index.passages import TextEncoder
+from relevance_gen.retrieval.models import Models
+from relevance_gen.retrieval.query import Question
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
 
 _MAX_DIGITS = 19

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from relevance_gen.errors import to_install
 
 if TYPE_CHECKING:
+    from relevance_gen.cluster.generation.runner import ClusterRunner
     from relevance_gen.cluster.index import ClusterIndex
-    from relevance_gen.cluster.runner import ClusterRunner
 
 # Ray reads these when it is imported. Without the second one, it ends every process a minute after the cluster's head;
 # without the third one, hosts and runners of a cluster that starts here are behind all other processes of the machine.
@@ -25,7 +25,7 @@ __all__ = ["ClusterIndex", "ClusterRunner"]
 
 _LOADED_WHEN_USED = {
     "ClusterIndex": "relevance_gen.cluster.index",
-    "ClusterRunner": "relevance_gen.cluster.runner",
+    "ClusterRunner": "relevance_gen.cluster.generation.runner",
 }
 
 

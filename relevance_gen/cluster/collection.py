@@ -12,18 +12,18 @@ from typing import Any, Concatenate, Final
 
 from ray import cloudpickle
 
+from relevance_gen.arrays import Offsets
 from relevance_gen.cluster.calls import Calls, Pace
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.arrays import Offsets
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.evidence import Inquiry, contents, if_short
-from relevance_gen.retrieval.question.filtering import Filter
-from relevance_gen.retrieval.question.query import Query, QueryTerm
-from relevance_gen.retrieval.question.scorer import SegmentScorer, TermMatch
-from relevance_gen.retrieval.question.scorers import Answer, Leaders, Rest, Scorers, united
-from relevance_gen.retrieval.question.stage import N_PROMISING, Plan
-from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.features import Inquiry, contents, if_short
+from relevance_gen.retrieval.filters import Filter
+from relevance_gen.retrieval.query import Query, QueryTerm
+from relevance_gen.retrieval.scorer import SegmentScorer, TermMatch
+from relevance_gen.retrieval.scorers import Answer, Leaders, Rest, Scorers, united
+from relevance_gen.retrieval.stage import N_PROMISING, Plan
+from relevance_gen.retrieval.weighting import weighting_named
 
 _MAX_AHEAD: Final = 100
 """Chunks of which everything is asked at once; there are more only where many are equally good."""

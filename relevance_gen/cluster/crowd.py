@@ -6,10 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import merge
-from relevance_gen.retrieval.segment.segment import Segment, Statistics
+from relevance_gen.index.builder import merge
+from relevance_gen.index.segment import Segment, Statistics
+from relevance_gen.retrieval.scorer import SegmentScorer
+from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.types import WeightingName
 
 _FEW: Final = 4

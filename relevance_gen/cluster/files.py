@@ -18,16 +18,13 @@ from typing import Final, TypeAlias
 import numpy as np
 from attrs import evolve, frozen
 
-from relevance_gen.chunking import split
-from relevance_gen.cluster.folder import as_address
+from relevance_gen.arrays import steps
 from relevance_gen.cluster.parts import BATCH, Product, make
 from relevance_gen.cluster.placing import how_many
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
-from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import steps
-from relevance_gen.retrieval.records import (
+from relevance_gen.index.chunks import Blank, read_records
+from relevance_gen.index.records import (
     BUFFER_BYTES,
     KINDS,
     Batch,
@@ -36,8 +33,11 @@ from relevance_gen.retrieval.records import (
     row_groups,
     rows,
 )
-from relevance_gen.retrieval.segment.chunks import Blank, read_records
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.progress import Progress
+from relevance_gen.shards.folder import as_address
+from relevance_gen.shards.object_store import file_system
+from relevance_gen.text.chunking import split
+from relevance_gen.text.token_counting import TokenCounter
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 """A file, a folder, or several of both; paths that all nodes share, or addresses that `fsspec` knows."""

@@ -21,12 +21,12 @@ from relevance_gen.cluster.crowd import Crowd
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
 from relevance_gen.errors import BusyError, ClusterError
+from relevance_gen.index import array_file as arrayfile
+from relevance_gen.index.segment import Statistics
 from relevance_gen.quota import Quota
-from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.scorers import Scorers
-from relevance_gen.retrieval.segment import arrayfile
-from relevance_gen.retrieval.segment.segment import Statistics
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.retrieval.scorer import SegmentScorer
+from relevance_gen.retrieval.scorers import Scorers
+from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
 _MAKING: Final = "making"
@@ -94,7 +94,7 @@ class Host(Actor):
                         )
                     )
                 if file.tell() < n_bytes:
-                    raise SilentError("it has another state now")  # noqa: TRY301
+                    raise SilentError("it has another state now")
                 return made.take(arrayfile.mapped(file), sizes)
         except (RayActorError, SilentError) as error:
             raise ClusterError(f"the replica that was being copied is gone: {error}") from None

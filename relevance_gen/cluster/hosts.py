@@ -22,7 +22,7 @@ from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.cluster.shard import Contribution
 from relevance_gen.cluster.state import HostState
 from relevance_gen.errors import ClusterError
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.checks import check_integer
-from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.actors import SILENT_S, START_S, check, get_from, own_node, start
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
@@ -31,25 +30,31 @@ from relevance_gen.cluster.parts import Part, ShardFile, StoredChunks
 from relevance_gen.cluster.placing import how_many, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
-from relevance_gen.cluster.threads import in_thread
 from relevance_gen.errors import (
     ChunksMissingError,
     ClusterError,
     InvalidRequestError,
     UnknownIndexError,
 )
+from relevance_gen.index.chunks import Blank, Chunks
+from relevance_gen.index.passages import TextEncoder
 from relevance_gen.progress import Progress, reporting
+from relevance_gen.retrieval.answer import answer, explain
+from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.filters import Where
+from relevance_gen.retrieval.models import NO_MODELS, Models
 from relevance_gen.retrieval.positions import check_position, indexed
-from relevance_gen.retrieval.question.answering import answer, explain
-from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.models import NO_MODELS, Models
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.searchable import Searchable
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks
-from relevance_gen.retrieval.segment.passages import TextEncoder
-from relevance_gen.retrieval.text.portions import cut_evenly
-from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.shards import folder as folders
+from relevance_gen.shards.background import in_thread
+from relevance_gen.text.blocks import cut_evenly
+from relevance_gen.text.token_counting import (
+    Encoding,
+    TokenCounter,
+    counter_of_saved,
+    token_counter,
+)
 from relevance_gen.types import (
     Chunk,
     Explanation,

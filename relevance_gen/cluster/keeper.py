@@ -19,7 +19,6 @@ import ray
 from attrs import evolve
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.actors import HEALTH, Actor, get
 from relevance_gen.cluster.balance import Balance, has_room, too_large
 from relevance_gen.cluster.calls import Pace
@@ -30,7 +29,6 @@ from relevance_gen.cluster.parts import Part, Recipe, ShardFile
 from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
-from relevance_gen.cluster.store import Store
 from relevance_gen.cluster.watch import Watch
 from relevance_gen.errors import (
     ChunksMissingError,
@@ -38,10 +36,12 @@ from relevance_gen.errors import (
     InvalidRequestError,
     TimedOutError,
 )
+from relevance_gen.index.segment import Statistics
+from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.positions import positions_to_remove
-from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.segment.segment import Statistics
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.shards import folder as folders
+from relevance_gen.shards.object_store import Store
+from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
@@ -340,7 +340,7 @@ class Keeper(Actor):
         try:
             answers = self._hosts.call(shards, verb, arguments)
             if not all(answers):
-                raise self._missing("the chunks cannot be changed now")  # noqa: TRY301
+                raise self._missing("the chunks cannot be changed now")
         except Exception:
             self._hosts.call(shards, "forget", [()] * len(shards))
             raise

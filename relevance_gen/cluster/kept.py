@@ -10,7 +10,7 @@ from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Recipe
 from relevance_gen.cluster.runs import NO_POSITIONS
 from relevance_gen.cluster.shard import Contribution
 from relevance_gen.cluster.state import HostState, ShardState
-from relevance_gen.retrieval.segment.segment import Statistics
+from relevance_gen.index.segment import Statistics
 
 _SILENT_S: Final = 2.0
 """A host that has not answered a ping for so long is not asked any more, and ended if others have its shards."""

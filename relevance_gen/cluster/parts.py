@@ -15,17 +15,17 @@ import numpy as np
 import ray
 from attrs import evolve, frozen
 
-from relevance_gen.cluster import folder
+from relevance_gen.arrays import Offsets, steps
 from relevance_gen.cluster.actors import get
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import ClusterError
+from relevance_gen.index.builder import build, merge
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.segment import Segment
+from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import Offsets, steps
-from relevance_gen.retrieval.segment.builder import build, merge
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.retrieval.segment.spill import Spill
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.shards import folder
+from relevance_gen.text.token_counting import TokenCounter
 
 CHARS_PER_TOKEN: Final = 4
 """About so many characters of English are a token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Flags, Offsets
+from relevance_gen.arrays import Flags, Offsets
 
 
 @frozen(eq=False)

@@ -14,19 +14,19 @@ from typing import Final
 import numpy as np
 from attrs import evolve, frozen
 
-from relevance_gen.cluster import folder
+from relevance_gen.arrays import Ids, Offsets
 from relevance_gen.cluster.parts import Part, Recipe, make_again, merged
 from relevance_gen.cluster.runs import PositionRuns
-from relevance_gen.cluster.store import Store
-from relevance_gen.retrieval.arrays import Ids, Offsets
-from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment import storage
-from relevance_gen.retrieval.segment.arrayfile import padded
-from relevance_gen.retrieval.segment.builder import in_tiers, without
-from relevance_gen.retrieval.segment.layout import Array
-from relevance_gen.retrieval.segment.segment import Segment, Statistics
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.index import storage
+from relevance_gen.index.array_file import padded
+from relevance_gen.index.array_layout import Array
+from relevance_gen.index.builder import in_tiers, without
+from relevance_gen.index.segment import Segment, Statistics
+from relevance_gen.retrieval.scorer import SegmentScorer
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.shards import folder
+from relevance_gen.shards.object_store import Store
+from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
 _KEPT_EPOCHS: Final = 3

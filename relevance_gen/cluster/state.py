@@ -7,8 +7,8 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen.cluster.runs import PositionRuns
-from relevance_gen.retrieval.segment.segment import Statistics
-from relevance_gen.tokens import TokenCounter
+from relevance_gen.index.segment import Statistics
+from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
 

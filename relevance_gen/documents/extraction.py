@@ -18,7 +18,6 @@ from attrs import define, field
 
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.epub import CONTAINER, chapters
-from relevance_gen.documents.layout import running_text
 from relevance_gen.documents.office import (
     Archive,
     DocumentError,
@@ -27,6 +26,7 @@ from relevance_gen.documents.office import (
     parts_of_office_file,
     unpacked,
 )
+from relevance_gen.documents.reflow import running_text
 from relevance_gen.documents.webpages import text_of_page
 
 if TYPE_CHECKING:

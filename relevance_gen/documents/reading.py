@@ -8,11 +8,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from relevance_gen.chunking import spans
 from relevance_gen.documents.extraction import MAX_TITLE_CHARS, Extracted, read
 from relevance_gen.documents.office import Place
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.tokens import Encoding
+from relevance_gen.text.chunking import spans
+from relevance_gen.text.token_counting import Encoding
 from relevance_gen.types import Chunk, Metadata
 
 INCOMPLETE: Final = "incomplete"

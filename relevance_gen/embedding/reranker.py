@@ -19,7 +19,7 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress
 
 if TYPE_CHECKING:
-    from relevance_gen.llama.ranker import Ranker
+    from relevance_gen.llama.cross_encoder import Ranker
     from relevance_gen.llama.weights import OnProgress
 
 
@@ -139,6 +139,6 @@ def _job(query: str, texts: Iterable[str], raw: bool) -> Job[Scores]:
 
 
 def _load(path: Path, options: ModelOptions, on_progress: OnProgress, **judging: Any) -> Ranker:
-    from relevance_gen.llama.ranker import Ranker
+    from relevance_gen.llama.cross_encoder import Ranker
 
     return Ranker(path, options, on_progress=on_progress, **judging)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 from relevance_gen.checks import as_list
 from relevance_gen.embedding.jobs import Job, Jobs, Outcome
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
-from relevance_gen.llama import model_file
+from relevance_gen.llama.model_files import resolve as model_file
 from relevance_gen.llama.model_thread import GRACE_S, Load, ModelThread, ThreadState
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress, reporting

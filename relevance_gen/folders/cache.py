@@ -27,9 +27,9 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.segment import arrayfile
-from relevance_gen.tokens import Encoding
+from relevance_gen.index import array_file as arrayfile
+from relevance_gen.retrieval.chunk_index import ChunkIndex
+from relevance_gen.text.token_counting import Encoding
 
 VARIABLE: Final = "RELEVANCE_GEN_CACHE"
 """The environment variable that moves the cache folder, or with ``off`` does without."""

@@ -9,18 +9,18 @@ from typing import Any, Final
 import numpy as np
 from attrs import evolve, field, frozen
 
+from relevance_gen.arrays import Flags, Offsets, bounds_of, joined, ragged_ranges
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, did_you_mean
+from relevance_gen.folders.file_ranking import FileRanking
 from relevance_gen.folders.files import File, Skipped, read_file
-from relevance_gen.folders.ranking import FileRanking
-from relevance_gen.retrieval.arrays import Flags, Offsets, bounds_of, joined, ragged_ranges
-from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.question.distinct import Labels
-from relevance_gen.retrieval.question.filtering import Filter, check_keys, mask_of
-from relevance_gen.retrieval.question.models import NO_MODELS, Models
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.searchable import Searchable
-from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.chunk_index import ChunkIndex
+from relevance_gen.retrieval.collapse import Labels
+from relevance_gen.retrieval.filters import Filter, check_keys, mask_of
+from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.query import Question
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 _OF_ONE: Final = {"first_line", "last_line", "start", "end"}

@@ -9,8 +9,8 @@ from typing import Any, Unpack
 import attrs
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.queue.request import Request, RequestFields, as_request
 from relevance_gen.generation.runner import ChatOptions, Runner
-from relevance_gen.generation.ticket import Request, RequestFields, as_request
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationResponse
 

@@ -22,14 +22,19 @@ import attrs
 from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
-from relevance_gen.generation import writing
-from relevance_gen.generation.backlog import Backlog
-from relevance_gen.generation.call import OnText
+from relevance_gen.generation.chat import chat_rendering as writing
+from relevance_gen.generation.chat.conversation import (
+    Conversation,
+    Tool,
+    ToolChoice,
+    choice_of,
+    tools_of,
+)
+from relevance_gen.generation.chat.output_parsing import AnswerFormat
+from relevance_gen.generation.chat.tool_call_formats import MARKERS
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.reading import AnswerFormat
-from relevance_gen.generation.stream import TextStream
-from relevance_gen.generation.syntaxes import MARKERS
-from relevance_gen.generation.ticket import (
+from relevance_gen.generation.queue.pending_request import OnText
+from relevance_gen.generation.queue.request import (
     PLAIN,
     Manner,
     Request,
@@ -38,10 +43,11 @@ from relevance_gen.generation.ticket import (
     as_request,
     check_bounds,
 )
-from relevance_gen.generation.turns import Conversation, Tool, ToolChoice, choice_of, tools_of
+from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.worker import Worker
-from relevance_gen.llama import model_file
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
+from relevance_gen.llama.model_files import resolve as model_file
 from relevance_gen.llama.model_thread import GRACE_S, ThreadState
 from relevance_gen.llama.options import (
     ModelOptions,
@@ -104,7 +110,9 @@ class Runner:
             )
         each = on_devices(model_options(options), devices)
         if devices is not None and each[0].n_gpu_layers != 0:
-            from relevance_gen.llama.gpus import check_gpus  # not at the top: this loads llama.cpp
+            from relevance_gen.llama.runtime.devices import (
+                check_gpus,  # not at the top: this loads llama.cpp
+            )
 
             check_gpus("devices", devices)
 

@@ -10,7 +10,7 @@ from typing import Self
 from attrs import frozen
 
 from relevance_gen.errors import RequestCancelledError
-from relevance_gen.generation.call import OnText
+from relevance_gen.generation.queue.pending_request import OnText
 from relevance_gen.types import GenerationResponse, Part
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relevance_gen.llama.language_model import Tokens
-from relevance_gen.llama.library import lib, pointer
+from relevance_gen.llama.runtime.library import lib, pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
 OutputMask: TypeAlias = bool | NDArray[np.bool_]

@@ -15,9 +15,9 @@ from relevance_gen.llama.batch import Batch, OutputMask, abort_while_set
 from relevance_gen.llama.context_size import MIN_N_CTX, Demand, choose_size
 from relevance_gen.llama.free_memory import FreeMemory, free_memory_for
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
-from relevance_gen.llama.library import lib, pointer, reasons
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.pace import Pace, Way
+from relevance_gen.llama.runtime.execution_tuner import Pace, Way
+from relevance_gen.llama.runtime.library import lib, pointer, reasons
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 

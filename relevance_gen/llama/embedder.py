@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.errors import EncoderError, ModelLoadError
-from relevance_gen.llama.library import lib
-from relevance_gen.llama.reader import Reader, Vector
+from relevance_gen.llama.pooled_model import Reader, Vector
+from relevance_gen.llama.runtime.library import lib
 
 _POOLINGS = {
     lib.LLAMA_POOLING_TYPE_MEAN: "mean",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from relevance_gen.llama.gpus import gpus
-from relevance_gen.llama.library import lib
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.runtime.devices import gpus
+from relevance_gen.llama.runtime.library import lib
 from relevance_gen.llama.weights import Weights
 from relevance_gen.machine import available_memory
 

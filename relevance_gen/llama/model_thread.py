@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias, TypeVar
 
 from relevance_gen.errors import ModelLoadError, RelevanceGenError
-from relevance_gen.llama import aborts
+from relevance_gen.llama.runtime import aborts
 
 Model = TypeVar("Model")
 Load: TypeAlias = Callable[[Callable[[float], bool]], AbstractContextManager[Model]]

@@ -12,7 +12,7 @@ import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.language_model import BREAK, MOST_BYTES_PER_TOKEN, ChatFormat, Tokens
-from relevance_gen.llama.library import lib, pointer
+from relevance_gen.llama.runtime.library import lib, pointer
 
 _SPARE_BYTES = 1 << 16
 """What a text may have beside `MOST_BYTES_PER_TOKEN`; of a longer one only the end is looked at, if it is wanted."""

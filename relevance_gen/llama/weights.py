@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.llama.gpus import check_gpus
-from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
-from relevance_gen.llama.model_file import check_is_gguf
+from relevance_gen.llama.model_files.resolve import check_is_gguf
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.probe import extra_buffers_are_safe
+from relevance_gen.llama.runtime.devices import check_gpus
+from relevance_gen.llama.runtime.library import build, forget_reasons, lib, reasons, system_info
+from relevance_gen.llama.runtime.probe import extra_buffers_are_safe
 from relevance_gen.machine import usable_cores
 
 OnProgress: TypeAlias = Callable[[float], bool]

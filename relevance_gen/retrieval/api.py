@@ -10,19 +10,19 @@ from typing import Any
 
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Blank, Chunks
+from relevance_gen.index.passages import TextEncoder
+from relevance_gen.index.segment import Segment
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.question.answering import answer
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.models import NO_MODELS, Models
-from relevance_gen.retrieval.question.query import N_CANDIDATES, N_RERANKED, Question, parse
-from relevance_gen.retrieval.question.stages.relevance import TextReranker
-from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
-from relevance_gen.retrieval.segment.builder import build
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks
-from relevance_gen.retrieval.segment.passages import TextEncoder
-from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.tokens import Encoding, token_counter
+from relevance_gen.retrieval.answer import answer
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.filters import Where
+from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, Question, parse
+from relevance_gen.retrieval.stages.cross_encoder import TextReranker
+from relevance_gen.retrieval.weighting import Weighting, weighting_named
+from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import (
     Chunk,
     Metadata,
@@ -82,13 +82,13 @@ def search(
             word with the query; 0 reads none.
         syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
             stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
-            `relevance_gen.retrieval.question.signs`.
+            `relevance_gen.retrieval.operators`.
         corrections: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
             word one letter away; ``response.metadata.corrections`` says which were.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in
-            `relevance_gen.retrieval.question.weighting`.
+            `relevance_gen.retrieval.weighting`.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
             rank file, or a `tiktoken.Encoding`.
         progress: called with (chunks done, all chunks) as they are read; True shows a bar.

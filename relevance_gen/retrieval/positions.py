@@ -7,12 +7,12 @@ from typing import Final, overload
 
 import numpy as np
 
+from relevance_gen.arrays import Flags, Offsets, different, joined, steps
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, Offsets, different, joined, steps
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.filtering import Filter, Where, check_keys
-from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.filters import Filter, Where, check_keys
+from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.types import Chunk
 
 _STEP: Final = 1 << 10

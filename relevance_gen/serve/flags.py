@@ -111,7 +111,7 @@ class Setting:
         try:
             if get_origin(kind) is Literal:
                 if text not in get_args(kind):
-                    raise ValueError(f"one of {', '.join(get_args(kind))}")  # noqa: TRY301
+                    raise ValueError(f"one of {', '.join(get_args(kind))}")
                 return text
             value = (self.of.metadata.get("parse") or _PARSERS[get_origin(kind) or kind])(text)
             if self.of.validator is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 import relevance_gen
-from relevance_gen.serve.edge.route import ROUTE, Route, name_of
+from relevance_gen.serve.http.route import ROUTE, Route, name_of
 from relevance_gen.serve.settings import Settings
 
 _STATIC = files("relevance_gen.serve").joinpath("static")

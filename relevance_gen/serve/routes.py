@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from relevance_gen.serve import pages
-from relevance_gen.serve.dialects import cohere, mcp, own, tei
-from relevance_gen.serve.dialects.anthropic import blocks, messages
-from relevance_gen.serve.dialects.openai import chat, completions, embeddings, responses
-from relevance_gen.serve.dialects.openai import requests as openai
-from relevance_gen.serve.edge import actions
-from relevance_gen.serve.edge.exchange import OTHER
-from relevance_gen.serve.edge.problems import STATUSES
-from relevance_gen.serve.edge.route import Guest, Route
-from relevance_gen.serve.edge.status import health, indexes, metrics, model, models, stats
+from relevance_gen.serve.adapters import cohere, mcp, own, tei
+from relevance_gen.serve.adapters.anthropic import blocks, messages
+from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
+from relevance_gen.serve.adapters.openai import requests as openai
+from relevance_gen.serve.http import actions
+from relevance_gen.serve.http.http_errors import STATUSES
+from relevance_gen.serve.http.middleware import OTHER
+from relevance_gen.serve.http.route import Guest, Route
+from relevance_gen.serve.http.status import health, indexes, metrics, model, models, stats
 from relevance_gen.serve.metrics import Layout
 from relevance_gen.serve.settings import Settings
 

@@ -16,7 +16,7 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from relevance_gen.checks import Validator, integer
-from relevance_gen.llama.model_file import NO_MODEL
+from relevance_gen.llama.model_files.resolve import NO_MODEL
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cores, usable_cpus
 from relevance_gen.types import WeightingName

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, Runner, SearchResponse
 from relevance_gen.agents.folders import Folders, shown
 from relevance_gen.agents.tools import Tools
-from relevance_gen.tokens import token_counter
+from relevance_gen.text.token_counting import token_counter
 from tests.profiles import costly
 
 COUNT = token_counter(None).count

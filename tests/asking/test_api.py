@@ -21,11 +21,11 @@ from relevance_gen import (
     search,
 )
 from relevance_gen.asking.answer import NO_ANSWER_FOUND, NOTHING_FOUND
-from relevance_gen.chunking import sentences
+from relevance_gen.text.chunking import sentences
 from relevance_gen.wire import serialize
 from small_models import BIGRAM, ENCODER, STORY, TINY
 from tests.profiles import costly
-from tests.retrieval.test_relevance import HashReranker
+from tests.retrieval.test_cross_encoder import HashReranker
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",

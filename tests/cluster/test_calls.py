@@ -16,7 +16,7 @@ from relevance_gen.cluster.calls import Calls, Pace
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.errors import TimedOutError
-from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.retrieval.scorer import SegmentScorer
 from tests.cluster.shared import process_of, texts
 
 WHERE = cloudpickle.dumps(

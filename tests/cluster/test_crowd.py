@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from relevance_gen.cluster.crowd import Crowd
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.scorers import Scorers
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build, merge, without
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.index.builder import build, merge, without
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.segment import Segment
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.scorer import SegmentScorer
+from relevance_gen.retrieval.scorers import Scorers
+from relevance_gen.retrieval.weighting import weighting_named
 from tests.cluster.shared import QUERIES, texts
 
 

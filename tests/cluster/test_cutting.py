@@ -19,7 +19,7 @@ from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, actors
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import StoredChunks
-from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.index.chunks import Chunks
 from tests import strategies
 from tests.cluster.conftest import NODE
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, split
 from relevance_gen.cluster import ClusterIndex, files
 from relevance_gen.errors import ClusterError
-from relevance_gen.tokens import token_counter
+from relevance_gen.text.token_counting import token_counter
 from tests.cluster.shared import QUERIES, kill_process, texts, until
 
 

@@ -22,10 +22,10 @@ from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import HostState, IndexState, ShardState
 from relevance_gen.errors import BusyError
-from relevance_gen.retrieval.question.answering import answer
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.segment.segment import Statistics
-from relevance_gen.tokens import token_counter
+from relevance_gen.index.segment import Statistics
+from relevance_gen.retrieval.answer import answer
+from relevance_gen.retrieval.query import Question
+from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import SearchMetadata
 from tests import strategies
 from tests.cluster.shared import texts

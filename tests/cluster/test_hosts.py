@@ -8,7 +8,7 @@ from relevance_gen.cluster.files import FilePieces
 from relevance_gen.cluster.hosts import Hosts
 from relevance_gen.cluster.kept import KeptShard
 from relevance_gen.cluster.parts import Recipe
-from relevance_gen.tokens import token_counter
+from relevance_gen.text.token_counting import token_counter
 
 
 def test_what_was_closed_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,14 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
-from relevance_gen.cluster import ClusterIndex, connection, folder
+from relevance_gen.cluster import ClusterIndex, connection
 from relevance_gen.cluster import index as cluster_index
 from relevance_gen.errors import ClusterError, IndexConflictError, IndexFormatError
+from relevance_gen.shards import folder
 from tests import strategies
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
 from tests.profiles import costly
-from tests.retrieval.test_meaning import LetterEncoder
-from tests.retrieval.test_relevance import HashReranker
+from tests.retrieval.test_cross_encoder import HashReranker
+from tests.retrieval.test_dense_fusion import LetterEncoder
 
 
 def told(index: Any, query: str, **options: Any) -> tuple[Any, ...]:
@@ -198,7 +199,7 @@ def test_what_a_killed_process_left_of_a_save(cluster: Any, tmp_path: Path) -> N
 import os, pathlib, signal, sys
 from fsspec.implementations.local import LocalFileSystem
 from relevance_gen import ChunkIndex
-from relevance_gen.cluster import folder
+from relevance_gen.shards import folder
 LocalFileSystem.mv = pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "shard":
     ChunkIndex(["cats"]).save(f"{sys.argv[1]}/0123456789abcdef-00000.shard")

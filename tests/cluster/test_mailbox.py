@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from relevance_gen.cluster import mailbox
-from relevance_gen.cluster.mailbox import Mailbox
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.cluster.generation import mailbox
+from relevance_gen.cluster.generation.mailbox import Mailbox
+from relevance_gen.generation.queue.request import Ticket
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import rooms
 

@@ -11,12 +11,12 @@ from attrs import evolve
 
 from relevance_gen.cluster import parts
 from relevance_gen.cluster.parts import Product, make
-from relevance_gen.retrieval.question.answering import answer
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.tokens import token_counter
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.retrieval.answer import answer
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import SearchMetadata
 from tests.cluster.shared import QUERIES, texts
 

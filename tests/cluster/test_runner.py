@@ -17,10 +17,10 @@ import pytest
 
 from relevance_gen import InvalidRequestError, Runner
 from relevance_gen.cluster import ClusterRunner, actors
-from relevance_gen.cluster.worker import ClusterWorker
+from relevance_gen.cluster.generation.worker import ClusterWorker
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
-from relevance_gen.generation import backlog
-from relevance_gen.generation.backlog import Backlog
+from relevance_gen.generation.queue import request_queue as backlog
+from relevance_gen.generation.queue.request_queue import Backlog
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, TINY

@@ -15,11 +15,12 @@ from relevance_gen.cluster import parts
 from relevance_gen.cluster.parts import Product, Recipe, ShardFile, make
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.cluster.shard import Contribution, Shard
+from relevance_gen.index import array_layout as layout
+from relevance_gen.index import storage
+from relevance_gen.index.array_file import padded
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.segment import layout, storage
-from relevance_gen.retrieval.segment.arrayfile import padded
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.tokens import TokenCounter, token_counter
+from relevance_gen.text.token_counting import TokenCounter, token_counter
 from tests.cluster.shared import texts
 from tests.profiles import costly
 

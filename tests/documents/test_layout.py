@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.chunking import split
 from relevance_gen.documents.extraction import extract
-from relevance_gen.documents.layout import running_text
+from relevance_gen.documents.reflow import running_text
+from relevance_gen.text.chunking import split
 from tests.cli.documents import pdf
 
 LONG = "It leaves each morning at seven from the old pier\nand comes back in the evening, as long as the sea\nis calm."

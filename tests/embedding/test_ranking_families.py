@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from relevance_gen import Reranker
+from relevance_gen.llama.cross_encoder import Ranker
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.ranker import Ranker
 from tests.ranking_models import (
     BASE,
     BLOCKS,

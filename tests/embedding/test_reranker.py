@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError, ModelLoadError, Reranker, RerankerError
+from relevance_gen.llama.cross_encoder import DOCUMENT_OFFSET, Ranker
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.ranker import DOCUMENT_OFFSET, Ranker
 from small_models import BIGRAM, BIGRAM_TOKENS, ENCODER, RERANKER, TINY, bigram_table
 from tests.reference_ranking import ReferenceBert
 from tests.strategies import texts

@@ -11,7 +11,7 @@ import pytest
 
 from relevance_gen.folders import files as files_module
 from relevance_gen.folders.cache import Cache, default_folder
-from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.folder_index import FolderIndex
 
 _LATER_NS = 3_000_000_000
 
@@ -154,7 +154,7 @@ def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, root: Path, tmp_path:
 
 _PROCESS = """
 import sys
-from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.folder_index import FolderIndex
 for number in range(8):
     found = FolderIndex(sys.argv[1], cache=sys.argv[2], max_chars=1000 + number % 2).search("apple", 50)
     assert len(found) == 40, len(found)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.folders import files as files_module
-from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.folder_index import FolderIndex
 from tests.cli.documents import pptx
 from tests.profiles import costly
 

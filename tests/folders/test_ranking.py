@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, FolderIndex, InvalidRequestError
-from relevance_gen.folders import names
-from relevance_gen.folders.names import Definition, FileName, definitions, name_parts
-from relevance_gen.folders.ranking import AskedNames, rank_files
-from tests.retrieval.test_meaning import LetterEncoder
-from tests.retrieval.test_relevance import HashReranker, sum_of
+from relevance_gen.folders import identifiers as names
+from relevance_gen.folders.file_ranking import AskedNames, rank_files
+from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
+from tests.retrieval.test_cross_encoder import HashReranker, sum_of
+from tests.retrieval.test_dense_fusion import LetterEncoder
 
 PARTS = st.sampled_from(["get", "user", "users", "session", "store", "s", "getuser"])
 DEFINITIONS = st.builds(

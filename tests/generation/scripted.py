@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.generation.ticket import Room, Rooms
+from relevance_gen.generation.queue.request import Room, Rooms
 from relevance_gen.llama.language_model import BREAK, ChatFormat, Interrupted
 
 

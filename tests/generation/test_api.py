@@ -12,8 +12,8 @@ import pytest
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import generate
+from relevance_gen.generation.queue.request import RequestFields
 from relevance_gen.generation.runner import ChatOptions, Runner
-from relevance_gen.generation.ticket import RequestFields
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, STORY
 

@@ -28,8 +28,8 @@ from relevance_gen.errors import (
     RunnerClosedError,
 )
 from relevance_gen.generation import runner as runner_module
+from relevance_gen.generation.queue.request import STRANGERS, Manner
 from relevance_gen.generation.runner import Runner
-from relevance_gen.generation.ticket import STRANGERS, Manner
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest, Stats
 from small_models import BIGRAM, TINY

@@ -10,9 +10,9 @@ import pytest
 from relevance_gen.errors import GenerationError, ModelLoadError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.worker import Worker
-from relevance_gen.llama import aborts
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.runtime import aborts
 from relevance_gen.types import GenerationRequest, Stats
 from tests.generation.scripted import ScriptedModel
 from tests.generation.test_runner import until

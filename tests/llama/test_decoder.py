@@ -15,9 +15,9 @@ from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
-from relevance_gen.llama.library import lib
-from relevance_gen.llama.model_file import EMBEDDED_MODEL
+from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.runtime.library import lib
 from small_models import BIGRAM, ENCODER, TINY
 from small_models.make import byte_level_vocabulary, random_tensors, write_model
 
@@ -206,7 +206,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
 from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.model_file import EMBEDDED_MODEL
+from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
 print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run(

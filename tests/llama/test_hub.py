@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.llama.hub import HubModel, choose_file
-from relevance_gen.llama.model_file import resolve
+from relevance_gen.llama.model_files.hub import HubModel, choose_file
+from relevance_gen.llama.model_files.resolve import resolve
 from small_models import BIGRAM, STORY, TINY
 from tests.cli.conftest import ENVIRONMENT
 
-RESOLVE = (
-    "import sys; from relevance_gen.llama.model_file import resolve; print(resolve(sys.argv[1]))"
-)
+RESOLVE = "import sys; from relevance_gen.llama.model_files.resolve import resolve; print(resolve(sys.argv[1]))"
 
 
 class Hub(ThreadingHTTPServer):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
-from relevance_gen.llama.model_file import is_embedded, resolve
+from relevance_gen.llama.model_files.resolve import is_embedded, resolve
 from small_models import TINY
 
 

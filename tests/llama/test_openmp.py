@@ -10,7 +10,7 @@ LOAD = """
 import logging, os, sys
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(name)s: %(message)s")
 {before}
-from relevance_gen.llama import library
+from relevance_gen.llama.runtime import library
 print("in the environment:", os.environ.get("GOMP_SPINCOUNT"))
 """
 
@@ -57,5 +57,5 @@ def test_it_says_where_it_comes_too_late():
     """Where another library has loaded libgomp before, that is logged, with the remedy."""
     told, libgomp = load("import ctypes; ctypes.CDLL('libgomp.so.1')")
     assert "GOMP_SPINCOUNT = '10000'" not in libgomp
-    assert "relevance_gen.llama.openmp: another library has loaded libgomp before" in told
+    assert "relevance_gen.llama.runtime.openmp: another library has loaded libgomp before" in told
     assert "set GOMP_SPINCOUNT=10000" in told

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from relevance_gen.llama.probe import extra_buffers_are_safe
+from relevance_gen.llama.runtime.probe import extra_buffers_are_safe
 
 AMX = "CPU : AVX512 = 1 | AMX_INT8 = 1 | "
 LIVES = (sys.executable, "-c", "")

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from relevance_gen import ChunkIndex, search
-from relevance_gen.retrieval.question import matching
-from relevance_gen.retrieval.question.matching import MAX_FORMS, Match, match_inflections
-from relevance_gen.retrieval.question.query import MAX_TERMS, parse
-from relevance_gen.retrieval.question.stages.proximity import Proximity
-from relevance_gen.retrieval.segment.builder import build
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.lexicon import Lexicon
-from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
-from relevance_gen.retrieval.text.folds import _toned_word
-from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.lexicon import Lexicon
+from relevance_gen.index.segment import BETWEEN, Reading
+from relevance_gen.retrieval import term_matching as matching
+from relevance_gen.retrieval.query import MAX_TERMS, parse
+from relevance_gen.retrieval.stages.proximity import Proximity
+from relevance_gen.retrieval.term_matching import MAX_FORMS, Match, match_inflections
+from relevance_gen.text.normalization import _toned_word
+from relevance_gen.text.tokenization import cut_terms
 
 
 def peak_bytes(job: object) -> int:

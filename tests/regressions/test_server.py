@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from tests.serve.edge.test_sockets import peak_kb
 from tests.serve.harness import (
     JSON,
     KEYED,
@@ -30,6 +29,7 @@ from tests.serve.harness import (
     processor_seconds,
     request_bytes,
 )
+from tests.serve.http.test_sockets import peak_kb
 
 GENERATION = {"text": "x", "max_tokens": 1}
 SEARCH = {"query": "x", "chunk_txts": ["x"]}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval.question.confidence import MIDDLE, STEEPNESS, confidence, evidence
-from relevance_gen.retrieval.question.query import parse
-from relevance_gen.retrieval.question.stage import Plan
+from relevance_gen.retrieval.confidence import MIDDLE, STEEPNESS, confidence, evidence
+from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.stage import Plan
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
-from relevance_gen.retrieval.question import highlighting
-from relevance_gen.retrieval.question.highlighting import WINDOW
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.question.stage import Plan
-from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.retrieval import highlighting
+from relevance_gen.retrieval.highlighting import WINDOW
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.stage import Plan
+from relevance_gen.text.tokenization import cut_terms
 from tests import corpus, strategies
 
 

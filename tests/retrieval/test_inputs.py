@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
-from relevance_gen.retrieval.segment import pool
+from relevance_gen.index import parallel_build as pool
 from relevance_gen.types import Chunk
 from tests import corpus, strategies
 from tests.profiles import costly

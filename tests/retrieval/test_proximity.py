@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.stage import OwnChunk
-from relevance_gen.retrieval.question.stages import proximity as module
-from relevance_gen.retrieval.question.stages.proximity import HEAD, WINDOW, Measures, Proximity
-from relevance_gen.retrieval.segment.lexicon import Lexicon
-from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
+from relevance_gen.index.lexicon import Lexicon
+from relevance_gen.index.segment import BETWEEN, Reading
+from relevance_gen.retrieval.stage import OwnChunk
+from relevance_gen.retrieval.stages import proximity as module
+from relevance_gen.retrieval.stages.proximity import HEAD, WINDOW, Measures, Proximity
+from relevance_gen.retrieval.term_matching import Match
 
 chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 

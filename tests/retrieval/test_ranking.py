@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.formulas import below_one
-from relevance_gen.retrieval.question import ranking
-from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
+from relevance_gen.index.formulas import below_one
+from relevance_gen.retrieval import ranking
+from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
 
 KNEE = 1.0 - 5e-7
 scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000000000000001, 1.0, 3.0]), max_size=70)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval.question.answering import explain
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build, merge
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.index.builder import build, merge
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.retrieval.answer import explain
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.text.tokenization import cut_terms
 from relevance_gen.types import WeightingName
 from tests import corpus, reference, strategies
 from tests.profiles import costly
@@ -109,7 +109,7 @@ def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> Non
 
 def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A title of several blocks is counted piece by piece."""
-    monkeypatch.setattr("relevance_gen.retrieval.text.portions.BLOCK_CHARS", 64)
+    monkeypatch.setattr("relevance_gen.text.blocks.BLOCK_CHARS", 64)
     title = " ".join(map(str, range(100)))
     segment = build(
         Chunks.read([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]),

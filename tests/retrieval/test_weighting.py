@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError
-from relevance_gen.retrieval.arrays import sum_by
-from relevance_gen.retrieval.formulas import pivot, rarity, saturated, smoothed_idf, sublinear
-from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.segment import Statistics, exact_sum
+from relevance_gen.arrays import sum_by
+from relevance_gen.index.formulas import pivot, rarity, saturated, smoothed_idf, sublinear
+from relevance_gen.index.segment import Statistics, exact_sum
+from relevance_gen.retrieval.weighting import weighting_named
 
 counts = st.integers(1, 2**31)
 norms = st.lists(st.floats(0.0, 1e6), max_size=20)

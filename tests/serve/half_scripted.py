@@ -11,7 +11,7 @@ import sys
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
-from relevance_gen.serve.work.searching import LibraryRetrieval
+from relevance_gen.serve.services.search import LibraryRetrieval
 from tests.serve.scripted import load
 
 

@@ -18,12 +18,12 @@ import attrs
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
-from relevance_gen.generation.reading import AnswerFormat
-from relevance_gen.generation.ticket import PLAIN, Manner
-from relevance_gen.generation.turns import Conversation
+from relevance_gen.generation.chat.conversation import Conversation
+from relevance_gen.generation.chat.output_parsing import AnswerFormat
+from relevance_gen.generation.queue.request import PLAIN, Manner
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.query import Question
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec

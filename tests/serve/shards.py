@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from relevance_gen.cluster import folder
-from relevance_gen.retrieval.segment import storage
-from relevance_gen.retrieval.segment.builder import build
-from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.tokens import token_counter
+from relevance_gen.index import storage
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.shards import folder
+from relevance_gen.text.token_counting import token_counter
 
 
 def save_shards(

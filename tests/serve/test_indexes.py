@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from relevance_gen import ChunkIndex, compress, wire
-from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.folder_index import FolderIndex
 from tests.serve.harness import JSON, KEY, KEYED, REAL, SMALL_MODEL, Server, eventually
 from tests.serve.shards import save_shards
 

@@ -15,11 +15,11 @@ import pytest
 import relevance_gen
 from relevance_gen import types, wire
 from relevance_gen.serve import pages
-from relevance_gen.serve.dialects import cohere, mcp, own, tei
-from relevance_gen.serve.dialects.anthropic import messages
-from relevance_gen.serve.dialects.openai import chat, completions, embeddings, responses
-from relevance_gen.serve.dialects.openai.requests import StreamOptions
-from relevance_gen.serve.edge.problems import TABLE
+from relevance_gen.serve.adapters import cohere, mcp, own, tei
+from relevance_gen.serve.adapters.anthropic import messages
+from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
+from relevance_gen.serve.adapters.openai.requests import StreamOptions
+from relevance_gen.serve.http.http_errors import TABLE
 from relevance_gen.serve.routes import ROUTES
 from tests.serve.harness import ROOT, Server
 

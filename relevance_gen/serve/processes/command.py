@@ -12,19 +12,19 @@ from pathlib import Path
 from limits.errors import ConfigurationError
 
 from relevance_gen.errors import to_install
-from relevance_gen.llama.model_file import NO_MODEL, files_of, refuse_no_model
+from relevance_gen.llama.model_files.resolve import NO_MODEL, files_of, refuse_no_model
 from relevance_gen.serve import flags
-from relevance_gen.serve.edge import auth
-from relevance_gen.serve.edge.rate import RateLimit
+from relevance_gen.serve.http import auth
+from relevance_gen.serve.http.rate_limit import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes import process, supervisor
 from relevance_gen.serve.processes.process import ProcessSpec
+from relevance_gen.serve.services.agents import check_folders
+from relevance_gen.serve.services.generation import load_backend
+from relevance_gen.serve.services.index_registry import NamedIndexes
+from relevance_gen.serve.services.search import LibraryRetrieval
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.agents import check_folders
-from relevance_gen.serve.work.generating import load_backend
-from relevance_gen.serve.work.named import NamedIndexes
-from relevance_gen.serve.work.searching import LibraryRetrieval
-from relevance_gen.tokens import token_counter
+from relevance_gen.text.token_counting import token_counter
 
 
 def main(

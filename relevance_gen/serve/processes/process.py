@@ -20,23 +20,23 @@ from attrs import frozen
 
 from relevance_gen.quota import Quota
 from relevance_gen.serve import logs, routes
-from relevance_gen.serve.edge import auth, connection
-from relevance_gen.serve.edge.exchange import surround
-from relevance_gen.serve.edge.forwarding import Forwarder
-from relevance_gen.serve.edge.lanes import make_lanes
-from relevance_gen.serve.edge.pipeline import application
-from relevance_gen.serve.edge.rate import RateLimit
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.http import auth, connection
+from relevance_gen.serve.http.forwarding import Forwarder
+from relevance_gen.serve.http.middleware import surround
+from relevance_gen.serve.http.pipeline import application
+from relevance_gen.serve.http.rate_limit import RateLimit
+from relevance_gen.serve.http.resource_pools import make_lanes
+from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
+from relevance_gen.serve.services.agents import open_exchange
+from relevance_gen.serve.services.embedding import EmbeddingService, load_encoder
+from relevance_gen.serve.services.generation import Backend, Generator
+from relevance_gen.serve.services.model_registry import ModelRegistry
+from relevance_gen.serve.services.reranking import RerankingService, load_reranker
+from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
+from relevance_gen.serve.services.search_encoder import Lifting
 from relevance_gen.serve.settings import NamedModel, Settings, Task
-from relevance_gen.serve.work.agents import open_exchange
-from relevance_gen.serve.work.embedding import EmbeddingService, load_encoder
-from relevance_gen.serve.work.generating import Backend, Generator
-from relevance_gen.serve.work.lifting import Lifting
-from relevance_gen.serve.work.registry import ModelRegistry
-from relevance_gen.serve.work.reranking import RerankingService, load_reranker
-from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,256 @@
+r"""The verb `cite`: which places of some sources say what the sentences of a text say.
+
+A place is a sentence of a source. Words are folded as search folds them, and alike where they share their first five
+letters; English function words, numbers and n-grams are alike where they are the same. With N sentences in all sources,
+of which df(t) have a word t, that word weighs
+
+    w(t) = ln(1 + N / max(df(t), 1))
+
+and the share of a sentence s that a place p has is that of the weight of its different words:
+
+    share(s, p) = Σ w(t) for t in both s and p  /  Σ w(t) for t in s
+
+The place of the greatest share supports a sentence if that is at least 0.35, and after it, one by one, whichever adds
+most, while that is at least 0.2 of the weight. Of equal places it is the first. A sentence that stands in a source word
+for word has there a share of 1. Source: the rule is ours, measured in bench/citing.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from relevance_gen.arrays import (
+    Ids,
+    Offsets,
+    joined,
+    ragged_ranges,
+    run_starts,
+    runs,
+    sum_by,
+)
+from relevance_gen.errors import TooLargeError
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.request_scope import announce, check_wanted
+from relevance_gen.text.blocks import BLOCK_CHARS, cut_by_size, lengths
+from relevance_gen.text.chunking import sentences
+from relevance_gen.text.sentences import sentence_ends
+from relevance_gen.text.term_hashes import stumps_of
+from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.types import Chunk, CitationRequest, CitedPlace, CitedSentence, Metadata
+
+_LEAST: Final = 0.35
+"""Share of a sentence that the first place has."""
+_LEAST_MORE: Final = 0.2
+"""Share of a sentence that each further place adds."""
+_WHOLE: Final = 1 << 20
+"""Weights are whole numbers, so that all of them together are exactly the whole."""
+_MOST_COMPARED: Final = 1 << 28
+"""Most words of sources that are compared with those of one answer: some seconds."""
+_OF_SENTENCE: Final = 1 << 12
+"""What a sentence costs however few words it has, counted in words compared."""
+_AHEAD: Final = 10
+"""Characters behind the first of a word that tell whether a sentence begins with it: those of the longest in
+`relevance_gen.text.sentences` that does."""
+_LONG: Final = 2000
+"""Characters of a paragraph that are looked at whenever more comes; longer ones now and then, which takes no longer."""
+_STEP: Final = 64
+"""Sentences that are announced together."""
+_BLANK: Final = re.compile(r"\n\s*\n")
+_NUMBERS: Final = re.compile(r"\[\d{1,3}(?:[-–,;] ?\d{1,3})*\]")
+"""Numbers of sources that a model wrote by itself."""
+
+
+def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSentence, ...]:
+    """Return the sentences of a text, each with the places of some chunks that support it.
+
+    Args:
+        text: any string, as a model's answer; numbers in brackets, as in ``[1]``, are no words of it.
+        chunks: as in `search`; titles are no part of them.
+
+    Returns:
+        The sentences that have words, in order; one that nothing supports has no places.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed; the error names it.
+        TooLargeError: there is too much to compare.
+
+    >>> purr, moo = cite("Cats purr. Cows moo loudly.", ["It rained.", "Dogs bark. Cats purr."])
+    >>> purr.places, moo.places
+    ((CitedPlace(start=11, end=21, score=1.0, source=1),), ())
+    """
+    request = CitationRequest(text, ())
+    return Citer(Chunks.read(chunks).texts).cite(request.text)
+
+
+class Citer:
+    """Sources to cite for one answer. They are read when its first sentence is sought.
+
+    Each begins at one of `offsets`, or at 0, in the text in which its places are told.
+    """
+
+    def __init__(self, texts: Sequence[str], offsets: Sequence[int] = ()) -> None:
+        self.texts = texts
+        self._offsets = offsets or [0] * len(texts)
+        self._n_compared = 0
+
+    def cite(
+        self, text: str, offset: int = 0, ends: Sequence[int] | None = None
+    ) -> tuple[CitedSentence, ...]:
+        """Return the sentences of a text that have words, told to begin at `offset`, each with what supports it.
+
+        They are those that `sentences` yields for the text and `ends`.
+
+        Raises:
+            TooLargeError: there was too much to compare.
+        """
+        announce("cut_character", len(text))
+        spans = list(_cut(text, ends))
+        words, numbers = _words([_NUMBERS.sub(" ", text[start:end]) for start, end in spans])
+        order = numbers.argsort(kind="stable")
+        words, numbers = words[order], numbers[order]
+        cited = []
+        for first, n in zip(*(bounds.tolist() for bounds in runs(numbers)), strict=True):
+            check_wanted()
+            start, end = spans[numbers[first]]
+            cited.append(
+                CitedSentence(
+                    offset + start, offset + end, self._places_of(words[first : first + n])
+                )
+            )
+        return tuple(cited)
+
+    def _places_of(self, words: Ids) -> tuple[CitedPlace, ...]:
+        """Return the places that support a sentence of some different words."""
+        places, keys, numbers = self._read
+        first = keys.searchsorted(words)
+        df = keys.searchsorted(words, "right") - first
+        self._n_compared += _OF_SENTENCE + int(df.sum()) + len(places)
+        if self._n_compared > _MOST_COMPARED:
+            raise TooLargeError(
+                "has too many sentences to be compared with so many of chunks", "text"
+            )
+        weight = np.rint(_WHOLE * np.log1p(len(places) / np.maximum(df, 1))).astype(np.int64)
+        whole = weight.sum()
+        number, word = numbers[ragged_ranges(first, df)], np.arange(words.size).repeat(df)
+        left, found = weight.copy(), list[CitedPlace]()
+        while number.size:
+            added = sum_by(number, left[word], len(places))
+            best = int(added.argmax())
+            if added[best] < (_LEAST_MORE if found else _LEAST) * whole:
+                break
+            there = word[number == best]
+            source, start, end = places[best]
+            found.append(CitedPlace(start, end, float(weight[there].sum() / whole), source))
+            left[there] = 0
+        return tuple(found)
+
+    @cached_property
+    def _read(self) -> tuple[list[tuple[int, int, int]], Ids, Offsets]:
+        """The sentences of the sources; their different words, ascending, and the number of the sentence of each."""
+        announce("cut_character", sum(map(len, self.texts)))
+        places, texts = [], []
+        for source, (text, offset) in enumerate(zip(self.texts, self._offsets, strict=True)):
+            check_wanted()
+            for start, end in _cut(text):
+                places.append((source, offset + start, offset + end))
+                texts.append(text[start:end])
+        return places, *_words(texts)
+
+
+def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, int]]:
+    """Yield where the sentences of a text stand, as long as the request is wanted."""
+    for number, span in enumerate(sentences(text, ends)):
+        if number % _STEP == 0:
+            check_wanted()
+            announce("sentence", _STEP)
+        yield span
+
+
+class CitedStream:
+    """Cites a text that comes in pieces, sentence by sentence, as `Citer.cite` cites all of it, however it is cut."""
+
+    def __init__(self, citer: Citer) -> None:
+        self._citer = citer
+        self._text = ""  # from the beginning of a paragraph
+        self._start = 0  # where that is
+        self._begun = self._told = self._sure = (
+            0  # in it: where a sentence begins, all is told, and stops are certain
+        )
+        self._n_looked = 0
+        self._has_capital = False
+
+    def add(self, piece: str, *, is_last: bool = False) -> list[str | CitedSentence]:
+        """Return more of the text, in parts where sentences end, and behind its last part each sentence that has ended.
+
+        The last few characters are held back, as long as they may tell where a sentence ends. Where only more of a
+        paragraph tells that, as lines do, it is told behind what has come meanwhile.
+        """
+        self._text, n_before = self._text + piece, len(self._text)
+        self._has_capital |= not f"{piece}a".islower()
+        known = range(len(self._text) - _AHEAD, max(n_before - _AHEAD, 0), -1)
+        self._sure = next((place for place in known if self._text[place - 1].isalnum()), self._sure)
+        parts = list[str | CitedSentence]()
+        if is_last or len(self._text) < _LONG or self._sure - self._n_looked > self._sure // 8:
+            for end in self._certain_ends(is_last=is_last):
+                parts.append(self._tell(end))
+                parts += self._citer.cite(
+                    self._text[self._begun : end], self._start + self._begun, [end - self._begun]
+                )
+                self._begun = end
+            behind = max(
+                (blank.end() for blank in _BLANK.finditer(self._text, 0, self._begun)), default=0
+            )
+            self._text, self._start, self._begun = (
+                self._text[behind:],
+                self._start + behind,
+                self._begun - behind,
+            )
+            self._told, self._sure = self._told - behind, self._sure - behind
+            self._n_looked = self._sure
+        parts.append(self._tell(len(self._text) if is_last else self._sure))
+        return [part for part in parts if part]
+
+    def _tell(self, end: int) -> str:
+        begun, self._told = self._told, max(self._told, end)
+        return self._text[begun : self._told]
+
+    def _certain_ends(self, *, is_last: bool) -> list[int]:
+        """Return where more sentences end, whatever follows.
+
+        Of what may follow in the paragraph, program code makes every line end a sentence, and many short lines make
+        fewest do so; and capitals that follow in the text make a sentence begin with one.
+        """
+        if is_last:
+            ends = sentence_ends(self._text, in_small=False if self._has_capital else None)
+            return [end for end in ends if end > self._begun]
+        text, n_lines = self._text.rstrip(), self._text.count("\n") + 1
+        texts = text + "\n{" * (n_lines + 2), text + "\na" * (10 * n_lines + 10)
+        in_small = {False, not self._has_capital}
+        every = [sentence_ends(text, in_small=small) for text in texts for small in in_small]
+        same = itertools.takewhile(lambda ends: len(set(ends)) == 1, zip(*every, strict=False))
+        return [ends[0] for ends in same if self._begun < ends[0] < self._sure]
+
+
+def _words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
+    """Return the different words of each of some texts, ascending, and the number of the text that has each."""
+    words, numbers = list[Ids](), list[Offsets]()
+    for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
+        check_wanted()
+        block = cut_terms(texts[start:end])
+        stumps = stumps_of(block.ids, block.folded, block.start, block.length)
+        is_same_alone = (stumps == 0) | (
+            np.frombuffer(block.folded, np.uint8)[block.start] <= ord("9")
+        )
+        words.append(np.where(is_same_alone, block.ids, stumps))
+        numbers.append(np.arange(start, end).repeat(block.counts))
+    word, number = joined(words, np.uint64), joined(numbers, np.int64)
+    order = np.lexsort((number, word))
+    word, number = word[order], number[order]
+    is_new = run_starts(word) | run_starts(number)
+    return word[is_new], number[is_new]

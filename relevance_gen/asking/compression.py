@@ -1,0 +1,180 @@
+r"""The verb `compress`: of some chunks the sentences that say most about a question, as many as there is room for.
+
+A sentence s of a chunk d is worth
+
+    v(s) = score(s) + ¼ · (score of the one before s + score of the one behind s) + ½ · score(d)
+
+The score of a sentence is what search gives it among all sentences of all chunks, under its chunk's title; that of the
+chunk is what search gives that among the chunks. Neighbours count within a chunk only. The sentences that are worth
+most are kept, one after the other, and one that has no room is passed over; of equal ones the first is kept.
+
+Source: the rule is ours, measured in bench/compress.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from relevance_gen.arrays import Floats
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.request_scope import announce, check_wanted
+from relevance_gen.retrieval.api import search
+from relevance_gen.text.chunking import sentences
+from relevance_gen.text.token_counting import Encoding, TokenCounter, token_counter
+from relevance_gen.types import (
+    Chunk,
+    CompressionRequest,
+    CompressionResponse,
+    KeptSentence,
+    Metadata,
+)
+
+_OF_NEIGHBOUR: Final = 0.25
+_OF_CHUNK: Final = 0.5
+_LEFT_OUT: Final = " …"
+"""What stands in the text for sentences of a chunk that were left out between two."""
+_STEP: Final = 256
+"""Sentences that are announced together."""
+
+
+class _Sentence(NamedTuple):
+    """A sentence, its number among all, its chunk, and where in it the one before it, this and the next one meet."""
+
+    number: int
+    chunk: int
+    behind_last: int
+    start: int
+    end: int
+
+
+def compress(
+    question: str,
+    chunks: Iterable[str | Metadata | Chunk],
+    *,
+    max_tokens: int,
+    encoding: Encoding | None = None,
+) -> CompressionResponse:
+    """Return the sentences of some chunks that say most about a question, verbatim and in order.
+
+    Args:
+        question: not blank.
+        chunks: as in `search`; results of a search are made such by their ``chunk_txt``.
+        max_tokens: most tokens of the response's ``text``, at least 1. Where there is room for all sentences, all are
+            kept; where there is none for any, none is.
+        encoding: what tokens are counted in, as in `search`.
+
+    Returns:
+        The sentences with their places, and one text of them.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed; the error names it.
+
+    >>> kept = compress("Who purrs?", ["It rained. Cats purr. Dogs bark.", "Tea is hot."], max_tokens=5)
+    >>> kept.text, [(one.original_index, one.start, one.end, one.num_left_out) for one in kept]
+    ('Cats purr.', [(0, 11, 21, 1)])
+    """
+    request = CompressionRequest(question, (), max_tokens)
+    counter = token_counter(encoding)
+    checked = Chunks.read(chunks)
+    cut = _cut(checked.texts)
+    n_context_tokens = counter.count_all(checked.texts)
+    text = _joined(checked.texts, cut) if n_context_tokens <= max_tokens else ""
+    n_tokens = counter.count(text)
+    if cut and (not text or n_tokens > max_tokens):
+        cut, text, n_tokens = _chosen(request.question, checked, cut, request.max_tokens, counter)
+    return CompressionResponse(_kept(checked.texts, cut), text, n_tokens, n_context_tokens)
+
+
+def _cut(texts: Sequence[str]) -> list[_Sentence]:
+    """Return all sentences."""
+    announce("cut_character", max(map(len, texts), default=0))
+    cut: list[_Sentence] = []
+    for chunk, text in enumerate(texts):
+        behind_last = 0
+        for start, end in sentences(text):
+            if len(cut) % _STEP == 0:
+                check_wanted()
+                announce("sentence", _STEP)
+            cut.append(_Sentence(len(cut), chunk, behind_last, start, end))
+            behind_last = end
+    return cut
+
+
+def _worths(question: str, chunks: Chunks, cut: Sequence[_Sentence]) -> Floats:
+    """Return what each sentence is worth, shape (number of sentences,)."""
+    titles = {one.number: chunks.titles[one.chunk] for one in cut if one.chunk in chunks.titles}
+    own = _scores(
+        question, Chunks([chunks.texts[one.chunk][one.start : one.end] for one in cut], {}, titles)
+    )
+    chunk = np.array([one.chunk for one in cut])
+    beside = _OF_NEIGHBOUR * (chunk[1:] == chunk[:-1])
+    worth: Floats = own + _OF_CHUNK * _scores(question, chunks)[chunk]
+    worth[1:] += beside * own[:-1]
+    worth[:-1] += beside * own[1:]
+    return worth
+
+
+def _scores(question: str, chunks: Chunks) -> Floats:
+    """Return the score of every chunk, 0 for those that a search does not find."""
+    scores = np.zeros(len(chunks.texts))
+    for result in search(question, chunks, len(chunks.texts)):
+        scores[result.original_index] = result.chunk_score
+    return scores
+
+
+def _chosen(
+    question: str, chunks: Chunks, cut: Sequence[_Sentence], max_tokens: int, counter: TokenCounter
+) -> tuple[list[_Sentence], str, int]:
+    """Return the sentences to keep, in order, and their text with its number of tokens, at most `max_tokens`."""
+    n_of_mark, left = counter.count(_LEFT_OUT), max_tokens
+    kept: dict[
+        int, int
+    ] = {}  # the numbers of sentences and what each takes, the one that is worth most first
+    for number in np.argsort(-_worths(question, chunks, cut), kind="stable").tolist():
+        check_wanted()
+        is_apart = kept and number - 1 not in kept and number + 1 not in kept
+        _, chunk, behind_last, _, end = cut[number]
+        n_tokens = counter.count(chunks.texts[chunk][behind_last:end]) + (
+            n_of_mark if is_apart else 0
+        )
+        if n_tokens <= left:
+            kept[number] = n_tokens
+            left -= n_tokens
+        if not left:
+            break
+    while True:  # tokens of a whole may be more than those of its parts
+        chosen = [cut[number] for number in sorted(kept)]
+        text = _joined(chunks.texts, chosen)
+        n_tokens = counter.count(text)
+        if n_tokens <= max_tokens:
+            return chosen, text, n_tokens
+        excess = n_tokens - max_tokens
+        while excess > 0:
+            excess -= kept.popitem()[1]
+
+
+def _joined(texts: Sequence[str], kept: Sequence[_Sentence]) -> str:
+    """Return the text of some sentences, in order: as it stands there where one follows the other."""
+    parts: list[str] = []
+    for before, one in zip([None, *kept], kept, strict=False):
+        if before is None or before.chunk != one.chunk:
+            parts += "\n\n" * (before is not None), texts[one.chunk][one.start : one.end]
+        else:
+            parts += (
+                _LEFT_OUT * (before.number + 1 < one.number),
+                texts[one.chunk][one.behind_last : one.end],
+            )
+    return "".join(parts)
+
+
+def _kept(texts: Sequence[str], kept: Sequence[_Sentence]) -> tuple[KeptSentence, ...]:
+    numbers = [-1, *(one.number for one in kept)]
+    n_left_out = [number - before - 1 for before, number in itertools.pairwise(numbers)]
+    return tuple(
+        KeptSentence(one.chunk, one.start, one.end, texts[one.chunk][one.start : one.end], n)
+        for one, n in zip(kept, n_left_out, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Generation on the nodes of a Ray cluster."""

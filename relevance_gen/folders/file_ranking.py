@@ -1,0 +1,288 @@
+"""Rank files: by their best chunks, by their names, and by what they define.
+
+Of the best 300 chunks by what their words say, c(k) is the score of chunk k as a share of the best one's, c₁. For a
+file f with n of these, best first, and for its names::
+
+    chunks(f) = c(1) + 0.3 Σ_k 0.7^(k-2) c(k),  k = 2 … 12
+    said(n)   = Σ_w idf(w) · max_p alike(p, w) / Σ_w idf(w)          how much of the question a name says
+    asked(n)  = Σ_p √|p| · max_w alike(p, w) / Σ_p √|p|              how much of the name the question says
+    name(f)   = √said · asked²                                       of the file's name
+    defines   = max over definitions of √said · asked · level        of types, and of all others
+    exact     = max over definitions of level, where the question holds the name as an identifier;
+                0.6 of it where only case and underscores differ     of types, and of all others
+
+    S(f) = (chunks + 1.5 name + 0.8 defines(types) + 0.8 defines(others) + 0.6 exact(types) + 0.6 exact(others))
+           · (0.4 for tests and examples, if the question does not ask for any)
+
+The best file has the score c₁, any other its share of it, c₁ · S(f) / max S. Within a file the chunk is best that has
+the most of c + defines + exact; it has its file's score, and the others their share of that.
+
+p are the parts of a name, |p| the letters of one, w the words of the question without English function words. With
+their stems, alike(p, w) is 1 if these are one, or if p is neighbouring words of the question, w among them, written
+together; √(n / longer) if one begins with the n ≥ 3 letters of the other's stem; else 0. Levels stand in
+`relevance_gen.folders.identifiers`.
+
+The formula is ours; measured in docs/retrieval.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+
+from relevance_gen.arrays import Floats, Offsets, starts_of
+from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
+from relevance_gen.index.formulas import rarity
+from relevance_gen.retrieval.features import contents
+from relevance_gen.retrieval.stage import Plan, Reranking, Table
+from relevance_gen.text.stems import stem
+from relevance_gen.text.stop_words import ENGLISH
+
+_MORE: Final = 0.3
+_FADE: Final = 0.7
+_GAINS: Final = np.array([1.0, *(_MORE * _FADE**rank for rank in range(11)), 0.0])
+"""What a file's chunks count, the best first; none behind the twelfth."""
+_NAME: Final = 1.5
+_DEFINES: Final = 0.8
+_EXACT: Final = 0.6
+_ALMOST_EXACT: Final = 0.6
+_TEST: Final = 0.4
+_LEAST_SHARED: Final = 3
+
+_PARTS: Final = ("words_in_files", "chunks", "name", "definitions", "exact")
+
+_IDENTIFIER: Final = re.compile(r"\w+")
+_QUALIFIED: Final = re.compile(r"\s*[\w$]+(?:(?:::|\.|->|\\|#)[\w$]+)+\s*")
+_ASKS_FOR_TESTS: Final = re.compile(
+    r"\b(?:tests?|benchmarks?|examples?|mocks?|fixtures?|specs?)\b", re.IGNORECASE
+)
+_MOST_WORDS: Final = 64
+
+
+def _plain(name: str) -> str:
+    """Return a name without case and underscores."""
+    return name.lower().replace("_", "")
+
+
+class AskedNames:
+    """What a question says of names; of a long one only the first words count.
+
+    The rarities are the idf of its words, by their stems; a word that is not there has the highest.
+    """
+
+    def __init__(self, text: str, rarities: dict[str, float]) -> None:
+        tokens = _IDENTIFIER.findall(text)[:_MOST_WORDS]
+        said = [part for token in tokens for part in name_parts(token)][: 2 * _MOST_WORDS]
+        words = [word for word in dict.fromkeys(said) if word not in ENGLISH] or list(
+            dict.fromkeys(said)
+        )
+        unknown = max(rarities.values(), default=1.0)
+        self._words = [(word, stem(word)) for word in words]
+        self._idf = [rarities.get(root, unknown) for _, root in self._words]
+        self._all = math.fsum(self._idf) or 1.0
+        self._beginnings = {word[:_LEAST_SHARED] for word in said}
+        place = {word: number for number, word in enumerate(words)}
+        self._together: dict[str, list[int]] = {}
+        for n in (2, 3):
+            for at in range(len(said) - n + 1):
+                some = said[at : at + n]
+                self._together.setdefault(
+                    "".join(some), [place[word] for word in some if word in place]
+                )
+        self._names = {
+            token for token in tokens if name_parts(token) != (token.lower(),) or len(tokens) == 1
+        }
+        if tokens and _QUALIFIED.fullmatch(text):
+            self._names.add(tokens[-1])
+        self._plain_names = set(map(_plain, self._names))
+        self.asks_for_tests = _ASKS_FOR_TESTS.search(text) is not None
+        self._known: dict[str, dict[int, float]] = {}
+        self._matched: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    @classmethod
+    def of(cls, plan: Plan) -> AskedNames:
+        """Return what a query says of names, its words weighed by the chunks that hold them."""
+        terms, n_chunks = plan.terms, plan.terms.statistics.n_chunks
+        words = zip(terms.query.terms, terms.df, strict=True)
+        return cls(
+            terms.query.text, {stem(term.word): rarity(max(n, 1), n_chunks) for term, n in words}
+        )
+
+    def alike(self, part: str) -> dict[int, float]:
+        """Return how much one part of a name is like words of the question, by their numbers."""
+        if part[:_LEAST_SHARED] not in self._beginnings:
+            return {}
+        known = self._known.get(part)
+        if known is None:
+            known = self._known[part] = dict.fromkeys(self._together.get(part, ()), 1.0)
+            root = stem(part)
+            for number, (word, of_word) in enumerate(self._words):
+                n = (
+                    len(root)
+                    if word.startswith(root)
+                    else len(of_word)
+                    if part.startswith(of_word)
+                    else 0
+                )
+                if root == of_word:
+                    known[number] = 1.0
+                elif n >= _LEAST_SHARED:
+                    known.setdefault(number, math.sqrt(n / max(len(part), len(word))))
+        return known
+
+    def match(self, parts: tuple[str, ...]) -> tuple[float, float]:
+        """Return √said and asked of a name, told its parts."""
+        known = self._matched.get(parts)
+        if known is None:
+            known = self._matched[parts] = self._match(parts)
+        return known
+
+    def _match(self, parts: tuple[str, ...]) -> tuple[float, float]:
+        alike = [self.alike(part) for part in parts]
+        if not any(alike):
+            return 0.0, 0.0
+        said: dict[int, float] = {}
+        for one in alike:
+            for number, share in one.items():
+                said[number] = max(share, said.get(number, 0.0))
+        lengths = [math.sqrt(len(part)) for part in parts]
+        asked = math.fsum(
+            n * max(one.values(), default=0.0) for n, one in zip(lengths, alike, strict=True)
+        )
+        share = math.fsum(self._idf[number] * one for number, one in said.items()) / self._all
+        return math.sqrt(share), asked / math.fsum(lengths)
+
+    def exact(self, name: str) -> float:
+        """Return how much the question holds a name as an identifier: 1, less if only almost, or 0."""
+        return (
+            1.0
+            if name in self._names
+            else _ALMOST_EXACT
+            if _plain(name) in self._plain_names
+            else 0.0
+        )
+
+    def of_file(self, name: FileName) -> float:
+        """Return what a file has for its name."""
+        root, asked = self.match(name.parts)
+        return _NAME * root * asked**2
+
+    def of_chunk(self, defined: Iterable[Definition]) -> list[float]:
+        """Return what a chunk has for what it defines: types, others, and the same for exact names."""
+        best = [0.0, 0.0, 0.0, 0.0]
+        for one in defined:
+            root, asked = self.match(one.parts)
+            if root:
+                kind = 0 if one.is_type else 1
+                best[kind] = max(best[kind], _DEFINES * root * asked * one.level)
+                best[kind + 2] = max(best[kind + 2], _EXACT * self.exact(one.name) * one.level)
+        return best
+
+
+def rank_files(
+    asked: AskedNames,
+    scores: Floats,
+    file: Offsets,
+    names: Sequence[FileName],
+    defined: Iterable[Sequence[Definition]],
+) -> tuple[Floats, Floats, float]:
+    """Return the scores of chunks, told those that their words have; the module's docstring has the formula.
+
+    Args:
+        asked: the question.
+        scores: of n chunks, best first, in (0, 1].
+        file: number of each chunk's file, all of [0, F), shape (n,).
+        names: of the files, shape (F,).
+        defined: what each chunk defines, shape (n,).
+
+    Returns:
+        The scores, in [0, the best], shape (n,); what of each is given for its own words, the other chunks of its file,
+        the file's name, what it defines, and exact names, shape (5, n); and what a sum of 1 is worth.
+    """
+    order = file.argsort(kind="stable")
+    sizes = np.bincount(file)
+    rank = np.empty(file.size, np.int64)
+    rank[order] = np.arange(file.size) - starts_of(sizes).repeat(sizes)
+    share = scores / scores[0]
+    gained = share * _GAINS.take(rank, mode="clip")
+    named = np.array([asked.of_chunk(some) for some in defined])
+    of_files = np.zeros((sizes.size, 4))
+    np.maximum.at(of_files, file, named)
+    of_chunks = np.bincount(file, gained)
+    of_names = np.array([asked.of_file(name) for name in names])
+    parts = np.array(
+        [
+            gained,
+            of_chunks.take(file) - gained,
+            of_names.take(file),
+            (of_files[:, 0] + of_files[:, 1]).take(file),
+            (of_files[:, 2] + of_files[:, 3]).take(file),
+        ]
+    )
+    factor = np.where([name.is_test and not asked.asks_for_tests for name in names], _TEST, 1.0)
+    total = factor * (of_chunks + of_names + np.add.reduce(of_files, axis=1))
+    own = share + np.add.reduce(named, axis=1)
+    most = np.zeros(sizes.size)
+    np.maximum.at(most, file, own)
+    scale = float(scores[0] / total.max())
+    within = own / most.take(file)
+    shares = parts * (within * factor.take(file) * scale)
+    return (
+        np.minimum(scores[0] * (total / total.max()).take(file) * within, scores[0]),
+        shares,
+        scale,
+    )
+
+
+@frozen(eq=False)
+class FileRanking(Reranking):
+    """Ranks the best chunks by the files that they are in.
+
+    Folders are divided by ``/`` in the paths. The bounds are the position of each file's first chunk, and behind the
+    last of all, shape (F + 1,).
+    """
+
+    paths: Sequence[str]
+    bounds: Offsets
+
+    n_candidates = 300
+    parts = _PARTS[1:]
+
+    def score(self, table: Table) -> None:
+        """Give the candidates the scores of their files, and the other results what their own words are worth."""
+        some = self.candidates(table)
+        if not some.size:
+            return
+        before = table.scores.take(some)
+        best_first = (-before).argsort(kind="stable")
+        places = some.take(best_first)
+        of_chunks = self.bounds.searchsorted(table.positions.take(places), "right") - 1
+        numbers, file = np.unique(of_chunks, return_inverse=True)
+        paths = [self.paths[number] for number in numbers.tolist()]
+        extensions = [
+            path.rpartition("/")[2].rpartition(".")[2] if "." in path else "" for path in paths
+        ]
+        rows = table.tell(contents, some).rows
+        chunks = zip(best_first.tolist(), file.tolist(), strict=True)
+        defined = [definitions(rows[place][0], extensions[number]) for place, number in chunks]
+        names = [FileName.of(path) for path in paths]
+        scores, shares, scale = rank_files(
+            AskedNames.of(table.plan), before.take(best_first), file, names, defined
+        )
+        values = np.zeros((len(_PARTS), table.scores.size))
+        values[0] = table.scores * (scale / before.max())
+        table.scores = values[0].copy()
+        values[:, places], table.scores[places] = shares, scores
+        table.columns.update(zip(_PARTS, values, strict=True))
+
+    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, float]:
+        """Return what the file gave."""
+        del before, after
+        return {
+            part: float(table.columns[part][place]) for part in self.parts if part in table.columns
+        }

@@ -1,0 +1,1 @@
+"""Constrained decoding: grammar masks from JSON schemas, regular expressions and grammars."""

@@ -1,0 +1,1 @@
+"""The batching engine: scheduling, slots, samples and the prefix cache."""

@@ -1,0 +1,1 @@
+"""The queue between callers and workers: requests, fairness, prefix-aware routing."""

@@ -1,0 +1,1 @@
+"""Sampling: choose the next token of each sample from its logits."""

@@ -1,0 +1,1 @@
+"""The llama.cpp library in this process: loading, devices, threads, abort handling."""

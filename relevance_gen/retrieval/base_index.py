@@ -1,0 +1,157 @@
+"""What every index can be asked, on one machine or over many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias, TypedDict, Unpack, overload
+
+from relevance_gen.index.passages import TextEncoder
+from relevance_gen.retrieval.filters import Where
+from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, Question, questions
+from relevance_gen.retrieval.stages.cross_encoder import TextReranker
+from relevance_gen.types import Explanation, SearchResponse, Syntax
+
+Queries: TypeAlias = list[str] | tuple[str, ...] | Iterator[str]
+
+
+class SearchOptions(TypedDict, total=False):
+    """The types of the options of `Searchable.search`, for type checkers."""
+
+    where: Where | None
+    min_share: float
+    distinct: str | None
+    spans: bool
+    encoder: TextEncoder | None
+    candidates: int | None
+    reranker: TextReranker | None
+    reranked: int | None
+    syntax: Syntax
+    corrections: bool
+    allow_partial: bool
+
+
+class Searchable(ABC):
+    """Chunks that can be searched again and again."""
+
+    @overload
+    def search(
+        self, query: str, top_n: int = 10, true_order: bool = True, **options: Unpack[SearchOptions]
+    ) -> SearchResponse: ...
+    @overload
+    def search(
+        self,
+        query: Queries,
+        top_n: int = 10,
+        true_order: bool = True,
+        **options: Unpack[SearchOptions],
+    ) -> list[SearchResponse]: ...
+    def search(
+        self,
+        query: str | Queries,
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        distinct: str | None = None,
+        spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
+        reranker: TextReranker | None = None,
+        reranked: int | None = N_RERANKED,
+        syntax: Syntax = "plain",
+        corrections: bool = True,
+        allow_partial: bool = False,
+    ) -> SearchResponse | list[SearchResponse]:
+        """Return the chunks that answer the query, or a response for each of several queries.
+
+        Args:
+            query: a question, not blank; or several in a list, a tuple, an array or a generator.
+            top_n: most results, at least 1.
+            true_order: results in the chunks' order (true) or best first (false).
+            where: as in `relevance_gen.search`; a mask has one boolean for each position ever given. In a cluster a
+                callable is sent to the nodes, which run it.
+            min_share: keep only results of at least this share of the best score, in [0, 1].
+            distinct: return only the best result for each value of this key of metadata, as in `relevance_gen.search`.
+            spans: whether each result says where in the chunk the answer stands.
+            encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
+                An index of a cluster goes by words alone, and refuses it.
+            candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
+                0 none, as in `relevance_gen.search`.
+            reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
+            reranked: with a reranker, how many of the best it reads; None reads every chunk, and 0 none.
+            syntax: as in `relevance_gen.search`.
+            corrections: as in `relevance_gen.search`.
+            allow_partial: in a cluster, answer from the shards that live while others are lost;
+                ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
+                ``query[3]``.
+            EncoderError: the encoder failed.
+            RerankerError: the reranker failed.
+            ChunksMissingError: a shard of a cluster is lost, and not restored yet.
+            ClusterError: the index of a cluster was closed, or the cluster is gone.
+        """
+        more: dict[str, object] = {
+            "where": where,
+            "min_share": min_share,
+            "spans": spans,
+            "syntax": syntax,
+        }
+        more |= {
+            "distinct": distinct,
+            "candidates": candidates,
+            "reranked": reranked,
+            "corrections": corrections,
+        }
+        asked, models = questions(query, top_n, true_order, **more), Models(encoder, reranker)
+        if isinstance(asked, Question):
+            return self.answer_all([asked], models, allow_partial=allow_partial)[0]
+        return self.answer_all(asked, models, allow_partial=allow_partial)
+
+    @abstractmethod
+    def answer_all(
+        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
+    ) -> list[SearchResponse]:
+        """Answer questions from one state of the index; the other arguments are those of `search`."""
+
+    def explain(
+        self,
+        query: str,
+        chunk: int,
+        *,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
+        reranker: TextReranker | None = None,
+        reranked: int | None = N_RERANKED,
+        syntax: Syntax = "plain",
+        corrections: bool = True,
+    ) -> Explanation:
+        """Show what each term of the query, an encoder and a reranker gave to the score of a chunk.
+
+        Args:
+            query: a question, not blank.
+            chunk: the chunk's position.
+            encoder: as in `search`.
+            candidates: as in `search`.
+            reranker: as in `search`.
+            reranked: as in `search`.
+            syntax: as in `search`; what leaves the chunk out is told, beside the score that it would have.
+            corrections: as in `search`.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed.
+            ChunksMissingError: a shard of a cluster is lost, and not restored yet.
+        """
+        more: dict[str, Any] = {"candidates": candidates, "reranked": reranked}
+        question = Question(query, **more, syntax=syntax, corrections=corrections)
+        return self.explain_one(question, chunk, Models(encoder, reranker))
+
+    @abstractmethod
+    def explain_one(
+        self, question: Question, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
+        """Explain the score that a question gives to the chunk at a position."""

@@ -1,0 +1,60 @@
+"""The models that look again at what words have found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from attrs import Attribute, field, frozen
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.index.passages import TextEncoder
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.stage import Reranking
+from relevance_gen.retrieval.stages.cross_encoder import Relevance, TextReranker
+from relevance_gen.retrieval.stages.dense_fusion import Meaning
+
+
+def _made_by(name: str, method: str) -> Any:
+    def check(_: Any, attribute: Attribute[Any], model: Any) -> None:
+        if isinstance(model, str) or not (model is None or callable(getattr(model, method, None))):
+            allowed, remedy = (
+                f"{'an' if name == 'Encoder' else 'a'} {name} or None",
+                f"make one: {name}(path)",
+            )
+            raise InvalidRequestError.must_be(attribute.name, allowed, model, remedy=remedy)
+
+    return check
+
+
+@frozen
+class Models:
+    """What a search has beside the words: an encoder and a reranker, or None; all else is an `InvalidRequestError`."""
+
+    encoder: TextEncoder | None = field(default=None, validator=_made_by("Encoder", "encode"))
+    reranker: TextReranker | None = field(default=None, validator=_made_by("Reranker", "score"))
+
+    def rerankings(
+        self, question: Question, between: Sequence[Reranking] = ()
+    ) -> tuple[Reranking, ...]:
+        """Return what each does for a question: the encoder first, then what stands between, and last the reranker.
+
+        Raises:
+            InvalidRequestError: the question wants one of them to look at every chunk, and there is none.
+        """
+        for field_name, number, name, model in (
+            ("candidates", question.candidates, "encoder", self.encoder),
+            ("reranked", question.reranked, "reranker", self.reranker),
+        ):
+            if number is None and model is None:
+                allowed, remedy = (
+                    f"an integer where there is no {name}",
+                    f"pass {name}, or leave it out",
+                )
+                raise InvalidRequestError.must_be(field_name, allowed, None, remedy=remedy)
+        first = [] if self.encoder is None else [Meaning(self.encoder, question.candidates)]
+        last = [] if self.reranker is None else [Relevance(self.reranker, question.reranked)]
+        return tuple(one for one in (*first, *between, *last) if one.n_candidates != 0)
+
+
+NO_MODELS: Final = Models()

@@ -1,1 +1,0 @@
-"""What is asked: a query, weighed against all chunks, and the ranking that answers it."""

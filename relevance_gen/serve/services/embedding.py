@@ -1,0 +1,138 @@
+"""Vectors of texts by the server's encoders, with bounded work."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Final
+
+from attrs import frozen
+
+from relevance_gen.embedding.encoder import Encoder, Kind
+from relevance_gen.embedding.jobs import Embeddings
+from relevance_gen.errors import OverloadedError, TimedOutError, TooLargeError
+from relevance_gen.quota import Quota
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services.model_registry import ModelRegistry
+from relevance_gen.serve.settings import NamedModel, Settings
+
+_SMOOTHING: Final = 0.1
+"""Weight of the newest texts in the running mean of the seconds that one takes."""
+
+
+@frozen
+class EmbeddingTask:
+    """Texts to encode.
+
+    Attributes:
+        texts: any strings.
+        kind: what they are, where the model tells questions from passages.
+        path: what the client calls them.
+        model: which encoder is asked; None for the first.
+    """
+
+    texts: Sequence[str]
+    kind: Kind | None = None
+    path: str = "texts"
+    model: str | None = None
+
+
+def load_encoder(settings: Settings, model: NamedModel) -> Encoder:
+    """Load one of the encoders that `settings` name; raise what `Encoder` raises."""
+    return Encoder(str(model.file), n_threads=settings.n_threads_of(settings.encoder_threads))
+
+
+class EmbeddingService:
+    """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads."""
+
+    def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
+        self.registry = registry
+        self._metrics = metrics
+        names = [model.name for model in settings.models["embed"]]
+        self._n_waiting = dict.fromkeys(names, 0.0)
+        self._texts = {
+            name: Quota(settings.encoder_queue, watch=partial(self._show_waiting, name))
+            for name in names
+        }
+        self._timeout_s = settings.encoder_timeout_s
+        self._lock = threading.Lock()
+        self._mean_s = 0.0
+
+    async def embed(self, task: EmbeddingTask) -> Embeddings:
+        """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
+
+        Of a long text the beginning counts; where the task tells a kind, the model's prefix of that kind goes in front.
+
+        Raises:
+            RelevanceGenError: what the registry raises; an `EncoderError` if the encoder failed.
+            TooLargeError: more texts than may ever wait.
+            OverloadedError: too many texts wait already.
+            TimedOutError: it was not done in time.
+        """
+        name = self.registry.name_of("embed", task.model)
+        with self._waiting(task, name):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    n_bytes = sum(map(sys.getsizeof, task.texts))
+                    with self.registry.lent("embed", name, n_bytes=n_bytes) as loading:
+                        encoder = await asyncio.wrap_future(loading)
+                        with self._encoding(task, encoder) as future:
+                            return await asyncio.wrap_future(future)
+            except TimeoutError:
+                raise _timed_out(self._timeout_s) from None
+
+    def embed_now(self, task: EmbeddingTask, encoder: Encoder, timeout_s: float) -> Embeddings:
+        """Do the same with an encoder that is lent, and wait in this thread, for so long."""
+        with (
+            self._waiting(task, self.registry.name_of("embed", task.model)),
+            self._encoding(task, encoder) as future,
+        ):
+            try:
+                return future.result(timeout_s)
+            except TimeoutError:
+                raise _timed_out(timeout_s) from None
+
+    def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
+        """Count texts among those that wait for an encoder."""
+        n_texts, texts = len(task.texts), self._texts[name]
+        if n_texts > texts.whole:
+            raise TooLargeError(f"must have at most {texts.whole} items", task.path, str(n_texts))
+
+        def overloaded() -> OverloadedError:
+            expected_s = math.ceil(self._mean_s * texts.held)
+            return OverloadedError(
+                "too many texts wait to be encoded", retry_after_s=max(1, expected_s)
+            )
+
+        return texts.taken(n_texts, refusal=overloaded)
+
+    def _show_waiting(self, name: str, n_texts: float) -> None:
+        self._n_waiting[name] = n_texts
+        self._metrics.put("encoder_texts_waiting", sum(self._n_waiting.values()))
+
+    @contextmanager
+    def _encoding(self, task: EmbeddingTask, encoder: Encoder) -> Iterator[Future[Embeddings]]:
+        """Submit texts; at the end drop what is not done, and count what was."""
+        started_s = time.perf_counter()
+        future = encoder.submit(task.texts, kind=task.kind)
+        try:
+            yield future
+        finally:
+            future.cancel()
+        n_tokens, seconds = future.result().n_tokens, time.perf_counter() - started_s
+        with self._lock:
+            self._mean_s += _SMOOTHING * (seconds / max(n_tokens.size, 1) - self._mean_s)
+            self._metrics.observe("encoding_seconds", seconds)
+            self._metrics.add("encoded_texts_total", n_tokens.size)
+            self._metrics.add("encoded_tokens_total", int(n_tokens.sum()))
+
+
+def _timed_out(timeout_s: float) -> TimedOutError:
+    return TimedOutError(f"the texts were not encoded within {timeout_s:g} seconds")

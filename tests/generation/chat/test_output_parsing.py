@@ -1,0 +1,427 @@
+"""Turns, read as models of sixteen families write them, wherever their texts are cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from relevance_gen.generation.chat.conversation import joined
+from relevance_gen.generation.chat.output_parsing import AnswerFormat, Reader, ThoughtCount
+from relevance_gen.generation.chat.tool_call_arguments import BareArguments, as_json
+from relevance_gen.generation.chat.tool_call_formats import (
+    HERMES,
+    SYNTAXES,
+    THOUGHTS,
+    syntax_of,
+    thoughts_of,
+)
+
+TOOLS = frozenset({"search", "get_weather", "special_function"})
+SCHEMAS = {
+    name: {"type": kind} for name, kind in (("q", "string"), ("city", "string"), ("n", "number"))
+}
+SCHEMAS |= {"on": {"type": "boolean"}, "o": {"anyOf": [{"type": "string"}, {"type": "null"}]}}
+SIGNS = {
+    "harmony": "<|channel|>commentary functions. <|message|>",
+    "mistral": "[TOOL_CALLS] [/INST]",
+    "mistral with arguments": "[TOOL_CALLS] [ARGS] [THINK]",
+    "deepseek r1": "<｜tool▁calls▁begin｜> ```json <think>",
+    "deepseek v3.1": "<｜tool▁calls▁begin｜> <think>",
+    "granite": "<|tool_call|> <think>",
+    "hermes": "<tool_call> <think>",
+    "llama": '"parameters" <|start_header_id|>',
+    "command": "<|START_ACTION|> <|START_THINKING|>",
+    "kimi": "tool_declare <think>",
+    "gemma 4": "<|tool_call> call: <|channel>thought",
+    "minimax": "<minimax:tool_call> <think>",
+    "qwen3-coder": "<tool_call> <function= <think>",
+    "seed": "<seed:tool_call> <function= <seed:think>",
+    "glm": "<tool_call> <arg_key> <think>",
+}
+"""What stands in the templates of each family."""
+
+
+def form_of(family, *, is_thinking=False):
+    """Return how the models of a family write turns."""
+    return AnswerFormat(
+        TOOLS,
+        syntax_of(SIGNS[family]),
+        thoughts_of(SIGNS[family]),
+        is_thinking,
+        dict.fromkeys(TOOLS, SCHEMAS),
+    )
+
+
+def read(form, *cuts):
+    """Return the parts of a turn whose text comes in these pieces."""
+    reader = Reader(form, "nonce")
+    pieces = [piece for cut in cuts for piece in reader.push(cut)]
+    pieces += reader.end()
+    assert all(piece.text or piece.kind == "tool_call" for piece in pieces)
+    return joined(pieces)
+
+
+def told(parts):
+    """Return what matters of parts: kinds, names of tools, and texts."""
+    return [(part.name or part.kind, part.text) for part in parts]
+
+
+def text(said):
+    """Return a part that is said."""
+    return ("text", said)
+
+
+def thought(said):
+    """Return a part that is thought."""
+    return ("reasoning", said)
+
+
+TURNS = json.loads((Path(__file__).parent / "turns.json").read_text())
+"""What models of these families write, and the parts that it has: ``text``, ``reasoning``, or a tool's name.
+
+Sources of what is written so: the tests of the parsers of vLLM and llama.cpp, and the models' templates.
+"""
+
+
+@pytest.mark.parametrize(
+    "turn", TURNS, ids=lambda turn: f"{turn['family']}: {turn['written'][:30]!r}"
+)
+def test_turns_are_read_wherever_they_are_cut(turn):
+    """Whole, by single characters, and with every split: the same parts, and the same ids."""
+    written = turn["written"]
+    form = form_of(turn["family"], is_thinking=turn["family"] == "deepseek r1")
+    whole = read(form, written)
+    assert [list(part) for part in told(whole)] == turn["parts"]
+    assert read(form, *written) == whole
+    for place in range(len(written)):
+        assert read(form, written[:place], written[place:]) == whole
+
+
+def test_a_prompt_that_ends_with_thinking_begins_with_it():
+    """What is thought needs no mark at the beginning then; without an end all is thought."""
+    form = form_of("hermes", is_thinking=True)
+    assert told(read(form, "\nHm.\n</think>\n\nYes.")) == [thought("Hm."), text("Yes.")]
+    assert told(read(form, "Hm. <tool_call>")) == [thought("Hm. <tool_call>")]
+
+
+def test_without_tools_and_thoughts_all_is_text():
+    """A form that knows nothing changes nothing."""
+    written = '<think>a</think><tool_call>{"name": "search", "arguments": {}}</tool_call> '
+    assert told(read(AnswerFormat(), written)) == [text(written)]
+    assert told(read(AnswerFormat(frozenset(), None, thoughts_of(SIGNS["hermes"])), written)) == [
+        thought("a"),
+        text(written[len("<think>a</think>") :]),
+    ]
+
+
+def test_calls_have_ids_of_their_own():
+    """Nine characters, others for each call and each turn."""
+    written = '<tool_call>{"name": "search", "arguments": {}}</tool_call>' * 3
+    calls = [
+        part for nonce in "ab" for part in Reader(form_of("hermes"), nonce).push(written) if part.id
+    ]
+    assert len({call.id for call in calls}) == 6
+    assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
+
+
+def test_a_form_travels():
+    """To a worker in another process, with its request."""
+    form = form_of("harmony")
+    assert pickle.loads(pickle.dumps(form)) == form
+
+
+def test_arguments_stream():
+    """A long text among the arguments is told as it comes, and not when the call is over."""
+    reader = Reader(form_of("hermes"), "n")
+    reader.push('<tool_call>{"name": "search", "arguments": {"q": "')
+    assert [piece.text for piece in reader.push("abc")] == ["abc"]
+    assert [piece.text for piece in reader.push('d"}')] == ['d"}']
+
+
+@pytest.mark.parametrize(
+    ("family", "is_thinking", "tokens", "n"),
+    [
+        ("hermes", False, ["<think>", "Hm", ".", "</think>", "Yes", "."], 4),
+        ("hermes", False, ["<thi", "nk>Hm", ".</", "think> Yes"], 3),
+        ("hermes", True, ["Hm", ".", "</think>", "Yes"], 3),
+        ("hermes", False, ["Yes", "<think>", "Hm"], 0),
+        ("hermes", False, ["<think>", "\xc3", "\xa4", "</think>"], 4),
+        (
+            "harmony",
+            False,
+            ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>assistant", "x"],
+            3,
+        ),
+    ],
+)
+def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
+    """From the one that completes the mark to the one that completes the end, also where characters are cut."""
+    count = ThoughtCount(form_of(family, is_thinking=is_thinking))
+    for token in tokens:
+        count.note(token.encode("latin-1"))
+    assert count.n_tokens == n
+    none = ThoughtCount(AnswerFormat(TOOLS, HERMES, None))
+    none.note(b"<think>")
+    assert none.n_tokens == 0
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.text()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5
+)
+some_arguments = st.dictionaries(st.text(), values, max_size=3)
+some_calls = st.lists(
+    st.tuples(st.sampled_from(sorted(TOOLS)), some_arguments), min_size=1, max_size=3
+)
+
+
+def cut(written, places):
+    """Return a text in pieces, cut at some places."""
+    ends = [0, *sorted(place for place in places if place < len(written)), len(written)]
+    return [written[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@given(
+    place=st.integers(0, len(SYNTAXES) - 1),
+    calls=some_calls,
+    ascii_only=st.booleans(),
+    spaced=st.booleans(),
+    cuts=st.sets(st.integers(0, 200)),
+)
+def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
+    """Whatever the arguments hold, marks of the syntax included, and however they are written."""
+    syntax = SYNTAXES[place]
+    calls = calls[:1] if place == 0 else calls  # gpt-oss calls one tool in a turn
+    separators = None if spaced else (",", ":")
+    arguments = [
+        json.dumps(given, ensure_ascii=ascii_only, separators=separators) for _, given in calls
+    ]
+    written = syntax.opening
+    written += syntax.separator.join(
+        syntax.call(name, one) for (name, _), one in zip(calls, arguments, strict=True)
+    )
+    written += syntax.closing
+    form = AnswerFormat(TOOLS, syntax, None)
+    whole = read(form, written)
+    if syntax.mark:  # whose white space is not kept
+        arguments = [json.dumps(given, ensure_ascii=ascii_only) for _, given in calls]
+    assert told(whole) == [(name, one) for (name, _), one in zip(calls, arguments, strict=True)]
+    assert read(form, *cut(written, cuts)) == whole
+
+
+names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=5)
+
+
+@given(
+    syntax=st.sampled_from([syntax for syntax in SYNTAXES if syntax.tags]),
+    arguments=st.dictionaries(names, values, max_size=3),
+    cuts=st.sets(st.integers(0, 200)),
+)
+def test_arguments_between_tags_are_read(syntax, arguments, cuts):
+    """Texts are told as they are, lines' ends included, and all else as JSON, whatever tags stand in it."""
+    before, between, after = syntax.tags
+    schemas = {
+        name: {"type": "string" if isinstance(value, str) else ["array", "object"]}
+        for name, value in arguments.items()
+    }
+    said = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in arguments.items()
+    }
+    assume(not any(after.strip() in value or "\r" in value for value in said.values()))
+    written = "\n".join(before + name + between + value + after for name, value in said.items())
+    written = syntax.opening + syntax.call("search", f"{written}\n") + syntax.closing
+    form = AnswerFormat(TOOLS, syntax, None, schemas={"search": schemas})
+    whole = read(form, written)
+    ((name, read_as),) = told(whole)
+    assert (name, json.loads(read_as)) == ("search", arguments)
+    assert read(form, *cut(written, cuts)) == whole
+
+
+def bare(value):
+    """Write a value as Gemma does."""
+    match value:
+        case str():
+            return f'<|"|>{value}<|"|>'
+        case dict():
+            return "{" + ",".join(f"{name}:{bare(each)}" for name, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(bare, value)) + "]"
+    return json.dumps(value)
+
+
+@given(arguments=st.dictionaries(names, values, max_size=3), cuts=st.sets(st.integers(0, 200)))
+def test_arguments_with_bare_names_are_read(arguments, cuts):
+    """Whatever their texts hold but the mark itself: quotation marks, braces, and beginnings of the mark."""
+    written = f"<|tool_call>call:search{bare(arguments)}<tool_call|>"
+    assume(
+        json.dumps(arguments).count("|>") == 0
+        and all(name.isalnum() for name in names_in(arguments))
+    )
+    form = form_of("gemma 4")
+    whole = read(form, written)
+    assert [(name, json.loads(read_as)) for name, read_as in told(whole)] == [("search", arguments)]
+    assert read(form, *cut(written, cuts)) == whole
+
+
+def names_in(value):
+    """Yield all names in a value."""
+    for each in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        yield from names_in(each)
+    if isinstance(value, dict):
+        yield from value
+
+
+@pytest.mark.parametrize(
+    ("written", "schema", "json_text"),
+    [
+        ("5", {"type": "integer"}, "5"),
+        ("5", {"type": ["integer", "string"]}, '"5"'),
+        ('"5"', {}, '"\\"5\\""'),
+        ("None", {"oneOf": [{"anyOf": [{"type": "string"}]}, {"type": ["null"]}]}, "null"),
+        (" False ", True, "false"),
+        ("NaN", None, '"NaN"'),
+        ("[1, x]", {"type": "array"}, '"[1, x]"'),
+        ('{"a": 1}', {"$ref": "#"}, '{"a": 1}'),
+        ("7", {"type": 7, "anyOf": 7, "oneOf": [7]}, "7"),
+    ],
+    ids=str,
+)
+def test_what_a_value_is(written, schema, json_text):
+    """JSON, as the model or as Python writes it, unless its schema allows a text; one that is none allows anything."""
+    assert as_json(written, schema) == json_text
+
+
+WORDS = """
+<tool_call> </tool_call> {"name": "arguments": search "search", { } " \\\\ [ ] [TOOL_CALLS] [ARGS] <|python_tag|>
+; , <think> </think>
+a < <|channel|> analysis <|message|> <|end|> <|start|>assistant to=functions.search <|constrain|>json ```json commentary
+<|tool_call>call:search{ q: <|"|> <| " : <tool_call|> <function=search> <parameter=q> </parameter> </function>
+<tool_call>search <arg_key> q</arg_key> <arg_value> </arg_value>
+"""
+words = st.sampled_from([*WORDS.split(), '{"name": "search", "arguments": {', " ", "\n"])
+
+
+@given(
+    parts=st.lists(words, max_size=14),
+    cuts=st.sets(st.integers(0, 150)),
+    family=st.sampled_from(sorted(SIGNS)),
+    is_thinking=st.booleans(),
+)
+def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thinking):
+    """And no character of a text without marks is lost."""
+    written = "".join(parts)
+    form = form_of(family, is_thinking=is_thinking)
+    whole = read(form, written)
+    assert read(form, *written) == whole
+    assert read(form, *cut(written, cuts)) == whole
+    assert "".join(part.text for part in read(AnswerFormat(), *cut(written, cuts))) == written
+
+
+def beginning(syntax):
+    """Return how a call is written up to the text of its first argument."""
+    before = (
+        syntax.tags[0] + "q" + syntax.tags[1]
+        if syntax.tags
+        else "{q:" + syntax.mark
+        if syntax.mark
+        else '{"q": "'
+    )
+    return syntax.opening + syntax.before + "search" + syntax.between + before
+
+
+def test_lines_within_quotation_marks_become_json():
+    """A model that writes a text of two lines as it is has written two lines."""
+    reader = BareArguments('<|"|>')
+    text, told, is_over = '{a: "one\n\ttwo"}', "", False
+    while not is_over:
+        n_read, some, is_over = reader.read(text, is_whole=True)
+        text, told = text[n_read:], told + some
+    assert json.loads(told) == {"a": "one\n\ttwo"}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"it\'s", "it's"),
+        (r"\$5 or \d+\.", r"\$5 or \d+\."),
+        (r"\u00e9, \u00 and \upper", r"é, \u00 and \upper"),
+        (r"\" \\ \/ \n \\u", '" \\ / \n \\u'),
+        ("a\\\nb", "a\\\nb"),
+    ],
+)
+def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, meant):
+    """Wherever the text is cut, what is told is JSON."""
+    text = f'{{a: "{written}"}}'
+    for cut in range(len(text)):
+        reader, told, left = BareArguments('<|"|>'), "", ""
+        for part, is_whole in ((text[:cut], False), (text[cut:], True)):
+            left, is_going = left + part, True
+            while left and is_going:
+                n_read, some, _ = reader.read(left, is_whole=is_whole)
+                left, told, is_going = left[n_read:], told + some, bool(n_read or some)
+        assert json.loads(told) == {"a": meant}
+
+
+@pytest.mark.parametrize(
+    "sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"]
+)
+def test_what_is_long_is_not_looked_at_again_and_again(sign):
+    """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
+    starts = [(syntax, beginning(syntax)) for syntax in SYNTAXES]
+    starts += [
+        (syntax, syntax.opening + syntax.before + "search" + syntax.between) for syntax in SYNTAXES
+    ]
+    starts += [
+        (syntax, start + "{q:" + quote)
+        for syntax, start in starts
+        if syntax.mark
+        for quote in ('"', "")
+    ]
+    starts += [
+        (HERMES, ""),
+        (HERMES, "<think>"),
+        *((syntax, syntax.opening) for syntax in SYNTAXES),
+    ]
+    for syntax, start in starts:
+        reader = Reader(AnswerFormat(TOOLS, syntax, THOUGHTS[-1]), "")
+        reader.push(start)
+        n_held = 0
+        for character in sign * (1000 // len(sign)):
+            reader.push(character)
+            n_held = max(n_held, len(reader._buffer))
+        assert n_held < 700
+
+
+def test_a_long_text_is_read_as_its_parts_are():
+    """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
+    form = AnswerFormat(frozenset(["f"]), HERMES)
+    reader = Reader(form, "")
+    text = (
+        'a <tool_call> {"name": "f", "arguments": {"x": '
+        + "[1], " * 2000
+        + "2}}</tool_call>"
+        + "b" * 5000
+    )
+    pieces = reader.push(text * 2)
+    assert max(len(piece.text) for piece in pieces) <= 1 << 12
+    parts = joined([*pieces, *reader.end()])
+    assert [part.kind for part in parts] == ["text", "tool_call"] * 2 + ["text"]
+    assert [len(part.text) for part in parts] == [1, 10_008, 5001, 10_008, 5000]
+
+
+def test_templates_choose():
+    """Each family's row is found by what stands in its templates, and a template without any finds none."""
+    places = [0, 2, 1, 3, 4, 5, 6, 7, *range(8, len(SYNTAXES))]
+    assert [SYNTAXES.index(syntax_of(signs)) for signs in SIGNS.values()] == places
+    assert syntax_of("{{ messages }}") is None
+    assert thoughts_of("{{ messages }}") is None
+    assert thoughts_of("<think>") is THOUGHTS[-1]

@@ -1,0 +1,157 @@
+"""A choice: each sample is one of a few texts, in any script, however the model cuts them, and nobody else notices."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.constraints.choices import Choices, Pieces
+from relevance_gen.generation.constraints.token_constraint import Effort
+from relevance_gen.generation.runner import Runner
+from relevance_gen.types import GenerationRequest
+from small_models import LETTER_A, bigram_table
+from tests.profiles import costly
+
+some_bytes = st.lists(st.sampled_from([b"a", b"b", b"\xc3", b"\xa9"]), max_size=5).map(b"".join)
+texts = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    """A runner with the embedded model, whose vocabulary has every byte."""
+    with Runner(n_slots=4, n_ctx=512, n_threads=1) as runner:
+        yield runner
+
+
+def made(runner, **fields):
+    """Return the completions of a request without top_k, so that every token has its chance."""
+    return runner.generate(
+        {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
+    ).responses
+
+
+def bits(mask, n):
+    return set(np.flatnonzero(np.unpackbits(mask, bitorder="little")[:n]))
+
+
+@given(vocabulary=st.lists(some_bytes, max_size=12), text=some_bytes, start=st.integers(0, 3))
+def test_the_tokens_that_begin_a_text_are_those_that_a_look_at_all_finds(vocabulary, text, start):
+    """Whatever stands twice in a vocabulary, prints nothing or begins with another token."""
+    slow = {
+        token for token, piece in enumerate(vocabulary) if piece and text[start:].startswith(piece)
+    }
+    found = Pieces(vocabulary).beginning(text, start)
+    assert len(found) == len(set(found))
+    assert set(found) == slow
+
+
+@given(
+    vocabulary=st.lists(some_bytes, min_size=1, max_size=12),
+    some=st.lists(some_bytes, min_size=1),
+    data=st.data(),
+)
+def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
+    """After any allowed tokens: those after which a text still begins with what was said; an end where one is whole."""
+    vocabulary = [*vocabulary, b"|"]
+    end, some = len(vocabulary) - 1, sorted({*some, b"a"} - {b""})
+    constraint = Choices(some, Pieces(vocabulary)).begin([end], Effort())
+    said = b""
+    for _ in range(8):
+        going_on = {
+            token
+            for token, piece in enumerate(vocabulary)
+            if piece and any(text.startswith(said + piece) for text in some)
+        }
+        ends = {end} if said in some else set()
+        assert bits(constraint.mask(may_end=True), len(vocabulary)) == going_on | ends
+        assert bits(constraint.mask(may_end=False), len(vocabulary)) == going_on or ends
+        if not going_on:
+            break
+        token = data.draw(st.sampled_from(sorted(going_on)))
+        constraint.accept(token)
+        said += vocabulary[token]
+        assert constraint.complete == (
+            said in some and not any(t != said and t.startswith(said) for t in some)
+        )
+
+
+@costly
+@given(choice=texts, seed=st.integers(0, 99))
+def test_a_sample_is_one_of_the_texts(embedded, choice, seed):
+    """Of any characters; drawn at any temperature, guessed or not."""
+    wanted = {text.encode(errors="replace").decode() for text in choice}
+    for fields in ({}, {"temperature": 0}, {"prompt_lookup": 4}):
+        for sample in made(embedded, choice=choice, seed=seed, num_samples=2, **fields):
+            assert (sample.text in wanted, sample.finish_reason) == (True, "eos"), sample
+
+
+def test_of_two_texts_that_begin_alike_both_are_drawn(embedded):
+    """The shorter ends with the model's end token, the longer by itself; min_tokens holds the end token back."""
+    samples = made(embedded, choice=["Yes", "Yes, it is"], num_samples=60, seed=1, temperature=3)
+    assert {sample.text for sample in samples} == {"Yes", "Yes, it is"}
+    assert {sample.finish_reason for sample in samples} == {"eos"}
+    longer = made(
+        embedded, choice=["Yes", "Yes, it is"], num_samples=9, seed=1, temperature=3, min_tokens=9
+    )
+    assert {sample.text for sample in longer} == {"Yes, it is"}
+
+
+def test_what_else_was_asked_for_is_given(embedded):
+    """Stop strings and max_tokens cut; the stream says what the sample says."""
+    choice = ["one two three", "four"]
+    (cut,) = made(embedded, choice=choice[:1], stop=[" three"])
+    assert (cut.text, cut.finish_reason) == ("one two", "stop")
+    assert made(embedded, choice=choice[:1], max_tokens=1)[0].finish_reason == "length"
+    request = GenerationRequest("a", choice=choice, seed=1)
+    with embedded.stream(request) as stream:
+        assert "".join(piece.text for piece in stream) == stream.response.responses[0].text
+
+
+def test_log_probabilities_are_the_models_own(bigram):
+    """They are those of the table, as if nothing else had been forbidden."""
+    (sample,) = made(bigram, choice=["zebra"], logprobs=True)
+    logits = bigram_table()[[LETTER_A, *sample.tokens[:-1]]].astype(np.float64)
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    expected = logits[np.arange(len(sample.tokens)), list(sample.tokens)]
+    np.testing.assert_allclose(sample.logprobs, expected, atol=1e-5)
+
+
+def test_neighbours_have_the_bits_that_they_have_alone(embedded):
+    """A request beside one with a choice draws what it draws alone."""
+    asked = GenerationRequest("Once upon a time", seed=5, max_tokens=30)
+    alone = embedded.generate(asked).responses[0].text
+    futures = [
+        embedded.submit(asked),
+        embedded.submit(GenerationRequest("a", choice=["so it is"] * 2)),
+    ]
+    assert [future.result().responses[0].text for future in futures] == [alone, "so it is"]
+
+
+def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
+    """A vocabulary may lack a letter: the request fails, and says so of its own field."""
+    with pytest.raises(
+        InvalidRequestError, match="choice allows no token here that this model has"
+    ):
+        made(bigram, choice=["語"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"choice": []}, "choice must be a list of at least one string, none of them empty"),
+        ({"choice": "abc"}, "choice must be a list of at least one string, none of them empty"),
+        ({"choice": ["a", ""]}, "choice must be a list of at least one string, none of them empty"),
+        ({"choice": ["a"], "regex": "a"}, "choice must not be given beside regex"),
+        ({"choice": ["a"], "grammar": 'start: "a"'}, "choice must not be given beside grammar"),
+        (
+            {"choice": [str(n) for n in range(5000)]},
+            "choice must hold at most 4,096 texts, got 5000",
+        ),
+        ({"choice": ["a" * 300_000]}, "choice must hold at most 262,144 characters"),
+    ],
+)
+def test_a_wrong_choice_is_refused(embedded, fields, told):
+    """By name, with what is allowed."""
+    with pytest.raises(InvalidRequestError, match=told):
+        embedded.generate({"text": "a", **fields})

@@ -1,0 +1,94 @@
+"""The prefix cache: finds the longest, stays within its bytes, forgets the oldest."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.generation.engine.prefix_cache import PrefixCache
+from relevance_gen.generation.queue.request import STRANGERS
+from relevance_gen.lru import _ENTRY_BYTES
+
+prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda tokens: np.array(tokens, np.int32))
+
+
+def state(n_bytes=10):
+    return np.zeros(n_bytes, np.uint8)
+
+
+@given(stored=st.lists(prompts, max_size=8), wanted=prompts)
+def test_the_longest_common_prefix_is_found(stored, wanted):
+    """With room for all, the answer is the longest prefix shared with any stored prompt, and an entry that has it."""
+    cache = PrefixCache(10**6)
+    for prompt in stored:
+        cache.put(prompt, state())
+    n_common, entry = cache.longest(wanted)
+    shared = [
+        next(
+            (i for i in range(min(len(p), len(wanted))) if p[i] != wanted[i]),
+            min(len(p), len(wanted)),
+        )
+        for p in stored
+    ]
+    assert n_common == max(shared, default=0)
+    if entry is not None:
+        np.testing.assert_array_equal(entry.tokens[:n_common], wanted[:n_common])
+
+
+@given(
+    puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12),
+    max_bytes=st.integers(0, 4 * _ENTRY_BYTES),
+)
+def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
+    """After every put the bytes held are counted right and within the bound."""
+    cache = PrefixCache(max_bytes)
+    for prompt, n_bytes in puts:
+        cache.put(prompt, state(n_bytes))
+        assert 0 <= cache.size_bytes <= max_bytes
+    if len(cache) == 0:
+        assert cache.size_bytes == 0
+
+
+def test_the_least_recently_used_goes_first():
+    """A prompt that was asked for stays; the one that was not goes."""
+    a, b, c = (np.full(4, token, np.int32) for token in range(3))
+    cache = PrefixCache(2 * (16 + 10 + _ENTRY_BYTES))
+    cache.put(a, state())
+    cache.put(b, state())
+    cache.longest(a)
+    cache.put(c, state())
+    assert [cache.longest(prompt)[0] for prompt in (a, b, c)] == [4, 0, 4]
+
+
+def test_a_longer_prompt_replaces_its_own_beginning():
+    """What a new entry covers is not kept twice."""
+    cache = PrefixCache(10_000)
+    cache.put(np.zeros(3, np.int32), state())
+    cache.put(np.zeros(5, np.int32), state())
+    assert len(cache) == 1
+
+
+@given(
+    stored=prompts,
+    own=st.sampled_from([None, "", "a"]),
+    other=st.sampled_from([None, "", "a", "b"]),
+)
+def test_a_prompt_is_known_to_its_own_client_alone(stored, own, other):
+    """Whoever asks for a prompt that another client sent finds nothing: its time tells nothing of them."""
+    cache = PrefixCache(10**6)
+    cache.put(stored, state(), own)
+    assert cache.longest(stored, other)[0] == (len(stored) if own == other else 0)
+
+
+def test_no_client_pushes_out_anothers_prompts():
+    """Strangers' prompts go first, whenever they came, and then the oldest of whoever has most."""
+    cache = PrefixCache(4 * (_ENTRY_BYTES + 60))
+    ours, *others = (np.full(5, number, np.int32) for number in range(9))
+    cache.put(ours, state(), "ours")
+    for other in others[:4]:
+        cache.put(other, state(), STRANGERS)
+    assert cache.longest(ours, "ours")[0] == 5
+    for other in others[4:]:
+        cache.put(other, state(), "greedy")
+    assert cache.longest(ours, "ours")[0] == 5
+    assert cache.longest(others[-1], "greedy")[0] == 5
+    assert [cache.longest(other, STRANGERS)[0] for other in others[:4]] == [0, 0, 0, 0]

@@ -1,0 +1,159 @@
+"""Building: texts in blocks come to what they come to one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from relevance_gen.arrays import Flags
+from relevance_gen.index import builder
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.segment import Segment
+from relevance_gen.progress import Progress
+from relevance_gen.text import blocks as portions
+from relevance_gen.text.term_hashes import BEGINNINGS, beginnings
+from relevance_gen.text.tokenization import cut_terms
+from tests import reference, strategies
+from tests.profiles import costly
+
+text_lists = st.lists(strategies.texts, max_size=10)
+
+
+def collect(
+    texts: list[str], wanted: Flags | None = None, progress: Progress | None = None
+) -> Segment:
+    keep = wanted is None
+    return build(
+        Chunks(texts, {}),
+        np.arange(len(texts)),
+        keep_occurrences=keep,
+        wanted=wanted,
+        progress=progress,
+    )
+
+
+def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
+    """Return the term ids of some chunks, in reading order."""
+    reading = segment.read(np.array(numbers, np.int64))
+    ids = [*reading.lexicon.ids.tolist(), None]
+    read = [
+        [ids[word] for word in reading.terms.tolist()][start:] for start in reading.starts.tolist()
+    ]
+    assert all(part[n] is None for part, n in zip(read, reading.counts.tolist(), strict=True))
+    return [part[:n] for part, n in zip(read, reading.counts.tolist(), strict=True)]
+
+
+def postings_of(segment: Segment) -> dict[int, dict[int, int]]:
+    """Return tf by chunk by term."""
+    postings = segment.postings
+    parts = [
+        slice(*postings.first[number : number + 2]) for number in range(postings.lexicon.ids.size)
+    ]
+    return {
+        term_id: dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
+        for term_id, part in zip(postings.lexicon.ids.tolist(), parts, strict=True)
+    }
+
+
+@settings(costly, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text_lists, st.integers(1, 60), st.integers(1, 4))
+def test_block_borders_do_not_show(
+    monkeypatch: pytest.MonkeyPatch, texts: list[str], block_chars: int, block_chunks: int
+) -> None:
+    """Whatever the size of a block, a segment is the same, bit for bit."""
+    whole = collect(texts)
+    with monkeypatch.context() as small:
+        small.setattr(portions, "BLOCK_CHARS", block_chars)
+        small.setattr(builder, "MAX_BLOCK_CHUNKS", block_chunks)
+        blocks = collect(texts)
+    assert blocks.norms.tobytes() == whole.norms.tobytes()
+    assert blocks.n_occurrences.tolist() == whole.n_occurrences.tolist()
+    assert blocks.votes.tolist() == whole.votes.tolist()
+    assert postings_of(blocks) == postings_of(whole)
+    assert blocks.hashes.tolist() == whole.hashes.tolist()
+    every = list(range(len(texts)))
+    assert tokens_of(blocks, every) == tokens_of(whole, every)
+
+
+@given(text_lists)
+def test_a_segment_holds_the_terms_of_its_texts(texts: list[str]) -> None:
+    """Tokens, counts and postings are those of each text alone."""
+    segment = collect(texts)
+    ids = [cut_terms([text]).ids.tolist() for text in texts]
+    assert segment.statistics.n_chunks == len(texts)
+    assert segment.n_occurrences.tolist() == [len(part) for part in ids]
+    assert tokens_of(segment, list(range(len(texts)))[::-1]) == ids[::-1]
+    expected: dict[int, dict[int, int]] = {}
+    for place, part in enumerate(ids):
+        for term_id, tf in Counter(part).items():
+            expected.setdefault(term_id, {})[place] = tf
+    assert postings_of(segment) == expected
+
+
+@given(text_lists)
+def test_pivoted_norms_are_those_of_saturated_counts(texts: list[str]) -> None:
+    """A chunk's norm is the length of the vector of its saturated counts."""
+    norms = collect(texts).norms.tolist()
+    expected = [
+        sum((tf / (tf + 1.6)) ** 2 for tf in Counter(reference.terms(text)).values()) ** 0.5
+        for text in texts
+    ]
+    assert norms == pytest.approx(expected)
+
+
+@given(text_lists, strategies.words)
+def test_reading_for_one_query_changes_only_what_it_does_not_need(
+    texts: list[str], query: str
+) -> None:
+    """Read for one query, a segment lacks postings of other beginnings and is the same in all else."""
+    ids = cut_terms([query]).ids
+    flags = np.zeros(BEGINNINGS, bool)
+    flags[beginnings(ids)] = True
+    whole, some = collect(texts), collect(texts, flags)
+    assert some.norms.tobytes() == whole.norms.tobytes()
+    every = list(range(len(texts)))
+    assert tokens_of(some, every) == tokens_of(whole, every)
+    assert some.statistics.is_english == whole.statistics.is_english
+    wanted = set(beginnings(ids).tolist())
+    kept = {term: part for term, part in postings_of(whole).items() if term >> 56 in wanted}
+    assert postings_of(some) == kept
+
+
+@given(text_lists)
+def test_the_language_is_guessed_by_its_frequent_words(texts: list[str]) -> None:
+    """A segment is English unless frequent words of other languages outnumber those of English."""
+    assert collect(texts).statistics.is_english == reference.is_english(
+        [reference.terms(text) for text in texts]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "english"),
+    [
+        ("The cat and the dog that you have", True),
+        ("Die Katze und der Hund, die ihr mit euch habt", False),
+        ("El gato y el perro de los que te hablé", False),
+        ("Le chat et le chien dans les maisons", False),
+        ("kedi ve köpek için bir ev", False),
+        ("Кошка и собака", True),
+        ("", True),
+    ],
+)
+def test_languages(text: str, english: bool) -> None:
+    """Frequent words tell English from other languages in Latin letters; with none of them it is taken for English."""
+    assert collect([text]).statistics.is_english is english
+
+
+@given(st.lists(strategies.chunk_texts, max_size=10))
+def test_progress_counts_up_to_all_chunks(texts: list[str]) -> None:
+    """Progress is told after every block, never goes back and ends with all chunks done."""
+    told: list[tuple[int, int]] = []
+    collect(texts, progress=lambda done, n_chunks: told.append((done, n_chunks)))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert {n_chunks for _, n_chunks in told} == ({len(texts)} if texts else set())
+    assert not texts or told[-1] == (len(texts), len(texts))

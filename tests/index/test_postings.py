@@ -1,0 +1,134 @@
+"""Postings: counts of terms, sorted by term."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.arrays import Ids
+from relevance_gen.index.postings import (
+    MAX_BLOCK_CHUNKS,
+    Postings,
+    PostingsBuilder,
+    count_terms,
+)
+from relevance_gen.text.term_hashes import BEGINNINGS, beginnings
+from relevance_gen.text.tokenization import cut_terms
+from tests import strategies
+
+colliding_ids = st.builds(
+    lambda high, low: high << 48 | high << 2 | low,
+    st.sampled_from([0, 1, 0xFFFF]),
+    st.integers(0, 3),
+)
+"""Ids that share their top 16 bits with others."""
+id_lists = st.lists(
+    st.lists(st.one_of(colliding_ids, st.integers(0, 2**64 - 1)), max_size=8), max_size=6
+)
+
+
+def flat(chunks: list[list[int]]) -> tuple[Ids, np.ndarray]:
+    ids = np.array([term_id for chunk in chunks for term_id in chunk], np.uint64)
+    return ids, np.array([len(chunk) for chunk in chunks], np.int64)
+
+
+@given(id_lists)
+def test_counts_are_those_of_a_dict(chunks: list[list[int]]) -> None:
+    """Every term of every chunk is counted once, also where other terms of its bucket stand between."""
+    found = count_terms(*flat(chunks))
+    counted = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
+    expected = [
+        (place, term, tf)
+        for place, chunk in enumerate(chunks)
+        for term, tf in Counter(chunk).items()
+    ]
+    assert sorted(counted) == sorted(expected)
+    ids, _ = flat(chunks)
+    assert found.ids.tolist() == ids[found.occurrence].tolist()
+
+
+@given(id_lists, st.integers(0, 5))
+def test_counts_of_a_chunk_do_not_depend_on_its_block(chunks: list[list[int]], cut: int) -> None:
+    """The counts of a chunk come in one order, whatever chunks share its block."""
+
+    def by_chunk(some: list[list[int]]) -> list[list[tuple[int, int]]]:
+        found = count_terms(*flat(some))
+        rows = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
+        return [[row[1:] for row in rows if row[0] == place] for place in range(len(some))]
+
+    assert by_chunk(chunks) == by_chunk(chunks[:cut]) + by_chunk(chunks[cut:])
+
+
+def test_a_block_counts_as_many_chunks_as_it_may() -> None:
+    """The last chunk of the largest block is told from the first."""
+    found = count_terms(
+        np.full(MAX_BLOCK_CHUNKS, 7, np.uint64), np.ones(MAX_BLOCK_CHUNKS, np.int64)
+    )
+    assert found.chunk.tolist() == list(range(MAX_BLOCK_CHUNKS))
+
+
+def build(blocks: list[list[str]], wanted: np.ndarray | None = None) -> Postings:
+    builder = PostingsBuilder(4, wanted)
+    done = 0
+    for block in blocks:
+        tokens = cut_terms(block)
+        builder.add(
+            tokens, count_terms(tokens.ids, tokens.counts), np.arange(done, done + len(block))
+        )
+        done += len(block)
+    return builder.build()[0]
+
+
+@given(st.lists(st.lists(strategies.texts, max_size=4), max_size=4))
+def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
+    """Postings say how often each term stands in each chunk, and how it is spelled."""
+    postings = build(blocks)
+    expected: dict[int, Counter[int]] = {}
+    spelled: dict[int, str] = {}
+    for place, text in enumerate(text for block in blocks for text in block):
+        tokens = cut_terms([text])
+        for token, term_id in enumerate(tokens.ids.tolist()):
+            expected.setdefault(term_id, Counter())[place] += 1
+            spelled[term_id] = tokens.spell(token)
+    assert postings.lexicon.ids.tolist() == sorted(expected)
+    for number, term_id in enumerate(postings.lexicon.ids.tolist()):
+        part = slice(postings.first[number], postings.first[number + 1])
+        counted = dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
+        assert counted == expected[term_id]
+        assert postings.lexicon.spell(np.array([number]))[0] == spelled[term_id]
+        assert postings.lexicon.find(np.array([term_id], np.uint64)).tolist() == [number]
+    assert postings.document_frequency().tolist() == [
+        len(expected[term_id]) for term_id in sorted(expected)
+    ]
+
+
+@given(st.lists(strategies.texts, max_size=4), st.integers(0, 2**64 - 1))
+def test_terms_that_no_chunk_has_are_not_found(texts: list[str], term_id: int) -> None:
+    """Only terms of the chunks have a number."""
+    postings = build([texts])
+    (number,) = postings.lexicon.find(np.array([term_id], np.uint64)).tolist()
+    assert (number >= 0) == (term_id in postings.lexicon.ids.tolist())
+
+
+@given(st.lists(strategies.word_texts(), max_size=4), strategies.words)
+def test_wanted_beginnings_are_kept_whole(texts: list[str], word: str) -> None:
+    """Keeping some beginnings keeps all their terms as they are, and no other."""
+    wanted = np.zeros(BEGINNINGS, bool)
+    wanted[beginnings(cut_terms([word]).ids)] = True
+    whole, some = build([texts]), build([texts], wanted)
+    kept = np.flatnonzero(wanted[beginnings(whole.lexicon.ids)])
+    assert some.lexicon.ids.tolist() == whole.lexicon.ids[kept].tolist()
+    assert some.document_frequency().tolist() == whole.document_frequency()[kept].tolist()
+    assert [*some.lexicon.spell(np.arange(kept.size))] == [*whole.lexicon.spell(kept)]
+
+
+def test_no_terms_make_empty_postings() -> None:
+    """Without any term there is nothing to find, and nothing fails."""
+    postings = build([["..."], []])
+    assert postings.lexicon.ids.size == postings.chunk.size == postings.tf.size == 0
+    assert postings.lexicon.find(np.array([7], np.uint64)).tolist() == [-1]
+    assert postings.lexicon.sharing(2**64 - 1, b"a", b"abc")[0].tolist() == []
+    assert postings.lexicon.stumps.tolist() == [0]

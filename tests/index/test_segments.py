@@ -1,0 +1,425 @@
+"""The law of segments: however chunks are cut into segments, results are the same, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import pickle
+import random
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
+from relevance_gen.index.builder import build, merge, without
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.segment import Segment
+from relevance_gen.retrieval.answer import explain
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import Query, Question
+from relevance_gen.retrieval.scorer import TermPostings
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.types import WeightingName
+from tests import corpus, strategies
+from tests.profiles import costly
+from tests.retrieval.asking import ALL, WEIGHTINGS
+
+weightings = st.sampled_from(WEIGHTINGS)
+
+
+@st.composite
+def cut_chunks(draw: st.DrawFn) -> tuple[str, list[str], list[list[int]]]:
+    """Draw a query, chunks with ties, duplicates and the query itself among them, and a cut of their positions."""
+    query = draw(strategies.queries)
+    chunks = draw(strategies.chunk_lists) + draw(
+        st.lists(st.sampled_from([query, f"{query} {query}"]), max_size=2)
+    )
+    chunks += draw(st.lists(st.sampled_from(chunks), max_size=3)) if chunks else []
+    owner = draw(st.lists(st.integers(0, 3), min_size=len(chunks), max_size=len(chunks)))
+    parts = [[place for place, part in enumerate(owner) if part == number] for number in range(4)]
+    return (
+        query,
+        chunks,
+        draw(st.permutations([part for part in parts if part or draw(st.booleans())])),
+    )
+
+
+def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
+    return [
+        build(Chunks([chunks[at] for at in part], {}), np.array(part, np.int64)) for part in parts
+    ]
+
+
+def parsed(collection: Collection, text: str) -> Query:
+    return collection.read(Question(text))[0]
+
+
+def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], bytes]:
+    ranking, _ = collection.rank(parsed(collection, query), top_n)
+    return ranking.positions.tolist(), ranking.scores.tobytes()
+
+
+@given(cut_chunks(), weightings, st.integers(1, 60))
+def test_the_law_of_segments(
+    drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, top_n: int
+) -> None:
+    """Any cut of the chunks into segments, in any order of their arrival, gives the same ranking and explanations."""
+    query, chunks, parts = drawn
+    weighting = weighting_named(name)
+    whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
+    cut = Collection(segments_of(chunks, parts), weighting)
+    assert bits(cut, query, top_n) == bits(whole, query, top_n)
+    for position in range(len(chunks)):
+        assert explain(cut, Question(query), position) == explain(whole, Question(query), position)
+
+
+@given(cut_chunks(), weightings, st.booleans())
+def test_what_is_forgotten_is_found_again(
+    drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, removes: bool
+) -> None:
+    """A segment finds the same postings of a word by what it stands for in all segments as by the word itself."""
+    query, chunks, parts = drawn
+    segments = segments_of(chunks, parts)
+    if removes:
+        segments, _ = without(segments, np.arange(0, len(chunks), 2))
+    collection = Collection(segments, weighting_named(name))
+    terms = collection.plan(parsed(collection, query)).terms
+    asked = [
+        pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].inflected
+    ]
+    for scorer in collection._scorers:
+        scorer.words_found.clear()
+        by_word = [*scorer._find([(term, None) for term, _ in asked])]
+        scorer.words_found.clear()
+        for one, other in zip(by_word, scorer._find(asked), strict=True):
+            assert told(one) == told(other)
+
+
+def told(found: TermPostings) -> list[object]:
+    match = found.matched.match
+    return [
+        found.matched.df,
+        *(one.tolist() for one in (match.ids, match.weight, found.chunk, found.tf, found.weight)),
+    ]
+
+
+@costly
+@given(cut_chunks(), weightings)
+def test_merging_changes_nothing(
+    drawn: tuple[str, list[str], list[list[int]]], name: WeightingName
+) -> None:
+    """Merged segments are one segment of the same chunks, those that were taken out not among them."""
+    query, chunks, parts = drawn
+    weighting = weighting_named(name)
+    segments = segments_of(chunks, parts)
+    merged = merge(segments) if segments else None
+    if merged is None:
+        return
+    whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
+    assert bits(Collection([merged], weighting), query, ALL) == bits(whole, query, ALL)
+    halved = [segment.without(np.arange(segment.size)[::2]) for segment in segments]
+    left = Collection([merge(halved)], weighting)
+    assert bits(left, query, ALL) == bits(Collection(halved, weighting), query, ALL)
+    assert list(left.segments[0].chunks.texts) == [
+        chunks[at] for at in left.segments[0].positions.tolist()
+    ]
+
+
+def test_the_law_holds_among_many_chunks() -> None:
+    """The same holds where many more chunks match than proximity is looked at for, with many ties."""
+    rng = random.Random(5)  # noqa: S311
+    chunks = [text for text in corpus.prose(240, 12) for _ in range(rng.choice([1, 1, 3]))]
+    queries = [
+        chunks[3],
+        " ".join(chunks[7].split()[:5]),
+        "ba",
+        chunks[5].split()[0],
+        "ba de ko ba",
+    ]
+    whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting_named("pivoted"))
+    for n_parts in (2, 3, 7):
+        parts = [list(range(start, len(chunks), n_parts)) for start in range(n_parts)]
+        cut = Collection(segments_of(chunks, parts), weighting_named("pivoted"))
+        for query in queries:
+            for top_n in (1, 10, 50, 51, ALL):
+                assert bits(cut, query, top_n) == bits(whole, query, top_n)
+
+
+def test_the_bound_on_forms_counts_different_words_of_all_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A word has no forms where all segments together have too many, each counted once."""
+    monkeypatch.setattr("relevance_gen.retrieval.term_matching.MAX_FORMS", 5)
+    weighting = weighting_named("pivoted")
+    few = [
+        "connect connects connected",
+        "connecting connection connect",
+        "connects connected connection",
+    ]
+    many = [*few, "connective connectives"]
+    for chunks, forms in ((few, 5), (many, 1)):
+        whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
+        cut = Collection(segments_of(chunks, [[at] for at in range(len(chunks))]), weighting)
+        assert (
+            len(whole.plan(parsed(whole, "connect")).terms.matches[0].ids)
+            == len(cut.plan(parsed(cut, "connect")).terms.matches[0].ids)
+            == forms
+        )
+        assert bits(cut, "connect", ALL) == bits(whole, "connect", ALL)
+
+
+# ── An index that changes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse:
+    """Return the response of an index of the chunks that are left, with the positions that these have."""
+    results = (
+        evolve(one, original_index=positions[one.original_index]) for one in response.results
+    )
+    return evolve(response, results=tuple(results))
+
+
+@costly
+@given(strategies.queries, st.data(), weightings, st.integers(1, 8))
+def test_a_changed_index_answers_as_one_built_anew(
+    query: str, data: st.DataObject, weighting: WeightingName, top_n: int
+) -> None:
+    """After any adding and removing, answers are those of an index of what is left, bit for bit, and so are copies'."""
+    texts: list[str] = data.draw(strategies.chunk_lists)
+    index = ChunkIndex(texts, weighting=weighting)
+    left = list(range(len(texts)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        if data.draw(st.booleans()):
+            more = data.draw(
+                st.lists(st.one_of(strategies.chunk_texts, st.just(query)), max_size=4)
+            )
+            assert list(index.add(more)) == list(range(len(texts), len(texts) + len(more)))
+            left += range(len(texts), len(texts) + len(more))
+            texts += more
+        else:
+            gone = data.draw(st.lists(st.sampled_from(left), max_size=4)) if left else []
+            index.remove(gone)
+            left = [position for position in left if position not in gone]
+        rebuilt = ChunkIndex([texts[position] for position in left], weighting=weighting)
+        assert len(index) == len(left)
+        assert index.search(query, top_n) == as_rebuilt(rebuilt.search(query, top_n), left)
+        for place, position in enumerate(left):
+            assert index.explain(query, position) == rebuilt.explain(query, place)
+    copied = pickle.loads(pickle.dumps(index))
+    assert (
+        copied.search(query, top_n)
+        == copy.deepcopy(index).search(query, top_n)
+        == index.search(query, top_n)
+    )
+    assert list(copied.add(["one more"])) == [len(texts)]
+
+
+def test_small_segments_are_merged() -> None:
+    """However many times something is added, there are few segments, each several times smaller than the last."""
+    index = ChunkIndex(corpus.prose(300, 10))
+    for text in corpus.prose(200, 10):
+        index.add([text])
+        sizes = [segment.size for segment in index._state.collection.segments]
+        assert len(sizes) <= 6
+        assert all(one > 4 * next_one for one, next_one in itertools.pairwise(sizes))
+    index.remove(range(10, 490))
+    assert sum(segment.size for segment in index._state.collection.segments) < 2 * len(index) + 10
+
+
+@pytest.mark.parametrize("positions", [[3], [-1], [True], ["0"], [0, 1.0], [0, 2], [None]])
+def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
+    """A position that has no chunk is named, and nothing is removed."""
+    index = ChunkIndex(["a cat", "a dog", "a cow"])
+    index.remove([2])
+    with pytest.raises(
+        InvalidRequestError, match=r"positions\[\d\] must be (an integer|the position)"
+    ) as caught:
+        index.remove(positions)  # type: ignore[arg-type]
+    assert caught.value.field == f"positions[{len(positions) - 1}]"
+    assert len(index) == 2
+    with pytest.raises(
+        InvalidRequestError,
+        match="positions must be a list of positions, got 1; put a single one in",
+    ):
+        index.remove(1)  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidRequestError, match="chunk must be the position of a chunk that was not removed"
+    ):
+        index.explain("cow", 2)
+
+
+@pytest.mark.parametrize("positions", [1, "01", b"01", np.int64(1), np.array(1)])
+def test_what_is_no_list_of_positions_is_refused(positions: object) -> None:
+    """What is no list of positions is refused by its name, and nothing is removed."""
+    index = ChunkIndex(["a cat", "a dog"])
+    with pytest.raises(
+        InvalidRequestError, match="positions must be a list of positions, got"
+    ) as caught:
+        index.remove(positions)  # type: ignore[arg-type]
+    assert (caught.value.field, len(index)) == ("positions", 2)
+
+
+def test_adding_what_is_not_allowed_adds_nothing() -> None:
+    """A chunk that is not allowed is named, and none is added."""
+    index = ChunkIndex(["a cat"])
+    with pytest.raises(
+        InvalidRequestError, match=r"chunks\[1\]\.text must be a string that is not blank"
+    ):
+        index.add(["a dog", " "])
+    assert (len(index), list(index.add(["a cow"]))) == (1, [1])
+
+
+def test_threads_build_what_they_add_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread that adds waits for what another one builds."""
+    index = ChunkIndex(["a cat"])
+    both = threading.Barrier(2, timeout=30)
+
+    def build_together(*args: object) -> Segment:
+        both.wait()
+        return build(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("relevance_gen.retrieval.chunk_index.build", build_together)
+    with ThreadPoolExecutor(2) as pool:
+        added = list(pool.map(index.add, (["a dog"], ["a cow", "a pig"])))
+    assert sorted(place for places in added for place in places) == [1, 2, 3]
+    assert [index[places[0]].text for places in added] == ["a dog", "a cow"]
+
+
+def test_an_index_may_become_empty_and_grow_again() -> None:
+    """All chunks can be removed; positions go on behind them."""
+    index = ChunkIndex(["a cat", "a dog"])
+    index.remove([1, 0])
+    assert (len(index), index.search("cat").results) == (0, ())
+    assert pickle.loads(pickle.dumps(index)).search("cat").results == ()
+    assert list(index.add(["a cat"])) == [2]
+    assert [result.original_index for result in index.search("cat").results] == [2]
+
+
+def test_no_segments_are_an_empty_collection() -> None:
+    """A collection without any segment has no terms, and finds nothing."""
+    collection = Collection([], weighting_named("pivoted"))
+    assert (collection.n_terms, bits(collection, "cat", 10)[0]) == (0, [])
+
+
+@pytest.mark.parametrize("gone", [[0], [0, 2], [0, 1, 2]])
+def test_what_is_asked_of_a_chunk_that_is_gone_is_an_error(gone: list[int]) -> None:
+    """A collection that is asked about a chunk that no segment has says so, and tells nothing of the others."""
+    index = ChunkIndex(["a cat", "a dog", "a cow"])
+    index.remove(gone)
+    with pytest.raises(LookupError, match="in no segment"):
+        index._state.collection.contents(np.arange(3))
+
+
+def test_a_search_sees_all_of_a_change_or_nothing() -> None:
+    """While one thread adds and removes pairs of chunks, other threads find both of a pair or neither."""
+    index = ChunkIndex(corpus.prose(50, 10))
+    stop = threading.Event()
+
+    def ask() -> int:
+        n = 0
+        while not stop.is_set():
+            found = index.search("zebra okapi", 10)
+            assert len(found.results) in (0, 2)
+            assert found.metadata.num_context_tokens in tokens
+            n += 1
+        return n
+
+    before = index.search("zebra").metadata.num_context_tokens
+    pair = index.add(["a zebra", "an okapi"])
+    tokens = {before, index.search("zebra").metadata.num_context_tokens}
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask) for _ in range(3)]
+        for _ in range(60):
+            index.remove(pair)
+            pair = index.add(["a zebra", "an okapi"])
+        stop.set()
+    assert all(one.result() > 0 for one in asked)
+
+
+# ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_an_index_goes_at_once() -> None:
+    """When the last reference to an index goes, so do its arrays and all it remembers, without the collector."""
+    index = ChunkIndex(corpus.prose(50, 10))
+    index.add(["a cat and a dog"])
+    index.search("cat")
+    index.explain("cat", 50)
+    gc.collect()
+    with without_collector():
+        held = [weakref.ref(segment.norms) for segment in index._state.collection.segments]
+        held += [
+            weakref.ref(found)
+            for scorer in index._state.collection._scorers
+            for found in words_of(scorer)
+        ]
+        del index
+        assert len(held) > 2
+        assert [one() for one in held] == [None] * len(held)
+
+
+def words_of(scorer: object) -> list[object]:
+    return [value for value, _ in scorer.words_found._values.values()]  # type: ignore[attr-defined]
+
+
+def test_what_an_index_remembers_is_bounded_and_counted() -> None:
+    """However many words are asked for, what is remembered of them stays within the bound, and `nbytes` tells of it."""
+    index = ChunkIndex([f"wapiti{number % 50} common words here" for number in range(4000)])
+    before = index.nbytes
+    for number in range(400):
+        index.search(f"common words here wapiti{number}")
+    (scorer,) = index._state.collection._scorers
+    assert 0 < scorer.words_found.nbytes <= (2 << 20) + scorer.segment.array_bytes // 4
+    assert before < index.nbytes <= before + (3 << 20) + scorer.segment.array_bytes // 4
+
+
+def test_plans_hold_no_postings() -> None:
+    """What a plan takes does not grow with the chunks that its words are in."""
+    sizes = []
+    for n_chunks in (100, 10_000):
+        collection = ChunkIndex(["a common text"] * n_chunks)._state.collection
+        sizes.append(len(pickle.dumps(collection.plan(parsed(collection, "common text")))))
+    assert sizes[0] == pytest.approx(sizes[1], abs=40)
+
+
+# ── Pickling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@costly
+@given(strategies.queries, st.lists(strategies.chunk_texts, min_size=1, max_size=5))
+def test_public_values_survive_pickling_and_copying(query: str, chunks: list[str]) -> None:
+    """Responses, explanations and an index come back equal from a pickle and from a copy."""
+    index = ChunkIndex(
+        [{"text": text, "metadata": {"place": place}} for place, text in enumerate(chunks)]
+    )
+    for value in (index.search(query), index.explain(query, 0), search(query, chunks)):
+        assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == value
+    assert pickle.loads(pickle.dumps(index)).search(query) == index.search(query)
+
+
+def test_an_index_pickles_as_it_is_saved(tmp_path: Path) -> None:
+    """What is pickled is what the file holds, and little more."""
+    index = ChunkIndex(corpus.prose(50, 10))
+    index.save(tmp_path / "index")
+    content = (tmp_path / "index").read_bytes()
+    assert content in pickle.dumps(index)
+    assert len(pickle.dumps(index)) < len(content) + 300

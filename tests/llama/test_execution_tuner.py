@@ -1,0 +1,203 @@
+"""A step is computed in the way that is the fastest, which changes with what else the machine does."""
+
+import random
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.runtime.execution_tuner import Pace, Way
+from small_models import BIGRAM, TINY
+
+
+class Machine:
+    """A machine that says what a step takes, and whose clock only its own steps move."""
+
+    def __init__(self, cost, max_threads=2, min_threads=1):
+        self.now_s = 0.0
+        self.cost = cost
+        self.used = []
+        self.pace = Pace(max_threads, min_threads, lambda: self.now_s)
+
+    def steps(self, seconds, n_rows=1, *, may_cut=True):
+        """Compute steps for so long; return how many there were in a second."""
+        begun_s, n_steps = self.now_s, 0
+        while self.now_s < begun_s + seconds:
+            way = self.pace.way(n_rows, may_cut=may_cut)
+            taken_s = self.cost(n_rows, way)
+            self.now_s += taken_s
+            self.used.append(way)
+            self.pace.note(n_rows, way, taken_s)
+            n_steps += 1
+        return n_steps / (self.now_s - begun_s)
+
+
+def quiet(n_rows, way):
+    return 0.007 * n_rows / way.n_threads
+
+
+def one_core_is_taken(n_rows, way):
+    return 0.007 * n_rows * (1 if way.n_threads == 1 else 12)
+
+
+def test_all_threads_compute_on_a_quiet_machine():
+    """Trying other ways costs a twentieth at most."""
+    assert Machine(quiet, 16).steps(20) >= 0.95 * 16 / 0.007
+    assert Machine(quiet, 2).steps(20) >= 0.95 * 2 / 0.007
+
+
+def test_one_thread_computes_beside_a_busy_core():
+    """What two threads lose there is not lost: nine tenths of what one thread would do is done."""
+    assert Machine(one_core_is_taken).steps(20) >= 0.9 / 0.007
+
+
+def test_threads_come_back_when_the_core_is_free():
+    """Fewer threads are no choice for ever."""
+    machine = Machine(quiet)
+    machine.steps(5)
+    machine.cost = one_core_is_taken
+    machine.steps(5)
+    assert machine.used[-1] == Way(1)
+    machine.cost = quiet
+    machine.steps(60)
+    assert machine.used[-1] == Way(2)
+    assert machine.steps(5) >= 0.95 * 2 / 0.007
+
+
+def test_a_lucky_step_changes_little():
+    """Where two threads are now and then as fast as one and mostly are not, one computes nearly always."""
+    chance = random.Random(1)  # noqa: S311
+
+    def cost(_, way):
+        return 0.0075 if way.n_threads == 1 else chance.choice([0.007, 0.05, 0.1, 0.09])
+
+    assert Machine(cost).steps(30) >= 0.9 / 0.0075
+
+
+@pytest.mark.parametrize("n_rows", [2, 3, 4, 7])
+def test_rows_are_computed_one_by_one_where_that_is_faster(n_rows):
+    """But only if that changes no bit."""
+
+    def cost(n_rows, way):
+        return n_rows * (0.0065 if way.one_by_one else 0.011)
+
+    assert Machine(cost).steps(10, n_rows) >= 0.95 / 0.0065 / n_rows
+    together = Machine(cost)
+    together.steps(1, n_rows, may_cut=False)
+    assert not any(way.one_by_one for way in together.used)
+
+
+def test_many_rows_are_always_computed_together():
+    """Eight and more are not even tried one by one, nor is one."""
+    for n_rows in (1, 8, 500):
+        machine = Machine(quiet)
+        machine.steps(1, n_rows)
+        assert not any(way.one_by_one for way in machine.used)
+
+
+def test_rows_that_must_stay_together_do_so_at_once():
+    """What was cut before is not, from the step on where it may not be."""
+    machine = Machine(lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.01))
+    machine.steps(2, 3)
+    assert machine.used[-1].one_by_one
+    assert not machine.pace.way(3, may_cut=False).one_by_one
+
+
+def test_rows_that_must_stay_together_try_other_threads():
+    """Though others of their size are computed one by one."""
+    machine = Machine(
+        lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.002 * way.n_threads**2)
+    )
+    machine.steps(2, 3)
+    assert machine.used[-1].one_by_one
+    machine.steps(20, 3, may_cut=False)
+    assert machine.used[-1] == Way(1)
+
+
+@given(
+    max_threads=st.integers(1, 64),
+    min_threads=st.integers(1, 64),
+    steps=st.lists(
+        st.tuples(st.integers(1, 600), st.floats(1e-6, 1e3), st.booleans()), max_size=60
+    ),
+)
+def test_every_way_is_within_its_bounds(max_threads, min_threads, steps):
+    """Whatever steps take, threads are between the fewest and the most, and only few rows are cut."""
+    min_threads = min(min_threads, max_threads)
+    now_s = 0.0
+    pace = Pace(max_threads, min_threads, lambda: now_s)
+    for n_rows, seconds, may_cut in steps:
+        way = pace.way(n_rows, may_cut=may_cut)
+        assert min_threads <= way.n_threads <= max_threads
+        assert not way.one_by_one or (may_cut and 2 <= n_rows <= 7)
+        now_s += seconds
+        pace.note(n_rows, way, seconds)
+
+
+class Script:
+    """A pace that takes the ways that a test names, over and over."""
+
+    def __init__(self, *ways):
+        self.ways = [*ways]
+
+    def way(self, _, *, may_cut=False):
+        """Return the next way; rows stay together where they must."""
+        self.ways.append(self.ways.pop(0))
+        return self.ways[-1] if may_cut else Way(self.ways[-1].n_threads)
+
+    def timing(self, *_):
+        """Learn nothing."""
+        return nullcontext()
+
+
+def rows_of(path, *ways, **options):
+    """Return the logits of some steps of three sequences, in these ways."""
+    with Decoder(path, ModelOptions(n_ctx=256, n_slots=3, n_threads=2, **options)) as model:
+        model._pace = model._pace_of_slices = Script(*ways)
+        prompts = [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 17, 30)]
+        logits = [
+            model.prefill([slot], [prompt], [0]).copy() for slot, prompt in enumerate(prompts)
+        ]
+        for step in range(6):
+            starts = [len(prompt) + step for prompt in prompts]
+            logits.append(model.decode([0, 1, 2], [7 + step, 8, 9], starts).copy())
+        return np.concatenate(logits), model._differing
+
+
+@pytest.mark.parametrize("path", [TINY, BIGRAM], ids=["tiny", "bigram"])
+def test_no_way_changes_a_bit(path):
+    """Threads and rows one by one, changed at every step, give the logits of one way."""
+    expected, _ = rows_of(path, Way(2))
+    changing, differing = rows_of(
+        path, Way(1), Way(2, one_by_one=True), Way(2), Way(1, one_by_one=True)
+    )
+    assert differing or np.array_equal(expected, changing)
+    alone, _ = rows_of(path, Way(1), Way(2))
+    assert np.array_equal(expected, alone)
+
+
+def test_rows_whose_bits_differ_stay_together(monkeypatch):
+    """Where rows come out otherwise one by one, they are computed together from then on."""
+    computed = Decoder._decode
+
+    def rounded(self, slots, tokens, positions, way):
+        logits = computed(self, slots, tokens, positions, way)
+        return np.nextafter(logits, np.float32(np.inf)) if way.one_by_one else logits
+
+    expected, _ = rows_of(TINY, Way(1))
+    monkeypatch.setattr(Decoder, "_decode", rounded)
+    found, differing = rows_of(TINY, Way(1, one_by_one=True))
+    assert differing == {3}
+    assert np.array_equal(expected, found)
+
+
+@pytest.mark.parametrize("options", [{"n_threads": 2}, {"flash_attention": True}], ids=str)
+def test_threads_stay_where_they_were_asked_for_or_matter(options):
+    """A number that was given is kept, and so it is where threads share a sequence's attention."""
+    with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=2, **options)) as model:
+        assert {model._pace.way(1).n_threads for _ in range(5)} == {model.n_threads}
+        assert len(model._pace._n_threads) == 1

@@ -1,0 +1,373 @@
+"""A reranker behind the words: what it reads, the one order of all scores, and all that it leaves as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import (
+    Chunk,
+    ChunkIndex,
+    InvalidRequestError,
+    Reranker,
+    RerankerError,
+    SearchResponse,
+    search,
+)
+from relevance_gen.errors import RequestCancelledError
+from relevance_gen.request_scope import while_wanted
+from small_models import RERANKER
+from tests import strategies
+from tests.profiles import costly
+from tests.retrieval.asking import ALL, WEIGHTINGS, spread
+from tests.retrieval.test_dense_fusion import LetterEncoder, many_chunks
+
+
+@define
+class HashReranker:
+    """Finds a text relevant by a hash of it and the query, or as much as it is told, and keeps what it read."""
+
+    told: Mapping[str, float] = field(factory=dict)
+    read: list[str] = field(factory=list)
+    answer: Any = "scores"
+
+    def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return how relevant each text is."""
+        self.read += texts
+        scores = np.array(
+            [self.told.get(text, relevance(query, text)) for text in texts], np.float32
+        )
+        return scores if isinstance(self.answer, str) else self.answer
+
+
+def relevance(query: str, text: str) -> float:
+    """Return a number in [0, 1], often one of few, so that chunks tie, and now and then 0 or 1."""
+    digest = hashlib.sha256(f"{query}\0{text}".encode(errors="replace")).digest()
+    return digest[1] / 255 if digest[0] % 2 else digest[1] % 4 / 3
+
+
+def reread(before: list[float], relevances: list[float], n: int | None) -> list[float]:
+    """Return what scores become, slowly, as the docs say."""
+    below_one = [at for at, score in enumerate(before) if score < 1.0]
+    best = sorted((at for at in below_one if before[at]), key=lambda at: (-before[at], at))
+    some = below_one if n is None else best[:n]
+    if not some:
+        return before
+    tiny, nearly_one = float(np.finfo(np.float32).smallest_subnormal), math.nextafter(1.0, 0.0)
+    told = {at: min(max(float(np.float32(relevances[at])), tiny), nearly_one) for at in some}
+    least = min(told.values())
+    return [
+        score if score == 1.0 else told.get(at, least * score) for at, score in enumerate(before)
+    ]
+
+
+numbers = st.sampled_from([0, 1, 2, 5, 20, None])
+encoders = st.sampled_from([None, LetterEncoder()])
+
+
+# ── The law of scores ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@costly
+@given(strategies.queries, strategies.chunk_lists, numbers, encoders, st.sampled_from(WEIGHTINGS))
+def test_scores_are_those_of_the_law(
+    query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None, weighting: Any
+) -> None:
+    """With an encoder and without, the best are read and score as the reranker says, and the others a share of that."""
+    ask = partial(search, query, chunks, ALL, encoder=encoder, weighting=weighting)
+    before = spread(ask(), len(chunks))
+    found = ask(reranker=HashReranker(), reranked=n)
+    expected = reread(before, [relevance(query, chunk) for chunk in chunks], n)
+    assert spread(found, len(chunks)) == expected
+    assert found.confidence == ask(encoder=None).confidence
+
+
+@costly
+@given(
+    strategies.queries,
+    strategies.chunk_lists,
+    st.sampled_from([1, 2, 5, 20]),
+    encoders,
+    st.randoms(),
+)
+def test_all_stand_in_one_order(
+    query: str, chunks: list[str], n: int, encoder: LetterEncoder | None, chance: Any
+) -> None:
+    """All that were read stand before all that were not, these keep their order, and what says the query is first."""
+    chunks = [*chunks, query]
+    chance.shuffle(chunks)
+    ask = partial(search, query, chunks, ALL, encoder=encoder)
+    before, reranker = ask(), HashReranker()
+    after = ask(reranker=reranker, reranked=n, true_order=False)
+    assert {one.original_index for one in before} == {one.original_index for one in after}
+    assert all(0.0 < one.chunk_score <= 1.0 for one in after)
+    verbatim = [one.original_index for one in before.best if one.chunk_score == 1.0]
+    best = [one.original_index for one in before.best][len(verbatim) :]
+    order = [one.original_index for one in after]
+    assert order[: len(verbatim)] == verbatim
+    assert [one.chunk_score == 1.0 for one in after] == [True] * len(verbatim) + [False] * len(best)
+    n_read = len(best[:n])
+    assert set(order[len(verbatim) :][:n_read]) == set(best[:n])
+    assert order[len(verbatim) + n_read :] == best[n:]
+    assert set(reranker.read) == {chunks[at] for at in best[:n]}
+
+
+@costly
+@given(
+    strategies.queries,
+    strategies.chunk_lists.filter(bool),
+    st.sampled_from([1, 3, 20, 60]),
+    st.booleans(),
+    st.data(),
+)
+def test_all_other_arguments_mean_what_they_do_without(
+    query: str, chunks: list[str], top_n: int, true_order: bool, data: st.DataObject
+) -> None:
+    """Any number of results, their order, a filter, a share of the best and one of each value: all of one ranking."""
+    where = data.draw(st.none() | st.sets(st.sampled_from(range(len(chunks)))).map(sorted))
+    records = [Chunk(chunk, {"of": place % 3}) for place, chunk in enumerate(chunks)]
+    ask = partial(search, query, records, reranker=HashReranker(), reranked=4, where=where)
+    every = ask(ALL, False)
+    assert ask(top_n, False).results == every.results[:top_n]
+    response = ask(top_n, true_order, spans=True)
+    assert [(one.original_index, one.chunk_score) for one in response.by_score()] == [
+        (one.original_index, one.chunk_score) for one in every[:top_n]
+    ]
+    plain = search(query, records, ALL, where=where, spans=True)
+    spans = {one.original_index: one.spans for one in plain}
+    assert all(one.spans == spans[one.original_index] for one in response)
+    least = 0.5 * every[0].chunk_score if len(every) else 0.0
+    assert [one.original_index for one in ask(ALL, False, min_share=0.5)] == [
+        one.original_index for one in every if one.chunk_score >= least
+    ]
+    firsts = {one.metadata["of"]: one.original_index for one in reversed(every.results)}
+    assert {one.original_index for one in ask(ALL, distinct="of")} == set(firsts.values())
+
+
+def told(response: SearchResponse) -> list[tuple[int, float]]:
+    return [(result.original_index, result.chunk_score) for result in response.by_score()]
+
+
+def test_the_best_twenty_are_read_and_of_ties_the_first() -> None:
+    """However many tie, exactly the first of them are read, each different text once."""
+    reranker = HashReranker()
+    chunks = ["cat cat", *(f"cat {n:04d}" for n in range(500))]
+    found = search("cat", chunks, ALL, reranker=reranker)
+    assert reranker.read == chunks[:20]
+    order = [position for position, _ in told(found)]
+    assert sorted(order[:20]) == list(range(20))
+    assert order[20:] == list(range(20, 501))
+    twice = HashReranker()
+    search("cat", ["a cat", "one cat"] * 10, reranker=twice)
+    assert sorted(twice.read) == ["a cat", "one cat"]
+
+
+def test_what_has_no_shared_word_is_read_only_where_all_are() -> None:
+    """By default such a chunk is no result; where every chunk is read, it scores as the reranker says."""
+    chunks, reranker = ["Cats purr.", "zebra"], HashReranker({"zebra": 0.75, "Cats purr.": 0.25})
+    assert told(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
+    assert told(search("cats", chunks, reranker=reranker, reranked=None)) == [(1, 0.75), (0, 0.25)]
+    assert told(search("stripes", chunks, reranker=reranker)) == []
+    assert len(search("stripes", chunks, reranker=reranker, reranked=None)) == 2
+
+
+def test_zero_and_one_are_never_said_of_what_was_read() -> None:
+    """What a reranker finds in no way relevant stays a result, and only a chunk that says the query scores 1."""
+    reranker = HashReranker({"Cats purr.": 0.0, "A cat.": 1.0})
+    chunks = ["Cats purr.", "A cat.", "what cats", "A cat sat."]
+    scores = dict(told(search("what cats", chunks, reranker=reranker, reranked=2)))
+    assert scores[2] == 1.0 > scores[1] > 0.999_999
+    assert 0.0 < min(scores.values()) < 1e-40
+
+
+def test_titles_are_read_before_texts() -> None:
+    """A chunk that has a title is read with it."""
+    reranker = HashReranker()
+    search("cats", [Chunk("Cats purr.", title="Pets"), "Cats sleep."], reranker=reranker)
+    assert reranker.read == ["Pets\nCats purr.", "Cats sleep."]
+
+
+def test_a_reranker_may_leave_all_as_it_is() -> None:
+    """Where it answers None, scores are those before."""
+    chunks = many_chunks()
+    assert search("purring cats", chunks, reranker=HashReranker(answer=None)) == search(
+        "purring cats", chunks
+    )
+
+
+def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
+    """What is remembered of a query is never what a reranker made of it."""
+    index = ChunkIndex(many_chunks())
+    words = index.search("purring cats")
+    assert index.search("purring cats", reranker=HashReranker()) != words
+    assert (
+        index.search("purring cats")
+        == words
+        == index.search("purring cats", reranker=HashReranker(), reranked=0)
+    )
+
+
+# ── An index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@costly
+@given(
+    strategies.queries,
+    st.lists(strategies.chunk_lists, min_size=1, max_size=4),
+    numbers,
+    st.booleans(),
+)
+def test_however_an_index_came_about_it_answers_the_same(
+    query: str, parts: list[list[str]], n: int | None, with_encoder: bool
+) -> None:
+    """One search, an index built at once and one that grew give the same bits, one question or several."""
+    chunks = [chunk for part in parts for chunk in part]
+    encoder = LetterEncoder() if with_encoder else None
+    index = ChunkIndex(parts[0], encoder=encoder)
+    for part in parts[1:]:
+        index.add(part)
+    once = search(query, chunks, ALL, encoder=encoder, reranker=HashReranker(), reranked=n)
+    assert index.search(query, ALL, reranker=HashReranker(), reranked=n) == once
+    copied = pickle.loads(pickle.dumps(index))
+    assert copied.search([query, "x"], ALL, reranker=HashReranker(), reranked=n)[0] == once
+
+
+@given(strategies.queries, strategies.chunk_lists.filter(bool), numbers, encoders)
+def test_an_explanation_adds_up(
+    query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None
+) -> None:
+    """All shares, the reranker's among them, are the score that search returns; a chunk that was read says as what."""
+    index, reranker = ChunkIndex(chunks, encoder=encoder), HashReranker()
+    found = spread(index.search(query, ALL, reranker=reranker, reranked=n), len(chunks))
+    read = set(reranker.read)
+    for at, chunk in enumerate(chunks):
+        explained = index.explain(query, at, reranker=reranker, reranked=n)
+        assert explained.score == found[at]
+        assert sum_of(explained) == pytest.approx(explained.score, abs=1e-9)
+        if explained.relevance is not None:
+            assert chunk in read
+            assert (
+                explained.relevance
+                == explained.score
+                == pytest.approx(relevance(query, chunk), abs=1e-7)
+            )
+
+
+def sum_of(explained: Any) -> float:
+    """Return the sum of all shares."""
+    names = (
+        "pairs",
+        "coverage",
+        "head",
+        "run",
+        "title",
+        "letters",
+        "likeness",
+        "meaning",
+        "reranking",
+    )
+    names += ("chunks", "name", "definitions", "exact")
+    return math.fsum(
+        [*(term.share for term in explained.terms), *(getattr(explained, name) for name in names)]
+    )
+
+
+def test_an_explanation_shows_what_was_taken() -> None:
+    """A chunk that words put first and the reranker last has less for it, and that is printed."""
+    index = ChunkIndex(["small cats purr", "a cat is a cat"])
+    reranker = HashReranker({"small cats purr": 0.125, "a cat is a cat": 0.5})
+    explained = index.explain("do cats purr", 0, reranker=reranker)
+    assert explained.score == explained.relevance == 0.125
+    assert explained.reranking < 0.0
+    assert f"  {explained.reranking:.3f}  reranking" in repr(explained).split("\n")
+
+
+# ── Arguments and failures ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    """The error names the argument: what is no reranker, no count, or needs a reranker."""
+    index = ChunkIndex(["Cats purr."])
+    for ask in (
+        partial(search, "cats", ["Cats purr."]),
+        partial(index.search, "cats"),
+        partial(index.explain, "cats", 0),
+    ):
+        with pytest.raises(
+            InvalidRequestError,
+            match=r"reranker must be a Reranker or None, got 'model\.gguf'; make one",
+        ):
+            ask(reranker="model.gguf")
+        with pytest.raises(
+            InvalidRequestError, match="reranked must be an integer of at least 0 or None, got -1"
+        ):
+            ask(reranked=-1)
+        with pytest.raises(
+            InvalidRequestError,
+            match="reranked must be an integer where there is no reranker, got None",
+        ):
+            ask(reranked=None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [0.5],
+        np.array([[0.5]], np.float32),
+        np.array([0.5, 0.5]),
+        np.array([1]),
+        np.array([np.nan]),
+        np.array([1.5]),
+    ],
+    ids=["list", "shape", "number", "integers", "nan", "range"],
+)
+def test_a_reranker_that_returns_something_else_is_told_so(answer: Any) -> None:
+    """Anybody's reranker may answer anything: what is no score in [0, 1] for each text is an error, a list aside."""
+    if isinstance(answer, list):
+        assert told(search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))) == [
+            (0, 0.5)
+        ]
+        return
+    with pytest.raises(RerankerError, match=r"the reranker must return 1 floats in \[0, 1\]"):
+        search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))
+
+
+def test_rows_of_several_lengths_are_no_scores() -> None:
+    """What numpy makes no array of is told like everything else that a reranker must not return."""
+    with pytest.raises(RerankerError, match="the reranker must return 2 floats"):
+        search(
+            "cats", ["Cats purr.", "Cats sleep."], reranker=HashReranker(answer=[[0.1], [0.2, 0.3]])
+        )
+
+
+def test_nothing_is_read_for_who_has_left() -> None:
+    """A search that nobody waits for any more ends before the reranker is asked."""
+    reranker = HashReranker()
+    with pytest.raises(RequestCancelledError), while_wanted(lambda: False):
+        search("cats", ["Cats purr."], reranker=reranker)
+    assert not reranker.read
+
+
+def test_a_real_reranker_stands_behind_the_words() -> None:
+    """A model of llama.cpp's does what the scripted one does, in one search and in an index, long chunks and all."""
+    chunks = ["cats purr", "a dog barks", "the cat sat", "a cat " * 2000]
+    with Reranker(RERANKER) as reranker:
+        found = search("a cat", chunks, reranker=reranker)
+        assert found == ChunkIndex(chunks).search("a cat", reranker=reranker)
+        scores = dict(zip(chunks, reranker.score("a cat", chunks).tolist(), strict=True))
+        assert [one.chunk_score for one in found] == [scores[one.chunk_txt] for one in found]
+        every = search("a cat", chunks, reranker=reranker, reranked=None)
+        assert [one.chunk_score for one in every] == list(scores.values())
+    with pytest.raises(RerankerError, match="closed"):
+        search("a cat", chunks, reranker=reranker)

@@ -1,0 +1,542 @@
+"""An encoder beside the words: what it lifts, by how much, and all that it leaves as it was."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import math
+import pickle
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from attrs import astuple, define, field
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import (
+    Chunk,
+    ChunkIndex,
+    Encoder,
+    IndexFormatError,
+    InvalidRequestError,
+    SearchResponse,
+    search,
+)
+from relevance_gen.index.passages import Passages, question_vector
+from relevance_gen.retrieval.stages import dense_fusion as meaning
+from relevance_gen.text.stop_words import ENGLISH
+from small_models import ENCODER
+from tests import strategies
+from tests.profiles import costly
+from tests.retrieval.asking import ALL, spread
+
+DIMS = 8
+
+
+@define
+class LetterEncoder:
+    """Gives every text a vector by the letters in it, and counts what it encoded."""
+
+    name: str = "letters"
+    encoded: list[str] = field(factory=list)
+    fails: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Its name."""
+        return self.name
+
+    def encode(self, texts: Sequence[str], *, kind: str) -> npt.NDArray[np.float32]:
+        """Return a vector for each text."""
+        if self.fails:
+            raise ZeroDivisionError
+        if kind == "passage":
+            self.encoded += texts
+        return np.array([vector_of(text) for text in texts], np.float32)
+
+
+def vector_of(text: str) -> npt.NDArray[np.float32]:
+    digests = [
+        hashlib.sha256(letter.encode(errors="replace")).digest()[:DIMS] for letter in sorted(text)
+    ]
+    sums = (
+        np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIMS).astype(np.float32).sum(axis=0)
+        - 100.0
+    )
+    return np.asarray(sums / np.linalg.norm(sums), np.float32)
+
+
+def words_apart(text: str) -> str:
+    """Return a text with a space before every capital inside a word that two small letters follow, slowly."""
+    cuts = [
+        at
+        for at in range(1, len(text))
+        if text[at - 1 : at + 3].isascii()
+        and text[at - 1].isalnum()
+        and text[at].isupper()
+        and len(text[at + 1 : at + 3]) == 2
+        and text[at + 1 : at + 3].islower()
+        and text[at + 1 : at + 3].isalpha()
+    ]
+    return " ".join(text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)]))
+
+
+def cosine(question: str, chunk: str) -> float:
+    """Return what the nearest passage of a chunk is near by, slowly: halves, multiplied and added exactly."""
+    passages = Passages.of([chunk], LetterEncoder())
+    of_question = [float(part) for part in vector_of(words_apart(question)).astype(np.float16)]
+    nearest = -1.0
+    for start, end in zip(passages.starts, passages.ends, strict=True):
+        of_passage = [
+            float(part) for part in vector_of(words_apart(chunk[start:end])).astype(np.float16)
+        ]
+        nearest = max(
+            nearest,
+            math.fsum(one * other for one, other in zip(of_question, of_passage, strict=True)),
+        )
+    return nearest
+
+
+def fused(words: float, nearness: float) -> float:
+    return 1.0 - (1.0 - words ** (5 / 7)) * (1.0 - min(max(nearness, 0.0), 1.0) ** 2)
+
+
+def by_function_words(query: str, chunks: list[str]) -> bool:
+    """Tell whether a question has words of its own, of which no chunk has any."""
+    terms = ChunkIndex(chunks).explain(query, 0).terms if chunks else ()
+    is_stop = [term.term in ENGLISH for term in terms]
+    return not all(is_stop) and all(
+        stop or not term.df for stop, term in zip(is_stop, terms, strict=True)
+    )
+
+
+scores = st.floats(0, 1)
+candidates = st.sampled_from([1, 3, 50, None])
+
+
+# ── The formula ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(scores, scores, st.floats(-1.01, 1.01), st.floats(-1.01, 1.01))
+def test_the_formula_keeps_its_promises(less: float, more: float, far: float, near: float) -> None:
+    """F lies between the words' score and 1, is 1 only where the words say so, and grows with both."""
+    (less, more), (far, near) = sorted((less, more)), sorted((far, near))
+    low, by_words, by_meaning, both = meaning.fuse(
+        np.array([less, more, less, more]), np.array([far, far, near, near])
+    ).tolist()
+    assert less <= low <= min(by_words, by_meaning) <= max(by_words, by_meaning) <= both <= 1.0
+    assert (low == 1.0) == (less == 1.0)
+    assert (both == 1.0) == (more == 1.0)
+    assert meaning.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(
+        more ** (5 / 7), abs=1e-12
+    )
+
+
+@costly
+@given(strategies.queries, strategies.chunk_lists, candidates)
+def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int | None) -> None:
+    """Every candidate scores what the formula gives of words and cosine, and no other chunk changes."""
+    words = spread(search(query, chunks, ALL), len(chunks))
+    found = spread(search(query, chunks, ALL, encoder=LetterEncoder(), candidates=n), len(chunks))
+    least = (
+        0.0
+        if n is None
+        else sorted([score for score in words if score], reverse=True)[:n][-1:] or [2.0]
+    )
+    least = least if isinstance(least, float) else least[0]
+    if n is None and by_function_words(query, chunks):
+        words = [0.0] * len(chunks)
+    expected = [
+        fused(score, cosine(query, chunk)) if score >= least else score
+        for score, chunk in zip(words, chunks, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@costly
+@given(strategies.queries, strategies.chunk_lists, candidates, st.randoms())
+def test_a_chunk_that_says_exactly_the_query_is_first(
+    query: str, chunks: list[str], n: int | None, chance: Any
+) -> None:
+    """It scores 1, no chunk that does not score 1 by its words does, and so it is first."""
+    chunks = [*chunks, query]
+    chance.shuffle(chunks)
+    by_words = spread(search(query, chunks, ALL), len(chunks))
+    response = search(query, chunks, ALL, true_order=False, encoder=LetterEncoder(), candidates=n)
+    found = spread(response, len(chunks))
+    assert [score == 1.0 for score in found] == [score == 1.0 for score in by_words]
+    if by_words[chunks.index(query)]:
+        assert response.results[0].chunk_score == 1.0
+
+
+def many_chunks() -> list[str]:
+    return [f"the cat number {n} {'purrs ' * (n % 7)}{'and sleeps ' * (n % 3)}" for n in range(80)]
+
+
+def test_the_order_outside_the_candidates_is_unchanged() -> None:
+    """Beyond the candidates chunks keep scores and order, and every candidate is at least as good as they."""
+    chunks = many_chunks()
+    words = search("purring cats sleep", chunks, ALL, true_order=False)
+    lifted = search(
+        "purring cats sleep", chunks, ALL, true_order=False, encoder=LetterEncoder(), candidates=10
+    )
+    bar = words.results[9].chunk_score
+    n = sum(result.chunk_score >= bar for result in words.results)
+    assert 10 <= n < len(words.results)
+
+    def told(response: SearchResponse) -> list[tuple[int, float]]:
+        return [(result.original_index, result.chunk_score) for result in response.results]
+
+    assert told(lifted)[n:] == told(words)[n:]
+    assert {at for at, _ in told(lifted)[:n]} == {at for at, _ in told(words)[:n]}
+    assert lifted.confidence == words.confidence
+
+
+def test_a_chunk_without_a_shared_word_stays_out_unless_all_are_compared() -> None:
+    """By default it is no result; where all chunks are compared, it scores the square of its cosine."""
+    chunks = ["Cats purr.", "zebra", "Dogs bark loudly."]
+    assert spread(search("cats", chunks, encoder=LetterEncoder()), 3)[1:] == [0.0, 0.0]
+    found = spread(search("cats", chunks, encoder=LetterEncoder(), candidates=None), 3)
+    assert found[1] == max(cosine("cats", "zebra"), 0.0) ** 2 > 0.0
+
+
+def test_a_shared_function_word_counts_for_nothing_where_all_are_compared() -> None:
+    """If chunks share at most "the" with a question that has other words, all score c², and are explained so."""
+    chunks, encoder = ["the zebra", "a zebra", "the the the"], LetterEncoder()
+    index = ChunkIndex(chunks, encoder=encoder)
+    words = spread(index.search("heal the sick", candidates=0), 3)
+    assert [score > 0.0 for score in words] == [True, False, True]
+    found = spread(index.search("heal the sick", candidates=None), 3)
+    assert found == [max(cosine("heal the sick", chunk), 0.0) ** 2 for chunk in chunks]
+    told = index.explain("heal the sick", 0, candidates=None)
+    assert told.score == told.meaning == found[0]
+    assert not any(term.share for term in told.terms)
+
+
+def test_function_words_count_where_the_question_has_no_others() -> None:
+    """A chunk that holds the words of "to be or not to be" is found by them, also where all are compared."""
+    chunks, encoder = ["to be or not to be", "zebra", "not to be"], LetterEncoder()
+    found = spread(search("to be or not to be", chunks, encoder=encoder, candidates=None), 3)
+    by_words = spread(search("to be or not to be", chunks), 3)
+    assert found[0] == 1.0
+    assert found[2] == pytest.approx(fused(by_words[2], cosine("to be or not to be", chunks[2])))
+    assert found[2] > max(cosine("to be or not to be", chunks[2]), 0.0) ** 2
+
+
+def test_spans_of_a_chunk_found_by_its_meaning_alone_are_none() -> None:
+    """A result that holds none of the words has no spans, and others have theirs."""
+    response = search(
+        "cats", ["Cats purr.", "zebra"], encoder=LetterEncoder(), candidates=None, spans=True
+    )
+    assert [bool(result.spans) for result in response.results] == [True, False]
+
+
+def test_only_chunks_that_may_be_results_are_candidates() -> None:
+    """With `where` the best of the chosen chunks are lifted, and no other is encoded."""
+    chunks, encoder = many_chunks(), LetterEncoder()
+    some = [3, 30, 77]
+    found = search("purring cats", chunks, ALL, where=some, encoder=encoder, candidates=2)
+    assert {result.original_index for result in found.results} == set(some)
+    assert set(encoder.encoded) <= {chunks[at] for at in some}
+    everywhere = search(
+        "purring cats", chunks, ALL, where=[3, 77], encoder=encoder, candidates=None
+    )
+    assert {result.original_index for result in everywhere.results} == {3, 77}
+
+
+def test_one_search_encodes_the_candidates_alone_and_equal_passages_once() -> None:
+    """So a search of fresh chunks costs at most so many encodings, however many chunks there are."""
+    encoder = LetterEncoder()
+    chunks = [*many_chunks(), *many_chunks()]
+    search("purring cats", chunks, encoder=encoder, candidates=5)
+    assert len(encoder.encoded) == len(set(encoder.encoded)) <= 8
+
+
+def test_a_tie_of_very_many_chunks_is_not_encoded() -> None:
+    """Where hundreds tie for the last place among the candidates, they stay as they are: the work is bounded."""
+    encoder = LetterEncoder()
+    chunks = ["cat cat", *(f"cat {n:04d}" for n in range(1000))]
+    response = search("cat", chunks, 5, true_order=False, encoder=encoder)
+    assert encoder.encoded == ["cat cat"]
+    assert response.results[0].original_index == 0
+
+
+# ── An index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@costly
+@given(
+    strategies.queries,
+    st.lists(strategies.chunk_lists, min_size=1, max_size=4),
+    candidates,
+    st.data(),
+)
+def test_however_an_index_came_about_it_answers_the_same(
+    query: str, parts: list[list[str]], n: int | None, data: st.DataObject
+) -> None:
+    """One search, an index built at once and one of parts added and removed give the same bits and explanations."""
+    chunks = [chunk for part in parts for chunk in part]
+    gone = data.draw(st.sets(st.sampled_from(range(len(chunks))))) if chunks else set()
+    encoder = LetterEncoder()
+    index = ChunkIndex(parts[0], encoder=encoder)
+    for part in parts[1:]:
+        index.add(part)
+    index.remove(gone)
+    left = [at for at in range(len(chunks)) if at not in gone]
+    kept = [chunks[at] for at in left]
+    whole = ChunkIndex(kept, encoder=encoder)
+    by_index = whole.search(query, ALL, candidates=n)
+    assert by_index == search(query, kept, ALL, encoder=encoder, candidates=n)
+    changed = index.search(query, ALL, candidates=n)
+    assert [(one.original_index, one.chunk_score) for one in changed.results] == [
+        (left[one.original_index], one.chunk_score) for one in by_index.results
+    ]
+    for number, at in enumerate(left):
+        assert index.explain(query, at, candidates=n) == whole.explain(query, number, candidates=n)
+
+
+@costly
+@given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
+def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) -> None:
+    """The words' shares and the meaning's are the score that search returns, and the passage is the nearest."""
+    index = ChunkIndex(chunks, encoder=LetterEncoder())
+    found = spread(index.search(query, ALL, candidates=n), len(chunks))
+    for at, chunk in enumerate(chunks):
+        told = index.explain(query, at, candidates=n)
+        parts = [
+            *(term.share for term in told.terms),
+            told.pairs,
+            told.coverage,
+            told.head,
+            told.run,
+            told.letters,
+        ]
+        assert told.score == found[at]
+        assert math.fsum([*parts, told.likeness, told.meaning]) == pytest.approx(
+            told.score, abs=1e-9
+        )
+        if told.passage is None:
+            assert told.meaning == 0.0
+        else:
+            assert (told.passage.start, told.passage.end) == (0, len(chunk))
+            assert told.passage.cosine == cosine(query, chunk)
+
+
+def test_identifiers_are_encoded_with_their_words_apart() -> None:
+    """The encoder sees "get User Name" for getUserName, in chunks and questions; abbreviations stay whole."""
+    encoder = LetterEncoder()
+    search(
+        "HTTPServer",
+        ["getUserName(HTTPServer)", "mRNA of nCoV2 get_user_name McDonald"],
+        encoder=encoder,
+        candidates=None,
+    )
+    assert encoder.encoded == [
+        "get User Name(HTTP Server)",
+        "mRNA of nCoV2 get_user_name Mc Donald",
+    ]
+    np.testing.assert_array_equal(
+        question_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16)
+    )
+
+
+def test_the_nearest_passage_counts_and_is_told() -> None:
+    """A long chunk is as near as its nearest passage, which `explain` names."""
+    paragraphs = ["b" * 700 + " cats", "zq" * 300 + " purr", "d" * 800]
+    index = ChunkIndex(["\n\n".join(paragraphs), "cats"], encoder=LetterEncoder())
+    told = index.explain("zq" * 300 + " purr", 0)
+    assert told.passage is not None
+    assert "\n\n".join(paragraphs)[told.passage.start : told.passage.end] == paragraphs[1]
+    assert told.passage.cosine == pytest.approx(1.0, abs=1e-3)
+
+
+@costly
+@given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
+def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | None) -> None:
+    """An index without vectors answers and explains with an encoder as one with vectors does."""
+    encoder = LetterEncoder()
+    words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
+    brought = words.search(query, ALL, encoder=encoder, candidates=n)
+    assert (
+        brought
+        == vectors.search(query, ALL, candidates=n)
+        == vectors.search(query, ALL, encoder=encoder, candidates=n)
+    )
+    assert words.explain(query, 0, encoder=encoder, candidates=n) == vectors.explain(
+        query, 0, candidates=n
+    )
+    with pytest.raises(
+        InvalidRequestError, match="encoder must be the one that the index was made with"
+    ):
+        vectors.search(query, encoder=LetterEncoder("others"))
+
+
+def test_without_candidates_an_index_goes_by_words_alone() -> None:
+    """With 0 candidates it answers and explains as one that has no encoder, and encodes nothing."""
+    encoder, words = LetterEncoder(), ChunkIndex(many_chunks())
+    index = ChunkIndex(many_chunks(), encoder=encoder)
+    encoder.fails = True
+    assert index.search("purring cats", candidates=0) == words.search("purring cats")
+    assert index.explain("purring cats", 3, candidates=0) == words.explain("purring cats", 3)
+
+
+def test_adding_encodes_what_is_added() -> None:
+    """What is there already is not encoded again, neither by adding, removing nor merging."""
+    encoder = LetterEncoder()
+    index = ChunkIndex(["one cat", "two cats"], encoder=encoder)
+    index.add(["three dogs"])
+    index.remove([0])
+    assert encoder.encoded == ["one cat", "two cats", "three dogs"]
+
+
+def test_a_failing_encoder_changes_nothing() -> None:
+    """If an encoder fails, `add` raises and the index is as before."""
+    encoder = LetterEncoder()
+    index = ChunkIndex(["one cat"], encoder=encoder)
+    encoder.fails = True
+    with pytest.raises(ZeroDivisionError):
+        index.add(["two cats"])
+    encoder.fails = False
+    assert len(index) == 1
+    assert list(index.add(["three cats"])) == [1]
+
+
+def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
+    """Evidence that was told for one question is never taken for another's."""
+    one, other = (
+        meaning._NearestPassage(question_vector(text, LetterEncoder())) for text in ("cats", "dogs")
+    )
+    assert one != other
+
+
+def test_progress_counts_chunks_while_they_are_encoded() -> None:
+    """Progress ascends, and ends with all chunks."""
+    told: list[tuple[int, int]] = []
+    chunks = [f"chunk {n} " + "x" * (n % 3 * 900) for n in range(700)]
+    ChunkIndex(chunks, encoder=LetterEncoder(), progress=lambda *both: told.append(both))
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert len(told) > 2
+    assert told[-1] == (700, 700)
+
+
+# ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@costly
+@given(st.lists(strategies.chunk_texts, max_size=6), strategies.queries, candidates)
+def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int | None) -> None:
+    """Loaded with the same encoder, pickled or copied, it answers the same and encodes no passage again."""
+    encoder = LetterEncoder()
+    index = ChunkIndex(chunks, encoder=encoder)
+    encoder.encoded.clear()
+    answer = index.search(query, ALL, candidates=n)
+    for again in (pickle.loads(pickle.dumps(index)), copy.deepcopy(index)):
+        assert again.search(query, ALL, candidates=n) == answer
+        assert again._encoder.encoded == []
+    assert index.nbytes >= ChunkIndex(chunks).nbytes + 2 * DIMS * len(chunks)
+
+
+def test_an_index_is_loaded_with_its_own_encoder_or_with_none(tmp_path: Path) -> None:
+    """Another encoder is refused; without one the index goes by words alone; one without vectors takes none."""
+    encoder, chunks = LetterEncoder(), ["Cats purr.", "Dogs bark."]
+    ChunkIndex(chunks, encoder=encoder).save(tmp_path / "vectors")
+    ChunkIndex(chunks).save(tmp_path / "words")
+    answer = ChunkIndex(chunks, encoder=encoder).search("cats")
+    assert ChunkIndex.load(tmp_path / "vectors", encoder=LetterEncoder()).search("cats") == answer
+    without = ChunkIndex.load(tmp_path / "vectors")
+    assert without.search("cats") == ChunkIndex(chunks).search("cats")
+    without.add(["More cats."])
+    without.save(tmp_path / "again")
+    with pytest.raises(
+        InvalidRequestError, match=r"encoder must be .* holds the vectors of another model"
+    ):
+        ChunkIndex.load(tmp_path / "vectors", encoder=LetterEncoder("others"))
+    for name in ("words", "again"):
+        with pytest.raises(InvalidRequestError, match=r"encoder must be .* holds no vectors"):
+            ChunkIndex.load(tmp_path / name, encoder=encoder)
+
+
+@pytest.mark.parametrize("name", ["first_passage", "passage_starts", "passage_ends", "vectors"])
+def test_vectors_that_lie_are_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose passages do not fit its chunks, checksum and all, is refused when it is opened."""
+    lie = {"first_passage": -1, "passage_starts": -1, "passage_ends": 0, "vectors": float("nan")}[
+        name
+    ]
+    index = ChunkIndex(["Cats purr.", "Dogs bark."], encoder=LetterEncoder())
+    segment = index._state.collection.segments[0]
+    assert segment.passages is not None
+    dict(
+        zip(
+            ("first_passage", "passage_starts", "passage_ends", "vectors"),
+            astuple(segment.passages),
+            strict=True,
+        )
+    )[name].flat[-1] = lie
+    index.save(tmp_path / "lying")
+    with pytest.raises(IndexFormatError, match="lying"):
+        ChunkIndex.load(tmp_path / "lying", encoder=LetterEncoder())
+
+
+# ── Arguments ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    """The error names the argument: what is no encoder, no count, or needs an encoder."""
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"encoder must be an Encoder or None, got 'model\.gguf'; make one",
+    ):
+        search("cats", ["Cats purr."], encoder="model.gguf")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="encoder must be an Encoder or None"):
+        ChunkIndex(["Cats purr."], encoder=3)  # type: ignore[arg-type]
+    index = ChunkIndex(["Cats purr."])
+    needs_encoder = "candidates must be an integer where there is no encoder, got None; pass encoder, or leave it out"
+    for ask in (
+        partial(search, "cats", ["Cats purr."]),
+        partial(index.search, "cats"),
+        partial(index.explain, "cats", 0),
+    ):
+        with pytest.raises(
+            InvalidRequestError, match="candidates must be an integer of at least 0 or None, got -1"
+        ):
+            ask(candidates=-1)
+        with pytest.raises(InvalidRequestError, match=needs_encoder):
+            ask(candidates=None)
+
+
+def test_a_real_encoder_stands_beside_the_words() -> None:
+    """A model of llama.cpp's does what the scripted one does, in one search and in an index."""
+    chunks = ["cats purr", "a dog barks", "the cat sat"]
+    with Encoder(ENCODER) as encoder:
+        index = ChunkIndex(chunks, encoder=encoder)
+        assert index.search("cat", candidates=None) == search(
+            "cat", chunks, encoder=encoder, candidates=None
+        )
+        assert index.search("cat") != search("cat", chunks)
+
+
+def test_titles_are_read_wherever_the_vectors_come_from() -> None:
+    """Fresh chunks, an index and one that grew read the same titles, and score otherwise than without them."""
+    chunks = [
+        Chunk(f"It does this {n}.", title=title)
+        for n, title in enumerate(("Cats", "", "Dogs", "Cats"))
+    ]
+    encoder = LetterEncoder()
+    grown = ChunkIndex(chunks[:2], encoder=encoder)
+    grown.add(chunks[2:])
+    found = search("what does it do", chunks, encoder=encoder)
+    assert (
+        found
+        == ChunkIndex(chunks, encoder=encoder).search("what does it do")
+        == grown.search("what does it do")
+    )
+    assert "Cats\nIt does this 3." in encoder.encoded
+    assert "It does this 1." in encoder.encoded

@@ -1,0 +1,269 @@
+"""Quotes and signs: what must stand in a chunk, and what must not."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relevance_gen.retrieval.operators as signs_module
+from relevance_gen import ChunkIndex, InvalidRequestError, search
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.filters import Filter
+from relevance_gen.retrieval.operators import MAX_WORDS, read_signs
+from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.text.blocks import BLOCK_CHARS
+from relevance_gen.text.tokenization import cut_terms
+from tests import strategies
+from tests.profiles import costly
+from tests.retrieval.asking import ALL
+
+CHUNKS = [
+    "The JavaScript engine runs fast.",
+    "A black cat sleeps.",
+    "Black cats and dogs.",
+    "The cat is black.",
+    "我喜欢黑色的猫",
+    "黑猫在这里",
+    "Tom's rock'n'roll in C++ -1 a - b",
+    "e-mail me",
+    "email me",
+    "get_user_name works",
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ('"javascript  engine"', [0]),  # whatever its case and what stands between
+        ('"black cat"', [1]),
+        ("“black cat”", [1]),
+        ('"black cats"', [2]),
+        ('cats "cat"', [1, 3]),  # one word in quotes stands for no other form
+        ("+cats black", [1, 2, 3]),
+        ("cat -dogs", [1, 3]),
+        ('cat -"black cat"', [2, 3]),
+        ('"the cat" cats', [3]),
+        ("cat -black +zebra", []),
+        ('"cat black"', []),
+        ('"黑色的猫"', [4]),
+        ("+黑色的猫", [4]),
+        ('我要"黑猫"', [5]),
+        ('"猫"', [4, 5]),
+        ("猫 -黑色", [5]),
+        ("+e-mail", [7]),
+        ('"user name"', [9]),
+        ("works -get_user_name", []),
+    ],
+)
+def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]) -> None:
+    """A phrase in quotes and a word with + must stand in every result, a word with - in none; once or by an index."""
+    found = search(query, CHUNKS, syntax="signs")
+    assert [result.original_index for result in found] == expected
+    assert ChunkIndex(CHUNKS).search(query, syntax="signs") == found
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            "C++",
+            "-1 rock",
+            "rock'n'roll",
+            "a - b",
+            "e-mail",
+            '"black cat',
+            'a 5" pipe and a 6" cat',
+        ),
+        *("-cats", '-"black cat"', '"" cat', "cat +", "+! cat"),
+    ],
+)
+def test_a_stray_sign_is_text(query: str) -> None:
+    """What is no sign, or would leave nothing to look for, is asked as it stands."""
+    assert search(query, CHUNKS, syntax="signs") == search(query, CHUNKS)
+
+
+def test_plain_is_the_default() -> None:
+    """Without `syntax`, quotes and signs are no part of the words, and mean nothing."""
+    assert search('"black" -cat', CHUNKS).results == search("black cat", CHUNKS).results
+
+
+def obviously_stands(phrase: list[str], chunk: list[str]) -> bool:
+    return any(chunk[at : at + len(phrase)] == phrase for at in range(len(chunk)))
+
+
+few_words = st.lists(st.sampled_from("cat dog The runs x1 naïve".split()), min_size=1, max_size=8)
+
+
+@costly
+@given(st.lists(few_words, max_size=8), few_words, few_words, few_words, st.booleans())
+def test_quotes_keep_what_a_slow_search_keeps(
+    chunks: list[list[str]],
+    asked: list[str],
+    wanted: list[str],
+    unwanted: list[str],
+    is_wanted: bool,
+) -> None:
+    """Results are those of the question without what must not be there, with their scores, less those that break it."""
+    texts = [", ".join(words) for words in chunks]
+    quoted = f'"{" ".join(wanted)}"'
+    query = f'{" ".join(asked)} {quoted * is_wanted} -"{" ".join(unwanted)}"'
+    expected = [
+        (result.original_index, result.chunk_score)
+        for result in search(f"{' '.join(asked)} {quoted * is_wanted}", texts, ALL)
+        if (not is_wanted or obviously_stands(wanted, chunks[result.original_index]))
+        and not obviously_stands(unwanted, chunks[result.original_index])
+    ]
+    assert [
+        (one.original_index, one.chunk_score) for one in search(query, texts, ALL, syntax="signs")
+    ] == expected
+
+
+signs = st.builds(
+    "{}{}".format,
+    st.sampled_from(["+", "-"]),
+    strategies.words | strategies.word_texts(max_words=3).map('"{}"'.format),
+) | strategies.word_texts(max_words=3).map('"{}"'.format)
+
+
+@given(strategies.chunk_lists, strategies.queries, st.lists(signs, max_size=3), st.data())
+def test_the_law_of_segments(
+    chunks: list[str], query: str, said: list[str], data: st.DataObject
+) -> None:
+    """However chunks are cut into segments, the same ones are allowed, and as often explained."""
+    text, read = read_signs(f"{query} {' '.join(said)}", inflects=True)
+    owner = data.draw(st.lists(st.integers(0, 2), min_size=len(chunks), max_size=len(chunks)))
+    parts = [[place for place, part in enumerate(owner) if part == number] for number in range(3)]
+    rankings = []
+    for cut in ([[*range(len(chunks))]], parts):
+        segments = [
+            build(Chunks([chunks[at] for at in part], {}), np.array(part, np.int64))
+            for part in cut
+            if part
+        ]
+        chosen = pickle.loads(pickle.dumps(Filter.read(None, len(chunks), read)))
+        ranking, _ = Collection(segments, weighting_named("pivoted")).rank(
+            parse(text, inflects=True), 50, chosen
+        )
+        rankings.append((ranking.positions.tolist(), ranking.scores.tobytes()))
+    assert rankings[0] == rankings[1]
+
+
+@costly
+@given(strategies.chunk_lists, strategies.queries, st.lists(signs, max_size=3))
+def test_an_explanation_names_the_signs_that_leave_a_chunk_out(
+    chunks: list[str], query: str, said: list[str]
+) -> None:
+    """A chunk is among the results if its score is above 0 and no sign leaves it out; the score stays what it was."""
+    asked = f"{query} {' '.join(said)}"
+    index = ChunkIndex(chunks)
+    found = {
+        one.original_index: one.chunk_score for one in index.search(asked, ALL, syntax="signs")
+    }
+    for position in range(len(chunks)):
+        told = index.explain(asked, position, syntax="signs")
+        assert (position in found) == (told.score > 0 and not told.left_out)
+        assert found.get(position, told.score) == told.score
+        assert all(sign in asked and "left out by" in repr(told) for sign in told.left_out)
+
+
+def test_signs_go_with_where_and_changes() -> None:
+    """A filter and signs both hold, and chunks that were removed stay away."""
+    index = ChunkIndex(CHUNKS)
+    assert [
+        one.original_index for one in index.search("black -dogs", where=[1, 2], syntax="signs")
+    ] == [1]
+    index.remove([1])
+    index.add(["a black cat again"])
+    assert [one.original_index for one in index.search('"black cat"', syntax="signs")] == [10]
+
+
+def test_a_title_is_a_part_of_what_stands_there() -> None:
+    """A phrase, too, may stand in a chunk's title, and not half in it and half in the text of another chunk."""
+    chunks = [
+        {"text": "It sleeps.", "title": "The black cat"},
+        {"text": "cat", "title": "black dogs"},
+    ]
+    assert [one.original_index for one in search('sleeps "black cat"', chunks, syntax="signs")] == [
+        0
+    ]
+
+
+def test_a_long_chunk_is_read_in_pieces() -> None:
+    """A phrase is found wherever it stands in a chunk of any length, and not across two chunks."""
+    filler = "lorem ipsum " * (BLOCK_CHARS // 12)
+    long, ends = f"{filler}black cat {filler}", [f"{filler}black", f"cat {filler}"]
+    for chunks, expected in (([long, *ends], [0]), (ends, [])):
+        assert [
+            one.original_index for one in search('"black cat"', chunks, syntax="signs")
+        ] == expected
+
+
+def test_a_long_phrase_costs_no_more_passes_than_a_short_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Texts and phrases that repeat themselves are looked through once, however many words the phrase has."""
+    looked_at: list[int] = []
+    find = signs_module.find
+    monkeypatch.setattr(
+        signs_module, "find", lambda words, ids: looked_at.append(ids.size) or find(words, ids)
+    )
+    texts, costs = ["a " * 300, "a " * 40 + "b " + "a " * 40, "a " * 63 + "b"], []
+    for phrase, expected in (
+        ("a a", [0, 1, 2]),
+        ("a " * 64, [0]),
+        ("a " * 40 + "b " + "a " * 23, [1]),
+    ):
+        looked_at.clear()
+        found = search(f'"{phrase}"', texts, syntax="signs")
+        assert [one.original_index for one in found] == expected
+        costs.append(sum(looked_at))
+    assert costs == [
+        300 + 81 + 64,
+        300 + 81 + 64,
+        81 + 64,
+    ]  # the last phrase has a word that the first text has not
+
+
+def test_too_many_words_behind_signs_are_refused() -> None:
+    """The work for each chunk is bounded; the error says how to ask all the same."""
+    many = " ".join(f"-word{number}x" for number in range(MAX_WORDS + 1))
+    with pytest.raises(
+        InvalidRequestError, match=f"at most {MAX_WORDS} words behind signs"
+    ) as caught:
+        search(f"cat {many}", CHUNKS, syntax="signs")
+    assert caught.value.field == "query"
+    with pytest.raises(InvalidRequestError, match='syntax must be "plain" or "signs"'):
+        search("cat", CHUNKS, syntax="lucene")  # type: ignore[arg-type]
+
+
+def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every phrase has its own say, and however many there are, no text is cut into words again for each."""
+    texts = [
+        "black cat and red dog",
+        "red dog and cat black",
+        "black cat",
+        "red dog black cat",
+        "a cat",
+    ]
+    cut: list[int] = []
+    monkeypatch.setattr(
+        signs_module,
+        "cut_terms",
+        lambda some, **told: cut.append(len(some)) or cut_terms(some, **told),
+    )
+    for query, kept in (
+        ('"black cat" "red dog"', {0, 3}),
+        ('"red dog" -"black cat" -"dog black"', {1}),
+        ('cat -"black cat" -"cat black" -"red cat"', {4}),
+        ('+cat "red dog" -and', {3}),
+    ):
+        cut.clear()
+        assert {result.original_index for result in search(query, texts, syntax="signs")} == kept
+        assert sum(n > 1 for n in cut) <= 1

@@ -1,0 +1,115 @@
+"""Chunks like the best ones, and words with letters in common."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex
+from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Bag, Sample
+from relevance_gen.retrieval.stages.char_ngrams import letter_share
+from relevance_gen.retrieval.stages.score_regularization import likeness
+from tests import reference
+from tests.profiles import costly
+from tests.retrieval.asking import ranking, scores
+
+bags = st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=7)
+shares = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5, 1.0]), min_size=7, max_size=7)
+
+
+def bag_of(chunks: list[list[int]]) -> Bag:
+    return Bag(
+        np.array([one for chunk in chunks for one in chunk], np.uint32),
+        np.array([*map(len, chunks)], np.int64),
+    )
+
+
+def named(chunks: list[list[int]]) -> list[list[str]]:
+    """Return chunks of words for the reference; 0 is a function word."""
+    return [["the" if one == 0 else f"w{one}" for one in chunk] for chunk in chunks]
+
+
+@given(bags, shares, bags)
+def test_likeness_is_that_of_the_reference(
+    chunks: list[list[int]], own: list[float], others: list[list[int]]
+) -> None:
+    """What chunks are given is what comparing each with each of the best gives, and at most the best score."""
+    own = own[: len(chunks)]
+    if any(own):
+        everything = chunks + others
+        found = likeness(bag_of(chunks), np.array(own), Sample.of(bag_of(everything))).tolist()
+        assert found == pytest.approx(reference.likeness(named(chunks), own, named(everything)))
+        assert max(found) <= max(own)
+
+
+@given(bags, shares, st.randoms(use_true_random=False))
+def test_likeness_has_the_same_bits_in_any_order(
+    chunks: list[list[int]], own: list[float], rng: object
+) -> None:
+    """However the chunks stand, each is given the same, bit for bit."""
+    own = own[: len(chunks)]
+    order = list(range(len(chunks)))
+    rng.shuffle(order)  # type: ignore[attr-defined]
+    if any(own):
+        sample = Sample.of(bag_of(chunks))
+        found = likeness(bag_of(chunks), np.array(own), sample).tolist()
+        shuffled = likeness(
+            bag_of([chunks[at] for at in order]), np.array([own[at] for at in order]), sample
+        )
+        assert shuffled.tolist() == [found[at] for at in order]
+
+
+@given(bags, st.lists(st.integers(1, 6), min_size=1, max_size=9))
+def test_letters_are_those_of_the_reference(chunks: list[list[int]], asked: list[int]) -> None:
+    """The share of letters in common is that of the formula; words stand for 4-grams."""
+    chunks = [[one + 1 for one in chunk] for chunk in chunks]
+    found = letter_share(np.array(asked, np.uint32), bag_of(chunks)).tolist()
+    expected = reference.letter_shares([f"w{one}" for one in asked], named(chunks))
+    assert found == pytest.approx(expected)
+
+
+@costly
+@given(
+    st.lists(st.text("abžстคक猫1_ .", max_size=12), min_size=1, max_size=5),
+    st.text("abžстคक猫1 ", min_size=1),
+)
+def test_letters_in_a_row_are_cut_as_in_the_reference(texts: list[str], query: str) -> None:
+    """The 4-grams that a segment tells of some chunks are those of their words, letter by letter."""
+    texts = [f"der und ist {text}" for text in texts]
+    assert scores(f"x {query}", texts) == pytest.approx(
+        reference.scores(f"x {query}", texts), abs=1e-9
+    )
+
+
+def test_chunks_like_the_best_are_lifted() -> None:
+    """Of two chunks that hold the query's word alike, the one that is like the best chunk is the better."""
+    chunks = [
+        "whales swim: the whale is a mammal of the sea that swims in herds",
+        "a whale, said the lawyer of the bank about his client",
+        "a whale, a mammal of the sea in herds, and so on",
+    ]
+    assert ranking("do whales swim", chunks) == [0, 2, 1]
+
+
+def test_forms_and_compounds_share_letters() -> None:
+    """In other languages, a chunk with a compound of the query's word is better than one without."""
+    chunks = [
+        "die Katze und der Hund auf dem Dach",
+        "die Katze und das Lastkraftwagendach auf dem Dach",
+    ]
+    assert ranking("Kraftwagen auf dem Dach", chunks) == [1, 0]
+
+
+def test_many_ties_are_left_apart() -> None:
+    """Where more chunks tie than are compared with each other, they score alike and none is compared."""
+    chunks = [
+        f"cat{chr(97 + a)}{chr(97 + b)} purr" for a, b in itertools.product(range(26), range(26))
+    ]
+    assert len(chunks) > MAX_CHUNKS
+    index = ChunkIndex(chunks)
+    assert len(set(scores("purr", chunks))) == 1
+    assert index.explain("purr", 0).likeness == 0.0

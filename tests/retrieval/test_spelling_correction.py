@@ -1,0 +1,211 @@
+"""Corrections: an unknown word is taken for one a letter away, and what is asked is the corrected question."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search, wire
+from relevance_gen.index.builder import build
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.lexicon import Lexicon
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import Question, parse
+from relevance_gen.retrieval.scorer import SegmentScorer
+from relevance_gen.retrieval.weighting import weighting_named
+from tests.profiles import costly
+from tests.retrieval.asking import ALL
+
+CHUNKS = [
+    "The umbrella covers fire.",
+    "An umbrella for cars.",
+    "Umbrellas end.",
+    "Fire and water.",
+    "Die Straßenbahn",
+]
+
+
+def taken(query: str, chunks: list[str] = CHUNKS, **options: object) -> dict[str, str]:
+    return dict(search(query, chunks, **options).metadata.corrections)
+
+
+@pytest.mark.parametrize(
+    ("query", "corrections"),
+    [
+        ("umbrela", {"umbrela": "umbrella"}),
+        ("What does the Umbrellla cover?", {"Umbrellla": "umbrella"}),
+        ("umbrellas of fire", {}),  # a form by its stem is no unknown word
+        ("umbrlela", {"umbrlela": "umbrella"}),
+        ("umqreia", {}),
+        ("ombrella", {}),
+        ("umbrella fire", {}),
+        ("fier", {}),
+        ("umbr3lla", {}),
+        ("getUmbrela", {}),
+        ("Strassenbaan", {"Strassenbaan": "strassenbahn"}),
+        ("Straßenbaan, «umbrela»", {"Straßenbaan": "strassenbahn", "umbrela": "umbrella"}),
+        ("戦争保険 umbrela", {"umbrela": "umbrella"}),
+    ],
+)
+def test_what_is_taken_for_what(query: str, corrections: dict[str, str]) -> None:
+    """Only a long unknown word is corrected, by one letter, and never its first one."""
+    assert taken(query) == corrections
+    assert taken(query, corrections=False) == taken(query, weighting="cosine") == {}
+
+
+def one_letter_away(word: str, other: str) -> bool:
+    """Tell slowly whether two words are one letter apart."""
+    letters = sorted({*word, *other})
+    places = range(len(word) + 1)
+    dropped = {word[:at] + word[at + 1 :] for at in places}
+    changed = {word[:at] + new + word[at + 1 :] for at in places for new in letters}
+    added = {word[:at] + new + word[at:] for at in places for new in letters}
+    swapped = {word[:at] + word[at : at + 2][::-1] + word[at + 2 :] for at in places}
+    return word != other and word[0] == other[0] and other in dropped | changed | added | swapped
+
+
+@given(
+    st.text("abж", min_size=7, max_size=8),
+    st.lists(st.text("abж", min_size=3, max_size=9), min_size=1, max_size=30),
+)
+def test_near_words_are_those_of_the_slow_rule(word: str, words: list[str]) -> None:
+    """A lexicon finds exactly the words at that distance, however they are spelled."""
+    lexicon = build(Chunks([" ".join(words)], {}), np.array([0])).postings.lexicon
+    assert set(lexicon.spell(lexicon.near(word))) - {word} == {
+        one for one in words if one_letter_away(word, one)
+    }
+
+
+@costly
+@given(st.lists(st.text("ab", min_size=7, max_size=8), min_size=1, max_size=12), st.integers(1, 5))
+def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> None:
+    """Results, scores, spans and explanations are those of the question with the word that is meant, however cut."""
+    word = f"{words[0][:at]}k{words[0][at + 1 :]}"
+    chunks = [" ".join(words[at : at + 3]) for at in range(len(words))]
+    options = {"spans": True, "true_order": False}
+    found = search(f"{word} of", chunks, ALL, **options)
+    (best,) = found.metadata.corrections.values()
+    assert found.results == search(f"{best} of", chunks, ALL, **options).results
+    near = {
+        other: sum(other in chunk.split() for chunk in chunks)
+        for other in words
+        if one_letter_away(word, other)
+    }
+    assert best == min(near, key=lambda other: (-near[other], other))
+    index = ChunkIndex(chunks[:1])
+    for chunk in chunks[1:]:
+        index.add([chunk])
+    assert index.search(f"{word} of", ALL, **options) == found
+    told, other = index.explain(f"{word} of", 0), index.explain(f"{best} of", 0)
+    assert (told.score, told.terms, told.corrections) == (other.score, other.terms, {word: best})
+
+
+def test_the_most_frequent_word_is_meant_and_of_equals_the_first() -> None:
+    """Chunks of all segments are counted; removed chunks have no words."""
+    index = ChunkIndex(["planets", "planers", "planters", "planers"])
+    assert index.search("planeks").metadata.corrections == {"planeks": "planers"}
+    index.remove([1])
+    assert index.search("planeks").metadata.corrections == {"planeks": "planers"}
+    index.remove([3])
+    assert index.search("planeks").metadata.corrections == {"planeks": "planets"}
+    assert index.search("planeks", corrections=False).results == ()
+    assert index.search("planeks").metadata.corrections == {
+        "planeks": "planets"
+    }  # remembered apart
+
+
+def test_spans_show_the_word_that_was_found() -> None:
+    """A highlighted span shows the chunk's word, and what is typed twice is corrected twice."""
+    found = search("umbrela, umbrela", CHUNKS, spans=True)
+    marked = {
+        found_in.chunk_txt[one.start : one.end] for found_in in found for one in found_in.words
+    }
+    assert marked == {"umbrella", "Umbrellas"}
+    assert found.results == search("umbrella, umbrella", CHUNKS, spans=True).results
+
+
+def test_titles_have_words_too() -> None:
+    """A title's words are words of its chunk."""
+    assert search("umbrela", [Chunk("Fire.", title="Umbrella")]).metadata.corrections == {
+        "umbrela": "umbrella"
+    }
+
+
+def test_a_question_with_signs_is_taken_at_its_word() -> None:
+    """Quotes and signs ask for what is written."""
+    assert taken("umbrela -fire", syntax="signs") == taken('"umbrela" fire', syntax="signs") == {}
+    assert taken("umbrela", syntax="signs") == {"umbrela": "umbrella"}
+
+
+def test_many_unknown_words_are_bounded() -> None:
+    """Of one question at most eight words are corrected, and a text of more than 64 words is left as it is."""
+    words = [
+        "".join(letters) for letters in itertools.islice(itertools.product("bcdf", repeat=4), 12)
+    ]
+    chunks = [f"meant{word}s" for word in words]
+    assert len(taken(" ".join(f"meant{word}k" for word in words), chunks)) == 8
+    assert taken(" ".join([*["of"] * 64, "umbrela"])) == {}
+
+
+def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letter by letter only those are looked at that begin and end as a word does, but for two letters."""
+    looked_at: list[int] = []
+    are_near = Lexicon._are_near
+    monkeypatch.setattr(
+        Lexicon,
+        "_are_near",
+        lambda self, numbers, asked: (
+            looked_at.append(numbers.size) or are_near(self, numbers, asked)
+        ),
+    )
+    words = ["meant" + "".join(letters) for letters in itertools.product("bcdf", repeat=5)]
+    assert taken("meantkkkkk", [" ".join(words)]) == {}
+    assert sum(looked_at) == 0
+    assert taken("meantbbbkb", [" ".join(words)]) == {"meantbbbkb": "meantbbbbb"}
+    assert sum(looked_at) <= 2 * 4**2
+
+
+def test_where_there_is_nothing_nothing_is_corrected() -> None:
+    """A collection without segments has no word for one that is unknown."""
+    collection = Collection([], weighting_named("pivoted"))
+    ranking, _ = collection.rank(parse("umbrela", inflects=True), 5)
+    assert (ranking.positions.size, ranking.corrections) == (0, {})
+
+
+def test_known_words_cost_no_round() -> None:
+    """Segments are asked for near words only where a long word is unknown."""
+    collection = Collection(
+        [build(Chunks(CHUNKS, {}), np.arange(len(CHUNKS)))], weighting_named("pivoted")
+    )
+    asked: list[object] = []
+    ask = collection.ask
+    collection.ask = lambda method, *args, **more: [
+        asked.append(method),
+        ask(method, *args, **more),
+    ][1]
+    collection.plan(collection.read(Question("umbrella of fire zzz"))[0])
+    assert asked == [SegmentScorer.match]
+    collection.plan(collection.read(Question("umbrela of fire"))[0])
+    assert asked[1:] == [SegmentScorer.match, SegmentScorer.near, SegmentScorer.match]
+
+
+def test_corrections_are_written_where_there_are_any() -> None:
+    """The documented interface is as it was where nothing was corrected."""
+    assert wire.unstructure(search("umbrela", CHUNKS))["metadata"]["corrections"] == {
+        "umbrela": "umbrella"
+    }
+    assert "corrections" not in wire.unstructure(search("umbrella", CHUNKS))["metadata"]
+    shown = ChunkIndex(CHUNKS).explain("umbrela", 0)
+    assert "'umbrela' taken for 'umbrella'" in repr(shown)
+    assert wire.unstructure(shown)["corrections"] == {"umbrela": "umbrella"}
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "no"])
+def test_the_option_is_a_boolean(value: object) -> None:
+    """Anything else is refused by name."""
+    with pytest.raises(InvalidRequestError, match="corrections must be true or false"):
+        search("cat", ["cat"], corrections=value)

@@ -1,0 +1,146 @@
+"""A dialect that the server does not have, put beside its own by rows in the table alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.http.actions import GENERATION, SEARCH
+from relevance_gen.serve.http.auth import Keys, digest
+from relevance_gen.serve.http.connection import Listener
+from relevance_gen.serve.http.connection import Server as HTTPServer
+from relevance_gen.serve.http.middleware import surround
+from relevance_gen.serve.http.pipeline import application
+from relevance_gen.serve.http.rate_limit import RateLimit
+from relevance_gen.serve.http.resource_pools import make_lanes
+from relevance_gen.serve.http.route import Route
+from relevance_gen.serve.http.service import Service
+from relevance_gen.serve.metrics import Layout, Metrics
+from relevance_gen.serve.services.embedding import EmbeddingService
+from relevance_gen.serve.services.generation import GenerationTask, Generator, Responses
+from relevance_gen.serve.services.model_registry import ModelRegistry
+from relevance_gen.serve.services.search import LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.settings import Settings
+from relevance_gen.types import GenerationRequest, SearchResponse
+from tests.serve.scripted import ScriptedBackend
+
+
+def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+    """Read ``{question, texts}``; every text comes back with its score, best first, 0 where it has none."""
+    if "question" not in body:
+        raise InvalidRequestError("is required", "question")
+    texts = body["texts"]
+
+    def present(found: SearchResponse) -> object:
+        scores = {result.original_index: result.chunk_score for result in found.results}
+        return sorted(
+            ([scores.get(place, 0.0), place] for place in range(len(texts))),
+            key=lambda s: (-s[0], s[1]),
+        )
+
+    return SearchTask(Question(body["question"], len(texts), False), texts, path="texts"), present
+
+
+class Lines:
+    """A stream as lines of text."""
+
+    def text(self, sample: int, piece: str) -> bytes:
+        """Write a piece."""
+        return f"+{sample} {piece}\n".encode()
+
+    def end(self, responses: Responses) -> bytes:
+        """Write the end."""
+        return b"done " + responses[0].responses[0].finish_reason.encode() + b"\n"
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Write a failure."""
+        return f"failed {kind} {message} {field}\n".encode()
+
+
+def read_lines(body: Any) -> tuple[GenerationTask, Lines]:
+    """Read ``{say, words}``."""
+    return GenerationTask((GenerationRequest(body["say"], max_tokens=body["words"]),)), Lines()
+
+
+def write_error(kind: str, message: str, field: str | None) -> object:
+    """Word an error as a list."""
+    return ["sorry", kind, field]
+
+
+TABLE = (
+    Route(
+        *("POST", "/rank", SEARCH, read_rerank),
+        key="always",
+        aliases=("/v9/rank",),
+        write_error=write_error,
+    ),
+    Route("POST", "/say", GENERATION, read_lines, key="setting", write_error=write_error),
+)
+
+
+async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, str]]:
+    """Serve `TABLE` and return the answers to `bodies`."""
+    settings = Settings(access_log=False)
+    layout = Layout(
+        ("rank", "say", "other"), (200, 400, 401, 413, 499, 500), (("generate", "relevance_gen"),)
+    )
+    metrics = Metrics.alone(layout)
+    registry = ModelRegistry(settings, {"generate": lambda _: ScriptedBackend(0.0)}, metrics)
+    generator = Generator(registry, settings, metrics)
+    service = Service(
+        settings=settings,
+        identify=Keys([digest("key")]).identify,
+        rate=RateLimit("off", "memory://", metrics),
+        lanes=make_lanes(settings, metrics),
+        searcher=Searcher(settings, LibraryRetrieval(settings), metrics),
+        embedder=EmbeddingService(registry, settings, metrics),
+        generator=generator,
+        stats=generator.stats,
+        metrics=metrics,
+        http_metrics=metrics,
+    )
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(
+        sock, HTTPServer(application(service), surround(service, TABLE), 5), most_connections=10
+    )
+    try:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
+        async with aiohttp.ClientSession(headers=headers) as session:
+            answers = []
+            for body in bodies:
+                async with session.post(url, json=body) as answer:
+                    answers.append((answer.status, await answer.text()))
+            return answers
+    finally:
+        await listener.close(1)
+        for lane in service.lanes.values():
+            lane.gate.close()
+        registry.close()
+
+
+def test_another_dialect_searches_in_its_own_way() -> None:
+    """Its requests give the same work, its answers and errors are its own, also under an alias."""
+    good = {"question": "cats", "texts": ["dogs bark", "cats purr"]}
+    bad = {"texts": []}
+    for path in ("/rank", "/v9/rank"):
+        (status, ranked), refused = asyncio.run(served(path, good, bad, Authorization="Bearer key"))
+        assert status == 200
+        assert [place for _, place in json.loads(ranked)] == [1, 0]
+        assert json.loads(ranked)[1] == [0.0, 0]
+        assert refused == (400, '["sorry","invalid_request","question"]')
+    assert asyncio.run(served("/rank", good)) == [(401, '["sorry","unauthorized",null]')]
+
+
+def test_another_dialect_streams_in_its_own_way() -> None:
+    """Its stream's pieces, end and failures are worded by it."""
+    good, dying = {"say": "x", "words": 2}, {"say": "die", "words": 2}
+    (status, text), (failed, problem) = asyncio.run(served("/say", good, dying))
+    assert (status, text) == (200, "+0 word0 \n+0 word1 \ndone length\n")
+    assert (failed, problem) == (503, '["sorry","no_runner",null]')

@@ -1,0 +1,408 @@
+"""OpenAI's completions, apart from HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+import pytest
+from openai.types.chat import ChatCompletion
+
+from relevance_gen.asking import citations as citing
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.adapters.openai import chat, completions, embeddings, requests, tokens
+from relevance_gen.serve.services.generation import GenerationTask
+from relevance_gen.types import (
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    Part,
+    Spelling,
+    TokenLogprob,
+)
+
+Reader: TypeAlias = Callable[[object], tuple[GenerationTask, object]]
+
+
+def test_each_prompt_has_the_same_request() -> None:
+    """The requests of several prompts differ in their text alone."""
+    body = {
+        "prompt": ["a", "b"],
+        "n": 2,
+        "stop": ["x"],
+        "logit_bias": {"7": 1},
+        "seed": -1,
+        "max_tokens": 3,
+    }
+    task, _ = completions.read(body)
+    options = {
+        "max_tokens": 3,
+        "num_samples": 2,
+        "stop": ("x",),
+        "logit_bias": {7: 1.0},
+        "seed": 2**64 - 1,
+        "top_k": 0,
+    }
+    assert task.requests == (GenerationRequest("a", **options), GenerationRequest("b", **options))
+    assert (task.manner.stops_itself, task.manner.spells) == (True, False)
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+PARTS = (
+    Part("reasoning", "Hm.", 0),
+    Part("text", "Let me see.", 1),
+    Part("tool_call", '{"q": 1}', 2, "search", "id1"),
+    Part("tool_call", "{}", 3, "fetch", "id2"),
+)
+
+
+def test_a_turn_with_calls_is_told_as_openai_tells() -> None:
+    """Thoughts under both of their names, arguments as texts, and no content where nothing is said."""
+    _, present = chat.read({"messages": [{"role": "user", "content": "x"}]})
+    turn = Completion("Let me see.", 9, 0.0, "tool_calls", parts=PARTS, reasoning_tokens=4)
+    told = present((GenerationResponse(0.0, 0.0, 1, "x", 7, (turn,), reused_tokens=5),))
+    counts = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }
+    assert told["usage"] == counts | details
+    (choice,) = told["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Let me see.",
+        "refusal": None,
+        "reasoning_content": "Hm.",
+        "reasoning": "Hm.",
+        "tool_calls": [
+            {
+                "id": "id1",
+                "type": "function",
+                "function": {"name": "search", "arguments": '{"q": 1}'},
+            },
+            {"id": "id2", "type": "function", "function": {"name": "fetch", "arguments": "{}"}},
+        ],
+    }
+    silent = attrs.evolve(turn, text="", parts=PARTS[2:])
+    (choice,) = present((GenerationResponse(0.0, 0.0, 1, "x", 1, (silent,)),))["choices"]
+    assert choice["message"]["content"] is None
+    assert "reasoning" not in choice["message"]
+
+
+DOCUMENTS = [
+    "It rained.",
+    {"id": "tale", "text": "Cows sleep. Cats purr when they sleep."},
+    {"data": {"snippet": "Dogs bark."}},
+    {},
+]
+
+
+def test_an_answer_cites_the_documents_that_its_request_brought() -> None:
+    """Sentence by sentence, with the places that support it; what no document supports has no citation."""
+    said = "Cats purr when they sleep. Dogs bark. Dragons gold."
+    answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion(said, 9, 0.0, "eos"),)),)
+    body = {"messages": [{"role": "user", "content": "x"}], "documents": DOCUMENTS}
+    task, present = chat.read(body)
+    assert task.citer is not None
+    (choice,) = present(answer)["choices"]
+    first, second = choice["message"]["citations"]
+    assert [said[one["start"] : one["end"]] for one in (first, second)] == [
+        first["text"],
+        second["text"],
+    ]
+    assert (first["text"], second["text"]) == ("Cats purr when they sleep.", "Dogs bark.")
+    assert first["sources"] == [{"type": "document", "id": "tale", "start": 12, "end": 38}]
+    assert [source["id"] for source in second["sources"]] == ["doc:2"]
+    assert ChatCompletion.model_validate(present(answer)).choices[0].message.citations == [
+        first,
+        second,
+    ]
+    _, events = chat.read({**body, "stream": True})
+    ended = [json.loads(line[6:]) for line in events.end(answer).split(b"\n\n") if b"delta" in line]
+    assert ended[-1]["choices"][0]["delta"] == {"citations": [first, second]}
+
+
+@pytest.mark.parametrize(
+    "change", [{"documents": [{}, " "]}, {"documents": None}, {"response_format": FORM}], ids=str
+)
+def test_what_cannot_be_cited_is_answered_without_citations(change: dict[str, Any]) -> None:
+    """Documents without a text, none, and an answer that is data."""
+    body = {"messages": [{"role": "user", "content": "x"}], "documents": DOCUMENTS, **change}
+    task, present = chat.read(body)
+    assert task.citer is None
+    answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("Dogs bark.", 9, 0.0, "eos"),)),)
+    (choice,) = present(answer)["choices"]
+    assert "citations" not in choice["message"]
+
+
+def test_where_citing_takes_too_much_there_are_no_citations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer is told all the same."""
+    monkeypatch.setattr(citing, "_MOST_COMPARED", 1)
+    _, present = chat.read(
+        {"messages": [{"role": "user", "content": "x"}], "documents": ["Dogs bark."]}
+    )
+    answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("Dogs bark.", 9, 0.0, "eos"),)),)
+    (choice,) = present(answer)["choices"]
+    assert (choice["message"]["content"], choice["message"]["citations"]) == ("Dogs bark.", [])
+
+
+def test_a_stream_tells_pieces_of_turns() -> None:
+    """Calls are numbered in each sample by themselves; name and id come once, and then arguments."""
+    _, events = chat.read({"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 2})
+    pieces = [*PARTS, Part("tool_call", " ", 3, "", "")]
+    told = [events.text(sample, piece) for sample in (0, 1) for piece in pieces]
+    deltas = [
+        json.loads(line[6:])["choices"][0]["delta"]
+        for event in told
+        for line in event.decode().split("\n\n")[:-1]
+    ]
+    called = {
+        "type": "function",
+        "id": "id2",
+        "index": 1,
+        "function": {"name": "fetch", "arguments": "{}"},
+    }
+    one = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm.", "reasoning": "Hm."},
+        {"content": "Let me see."},
+        {
+            "tool_calls": [
+                {
+                    **called,
+                    "index": 0,
+                    "id": "id1",
+                    "function": {"name": "search", "arguments": '{"q": 1}'},
+                }
+            ]
+        },
+        {"tool_calls": [called]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": " "}}]},
+    ]
+    assert deltas == one + one
+
+
+def test_many_prompts_cost_little_more_than_one() -> None:
+    """What is checked once for a request is not checked again for each of its prompts."""
+    bias = {str(token): 1 for token in range(4096)}
+    started_s = time.process_time()
+    task, _ = completions.read({"prompt": ["x"] * 256, "logit_bias": bias})
+    assert len(task.requests) == 256
+    assert time.process_time() - started_s < 0.5
+
+
+def test_stop_strings_are_bounded_over_all_prompts() -> None:
+    """They are compiled for each prompt, so many prompts may have fewer characters of them."""
+    stop = ["x" * 1000]
+    assert completions.read({"prompt": ["x"] * 65, "stop": stop})
+    with pytest.raises(
+        InvalidRequestError, match="stop must hold at most 992 characters"
+    ) as caught:
+        completions.read({"prompt": ["x"] * 66, "stop": stop})
+    assert caught.value.field == "stop"
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (completions.read, {"prompt": "x"}),
+        (chat.read, {"messages": [{"role": "user", "content": "x"}]}),
+        (embeddings.read, {"input": "x"}),
+    ],
+)
+def test_a_models_name_is_short(read: Callable[[object], object], body: dict[str, object]) -> None:
+    """Every chunk of a stream repeats it, so a long one would make a small request a very large answer."""
+    assert read({**body, "model": "m" * 1024})
+    with pytest.raises(
+        InvalidRequestError, match="model must be a string of at most 1,024 characters"
+    ):
+        read({**body, "model": "m" * 1025})
+
+
+def test_an_echoed_prompt_is_bounded_over_all_samples() -> None:
+    """An answer holds it once for each sample, so many samples may have a shorter one."""
+    body = {"prompt": ["x" * (1 << 12)] * 4, "n": 64, "max_input_tokens": 8}
+    assert completions.read({**body, "echo": True})
+    body["prompt"] = ["x" * (1 << 12)] * 3 + ["x" * (1 + (1 << 12))]
+    assert completions.read(body)
+    with pytest.raises(InvalidRequestError, match="echo must be false where n times") as caught:
+        completions.read({**body, "echo": True})
+    assert caught.value.field == "echo"
+
+
+def test_alternatives_are_bounded_over_all_prompts() -> None:
+    """An answer holds those of every prompt until the last is done, so many prompts may have fewer of them."""
+    body = {"prompt": ["x"] * 64, "max_tokens": 1 << 13, "logprobs": 2}
+    assert completions.read(body)
+    assert completions.read({**body, "prompt": "x", "logprobs": 20, "max_tokens": 1 << 30})
+    with pytest.raises(
+        InvalidRequestError,
+        match="logprobs must be at most 2 for 524,288 tokens in all samples, got 3",
+    ):
+        completions.read({**body, "logprobs": 3})
+    scored = {"prompt": ["x" * 1024] * 2, "n": 32, "max_tokens": 0, "echo": True}
+    assert completions.read({**scored, "logprobs": 16})
+    with pytest.raises(
+        InvalidRequestError, match="logprobs must be at most 16 for 65,536 tokens in all samples"
+    ):
+        completions.read({**scored, "logprobs": 17})
+
+
+SCHEMA = {"type": "array"}
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})]
+)
+@pytest.mark.parametrize(
+    ("asked", "ours"),
+    [
+        ({"stop_token_ids": [5, 6]}, {"eos_token_ids": (5, 6)}),
+        ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"truncate_prompt_tokens": 9}, {"max_input_tokens": 9}),
+        ({"n_predict": 7}, {"max_tokens": 7}),
+        ({"max_new_tokens": 7}, {"max_tokens": 7}),
+        ({"max_completion_tokens": 7}, {"max_tokens": 7}),
+        ({"max_tokens": 9, "max_completion_tokens": 7}, {"max_tokens": 7}),
+        ({"min_new_tokens": 2}, {"min_tokens": 2}),
+        ({"guided_json": SCHEMA}, {"json_schema": SCHEMA}),
+        ({"guided_json": '{"type": "array"}'}, {"json_schema": SCHEMA}),
+        ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
+        ({"guided_regex": "a+"}, {"regex": "a+"}),
+        ({"regex": "a+"}, {"regex": "a+"}),
+        ({"guided_grammar": "start: /a/"}, {"grammar": "start: /a/"}),
+        ({"grammar": "start: /a/"}, {"grammar": "start: /a/"}),
+        ({"guided_choice": ["a", 'b"']}, {"choice": ("a", 'b"')}),
+        ({"bad_words": [], "regex": "a"}, {"regex": "a"}),
+        (
+            {"typical_p": 0.5, "allowed_token_ids": [3]},
+            {"typical_p": 0.5, "allowed_token_ids": (3,)},
+        ),
+        ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA}),
+        ({"structured_outputs": {"json_object": True}}, {"json_schema": {"type": "object"}}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"choice": ("a",)}),
+        ({"structured_outputs": {"regex": "a", "json": None}}, {"regex": "a"}),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            {"json_schema": SCHEMA},
+        ),
+        ({"ignore_eos": False, "typical_p": 1, "bad_words": []}, {}),
+    ],
+)
+def test_what_others_call_otherwise_is_honoured(
+    read: Reader, body: dict[str, Any], asked: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    """A field that another server has under another name means the same here."""
+    task, _ = read({**body, **asked})
+    plain, _ = read(body)
+    assert task.requests == (attrs.evolve(plain.requests[0], **ours),)
+    assert read({**body, "ignore_eos": True})[0].manner.stops_itself is False
+
+
+@pytest.mark.parametrize(
+    ("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})]
+)
+@pytest.mark.parametrize("name", sorted(requests.REFUSED))
+def test_what_is_not_done_is_refused_by_name(read: Reader, body: dict[str, Any], name: str) -> None:
+    """None of the fields that would change the answer is dropped without a word."""
+    for value in (0.5, ["x"], {"x": 1}):
+        with pytest.raises(
+            InvalidRequestError, match=f"{name} is not supported by this server"
+        ) as caught:
+            read({**body, name: value})
+        assert caught.value.field == name
+    assert read({**body, name: None})
+
+
+@pytest.mark.parametrize(
+    ("field", "nothing"),
+    [("best_of", 1), ("add_special_tokens", False), ("reasoning", {}), ("include_reasoning", True)],
+)
+def test_what_chats_do_not_do_is_refused_by_name(field: str, nothing: object) -> None:
+    """Nor are those dropped that have no meaning in a chat here."""
+    with pytest.raises(InvalidRequestError, match=f"{field} is not supported by this server"):
+        chat.read({"messages": MESSAGES, field: {"effort": "low"}})
+    assert chat.read({"messages": MESSAGES, field: nothing})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"guided_json": {}, "guided_choice": ["a"]},
+            "guided_choice must not be given beside guided_json",
+        ),
+        (
+            {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+            "structured_outputs.regex must not be given beside guided_regex",
+        ),
+        (
+            {"regex": "a", "structured_outputs": {"json": {}}},
+            "structured_outputs.json must not be given beside regex",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}},
+            "structured_outputs.whitespace_pattern is not supported by this server",
+        ),
+    ],
+)
+def test_forms_are_called_as_the_client_does(asked: dict[str, Any], said: str) -> None:
+    """Of two forms the client is told by its own names, and of one that is none that it is none."""
+    with pytest.raises(InvalidRequestError, match=said):
+        completions.read({"prompt": "x", **asked})
+
+
+def test_two_names_of_one_field_are_refused() -> None:
+    """One of them would be dropped."""
+    for name in ("max_tokens", "n_predict"):
+        with pytest.raises(
+            InvalidRequestError, match=f"max_new_tokens must not be given beside {name}"
+        ):
+            completions.read({"prompt": "x", "max_new_tokens": 3, name: 3})
+
+
+def test_a_chat_tells_its_template_more() -> None:
+    """Variables are given by themselves or together; parts are lines, and what clients replay is taken."""
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    body = {
+        "messages": [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": None},
+            *MESSAGES,
+        ],
+        "chat_template_kwargs": {"enable_thinking": True, "x": 1},
+        "enable_thinking": False,
+        "reasoning_effort": "low",
+    }
+    asked = chat.read(body)[0].conversation
+    assert asked is not None
+    assert [message["content"] for message in asked.messages] == ["a\nb", "", "x"]
+    assert asked.variables == {"enable_thinking": False, "x": 1, "reasoning_effort": "low"}
+    assert asked.required == {
+        "enable_thinking": "enable_thinking",
+        "x": "chat_template_kwargs.x",
+        "reasoning_effort": "reasoning_effort",
+    }
+
+
+def test_a_scored_prompt_is_followed_by_the_token_that_ends_the_sample() -> None:
+    """Who scores counts from the end, and must not lose a token of the prompt; else an end token is no part of it."""
+    ended = Completion("", 1, 0.0, "eos", (7,), (-1.0,), ((TokenLogprob(7, -1.0),),))
+    spelling = Spelling(
+        (1, 2), {1: b"a", 2: b"\xc3", 7: b""}, frozenset({7}), ((TokenLogprob(2, -0.5),),)
+    )
+    assert tokens.completion_logprobs(ended, spelling, (None, -2.0)) == {
+        "tokens": ["a", "bytes:\\xc3", ""],
+        "token_logprobs": [None, -2.0, -1.0],
+        "top_logprobs": [None, {"bytes:\\xc3": -0.5}, {"": -1.0}],
+        "text_offset": [0, 1, 1],
+    }
+    assert tokens.completion_logprobs(ended, spelling, ())["tokens"] == []

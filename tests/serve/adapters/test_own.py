@@ -1,0 +1,82 @@
+"""The documented interface, apart from HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from relevance_gen import ChunkIndex, search, wire
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.adapters import own
+from relevance_gen.serve.services.generation import GenerationTask
+from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
+
+RESPONSE = GenerationResponse(1.0, 2.0, 1, "x", 1, (Completion("y", 1, 2.0, "length"),))
+
+
+def test_a_search_is_read_and_presented() -> None:
+    """The fields of the body are the task's, and the response is presented with the wire's fields."""
+    task, present = own.read_search(
+        {"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False}
+    )
+    assert (task.question, list(task.chunks)) == (
+        Question("cats", 3, False, reranked=0),
+        ["Cats purr."],
+    )
+    assert task.path == "chunk_txts"
+    found = search("cats", ["Cats purr."])
+    assert wire.serialize(present(found)) == wire.serialize(found)
+
+
+def test_a_generation_is_read_and_presented() -> None:
+    """The fields of the body are the request's; the response leaves as its type is written."""
+    task, present = own.read_generation({"text": "x", "max_tokens": 2})
+    assert task == GenerationTask((GenerationRequest("x", max_tokens=2),))
+    assert wire.serialize(present((RESPONSE,))) == wire.serialize(RESPONSE)
+
+
+@pytest.mark.parametrize("read", [own.read_search, own.read_generation, own.read_stream])
+def test_what_is_no_object_is_refused(read: object) -> None:
+    """A body of another kind is refused as a whole."""
+    assert callable(read)
+    with pytest.raises(InvalidRequestError, match="the body must be an object"):
+        read([])
+
+
+def test_events_are_server_sent_events() -> None:
+    """Each event has a name and one line of JSON, and ends with an empty line."""
+    _, events = own.read_stream({"text": "x"})
+    for name, event in {
+        "text": events.text(1, "a\nb"),
+        "response": events.end((RESPONSE,)),
+        "error": events.error("timeout", "late", None),
+    }.items():
+        first, second, *rest = event.decode().split("\n")
+        assert (first, rest) == (f"event: {name}", ["", ""])
+        assert isinstance(json.loads(second.removeprefix("data: ")), dict)
+
+
+def test_an_error_has_a_field_only_where_there_is_one() -> None:
+    """``field`` is absent rather than null."""
+    assert own.error("timeout", "late", None) == {"error": {"type": "timeout", "message": "late"}}
+    assert own.error("x", "y", "top_n")["error"] == {"type": "x", "message": "y", "field": "top_n"}
+
+
+def test_signs_are_read_where_they_are_asked_for() -> None:
+    """`syntax` reaches the question of a search and of an explanation, which names the signs; else signs are text."""
+    body: dict[str, Any] = {"query": "cats -dogs", "chunk_txts": ["Cats and dogs."]}
+    assert own.read_search(body)[0].question.syntax == "plain"
+    assert own.read_search(body)[0].question.corrections
+    assert not own.read_search({**body, "corrections": False})[0].question.corrections
+    assert not own.read_explanation({**body, "original_index": 0, "corrections": False})[
+        0
+    ].question.corrections
+    assert own.read_search({**body, "syntax": "signs"})[0].question.syntax == "signs"
+    task, present = own.read_explanation({**body, "original_index": 0, "syntax": "signs"})
+    assert task.question.syntax == "signs"
+    index = ChunkIndex(body["chunk_txts"])
+    assert b'"left_out":["-dogs"]' in wire.serialize(present(index.explain_one(task.question, 0)))
+    assert b"left_out" not in wire.serialize(present(index.explain(body["query"], 0)))

@@ -1,0 +1,75 @@
+"""Rerank as TEI has it, apart from HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relevance_gen import search
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.adapters import tei
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
+from relevance_gen.serve.settings import Settings
+
+TEXTS = ["Dogs bark.", "", "Cats purr.", "The weather."]
+
+
+def rerank(**body: Any) -> Any:
+    """Answer a request as the server does."""
+    settings = Settings()
+    task, present = tei.read_rerank(body)
+    return present(
+        Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key")
+    )
+
+
+def test_the_answer_is_a_bare_list_of_every_text() -> None:
+    """Every text comes back, best first, with the score of search; raw scores are no others."""
+    (best,) = search("What do cats do?", TEXTS, blank="skip")
+    for further in (
+        {},
+        {"raw_scores": True, "truncate": True, "truncation_direction": "Right", "model": "m"},
+    ):
+        assert rerank(query="What do cats do?", texts=TEXTS, **further) == [
+            {"index": 2, "score": best.chunk_score},
+            {"index": 0, "score": 0.0},
+            {"index": 1, "score": 0.0},
+            {"index": 3, "score": 0.0},
+        ]
+
+
+def test_texts_come_back_if_asked_for() -> None:
+    """``return_text`` gives each result its text, and ``top_n`` bounds them."""
+    results = rerank(query="cats", texts=TEXTS, return_text=True, top_n=2)
+    assert [result["text"] for result in results] == ["Cats purr.", "Dogs bark."]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"query": ""}, "query"),
+        ({"texts": None}, "texts"),
+        ({"texts": "x"}, "texts"),
+        ({"texts": ["x", {"text": "x"}]}, "texts[1]"),
+        ({"texts": ["x", None]}, "texts[1]"),
+        ({"top_n": 0}, "top_n"),
+        ({"return_text": 1}, "return_text"),
+    ],
+)
+def test_what_is_not_allowed_is_named(change: dict[str, Any], field: str) -> None:
+    """A field that is wrong is refused by its path."""
+    with pytest.raises(InvalidRequestError) as caught:
+        rerank(**{"query": "cats", "texts": ["cats"], **change})
+    assert caught.value.field == field
+
+
+def test_errors_have_teis_words() -> None:
+    """An error is a string beside one of TEI's words for its kind."""
+    assert tei.error("invalid_request", "top_n must be", "top_n") == {
+        "error": "top_n must be",
+        "error_type": "Validation",
+    }
+    assert tei.error("overloaded", "later", None)["error_type"] == "Overloaded"
+    assert tei.error("internal", "bug", None)["error_type"] == "Backend"

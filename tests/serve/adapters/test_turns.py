@@ -1,0 +1,861 @@
+"""What OpenAI's responses and Anthropic's messages make of turns, apart from HTTP, and held to their own clients."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
+from relevance_gen.generation.chat.conversation import ToolChoice, finish_reason_of, joined
+from relevance_gen.request_scope import expecting
+from relevance_gen.serve.adapters.anthropic import blocks, messages
+from relevance_gen.serve.adapters.openai import chat, responses
+from relevance_gen.types import Completion, GenerationResponse, Part
+
+HELLO = {"role": "user", "content": "hello"}
+SEARCH = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+calls = st.dictionaries(
+    st.text(max_size=3), st.none() | st.integers(-9, 9) | texts, max_size=3
+).map(json.dumps)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[Part]:
+    """Draw the pieces of a turn: its parts, each cut anywhere."""
+    pieces = []
+    for place, kind in enumerate(
+        draw(st.lists(st.sampled_from(["text", "reasoning", "tool_call"]), max_size=4))
+    ):
+        text = draw(calls if kind == "tool_call" else texts.filter(bool))
+        name, call_id = ("search", f"call{place}") if kind == "tool_call" else ("", "")
+        cuts = [0, *sorted(draw(st.lists(st.integers(0, len(text)), max_size=3))), len(text)]
+        pieces += [Part(kind, text[a:b], place, name, call_id) for a, b in itertools.pairwise(cuts)]
+    return pieces
+
+
+def outcome(
+    pieces: Sequence[Part], reason: str = "eos", stopped_by: str = ""
+) -> tuple[GenerationResponse, ...]:
+    """Return the response to a turn of some pieces."""
+    parts = joined(pieces)
+    text = "".join(part.text for part in parts if part.kind == "text")
+    reason = finish_reason_of(reason, parts)
+    completion = Completion(
+        text, 3, 9.0, reason, parts=parts, stopped_by=stopped_by, reasoning_tokens=2
+    )
+    return (GenerationResponse(8.0, 9.0, 1, "a prompt", 7, (completion,), reused_tokens=4),)
+
+
+def events(
+    stream: Any, pieces: Sequence[Part], ended: tuple[GenerationResponse, ...]
+) -> list[dict[str, Any]]:
+    """Return the data of a stream's events, each of which is named as its data are."""
+    sent = b"".join([*(stream.text(0, piece) for piece in pieces), stream.end(ended)]).decode()
+    found = []
+    for event in sent.split("\n\n")[:-1]:
+        name, data = event.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def of_responses(**more: Any) -> Any:
+    """Return what words the stream of a response."""
+    return responses.read({"input": "hello", "stream": True, **more})[1]
+
+
+def of_messages(**more: Any) -> Any:
+    """Return what words the stream of a message."""
+    return messages.read({"messages": [HELLO], "max_tokens": 3, "stream": True, **more})[1]
+
+
+@given(pieces=turns(), reason=st.sampled_from(["eos", "length"]))
+@example(pieces=[], reason="eos")
+def test_openais_client_puts_the_events_together_to_the_whole_response(
+    pieces: list[Part], reason: str
+) -> None:
+    """What its own accumulator has, what items are told when they are done, and what the last event says is one."""
+    stream = of_responses(include=["reasoning.encrypted_content"])
+    ended = outcome(pieces, reason)
+    # Here, as it takes long and every process that runs tests reads this file.
+    import openai.lib.streaming.responses._responses as openais
+    from openai import omit
+    from openai.types.responses import Response, ResponseStreamEvent
+
+    state: Any = openais.ResponseStreamState(input_tools=omit, text_format=omit)
+    told = events(stream, pieces, ended)
+    for data in told:
+        snapshot = None
+        state.handle_event(openais.construct_type_unchecked(type_=ResponseStreamEvent, value=data))
+        snapshot = state._ResponseStreamState__current_snapshot
+    whole = stream.whole(ended)
+    assert told[-1] == {**told[-1], "type": f"response.{whole['status']}", "response": whole}
+    assert [data["item"] for data in told if data["type"] == "response.output_item.done"] == whole[
+        "output"
+    ]
+    assert [data["sequence_number"] for data in told] == list(range(len(told)))
+    assert Response.model_validate(whole).usage.output_tokens_details.reasoning_tokens == 2
+    for item, said in zip(snapshot.output, whole["output"], strict=True):
+        if item.type == "message":
+            assert item.content[0].text == said["content"][0]["text"]
+        if item.type == "function_call":
+            assert (item.arguments, item.call_id, item.name) == (
+                said["arguments"],
+                said["call_id"],
+                "search",
+            )
+
+
+@given(pieces=turns(), reason=st.sampled_from(["eos", "length", "stop"]))
+@example(pieces=[], reason="eos")
+def test_anthropics_client_puts_the_events_together_to_the_whole_message(
+    pieces: list[Part], reason: str
+) -> None:
+    """Its own accumulator has the same blocks, reason and usage as the whole message."""
+    import anthropic.lib.streaming._messages as anthropics
+    from anthropic.types import Message
+
+    stream = of_messages()
+    ended = outcome(pieces, reason, stopped_by="x" if reason == "stop" else "")
+    snapshot: Any = None
+    buffers: dict[int, bytes] = {}
+    for event in events(stream, pieces, ended):
+        snapshot = anthropics.accumulate_event(
+            event=event, current_snapshot=snapshot, json_bufs=buffers
+        )
+    whole = Message.model_validate(stream.whole(ended))
+    assert [block.to_dict() for block in snapshot.content] == [
+        block.to_dict() for block in whole.content
+    ]
+    assert snapshot.usage.to_dict() == whole.usage.to_dict()
+    assert (snapshot.stop_reason, snapshot.stop_sequence) == (
+        whole.stop_reason,
+        whole.stop_sequence,
+    )
+
+
+STORY = "It rained. Cats purr at night. Ünder the 🌙 cows moo loudly!"
+TALES = [
+    {"type": "text", "text": "Bees dance in the sun. They hum."},
+    {"type": "text", "text": "Dogs bark."},
+]
+DOCUMENTS = [
+    {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": "Cats purr at night."},
+    },
+    {
+        "type": "document",
+        "title": "A story",
+        "citations": {"enabled": True},
+        "source": {"type": "text", "data": STORY},
+    },
+    {
+        "type": "document",
+        "citations": {"enabled": True},
+        "source": {"type": "content", "content": TALES},
+    },
+]
+"""The first is not to be cited."""
+SAID = (
+    *(
+        "Cats purr at night.",
+        "Cows moo loudly!",
+        "Bees dance in the sun.",
+        "Nobody knows Napoleon.",
+        "Dogs bark.",
+    ),
+    *("They hum.", "Cats purr and bees dance.", "\n\n", "🌙", "..."),
+)
+
+
+def of_cited(**more: Any) -> Any:
+    """Return what words the stream of a message that is cited from the documents."""
+    return of_messages(
+        messages=[{"role": "user", "content": [*DOCUMENTS, {"type": "text", "text": "What?"}]}],
+        **more,
+    )
+
+
+def cited_blocks(stream: Any, pieces: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return what Anthropic's own accumulator makes of the blocks of a stream."""
+    import anthropic.lib.streaming._messages as anthropics
+
+    snapshot: Any = None
+    for event in events(stream, pieces, outcome(pieces)):
+        snapshot = anthropics.accumulate_event(event=event, current_snapshot=snapshot, json_bufs={})
+    return [block.to_dict() for block in snapshot.content]
+
+
+@given(data=st.data(), said=st.lists(st.sampled_from(SAID), min_size=1, max_size=8).map(" ".join))
+def test_blocks_put_together_are_the_text_and_what_they_cite_stands_there(
+    data: st.DataObject, said: str
+) -> None:
+    """However a text is cut, each citation is of the document that it names, at the place that it names."""
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=6))), len(said)]
+    found = cited_blocks(of_cited(), [Part("text", said[a:b]) for a, b in itertools.pairwise(cuts)])
+    assert "".join(block["text"] for block in found) == said
+    for block in found:
+        for one in block.get("citations") or ():
+            if one["type"] == "char_location":
+                assert (one["document_index"], one["document_title"], one["file_id"]) == (
+                    1,
+                    "A story",
+                    None,
+                )
+                assert one["cited_text"] == STORY[one["start_char_index"] : one["end_char_index"]]
+            else:
+                assert (one["document_index"], one["document_title"], one["file_id"]) == (
+                    2,
+                    None,
+                    None,
+                )
+                assert one["end_block_index"] == one["start_block_index"] + 1
+                assert one["cited_text"] == TALES[one["start_block_index"]]["text"]
+    from anthropic.types import Message
+
+    pieces = [Part("text", said)]
+    whole = Message.model_validate(of_cited().whole(outcome(pieces)))
+    assert [block.to_dict() for block in whole.content] == cited_blocks(of_cited(), pieces)
+
+
+def test_each_sentence_has_a_block_with_what_supports_it() -> None:
+    """One that nothing supports has none, a thought is not cited, and a block of a document is cited once, whole."""
+    said = "Cats purr at night. Nobody knows Napoleon. Bees dance in the sun and hum."
+    hidden = "Cats purr at night."
+    pieces = [
+        Part("reasoning", hidden, 0),
+        *(Part("text", letter, 1) for letter in said),
+        Part("text", "Dogs bark.", 2),
+    ]
+    thought, cats, nobody, bees, dogs = cited_blocks(of_cited(), pieces)
+    assert thought == {"type": "thinking", "thinking": hidden, "signature": ""}
+    assert (cats["text"], nobody["text"]) == ("Cats purr at night.", " Nobody knows Napoleon.")
+    assert [one["cited_text"] for one in cats["citations"]] == ["Cats purr at night."]
+    assert "citations" not in nobody
+    assert [one["cited_text"] for one in bees["citations"]] == ["Bees dance in the sun. They hum."]
+    assert [(one["start_block_index"], one["cited_text"]) for one in dogs["citations"]] == [
+        (1, "Dogs bark.")
+    ]
+
+
+def test_what_there_is_no_room_for_is_cited_no_further() -> None:
+    """Whatever is refused, the text is told all the same, without a failure, and what was cited before stays."""
+    said = " ".join(SAID[:5])
+    told: list[list[str]] = []
+    for error in (TooLargeError, BusyError):
+        for n_allowed in range(30):
+            left = itertools.count(n_allowed, -1)
+
+            def expect(unit: str, number: int) -> None:
+                assert number >= 0, unit
+                if next(left) <= 0:  # noqa: B023
+                    raise error("no room")  # noqa: B023
+
+            with expecting(expect):
+                found = cited_blocks(of_cited(), [Part("text", said)])
+            assert "".join(block["text"] for block in found) == said
+            told.append(
+                [one["cited_text"] for block in found for one in block.get("citations") or ()]
+            )
+    assert told[:30] == told[30:]
+    assert (told[0], len(told[29])) == ([], 4)
+    assert all(more[: len(less)] == less for less, more in itertools.pairwise(told[:30]))
+
+
+def test_the_events_of_a_response_come_in_their_order() -> None:
+    """Each part is added, told in deltas and done before the next begins."""
+    pieces = [
+        Part("reasoning", "Hm.", 0),
+        Part("text", "Hello", 1),
+        Part("tool_call", "{}", 2, "search", "c"),
+    ]
+    kinds = [
+        event["type"].removeprefix("response.")
+        for event in events(of_responses(), pieces, outcome(pieces))
+    ]
+    assert kinds == [
+        *("created", "in_progress"),
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done"),
+        *("content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.done"),
+        *("content_part.done", "output_item.done"),
+        *(
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+        ),
+        "completed",
+    ]
+
+
+def test_the_events_of_a_message_come_in_their_order() -> None:
+    """Each block starts, is told in deltas and stops before the next; its number is its place among the blocks."""
+    pieces = [
+        Part("reasoning", "Hm.", 0),
+        Part("text", "Hello", 1),
+        Part("tool_call", "{}", 2, "search", "c"),
+    ]
+    told = events(of_messages(), pieces, outcome(pieces, "tool_calls"))
+    assert [event["type"] for event in told] == [
+        "message_start",
+        *("content_block_start", "content_block_delta", "content_block_stop") * 3,
+        *("message_delta", "message_stop"),
+    ]
+    assert [event["index"] for event in told if "index" in event] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert told[-2]["usage"] == {
+        **{"input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4},
+        "output_tokens": 3,
+    }
+
+
+def test_why_a_message_ends() -> None:
+    """A limit, a full context, a stop sequence and an end are told apart."""
+    told = [
+        of_messages(max_tokens=3).whole(outcome([], reason, by))
+        for reason, by in (("eos", ""), ("stop", "x"))
+    ]
+    told += [of_messages(max_tokens=n).whole(outcome([], "length")) for n in (3, 32000)]
+    assert [(one["stop_reason"], one["stop_sequence"]) for one in told] == [
+        *(("end_turn", None), ("stop_sequence", "x")),
+        *(("max_tokens", None), ("model_context_window_exceeded", None)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"query": "wha', "", "[1]", "nothing", '{"a":' * 99 + "1" + "}" * 99]
+)
+def test_a_call_that_is_cut_off_has_an_empty_input(text: str) -> None:
+    """The input of a whole message is an object, whatever the model wrote."""
+    (block,) = of_messages().whole(outcome([Part("tool_call", text, 0, "search", "c")], "length"))[
+        "content"
+    ]
+    assert block == {"type": "tool_use", "id": "c", "name": "search", "input": {}}
+
+
+def test_a_stream_that_fails_says_so() -> None:
+    """A response ends with an error and as failed, a message with an error in Anthropic's words."""
+    assert b'"type":"overloaded_error","message":"busy"' in of_messages().error(
+        "overloaded", "busy", None
+    )
+    told = of_responses().error("overloaded", "busy", "input").decode()
+    assert told.startswith("event: error\n")
+    assert '"code":"overloaded","message":"busy","param":"input"' in told
+    assert "event: response.failed\n" in told
+
+
+# ── What agents send ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_codex_sends_is_understood() -> None:
+    """Items become turns: thoughts, text and calls of the assistant's one, and the search of the web is passed over."""
+    packed = "base64:" + base64.b64encode(b"I must look.").decode()
+    shell = {
+        "type": "function",
+        "name": "shell",
+        "description": "Run.",
+        "strict": False,
+        "parameters": SEARCH,
+    }
+    body = {
+        "model": "gpt-5-codex",
+        "instructions": "You are Codex.",
+        "input": [
+            {
+                "type": "message",
+                "role": "developer",
+                "content": [{"type": "input_text", "text": "Be careful."}],
+            },
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "List files."}],
+            },
+            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": packed},
+            {"type": "reasoning", "summary": [], "encrypted_content": "gAAAAABm_another_server's"},
+            {
+                **{"type": "message", "role": "assistant", "id": "msg_1"},
+                "content": [{"type": "output_text", "text": "Looking."}],
+            },
+            {
+                "type": "function_call",
+                "name": "shell",
+                "arguments": '{"query":"ls"}',
+                "call_id": "c1",
+            },
+            {
+                "type": "function_call",
+                "name": "shell",
+                "arguments": '{"query":"pwd"}',
+                "call_id": "c2",
+            },
+            {"type": "function_call_output", "call_id": "c1", "output": "a.txt"},
+            {
+                "type": "function_call_output",
+                "call_id": "c2",
+                "output": [{"type": "input_text", "text": "/home"}],
+            },
+        ],
+        "tools": [{"type": "web_search", "external_web_access": False}, shell],
+        **{
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+            "reasoning": {"effort": "medium", "summary": "auto"},
+        },
+        **{
+            "store": False,
+            "stream": True,
+            "include": ["reasoning.encrypted_content"],
+            "prompt_cache_key": "x",
+        },
+        "text": {"verbosity": "low"},
+    }
+    task, _ = responses.read(body)
+    assert task.conversation is not None
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "shell", "arguments": '{"query":"ls"}'},
+    }
+    other = {
+        "id": "c2",
+        "type": "function",
+        "function": {"name": "shell", "arguments": '{"query":"pwd"}'},
+    }
+    assert list(task.conversation.messages) == [
+        {"role": "system", "content": "You are Codex.\nBe careful."},
+        {"role": "user", "content": "List files."},
+        {
+            **{"role": "assistant", "content": "Looking.", "reasoning_content": "I must look."},
+            "tool_calls": [call, other],
+        },
+        {"role": "tool", "content": "a.txt", "tool_call_id": "c1"},
+        {"role": "tool", "content": "/home", "tool_call_id": "c2"},
+    ]
+    assert [tool.name for tool in task.conversation.tools] == ["shell"]
+    assert task.conversation.variables == {"reasoning_effort": "medium"}
+    assert not task.conversation.required
+
+
+def test_thoughts_come_back_as_they_were_told() -> None:
+    """What an item packs is unpacked where its content is left out, as Codex leaves it out."""
+    stream = of_responses(include=["reasoning.encrypted_content"])
+    (item,) = stream.whole(outcome([Part("reasoning", "Hm, ü.", 0)]))["output"]
+    for sent in ({**item, "content": None}, item):
+        task, _ = responses.read({"input": [sent, HELLO]})
+        assert task.conversation is not None
+        assert task.conversation.messages[0]["reasoning_content"] == "Hm, ü."
+    assert (
+        "encrypted_content"
+        not in of_responses().whole(outcome([Part("reasoning", "Hm.", 0)]))["output"][0]
+    )
+
+
+def test_what_claude_code_sends_is_understood() -> None:
+    """Blocks become turns: results of tools are turns of their own, and what only caches or counts is passed over."""
+    ephemeral = {"cache_control": {"type": "ephemeral"}}
+    body = {
+        **{
+            "model": "claude-opus-4-5",
+            "max_tokens": 32000,
+            "stream": True,
+            "metadata": {"user_id": "u"},
+        },
+        "system": [
+            {"type": "text", "text": "You are Claude Code.", **ephemeral},
+            {"type": "text", "text": "Help."},
+        ],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "List files.", **ephemeral}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "I must look.", "signature": ""},
+                    {"type": "redacted_thinking", "data": "x"},
+                    {"type": "text", "text": "Looking."},
+                    {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"query": "ls"}},
+                    {"type": "tool_use", "id": "t2", "name": "Bash", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": "a.txt"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t2",
+                        "is_error": True,
+                        "content": [_text("no query")],
+                    },
+                    {"type": "text", "text": "And now?", **ephemeral},
+                ],
+            },
+        ],
+        "tools": [
+            {
+                "name": "Bash",
+                "description": "Run.",
+                "input_schema": {"$schema": "x", **SEARCH},
+                **ephemeral,
+            }
+        ],
+        **{
+            "thinking": {"type": "enabled", "budget_tokens": 31999},
+            "output_config": {"effort": "max"},
+        },
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    }
+    task, _ = messages.read(body)
+    assert task.conversation is not None
+    call = {
+        "id": "t1",
+        "type": "function",
+        "function": {"name": "Bash", "arguments": {"query": "ls"}},
+    }
+    other = {"id": "t2", "type": "function", "function": {"name": "Bash", "arguments": {}}}
+    assert list(task.conversation.messages) == [
+        {"role": "system", "content": "You are Claude Code.\nHelp."},
+        {"role": "user", "content": "List files."},
+        {
+            **{"role": "assistant", "content": "Looking.", "reasoning_content": "I must look."},
+            "tool_calls": [call, other],
+        },
+        {"role": "tool", "content": "a.txt", "tool_call_id": "t1"},
+        {"role": "tool", "content": "Error:\nno query", "tool_call_id": "t2"},
+        {"role": "user", "content": "And now?"},
+    ]
+    assert task.conversation.variables == {
+        **{"enable_thinking": True, "thinking_budget": 31999},
+        "reasoning_effort": "high",
+    }
+    assert (task.requests[0].max_tokens, task.requests[0].top_k) == (32000, 0)
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def test_documents_of_text_are_read_as_text() -> None:
+    """Whole or in blocks, under their titles and what is said of them, in the place where they stand."""
+    plain = {"type": "text", "media_type": "text/plain", "data": "Cats purr."}
+    blocks = {"type": "content", "content": [_text("Dogs bark."), _text("Cows moo.")]}
+    said = _said(
+        {
+            "type": "document",
+            "source": plain,
+            "title": "Cats",
+            "context": "A note.",
+            "citations": {"enabled": False},
+        },
+        {"type": "document", "source": blocks, "title": None, "citations": None},
+        {
+            "type": "document",
+            "source": {**blocks, "content": "Bees dance."},
+            "cache_control": {"type": "ephemeral"},
+        },
+        _text("Who purrs?"),
+    )
+    task, _ = messages.read(said)
+    assert task.conversation is not None
+    (turn,) = task.conversation.messages
+    assert (
+        turn["content"]
+        == "Cats\nA note.\nCats purr.\nDogs bark.\nCows moo.\nBees dance.\nWho purrs?"
+    )
+
+
+def test_a_message_that_the_model_began_is_continued() -> None:
+    """A last message of the assistant is gone on with, but not where it has called tools."""
+    begun = {"role": "assistant", "content": [_text("In the")]}
+    called = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
+    }
+    for last, continues in ((begun, True), (called, False), (HELLO, False)):
+        task, _ = messages.read({"messages": [HELLO, last]})
+        assert task.conversation is not None
+        assert task.conversation.continues == continues
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"type": "auto"}, ToolChoice()),
+        ({"type": "none"}, ToolChoice("none")),
+        (
+            {"type": "any", "disable_parallel_tool_use": True},
+            ToolChoice("required", is_parallel=False),
+        ),
+        ({"type": "tool", "name": "f"}, ToolChoice("required", ("f",))),
+    ],
+)
+def test_anthropics_choices_of_tools(theirs: dict[str, Any], ours: ToolChoice) -> None:
+    """Each is one of ours."""
+    task, _ = messages.read(
+        {
+            "messages": [HELLO],
+            "tools": [{"name": "f", "input_schema": SEARCH}],
+            "tool_choice": theirs,
+        }
+    )
+    assert task.conversation is not None
+    assert task.conversation.choice == ours
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("required", ToolChoice("required")),
+        ({"type": "function", "name": "f"}, ToolChoice("required", ("f",), is_parallel=False)),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+            ToolChoice("auto", ("f",)),
+        ),
+    ],
+)
+def test_choices_of_functions(theirs: object, ours: ToolChoice) -> None:
+    """Each is one of ours."""
+    task, _ = responses.read(
+        {"input": "x", "tools": [{"type": "function", "name": "f"}], "tool_choice": theirs}
+    )
+    assert task.conversation is not None
+    assert task.conversation.choice == ours
+
+
+def test_a_form_is_kept_to() -> None:
+    """The schema of a form is the schema of the generation, in both."""
+    form = {"type": "json_schema", "name": "x", "schema": SEARCH, "strict": True}
+    task, _ = responses.read({"input": "x", "text": {"format": form}})
+    assert task.requests[0].json_schema == SEARCH
+    task, _ = responses.read({"input": "x", "text": {"format": {"type": "json_object"}}})
+    assert task.requests[0].json_schema == {"type": "object"}
+    task, _ = messages.read(
+        {
+            "messages": [HELLO],
+            "output_config": {"format": {"type": "json_schema", "schema": SEARCH}},
+        }
+    )
+    assert task.requests[0].json_schema == SEARCH
+
+
+def test_counting_asks_for_no_sample() -> None:
+    """The tokens of a prompt are counted, and told as Anthropic tells them."""
+    task, present = messages.read_count(
+        {"messages": [HELLO], "tools": [{"name": "f", "input_schema": SEARCH}]}
+    )
+    assert task.manner.only_counts
+    assert present((GenerationResponse(0.0, 0.0, 0, "", 7, ()),)) == {"input_tokens": 7}
+
+
+FUNCTION = {"type": "function", "name": "f"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": 1}, "input"),
+        ({"input": ["x"]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": ["x"]}]}, "input[0].type"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": ["user"], "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"input": [{"role": "user", "content": [{"type": []}]}]}, "input[0].content[0]"),
+        (
+            {"input": [{"type": "function_call", "call_id": "c", "name": 1, "arguments": ""}]},
+            "input[0].name",
+        ),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+        ({"input": [{"type": "reasoning", "content": [{"type": "x"}]}]}, "input[0].content[0]"),
+        ({"instructions": 1}, "instructions"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"tools": {}}, "tools"),
+        ({"tools": ["x"]}, "tools[0]"),
+        (
+            {"tools": [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}]},
+            "tools[1]",
+        ),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{**FUNCTION, "parameters": {"type": "string"}}]}, "tools[0].parameters"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": 1}}, "text.format"),
+        ({"reasoning": {"effort": 1}}, "reasoning.effort"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": {"x": 1}}, "include"),
+        ({"temperature": -1}, "temperature"),
+        *(
+            ({name: "x"}, name)
+            for name in (
+                "previous_response_id",
+                "conversation",
+                "prompt",
+                "background",
+                "moderation",
+            )
+        ),
+        ({"store": True}, "store"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"n": 2}, "n"),
+    ],
+)
+def test_what_a_response_cannot_be_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+    """What is wrong, needs a memory or is not done is named as the client knows it."""
+    with pytest.raises(InvalidRequestError) as caught:
+        responses.read({"input": "hello", **change})
+    assert caught.value.field == field
+
+
+_NOTE = {"source": {"type": "text", "media_type": "text/plain", "data": "Cats purr."}}
+
+
+def _said(*content: object, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": list(content)}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        (_said("x"), "messages[0].content[0]"),
+        (_said({"type": "image"}), "messages[0].content[0]"),
+        (_said({"type": "document"}), "messages[0].content[0]"),
+        (
+            _said({"type": "document", "source": {"type": "url"}}),
+            "messages[0].content[0].source.type",
+        ),
+        (
+            _said({"type": "document", "source": {"type": "text"}}),
+            "messages[0].content[0].source.data",
+        ),
+        (_said({"type": "document", **_NOTE, "title": 5}), "messages[0].content[0].title"),
+        (
+            _said({"type": "document", **_NOTE, "citations": {"enabled": 1}}),
+            "messages[0].content[0].citations",
+        ),
+        (
+            _said({"type": "document", **_NOTE, "citations": [1]}),
+            "messages[0].content[0].citations",
+        ),
+        (
+            _said({"type": "document", **_NOTE, "citations": {"enabled": True}})
+            | {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+            "output_config.format",
+        ),
+        (_said({"type": "document", **_NOTE}, role="assistant"), "messages[0].content[0]"),
+        (
+            _said(
+                {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}
+            ),
+            "messages[0].content[0].source.content[0]",
+        ),
+        (_said({"type": "text", "text": 1}), "messages[0].content[0]"),
+        (
+            _said({"type": "tool_use", "id": "x", "name": "f", "input": {}}),
+            "messages[0].content[0]",
+        ),
+        (
+            _said({"type": "tool_use", "id": "x", "name": "f"}, role="assistant"),
+            "messages[0].content[0]",
+        ),
+        (_said({"type": "tool_result"}), "messages[0].content[0]"),
+        (
+            _said({"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image"}]}),
+            "messages[0].content[0].content[0]",
+        ),
+        ({"system": [{"type": "image"}]}, "system[0]"),
+        ({"system": 1}, "system"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop_sequences": "x" * 3, "top_p": 9}, "top_p"),
+        ({"stop_sequences": [1]}, "stop_sequences[0]"),
+        ({"top_k": -1}, "top_k"),
+        ({"model": "m" * 1025}, "model"),
+        ({"tools": ["x"]}, "tools[0]"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+        ({"tools": [{"name": "f g"}]}, "tools[0].name"),
+        ({"tools": [{"name": "f", "input_schema": {"type": "string"}}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "f"}, {"name": "f"}]}, "tools[1]"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": []}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "g"}}, "tool_choice"),
+        ({"tool_choice": "any"}, "tool_choice"),
+        ({"thinking": "on"}, "thinking"),
+        ({"output_config": {"effort": 1}}, "output_config.effort"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"container": "x"}, "container"),
+    ],
+)
+def test_what_a_message_cannot_be_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+    """What is wrong or is not done is named as the client knows it."""
+    with pytest.raises(InvalidRequestError) as caught:
+        messages.read({"messages": [HELLO], **change})
+    assert caught.value.field == field
+
+
+FIELDS = (
+    "input",
+    "messages",
+    "role",
+    "content",
+    "type",
+    "tools",
+    "tool_choice",
+    "name",
+    "system",
+    "text",
+)
+bodies = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(FIELDS), inner),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("read", [responses.read, messages.read, messages.read_count])
+@given(body=bodies)
+def test_no_body_is_a_fault(read: Callable[[object], object], body: object) -> None:
+    """Whatever comes is read, or refused by a sentence."""
+    try:
+        read(body)
+    except InvalidRequestError as error:
+        blocks.error("invalid_request", error.in_json(), error.field)
+
+
+def test_schemas_are_called_what_the_client_calls_them() -> None:
+    """An error of a tool's schema names the tool's place among those that were sent, in the words of the dialect."""
+    schema = {"name": "f", "parameters": SEARCH}
+    sent = {"messages": [HELLO], "tools": [{"type": "function", "function": schema}]}
+    assert chat.read(sent)[0].conversation.schema_fields == {"f": "tools[0].function.parameters"}
+    sent = {"input": "x", "tools": [{"type": "web_search"}, {"type": "function", **schema}]}
+    assert responses.read(sent)[0].conversation.schema_fields["f"] == "tools[1].parameters"
+    sent = {"messages": [HELLO], "tools": [{"name": "f", "input_schema": SEARCH}]}
+    assert messages.read(sent)[0].conversation.schema_fields == {"f": "tools[0].input_schema"}

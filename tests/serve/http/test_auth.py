@@ -1,0 +1,187 @@
+"""Keys: where they come from, and that they stay secret."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.serve.http import auth
+from relevance_gen.serve.http.auth import Keys, digest, read_digests
+from tests.serve.harness import JSON, KEY, KEYED, Server, eventually, refused_start
+
+BODY = {"query": "x", "chunk_txts": ["x"]}
+
+
+def holds(keys: Keys, key: str | None) -> bool:
+    """Tell whether `key` opens the door, shown in either header alike."""
+    shown = (
+        ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}) if key is not None else ({}, {})
+    )
+    one, other = (keys.identify(headers) for headers in shown)
+    assert (
+        one == other or key != (key or "").strip()
+    )  # white space around a bearer key is no part of it
+    assert one in (None, digest(key or "").hex()[:12])
+    return one is not None
+
+
+def test_each_of_several_keys_holds() -> None:
+    """Every configured key opens the door, and nothing else does, not even with no keys at all."""
+    keys = Keys([digest("one"), digest("two")])
+    assert [holds(keys, key) for key in ("one", "two", "three", "", None, "one ", "ONE")] == [
+        True
+    ] * 2 + [False] * 5
+    assert not holds(Keys([]), "one")
+    assert not holds(Keys([digest("")]), "")
+
+
+def test_a_key_file_is_read_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys come and go with the file's lines: plain ones, hashed ones, comments. A byte order mark is no part of it."""
+    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n\n plain \nsha256:{hashlib.sha256(b'hashed').hexdigest()}\n")
+    keys = Keys([digest("fixed")], str(file))
+    assert [holds(keys, key) for key in ("plain", "hashed", "fixed", "# ours", "new")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    file.write_text("new\n", "utf-8-sig")
+    assert [holds(keys, key) for key in ("plain", "hashed", "fixed", "new")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_lost_key_file_leaves_the_last_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is gone, or no text, locks nobody out and lets nobody in."""
+    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    file = tmp_path / "keys"
+    file.write_text("plain\n")
+    keys = Keys([], str(file))
+    file.unlink()
+    assert holds(keys, "plain")
+    file.write_bytes(b"\xff\xfe\xfd")
+    assert holds(keys, "plain")
+    file.write_text("")
+    assert not holds(keys, "plain")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sha256:", "sha256:abc", "SHA256:" + "0" * 64, "sha256: " + "0" * 64, "sha256:" + "0" * 65],
+)
+def test_a_malformed_digest_is_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """A line that begins like a digest and is none refuses the file, at the start and when it is read again."""
+    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    file = tmp_path / "keys"
+    file.write_text("plain\n")
+    keys = Keys([], str(file))
+    file.write_text(f"# new\nother\n{line}\n")
+    assert [holds(keys, key) for key in ("plain", "other", line)] == [True, False, False]
+    with pytest.raises(ValueError, match="line 3 of the key file"):
+        read_digests(file)
+
+
+def test_a_server_does_not_start_with_a_malformed_key_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal is one line that says where, and status 2."""
+    file = tmp_path / "keys"
+    file.write_text("# new\nother\nsha256:abc\n")
+    assert refused_start("--api-keys-file", str(file)) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "line 3 of the key file" in line
+
+
+def test_a_key_is_made_where_none_is_configured() -> None:
+    """A server without keys makes one and prints it once, on standard output and not in the log."""
+    with Server(RELEVANCE_GEN_API_KEYS="") as server:
+        (line,) = [line for line in server.said if "X-API-Key" in line]
+        key = line.split()[1]
+        assert len(key) > 40
+        assert server.search(BODY, {**JSON, "X-API-Key": key}).status == 200
+        assert server.search(BODY, JSON).status == 401
+        assert server.end()
+        assert key not in server.log
+
+
+def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
+    """A running server takes up a changed key file, and makes no key of its own beside it."""
+    file = tmp_path / "keys"
+    file.write_text("first\n")
+    with Server("--api-keys-file", str(file), RELEVANCE_GEN_API_KEYS="") as server:
+        assert not any("X-API-Key" in line for line in server.said)
+        assert server.search(BODY, {**JSON, "X-API-Key": "first"}).status == 200
+        replacement = tmp_path / "replacement"
+        replacement.write_text("second\n")
+        os.replace(replacement, file)
+        assert eventually(
+            lambda: server.search(BODY, {**JSON, "X-API-Key": "second"}).status == 200
+        )
+        assert server.search(BODY, {**JSON, "X-API-Key": "first"}).status == 401
+
+
+def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
+    """What is logged of a key is the beginning of its digest; of bodies and queries, nothing; printed is neither."""
+    headers = {**KEYED, "X-Request-ID": "log-test"}
+    server.call(
+        "POST",
+        "/search?token=query-secret",
+        {"query": "body-secret", "chunk_txts": ["body-secret"]},
+        headers,
+    )
+    server.search(BODY, {**JSON, "X-API-Key": "wrong-secret"})
+    line = server.logged("log-test")
+    assert not re.search(f"secret(?! internals)|{KEY}", server.log)
+    assert KEY not in "".join(server.said)
+    assert line["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/search", 200)
+
+
+def test_a_bearer_key_is_as_good(server: Server) -> None:
+    """``Authorization: Bearer`` opens what ``X-API-Key`` opens; other schemes do not; of two keys X-API-Key counts."""
+    for shown, status in (
+        ({"Authorization": f"Bearer {KEY}"}, 200),
+        ({"authorization": f"bearer  {KEY} "}, 200),
+        ({"Authorization": f"Bearer {KEY}x"}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": f"Basic {KEY}"}, 401),
+        ({"Authorization": KEY}, 401),
+        ({"Authorization": "Bearer wrong", "X-API-Key": KEY}, 200),
+        ({"Authorization": f"Bearer {KEY}", "X-API-Key": "wrong"}, 401),
+    ):
+        answer = server.search(BODY, {**JSON, **shown})
+        assert answer.status == status
+        assert status == 200 or "Bearer" in answer.headers["WWW-Authenticate"]
+    bearer = {**JSON, "Authorization": f"Bearer {KEY}", "X-Request-ID": "bearer"}
+    server.search(BODY, bearer)
+    assert server.logged("bearer")["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
+
+
+def test_generation_can_be_closed() -> None:
+    """With the setting, generation asks for a key; /health stays open for those who watch."""
+    with Server("--generation-requires-key", "on") as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        for path in ("/generate", "/generate_stream"):
+            assert server.call("POST", path, {"text": "x", "max_tokens": 1}, JSON).status == 401
+            for headers in (KEYED, {**JSON, "Authorization": f"Bearer {KEY}"}):
+                assert (
+                    server.call("POST", path, {"text": "x", "max_tokens": 1}, headers).status == 200
+                )
+        assert server.call("GET", "/stats").status == 401
+        assert server.call("GET", "/stats", headers=KEYED).status == 200

@@ -1,0 +1,41 @@
+"""Content codings, apart from HTTP."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.serve.http import content_coding as codings
+
+COMPRESS = {"gzip": gzip.compress, "zstd": zstandard.compress}
+
+
+@given(body=st.binary(max_size=3000), coding=st.sampled_from(["identity", *codings.CODINGS]))
+def test_decoding_undoes_encoding(body: bytes, coding: str) -> None:
+    """What is encoded comes back, whatever it is; every byte that comes out of a coding was asked for."""
+    encoded, headers = codings.encode(body, coding)
+    given_coding = headers.get("Content-Encoding", "identity")
+    taken: list[int] = []
+    assert codings.decode(encoded, given_coding, limit_bytes=len(body), take=taken.append) == body
+    assert sum(taken) == (0 if given_coding == "identity" else len(body))
+
+
+@pytest.mark.parametrize("coding", codings.CODINGS)
+def test_a_bomb_is_left_where_the_limit_is(coding: str) -> None:
+    """Of 256 MiB of zeros no more is kept than allowed, and no more than there is room for."""
+    bomb = COMPRESS[coding](bytes(256 << 20))
+    taken: list[int] = []
+    with pytest.raises(TooLargeError):
+        codings.decode(bomb, coding, limit_bytes=40 << 20, take=taken.append)
+    assert sum(taken) <= 40 << 20
+
+    def refuse(_: int) -> None:
+        raise BusyError("no room")
+
+    with pytest.raises(BusyError):
+        codings.decode(bomb, coding, limit_bytes=1 << 30, take=refuse)

@@ -1,0 +1,182 @@
+"""What the table of costs says that an answer takes, against what it took."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relevance_gen import ChunkIndex, wire
+from relevance_gen.asking.citations import Citer
+from relevance_gen.request_scope import expecting
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.adapters import own
+from relevance_gen.serve.adapters.openai import chat, completions
+from relevance_gen.serve.http import costs
+from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
+
+_FLAT_BYTES = 2 << 20
+"""What an answer takes whatever it holds: JSON is kept in pieces, tens of thousands, before they are joined."""
+
+
+def response_of(
+    n_tokens: int, n_likeliest: int, n_prompt: int, n_samples: int
+) -> GenerationResponse:
+    """Return a response of as many different tokens as there can be, with all that can be told of them."""
+    draws = np.random.default_rng(0)
+
+    def tokens(n: int) -> tuple[int, ...]:
+        return tuple(draws.integers(0, 100_000, n).tolist())
+
+    def logprobs(n: int) -> tuple[float, ...]:
+        return tuple((-10 * draws.random(n)).tolist())
+
+    def likeliest(n: int) -> tuple[tuple[TokenLogprob, ...], ...]:
+        return tuple(
+            tuple(map(TokenLogprob, tokens(n_likeliest), logprobs(n_likeliest))) for _ in range(n)
+        )
+
+    samples = tuple(
+        Completion(
+            *("text" * n_tokens, n_tokens, 1.0, "length"),
+            tokens(n_tokens),
+            logprobs(n_tokens),
+            likeliest(n_tokens),
+        )
+        for _ in range(n_samples)
+    )
+    prompt, in_places = tokens(n_prompt), likeliest(n_prompt)[1:]
+    told = [*prompt, *(token for one in samples for token in one.tokens or ())]
+    told += [
+        each.token
+        for rows in (in_places, *(one.top_logprobs or () for one in samples))
+        for row in rows
+        for each in row
+    ]
+    spelling = Spelling(
+        prompt, {token: f" w{token}".encode() for token in told}, frozenset(), in_places
+    )
+    known = (None, *logprobs(n_prompt)[1:]) if n_prompt else None
+    return GenerationResponse(
+        1.0, 1.0, n_samples, "" if n_prompt else "x", n_prompt, samples, known, spelling
+    )
+
+
+ALL: dict[str, Any] = {"text": "x", "return_tokens": True, "logprobs": True, "top_logprobs": 1}
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("cost", "read", "body", "shape"),
+    [
+        (costs.GENERATION, own.read_generation, ALL, (16_000, 0, 0, 1)),
+        (costs.GENERATION, own.read_generation, ALL, (600, 20, 0, 1)),
+        (costs.COMPLETION, completions.read, {"prompt": "x", "logprobs": 0}, (16_000, 0, 0, 1)),
+        (costs.COMPLETION, completions.read, {"prompt": "x", "logprobs": 5}, (3000, 5, 0, 1)),
+        (
+            costs.COMPLETION,
+            completions.read,
+            {"prompt": [1], "logprobs": 5, "echo": True, "n": 4},
+            (10, 5, 1000, 4),
+        ),
+        (costs.CHAT, chat.read, {"messages": MESSAGES, "logprobs": True}, (8000, 0, 0, 1)),
+        (
+            costs.CHAT,
+            chat.read,
+            {"messages": MESSAGES, "logprobs": True, "top_logprobs": 20},
+            (600, 20, 0, 1),
+        ),
+    ],
+)
+def test_an_answer_takes_no_more_than_the_table_says(
+    cost: Any, read: Any, body: Any, shape: Any
+) -> None:
+    """Nor so little that the table would keep out what has room: ids, log probabilities and what is likeliest."""
+    task, present = read(body)
+    outcome = (response_of(*shape),)
+    wire.serialize(present((response_of(1, 1, 0, 1),)))  # what is remembered is
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        wire.serialize(present(outcome))
+        taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    assert taken_bytes - _FLAT_BYTES <= cost.of(outcome, task) <= 4 * taken_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("猫。" * 4000, "猫。犬。" * 2000),
+        ("cats purr. " * 1000, "a b c d " * 5000),
+        ("a " * 20_000, "我喜欢猫" * 5000),
+    ],
+)
+def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
+    """The sentences of a text and of its sources, what is found of them, and its JSON, whatever there is most of."""
+    announced_bytes = 0
+
+    def expect(unit: str, number: int) -> None:
+        nonlocal announced_bytes
+        announced_bytes += getattr(costs.CITATION, unit) * number
+
+    task, present = own.read_citation({"text": text, "chunk_txts": [source]})
+    Citer(["x"]).cite("x")  # what is remembered is
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        with expecting(expect):
+            wire.serialize(present([*Citer(task.chunk_txts).cite(task.text)]))
+        taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    assert taken_bytes - _FLAT_BYTES <= announced_bytes
+
+
+def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
+    """The tokens that it allows once, though it has many prompts, and the words that it forbids."""
+    body = {
+        "prompt": ["x"] * 8,
+        "allowed_token_ids": [*range(1000, 2000)],
+        "bad_words": ["word" * 1000],
+    }
+    plain, _ = completions.read({"prompt": ["x"] * 8})
+    asked, _ = completions.read(body)
+    kept_bytes = costs.kept_bytes(asked) - costs.kept_bytes(plain)
+    assert 1000 * (8 + 28) + 4000 <= kept_bytes < 1000 * (8 + 28) + 5000
+    chosen, _ = completions.read({"prompt": ["x"] * 8, "choice": ["word" * 1000, "b" * 1000]})
+    assert 5000 <= costs.kept_bytes(chosen) - costs.kept_bytes(plain) < 6000
+
+
+@pytest.mark.parametrize(
+    "text", ["the black cat sat ", "黑色的猫坐在垫子上", "\U0001f600\U0001f601\U0001f602"]
+)
+@pytest.mark.parametrize("n_texts", [1, 500])
+def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> None:
+    """Of a saved index, whose texts are made when they are read, many short ones or a long one."""
+    said = text * (150_000 // len(text) // n_texts) + " black cat"
+    index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
+    question = Question('"black cat"', 1, syntax="signs")
+    index.answer_all([question])  # what is remembered is
+    told: Counter[str] = Counter()
+    tracemalloc.start()
+    try:
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        with expecting(lambda unit, number: told.update({unit: number})):
+            index.answer_all([question])
+        taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+    finally:
+        tracemalloc.stop()
+    counted_bytes = costs.SEARCH.phrase_character * told["phrase_character"] + costs.SEARCH.index
+    assert taken_bytes - _FLAT_BYTES <= counted_bytes

@@ -1,0 +1,57 @@
+"""Shapes: what a JSON text is made of, bounded before it is parsed."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.serve.http import json_stats as shape
+from relevance_gen.serve.http.json_stats import shape_of
+
+texts = st.text(st.sampled_from('a,[{:"\\é\n😀'), max_size=12)
+values = st.recursive(
+    st.none() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def count(value: Any) -> int:
+    """Count the values in a value, itself and empty containers included."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(count, inner))
+
+
+@given(value=values, block=st.integers(1, 9), ascii_only=st.booleans())
+def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: bool) -> None:
+    """However a text is cut into blocks, and whatever its strings hold, no more than each empty container is missed."""
+    text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shape, "_BLOCK_BYTES", block)
+        closely = shape_of(text, 0).n_values
+    n_containers = text.count(b"[") + text.count(b"{")
+    assert count(value) <= closely <= count(value) + n_containers
+    assert closely <= shape_of(text, 1 << 30).n_values
+
+
+def test_text_full_of_marks_is_text() -> None:
+    """A table of numbers in one string is not taken for as many values."""
+    text = json.dumps(['1,2,3,4\\,"5",[6]:{7}' * 100_000]).encode()
+    found = shape_of(text, 1000)
+    assert found.n_values <= 3
+    assert found.kept_bytes < 1.1 * len(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b'["' + b"\\" * (16 << 20) + b'"]', b"[" * (16 << 20), b'"' * (16 << 20)]
+)
+def test_looking_takes_time_by_size_alone(text: bytes) -> None:
+    """16 MiB of backslashes, brackets or quotes are looked through in less than 80 ms for each MiB."""
+    started_s = time.process_time()
+    shape_of(text, 0)
+    assert time.process_time() - started_s < 16 * 0.08

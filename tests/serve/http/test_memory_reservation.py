@@ -1,0 +1,132 @@
+"""Holdings: memory is taken before it is used, and all of it is given back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from contextlib import ExitStack
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import wire
+from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.quota import Quota
+from relevance_gen.serve.http.bodies import Body
+from relevance_gen.serve.http.json_stats import shape_of
+from relevance_gen.serve.http.resource_pools import Holding, make_lanes
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+
+N = 20_000
+SHAPES = {
+    "lists": "[" + ",".join(["[]"] * N) + "]",
+    "lists of one": "[" + ",".join(["[0]"] * N) + "]",
+    "deep lists": "[" + ",".join(["[" * 60 + "]" * 60] * (N // 60)) + "]",
+    "objects": "[" + ",".join(["{}"] * N) + "]",
+    "deep objects": "[" + ",".join(['{"":' * 60 + "0" + "}" * 60] * (N // 60)) + "]",
+    "one object": "{" + ",".join(f'"{n:x}":1' for n in range(N)) + "}",
+    "objects of new names": "[" + ",".join(f'{{"{n:x}":1}}' for n in range(N)) + "]",
+    "numbers": "[" + ",".join(["999"] * N) + "]",
+    "large numbers": "[" + ",".join(["9" * 30] * N) + "]",
+    "floats": "[" + ",".join(["1.5"] * N) + "]",
+    "short strings": "[" + ",".join(['"ab"'] * N) + "]",
+    "wide strings": "[" + ",".join(['"aあ"'] * N) + "]",
+    "a text": json.dumps({"text": "a" * 10 * N}),
+    "a text with one wide character": json.dumps({"text": "😀" + "a" * 10 * N}, ensure_ascii=False),
+    "a text with one wide character, escaped": json.dumps({"text": "😀" + "a" * 10 * N}),
+}
+
+
+LANE = make_lanes(Settings(), Metrics.alone())["search"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parsing_takes_no_more_than_said(shape: str) -> None:
+    """Whatever the JSON is made of, parsing it takes no more memory than the bound that is computed before."""
+    body = SHAPES[shape].encode()
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        wire.parse(body)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    assert peak_bytes - before_bytes <= shape_of(body, 1 << 18).peak_bytes + 4096
+
+
+def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
+    """A body that would become larger than the quota is refused when the first piece too many is there."""
+    bomb = gzip.compress(bytes(64 << 20), 9)
+    with Holding(Quota(1 << 20)) as held:
+        body = Body([bomb], "gzip", held, LANE, 64)
+        with pytest.raises(TooLargeError, match="may take 1048576 bytes of memory") as caught:
+            body.parse()
+    assert int(str(caught.value).rsplit(" ", 1)[1]) < 16 << 20
+
+
+def test_more_values_than_allowed_are_not_parsed() -> None:
+    """They are counted before, and those in strings are none."""
+    allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
+    for text in (*allowed, "[1,2,3,4,5,6,7]"):
+        with Holding(Quota(1 << 20)) as held:
+            body = Body([text.encode()], "identity", held, attrs.evolve(LANE, most_values=7), 64)
+            if text in allowed:
+                assert body.parse() == json.loads(text)
+            else:
+                with pytest.raises(TooLargeError, match="at most 7 JSON values"):
+                    body.parse()
+
+
+@given(
+    limit=st.integers(0, 40),
+    steps=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["take", "replace"]), st.integers(0, 30)),
+        max_size=30,
+    ),
+)
+def test_a_quota_is_never_exceeded_and_ends_at_nothing(
+    limit: int, steps: list[tuple[int, str, int]]
+) -> None:
+    """Whoever takes or replaces what, no more than the limit is held; at the end nothing is."""
+    memory = Quota(limit)
+    with ExitStack() as stack:
+        holdings = [stack.enter_context(Holding(memory)) for _ in range(4)]
+        for place, verb, n_bytes in steps:
+            holding = holdings[place]
+            before = holding.taken_bytes
+            try:
+                getattr(holding, verb)(n_bytes)
+            except TooLargeError:
+                assert (before if verb == "take" else 0) + n_bytes > limit
+            except BusyError:
+                assert (
+                    sum(one.taken_bytes for one in holdings)
+                    - (before if verb == "replace" else 0)
+                    + n_bytes
+                    > limit
+                )
+            assert sum(one.taken_bytes for one in holdings) <= limit
+    assert all(holding.taken_bytes == 0 for holding in holdings)
+    assert memory.held == 0
+
+
+def test_the_last_user_gives_back() -> None:
+    """A thread that still works on a request holds its memory after the client has left."""
+    memory = Quota(10)
+    with Holding(memory) as holding:
+        holding.take(8)
+        thread = holding.__enter__()
+    with Holding(memory) as other, pytest.raises(BusyError):
+        other.take(8)
+    thread.take(1)
+    assert holding.taken_bytes == 9
+    holding.__exit__(None, None, None)
+    with Holding(memory) as other:
+        other.take(10)

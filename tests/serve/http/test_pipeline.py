@@ -1,0 +1,156 @@
+"""The pipeline: every request is packed, counted and accounted for in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from relevance_gen.errors import TooLargeError
+from relevance_gen.quota import Quota
+from relevance_gen.serve.adapters.own import Events
+from relevance_gen.serve.http.costs import GENERATION
+from relevance_gen.serve.http.pipeline import _ON_LOOP_BYTES, _worded, made_of
+from relevance_gen.serve.http.resource_pools import Holding
+from relevance_gen.serve.services.generation import GenerationTask, Responses
+from relevance_gen.types import (
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    Spelling,
+    TokenLogprob,
+)
+from tests.serve.harness import HALF_SCRIPTED, KEYED, Server, eventually, request_bytes
+
+GZIP = {**KEYED, "Accept-Encoding": "gzip"}
+HELD = 'request_body_bytes_held{lane="generation"}'
+SEARCHED = ("search_seconds_count", "search_chunks_total")
+
+
+@pytest.mark.parametrize(
+    ("n_prompt", "n_tokens", "on_loop"), [(1000, 1, True), (100_000, 1, False), (1, 9000, False)]
+)
+def test_only_small_responses_are_written_on_the_loop(
+    n_prompt: int, n_tokens: int, on_loop: bool
+) -> None:
+    """A response whose prompt or samples are large is written in a thread, so that nobody else waits for it."""
+    response = GenerationResponse(
+        0.0, 0.0, 1, "x" * n_prompt, 1, (Completion("x", n_tokens, 0.0, "length"),)
+    )
+    writer = asyncio.run(
+        made_of((response,), GENERATION.of((response,)), lambda _: threading.current_thread())
+    )
+    assert (writer is threading.main_thread()) == on_loop
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "echoes", "on_loop"), [(1, True, True), (16, False, True), (16, True, False)]
+)
+@pytest.mark.parametrize("n_alternatives", [0, 10])
+def test_what_an_echo_repeats_counts_for_each_sample(
+    n_samples: int, echoes: bool, on_loop: bool, n_alternatives: int
+) -> None:
+    """A prompt of tokens that each sample repeats, spelled, with its log probabilities or without, is no small one."""
+    n_prompt, likeliest = (
+        (9, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
+    )
+    spelling = Spelling((7,) * n_prompt, {7: b"word"}, frozenset(), (likeliest,) * (n_prompt - 1))
+    logprobs = (None, *(-1.0,) * (n_prompt - 1)) if n_alternatives else None
+    samples = (Completion("x", 1, 0.0, "length"),) * n_samples
+    response = GenerationResponse(0.0, 0.0, n_samples, "", n_prompt, samples, logprobs, spelling)
+    task = GenerationTask((GenerationRequest("", num_samples=n_samples),), echoes=echoes)
+    assert (GENERATION.of((response,), task) <= _ON_LOOP_BYTES) == on_loop
+
+
+def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
+    """What it takes is held while it is worded and no longer; where there is no room, nothing is worded."""
+    task = GenerationTask((GenerationRequest("x"),))
+    responses = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("x", 1000, 0.0, "length"),)),)
+    n_bytes = GENERATION.of(responses)
+    found: list[float] = []
+
+    class Watched(Events):
+        def end(self, responses: Responses) -> bytes:
+            found.append(memory.held)
+            return super().end(responses)
+
+    for room in (n_bytes, n_bytes - 1):
+        memory = Quota(room)
+        with Holding(memory) as held, suppress(TooLargeError):
+            assert asyncio.run(
+                _worded(held, GENERATION, task, responses, Watched())
+            ) == Events().end(responses)
+            assert memory.held == 0
+    assert found == [n_bytes]
+
+
+def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:
+    """POST /prompt answers with the coding that is accepted, and its search counts like any other."""
+    before = [server.metric(name) for name in SEARCHED]
+    answer = server.call(
+        "POST",
+        "/prompt",
+        {"question": "cats " * 300, "chunk_txts": ["cats purr", "dogs bark"]},
+        GZIP,
+    )
+    assert (answer.status, answer.headers["Content-Encoding"]) == (200, "gzip")
+    written = json.loads(gzip.decompress(answer.body))
+    assert [source["original_index"] for source in written["sources"]] == [0]
+    assert [server.metric(name) for name in SEARCHED] == [before[0] + 1, before[1] + 2]
+
+
+def test_the_spans_of_a_prompt_count_as_memory() -> None:
+    """A short word found a hundred thousand times in a small body is refused for a prompt, as it is for a search."""
+    with Server("--max-buffered-bytes", "48MiB", program=HALF_SCRIPTED) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        for n_words, status in ((1000, 200), (100_000, 413)):
+            asked = {"question": "cat", "chunk_txts": ["cat " * n_words]}
+            assert server.call("POST", "/prompt", asked, KEYED).status == status
+        assert eventually(lambda: server.metric('request_body_bytes_held{lane="generation"}') == 0)
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    """A server that waits for 2 seconds until an answer is read."""
+    with Server("--answer-timeout-s", "2", "--rate-limit", "off") as started:
+        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        yield started
+
+
+def unread(server: Server, stack: ExitStack) -> None:
+    """Ask for a stream whose first event is larger than the kernel takes, and read none of it."""
+    asked = {"prompt": "\1" * (1 << 20), "echo": True, "stream": True, "max_tokens": 1}
+    sock = stack.enter_context(socket.socket())
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(60)
+    sock.connect(("127.0.0.1", server.port))
+    sock.sendall(request_bytes("POST", "/v1/completions", json.dumps(asked).encode(), KEYED))
+
+
+def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
+    """While it is not read, its bytes are held like those of any other; when the client leaves, nothing is."""
+    chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+    received_bytes = server.metric("http_request_body_bytes_total")
+    with ExitStack() as stack:
+        unread(server, stack)
+        assert eventually(
+            lambda: server.metric("http_request_body_bytes_total") > received_bytes + (6 << 20)
+        )
+        # It is read in the same thread: then the body of the stream is parsed, which takes as much.
+        assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
+        assert eventually(lambda: server.metric(HELD) > 6 << 20)
+    assert eventually(lambda: server.metric(HELD) == 0)
+
+
+def test_the_first_event_of_a_stream_is_read_in_time(impatient: Server) -> None:
+    """A client that reads nothing of it is cut when its time is over."""
+    with ExitStack() as stack:
+        unread(impatient, stack)
+        assert eventually(lambda: any(line.get("status") == 499 for line in impatient.log_lines))
+        assert eventually(lambda: impatient.metric(HELD) == 0)

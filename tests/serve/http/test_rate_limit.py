@@ -1,0 +1,300 @@
+"""Rate limits: counted here, counted in Redis, and what happens when Redis is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from limits import WindowStats
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from limits.errors import ConfigurationError
+
+from relevance_gen.serve.http import rate_limit as rate_module
+from relevance_gen.serve.http.http_errors import RateLimitedError, problem_of
+from relevance_gen.serve.http.rate_limit import RateLimit
+from relevance_gen.serve.metrics import Metrics
+from tests.serve.harness import JSON, KEYED, Server, eventually
+
+BODY = {"query": "x", "chunk_txts": ["x"]}
+
+
+@given(limit=st.integers(1, 20), calls=st.lists(st.sampled_from("abc"), max_size=60))
+def test_each_key_gets_its_number(limit: int, calls: list[str]) -> None:
+    """Within a window every key is admitted exactly as often as the limit says, whatever the others do."""
+
+    async def admitted() -> dict[str, int]:
+        rate = RateLimit(f"{limit}/day", "memory://", Metrics.alone())
+        counts = dict.fromkeys("abc", 0)
+        for key in calls:
+            try:
+                headers = await rate.admit(key)
+            except RateLimitedError as error:
+                assert problem_of(error).status == 429
+                assert int(error.headers["Retry-After"]) >= 1
+                continue
+            counts[key] += 1
+            assert headers["RateLimit-Remaining"] == str(limit - counts[key])
+        return counts
+
+    assert asyncio.run(admitted()) == {key: min(limit, calls.count(key)) for key in "abc"}
+
+
+def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the window has passed, a key is admitted again."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+    async def run() -> None:
+        nonlocal now_s
+        rate = RateLimit("2/second", "memory://", Metrics.alone())
+        for _ in range(2):
+            await rate.admit("a")
+        with pytest.raises(RateLimitedError):
+            await rate.admit("a")
+        now_s += 2.01
+        await rate.admit("a")
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It locks nobody out for longer than a window, and the headers stay numbers that make sense."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+    async def run() -> None:
+        nonlocal now_s
+        rate = RateLimit("2/minute", "memory://", Metrics.alone())
+        for change_s in (0.0, -1.0, -3600.0, -86400.0, 7 * 86400.0):
+            now_s += change_s
+            for _ in range(3):
+                try:
+                    headers = await rate.admit("a")
+                except RateLimitedError as error:
+                    headers = error.headers
+                assert 1 <= int(headers["RateLimit-Reset"]) <= 120
+                assert 0 <= int(headers["RateLimit-Remaining"]) <= 2
+            now_s += 121.0
+            await rate.admit("a")
+            now_s += 121.0
+
+    asyncio.run(run())
+
+
+class Odd(SlidingWindowCounterRateLimiter):
+    """Counts as the storage of somebody else: it admits, and tells of the window whatever it is given."""
+
+    def __init__(self, reset_time: Any, remaining: Any) -> None:
+        super().__init__(MemoryStorage())
+        self._told = WindowStats(reset_time, remaining)
+
+    async def get_window_stats(self, *_: Any) -> WindowStats:
+        """Tell of the window."""
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("reset_time", "remaining"),
+    [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")],
+)
+def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any) -> None:
+    """What it says of the window is no number, or none that ends: this process counts for itself."""
+
+    async def run() -> None:
+        metrics = Metrics.alone()
+        rate = RateLimit("5/minute", "memory://", metrics)
+        rate._shared = Odd(reset_time, remaining)
+        headers = await rate.admit("a")
+        assert (headers["RateLimit-Remaining"], 1 <= int(headers["RateLimit-Reset"]) <= 60) == (
+            "4",
+            True,
+        )
+        assert rate._is_lost
+
+    asyncio.run(run())
+
+
+def test_off_is_off() -> None:
+    """Without a limit everything is admitted, and no headers speak of one."""
+    rate = RateLimit("off", "memory://", Metrics.alone())
+    assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
+
+
+@pytest.mark.parametrize(
+    "address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"]
+)
+def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
+    """The refusal of a storage's address names no part of it: a password may stand there."""
+    with pytest.raises(ConfigurationError) as caught:
+        RateLimit("1/day", address, Metrics.alone())
+    assert not any(part in str(caught.value) for part in ("u:", "pw", "@", "abc"))
+
+
+def test_the_server_says_when_to_come_back() -> None:
+    """A key that made too many requests gets a 429 with Retry-After and RateLimit headers; a wrong one still a 401."""
+    with Server("--rate-limit", "3/minute", RELEVANCE_GEN_API_KEYS="a-test-key, another") as server:
+        answers = [server.search(BODY) for _ in range(4)]
+        assert [answer.status for answer in answers] == [200, 200, 200, 429]
+        assert [answer.headers["RateLimit-Remaining"] for answer in answers] == ["2", "1", "0", "0"]
+        assert answers[3].error["type"] == "rate_limited"
+        assert 1 <= int(answers[3].headers["Retry-After"]) <= 60
+        assert answers[3].headers["RateLimit-Limit"] == "3"
+        assert server.search(BODY, {**KEYED, "X-API-Key": "another"}).status == 200
+        assert server.search(BODY, JSON).status == 401
+        assert server.generate({"text": "x", "max_tokens": 1}).status in (200, 503)
+        assert server.metric("rate_limit_rejections_total") == 1
+
+
+@pytest.fixture
+def redis() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A Redis server of its own and its socket, where Redis is installed."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("redis-server is not installed")
+    # A socket with a name, which must be short, and no port, which somebody else might take.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "redis"
+        flags = ["--port", "0", "--unixsocket", str(path), "--save", "", "--dir", folder]
+        with subprocess.Popen([binary, *flags], stdout=subprocess.DEVNULL) as process:
+            assert eventually(path.exists)
+            yield process, path
+            process.terminate()
+
+
+@asynccontextmanager
+async def shared(limit: str, storage: str, metrics: Metrics) -> AsyncIterator[RateLimit]:
+    """Count in `storage`; close its connections at the end."""
+    rate = RateLimit(limit, storage, metrics)
+    try:
+        yield rate
+    finally:
+        assert rate._shared is not None
+        await rate._shared.storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+
+
+async def statuses(*limits: RateLimit) -> list[int]:
+    """Ask each of `limits` for one key, and return what the server would answer."""
+    answers = []
+    for limit in limits:
+        try:
+            await limit.admit("a")
+        except RateLimitedError as error:
+            answers.append(problem_of(error).status)
+        else:
+            answers.append(200)
+    return answers
+
+
+def n_failures(metrics: Metrics) -> float:
+    """Return how often the storage could not be reached."""
+    return float(metrics.table[0, metrics.layout.columns["rate_limit_storage_failures_total", ()]])
+
+
+def test_redis_shares_the_count_and_its_loss_is_survived(
+    redis: tuple[subprocess.Popen[bytes], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two processes count together in Redis; when Redis is lost they go on at once, each counting for itself."""
+    monkeypatch.setattr(
+        rate_module, "_STORAGE_TIMEOUT_S", 60
+    )  # on a busy machine Redis may take its time
+    process, path = redis
+
+    async def run() -> None:
+        metrics, storage = Metrics.alone(), f"redis+unix://{path}"
+        async with (
+            shared("6/day", storage, metrics) as one,
+            shared("6/day", storage, metrics) as two,
+        ):
+            assert await statuses(*(one, two) * 4) == [200] * 6 + [429] * 2
+            assert n_failures(metrics) == 0
+            process.terminate()
+            process.wait()
+            assert await statuses(*(one, two) * 2) == [200] * 4
+        assert n_failures(metrics) == 2
+        assert caplog.text.count("storage is lost") == 2
+
+    asyncio.run(run())
+
+
+def test_a_silent_redis_does_not_hold_search_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage that takes connections and never answers costs one short wait, and then none for a while."""
+    monkeypatch.setattr(rate_module, "_STORAGE_PAUSE_S", 600)
+
+    async def run(port: int) -> None:
+        metrics = Metrics.alone()
+        async with shared("100/day", f"redis://127.0.0.1:{port}", metrics) as rate:
+            assert await statuses(*[rate] * 5) == [200] * 5
+        assert n_failures(metrics) == 1
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(run(silent.getsockname()[1]))
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[str]:
+    """Take connections and answer whatever comes with `reply`; yield the address of such a storage."""
+
+    def answer() -> None:
+        while True:
+            try:
+                sock, _ = strange.accept()
+            except OSError:
+                return
+            with sock, suppress(OSError):
+                while sock.recv(65536):
+                    sock.sendall(reply * 8)
+
+    with socket.create_server(("127.0.0.1", 0)) as strange:
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"redis://127.0.0.1:{strange.getsockname()[1]}"
+        strange.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"*1\r\n*0\r\n",
+        b"+OK\r\n",
+        b":1\r\n",
+        b"$-1\r\n",
+        b"$3\r\nabc\r\n",
+        b"*2\r\n$1\r\nx\r\n$1\r\ny\r\n",
+        b"\xff\r\n",
+        b"~1\r\n:1\r\n",
+    ],
+)
+def test_a_redis_that_answers_anything_does_not_stop_search(
+    reply: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever stands at the storage's address answers, searches go on; the loss is logged once."""
+
+    async def run(storage: str) -> list[int]:
+        async with shared("100/day", storage, Metrics.alone()) as rate:
+            return await statuses(*[rate] * 5)
+
+    with answering(reply) as storage:
+        assert asyncio.run(run(storage)) == [200] * 5
+    assert caplog.text.count("storage is lost") <= 1
+
+
+def test_a_server_whose_redis_is_none_searches() -> None:
+    """The storage's failure is no request's failure."""
+    with answering(b"+OK\r\n") as storage, Server("--rate-limit-storage", storage) as server:
+        assert [server.search(BODY).status for _ in range(5)] == [200] * 5
+        assert server.log.count("storage is lost") == 1

@@ -1,0 +1,188 @@
+"""Lanes: nobody without a key stops those who have one, and generation does not stop search."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.serve.harness import (
+    HALF_SCRIPTED,
+    JSON,
+    KEYED,
+    REAL,
+    Held,
+    Server,
+    eventually,
+    request_bytes,
+)
+from tests.serve.http.test_sockets import peak_kb
+
+SEARCH = {"query": "x", "chunk_txts": ["x"]}
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Server]:
+    """A server with little memory for bodies."""
+    limits = ("--max-body-bytes", "8MiB", "--max-buffered-bytes", "32MiB", "--search-threads", "1")
+    with Server(*limits, "--rate-limit", "off") as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        yield server
+
+
+def unfinished(server: Server, stack: ExitStack, headers: dict[str, str], n_bodies: int) -> None:
+    """Begin generations whose bodies of 8 MiB do not end."""
+    head = request_bytes("POST", "/generate", headers={**headers, "Content-Length": str(8 << 20)})
+    for _ in range(n_bodies):
+        sock = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        sock.sendall(head + b" " * ((8 << 20) - 9))
+
+
+def test_bodies_without_a_key_leave_room_for_those_with_one(small: Server) -> None:
+    """While bodies without a key fill their lane, those with a key, of searches and generations, are taken."""
+    generation = {"text": "x", "max_tokens": 1}
+    with ExitStack() as stack:
+        unfinished(small, stack, JSON, 5)
+        assert eventually(
+            lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 24 << 20
+        )
+        assert small.generate({**generation, "text": "x" * (4 << 20)}, JSON).status == 503
+        assert small.generate(generation, KEYED).status == 200
+        assert small.search({**SEARCH, "chunk_txts": ["x" * (2 << 20)]}).status == 200
+        assert small.metric('request_body_bytes_held{lane="search"}') == 0
+    assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') == 0)
+
+
+def test_generations_with_a_key_leave_room_for_searches(small: Server) -> None:
+    """Bodies of generations with a key take nothing of the searches' budget."""
+    with ExitStack() as stack:
+        unfinished(small, stack, KEYED, 5)
+        assert eventually(
+            lambda: small.metric('request_body_bytes_held{lane="generation"}') > 24 << 20
+        )
+        assert small.search({**SEARCH, "chunk_txts": ["x" * (2 << 20)]}).status == 200
+
+
+def test_bodies_of_generations_without_a_key_are_smaller(server: Server) -> None:
+    """What takes the parser too long is refused where anybody may send it, packed or not, and read with a key."""
+    body = b'["' + b"x" * (17 << 20) + b'"]'
+    for sent, coding in ((body, {}), (gzip.compress(body, 1), {"Content-Encoding": "gzip"})):
+        refused = server.generate(sent, {**JSON, **coding})
+        assert (refused.status, "at most 16777216 bytes" in refused.error["message"]) == (413, True)
+        assert server.generate(sent, {**KEYED, **coding}).status == 400
+
+
+def test_a_wrong_key_is_none(small: Server) -> None:
+    """A wrong key does not open the lane of those who have one."""
+    with ExitStack() as stack:
+        unfinished(small, stack, {**JSON, "X-API-Key": "wrong"}, 2)
+        assert eventually(
+            lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 15 << 20
+        )
+        assert small.metric('request_body_bytes_held{lane="generation"}') == 0
+
+
+def test_bombs_without_a_key_do_not_stop_search(small: Server) -> None:
+    """Bodies of some kilobytes that would become millions of lists are refused unparsed; searches go on meanwhile."""
+    bomb = gzip.compress(b'{"text": [' + b"[]," * (5 << 19) + b"0]}", 9)
+    headers = {**JSON, "Content-Encoding": "gzip"}
+    assert len(bomb) < 20_000
+    before_kb = peak_kb(small)
+    with ThreadPoolExecutor(16) as pool:
+        bombs = [pool.submit(small.generate, bomb, headers) for _ in range(16)]
+        while not all(one.done() for one in bombs):
+            assert small.search(SEARCH).status == 200
+        assert {one.result().status for one in bombs} == {413}
+    assert peak_kb(small) - before_kb < 150_000
+
+
+def test_parsing_generations_takes_no_thread_of_search(small: Server) -> None:
+    """While searches hold every thread of theirs, generations whose bodies need a thread are answered."""
+    large = json.dumps({"text": "x" * 300_000, "max_tokens": 1}).encode()
+    with ThreadPoolExecutor(1) as pool, Held() as searching:
+        search = pool.submit(small.search, searching.search)
+        assert eventually(searching.has_begun)
+        assert small.generate(large).status == small.generate(large, KEYED).status == 200
+        assert not search.done()
+        searching.let_go()
+        assert search.result().status == 200
+
+
+def test_a_long_search_for_a_prompt_keeps_no_chat_waiting(server: Server) -> None:
+    """What a prompt searches takes a thread of the searches; the one that writes conversations stays free."""
+    with ThreadPoolExecutor(1) as pool, Held() as searching:
+        asked = {"question": searching.words, "chunk_txts": ["hold"]}
+        prompt = pool.submit(server.call, "POST", "/prompt", asked, KEYED)
+        assert eventually(searching.has_begun)
+        chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
+        assert not prompt.done()
+        searching.let_go()
+        assert prompt.result().status == 200
+
+
+def test_very_many_spans_count_as_memory() -> None:
+    """A short word found a hundred thousand times in a small body has an answer that its budget must hold."""
+    with Server("--model", "none", "--max-buffered-bytes", "48MiB", program=REAL) as server:
+        found = {"query": "cat", "chunk_txts": ["cat " * 100_000]}
+        assert server.search(found).status == 200
+        answer = server.search({**found, "spans": True})
+        assert (answer.status, answer.error["type"]) == (413, "too_large")
+        assert (
+            server.search({**found, "chunk_txts": ["cat " * 10_000], "spans": True}).status == 200
+        )
+        assert eventually(lambda: server.metric('request_body_bytes_held{lane="search"}') == 0)
+
+
+@pytest.mark.parametrize("path", ["/search", "/prompt"])
+def test_spans_take_no_more_than_any_search(path: str) -> None:
+    """A chunk that repeats two words takes 12 times the body and 48 MiB at most where it is to be marked, too."""
+    text = "dog bird " * 300_000
+    asked = {"chunk_txts": [text]} | (
+        {"question": "dog bird"} if path == "/prompt" else {"query": "dog", "spans": True}
+    )
+    body = gzip.compress(json.dumps(asked).encode())
+    with Server(
+        "--rate-limit", "off", "--max-buffered-bytes", "128MiB", program=HALF_SCRIPTED
+    ) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        before_kb = peak_kb(server)
+        answer = server.call(
+            "POST", path, body, {**KEYED, "Content-Encoding": "gzip"}, timeout_s=300
+        )
+        assert (answer.status, answer.error["type"]) == (413, "too_large")
+        assert peak_kb(server) - before_kb < (12 * len(text) + (48 << 20)) / 1024
+
+
+def read_children(server: Server) -> list[str]:
+    """Return the ids of the processes that any thread of the server has started."""
+    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return " ".join(task.read_text() for task in tasks).split()
+
+
+def test_a_document_that_takes_long_keeps_only_its_own_key_waiting() -> None:
+    """While the process that reads one key's document does not answer, another key's document is read by another."""
+    document = {"name": "a.txt", "content": base64.b64encode(b"Apples").decode()}
+    other = {**KEYED, "X-API-Key": "another"}
+    with (
+        Server("--model", "none", RELEVANCE_GEN_API_KEYS="a-test-key,another") as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert server.call("POST", "/extract", document, KEYED).status == 200
+        (reader,) = map(int, read_children(server))
+        os.kill(reader, signal.SIGSTOP)
+        mine = [pool.submit(server.call, "POST", "/extract", document, KEYED) for _ in range(2)]
+        assert eventually(lambda: server.metric('requests_waiting{lane="extraction"}') == 1)
+        assert server.call("POST", "/extract", document, other).status == 200
+        assert not any(one.done() for one in mine)
+        os.kill(reader, signal.SIGCONT)
+        assert [one.result().status for one in mine] == [200, 200]

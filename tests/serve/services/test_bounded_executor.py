@@ -1,0 +1,241 @@
+"""The gate: bounded work, bounded waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
+from relevance_gen.request_scope import check_wanted
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services.bounded_executor import Gate
+
+
+def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> Gate:
+    """Make a gate."""
+    return Gate(
+        "search", n_threads, max_waiting=max_waiting, max_wait_s=max_wait_s, metrics=Metrics.alone()
+    )
+
+
+@given(n_threads=st.integers(1, 4), max_waiting=st.integers(0, 6), callers=st.integers(0, 14))
+def test_so_many_work_so_many_wait_the_rest_is_refused(
+    n_threads: int, max_waiting: int, callers: int
+) -> None:
+    """Of callers that come at once, exactly threads + waiting places are served, never more than threads at a time."""
+    running = Counter[str]()
+    lock = threading.Lock()
+
+    def work() -> int:
+        with lock:
+            running["now"] += 1
+            running["most"] = max(running["most"], running["now"])
+        time.sleep(0.001)
+        with lock:
+            running["now"] -= 1
+        return 1
+
+    async def run() -> list[Any]:
+        tried = gate(n_threads, max_waiting)
+        outcomes = await asyncio.gather(
+            *(tried.run(work) for _ in range(callers)), return_exceptions=True
+        )
+        assert tried.n_waiting == 0
+        tried.close()
+        return outcomes
+
+    outcomes = asyncio.run(run())
+    served = outcomes.count(1)
+    assert served == min(callers, n_threads + max_waiting)
+    assert all(isinstance(outcome, OverloadedError) for outcome in outcomes if outcome != 1)
+    assert running["most"] <= n_threads
+
+
+def test_first_come_first_served() -> None:
+    """Those who wait are served in the order in which they came."""
+    order: list[int] = []
+
+    async def run() -> None:
+        tried = gate(1, 20)
+        await asyncio.gather(*(tried.run(lambda n=n: order.append(n)) for n in range(20)))
+
+    asyncio.run(run())
+    assert order == list(range(20))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until `holds`, a minute at most."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def test_a_cancelled_waiter_leaves_no_gap() -> None:
+    """A caller cancelled while it waits, or while its work runs, costs the gate no place."""
+
+    async def run() -> None:
+        tried, go_on = gate(1, 10), threading.Event()
+        slow = asyncio.create_task(tried.run(go_on.wait))
+        await until(lambda: tried.n_running == 1)
+        waiting = asyncio.create_task(tried.run(lambda: None))
+        await until(lambda: tried.n_waiting == 1)
+        waiting.cancel()
+        slow.cancel()
+        await asyncio.gather(waiting, slow, return_exceptions=True)
+        assert (tried.n_waiting, tried.n_running) == (0, 1)  # the thread is still at work
+        last = asyncio.create_task(tried.run(lambda: 7))
+        await until(lambda: tried.n_waiting == 1)
+        go_on.set()
+        assert await last == 7
+        await until(lambda: (tried.n_waiting, tried.n_running) == (0, 0))
+
+    asyncio.run(run())
+
+
+def test_errors_come_out_and_places_are_given_back() -> None:
+    """An exception in the work is the caller's, and the next is served."""
+
+    async def run() -> None:
+        tried = gate(1, 0)
+        for _ in range(100):
+            with pytest.raises(ZeroDivisionError):
+                await tried.run(lambda: 1 / 0)
+
+    asyncio.run(run())
+
+
+def test_a_long_wait_is_refused() -> None:
+    """Who waits too long is sent away, and told when to come again."""
+
+    async def run() -> None:
+        tried, go_on = gate(1, 1, 0.02), threading.Event()
+        first = asyncio.create_task(tried.run(go_on.wait))
+        await until(lambda: tried.n_running == 1)
+        with pytest.raises(BusyError) as caught:
+            await tried.run(lambda: None)
+        assert caught.value.retry_after_s == 1
+        go_on.set()
+        await first
+
+    asyncio.run(run())
+
+
+def test_a_closed_gate_takes_nothing() -> None:
+    """Who still waits when the gate is closed, or comes later, is told that the server ends."""
+
+    async def run() -> list[Any]:
+        tried, go_on = gate(1, 10), threading.Event()
+        callers = [asyncio.create_task(tried.run(go_on.wait)) for _ in range(4)]
+        await until(lambda: (tried.n_running, tried.n_waiting) == (1, 3))
+        tried.close()
+        go_on.set()
+        return await asyncio.gather(*callers, tried.run(lambda: None), return_exceptions=True)
+
+    first, *others = asyncio.run(run())
+    assert first is True
+    assert [type(other) for other in others] == [ShuttingDownError] * 4
+
+
+def test_an_error_keeps_nothing_alive() -> None:
+    """Once the caller has handled an error, what the work held is free, without the garbage collector."""
+    held: list[weakref.ref[Any]] = []
+
+    def work() -> None:
+        body = {1, 2, 3}
+        held.append(weakref.ref(body))
+        raise ValueError("refused")
+
+    async def run() -> None:
+        tried = gate(1, 0)
+        with suppress(ValueError):
+            await tried.run(work)
+        await tried.run(lambda: None)  # the thread has left the first task behind
+        tried.close()
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+        assert held[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_client_has_only_its_share_of_the_threads() -> None:
+    """While a client has its share, what it asks for further waits, and another's later work is done before."""
+
+    async def run() -> list[str]:
+        tried = Gate(
+            "extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1
+        )
+        done: list[str] = []
+        held = threading.Event()
+        begun = threading.Event()
+        slow = asyncio.create_task(tried.run(lambda: (begun.set(), held.wait()), "greedy"))
+        await asyncio.to_thread(begun.wait)
+        more = [
+            asyncio.create_task(tried.run(lambda: done.append("greedy"), "greedy"))
+            for _ in range(4)
+        ]
+        await tried.run(lambda: done.append("modest"), "modest")
+        assert (tried.n_running, tried.n_waiting) == (1, 4)
+        held.set()
+        await asyncio.gather(slow, *more)
+        tried.close()
+        return done
+
+    assert asyncio.run(run()) == ["modest", *["greedy"] * 4]
+
+
+def test_a_client_has_only_its_share_of_the_places() -> None:
+    """However much one client asks for, there are places for others; and it has its own again once its work is done."""
+
+    async def run() -> None:
+        tried = Gate(
+            "extraction", 4, max_waiting=8, max_wait_s=60, metrics=Metrics.alone(), share=1
+        )
+        held = threading.Event()
+        asked = [asyncio.create_task(tried.run(held.wait, "greedy")) for _ in range(12)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert await tried.run(lambda: "done", "modest") == "done"
+        held.set()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [bool] * 3 + [OverloadedError] * 9
+        assert await asyncio.gather(*(tried.run(lambda: 1, "greedy") for _ in range(3))) == [
+            1,
+            1,
+            1,
+        ]
+        tried.close()
+
+    asyncio.run(run())
+
+
+def test_work_that_nobody_waits_for_learns_of_it() -> None:
+    """When a caller is cancelled, its work is told at its next look, and leaves the thread to others."""
+
+    async def run() -> None:
+        tried, begun = gate(1, 1), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            while True:
+                check_wanted()
+
+        caller = asyncio.create_task(tried.run(work))
+        await until(begun.is_set)
+        caller.cancel()
+        assert await tried.run(lambda: "the next") == "the next"
+        tried.close()
+
+    asyncio.run(run())

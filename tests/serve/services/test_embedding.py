@@ -1,0 +1,134 @@
+"""The server's encoder: loaded behind the start, in turn for everybody, never more than may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relevance_gen import Encoder, ModelLoadError, OverloadedError, TimedOutError, TooLargeError
+from relevance_gen.serve.metrics import Layout, Metrics
+from relevance_gen.serve.services.embedding import EmbeddingService, EmbeddingTask, load_encoder
+from relevance_gen.serve.services.model_registry import ModelRegistry
+from relevance_gen.serve.settings import NamedModel, Settings, named_models
+from small_models import ENCODER
+
+LONG = ["a b c d e f g h"] * 100_000
+
+
+def metric(metrics: Metrics, name: str) -> float:
+    return float(metrics.table[0, metrics.layout.columns[name, ()]])
+
+
+def with_embedder(
+    work: Callable[[EmbeddingService, Metrics], Coroutine[Any, Any, None]],
+    load: Callable[[NamedModel], Encoder] = lambda model: Encoder(str(model.file)),
+    **given: Any,
+) -> None:
+    """Do `work` with an embedder whose encoder is loaded when it is asked for."""
+
+    async def live() -> None:
+        metrics = Metrics.alone(Layout(models=[("embed", "encoder")]))
+        settings = Settings(encoder=named_models(str(ENCODER)), **given)
+        registry = ModelRegistry(settings, {"embed": load}, metrics)
+        try:
+            await work(EmbeddingService(registry, settings, metrics), metrics)
+        finally:
+            registry.close()
+
+    asyncio.run(live())
+
+
+def test_texts_become_vectors_and_are_counted() -> None:
+    """Vectors and tokens are those of the encoder, and metrics count them."""
+
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
+        encoded = await embedder.embed(EmbeddingTask(["a b", "c"], "query"))
+        with Encoder(ENCODER) as encoder:
+            np.testing.assert_array_equal(encoded.vectors, encoder.encode(["a b", "c"]))
+        assert encoded.n_tokens.tolist() == [4, 3]
+        assert (await embedder.embed(EmbeddingTask([]))).vectors.shape == (0, 32)
+        assert metrics.total("models", "embed", "encoder", "loaded") == 1
+        assert metric(metrics, "encoded_texts_total") == 2
+        assert metric(metrics, "encoded_tokens_total") == 7
+        assert metric(metrics, "encoder_texts_waiting") == 0
+
+    with_embedder(work)
+
+
+def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
+    """Cancelling drops what is left of 100,000 texts, and gives their places in the queue back."""
+
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
+        task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
+        async with asyncio.timeout(60):
+            while metric(metrics, "encoder_texts_waiting") != len(LONG):
+                await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert metric(metrics, "encoder_texts_waiting") == 0
+        assert (await embedder.embed(EmbeddingTask(["a"]))).vectors.shape == (1, 32)
+        assert metric(metrics, "encoded_texts_total") == 1
+
+    with_embedder(work, encoder_queue=len(LONG))
+
+
+def test_more_texts_than_may_wait_are_refused() -> None:
+    """More than could ever wait are too many; more than there is room for now may come again."""
+
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
+        with pytest.raises(
+            TooLargeError, match="input must have at most 100000 items, got 100001"
+        ) as caught:
+            await embedder.embed(EmbeddingTask([*LONG, "a"], path="input"))
+        assert caught.value.field == "input"
+        task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
+        async with asyncio.timeout(60):
+            while metric(metrics, "encoder_texts_waiting") != len(LONG):
+                await asyncio.sleep(0.001)
+        with pytest.raises(OverloadedError, match="too many texts wait to be encoded") as refused:
+            await embedder.embed(EmbeddingTask(["a"]))
+        assert refused.value.retry_after_s >= 1
+        task.cancel()
+
+    with_embedder(work, encoder_queue=len(LONG))
+
+
+def test_what_takes_too_long_is_given_up() -> None:
+    """After the time that a request may take it fails, and the encoder is free."""
+
+    async def work(embedder: EmbeddingService, _: Metrics) -> None:
+        with pytest.raises(TimedOutError, match="were not encoded within"):
+            await embedder.embed(EmbeddingTask(LONG))
+        assert (await embedder.embed(EmbeddingTask(["a"]))).vectors.shape == (1, 32)
+
+    with_embedder(work, encoder_queue=len(LONG), encoder_timeout_s=0.2)
+
+
+def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
+    """The server goes on without; whoever asks is told why, and their places in the queue are free again."""
+
+    def fail(_: NamedModel) -> Encoder:
+        raise ModelLoadError("the file is missing")
+
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
+        for _ in range(2):
+            with pytest.raises(
+                ModelLoadError, match="the model cannot be loaded: the file is missing"
+            ):
+                await embedder.embed(EmbeddingTask(["a"]))
+        assert metrics.total("models", "embed", "encoder", "failed") == 1
+        assert metric(metrics, "encoder_texts_waiting") == 0
+
+    with_embedder(work, fail)
+
+
+def test_the_settings_name_the_encoder() -> None:
+    """The file is the one that is named."""
+    encoder = load_encoder(Settings(encoder_threads=1), NamedModel("any", str(ENCODER)))
+    assert isinstance(encoder, Encoder)
+    encoder.close()

@@ -1,0 +1,154 @@
+"""Documents of clients: their text, and what becomes of those that are made to harm."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import signal
+import termios
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from relevance_gen.errors import BusyError, InvalidRequestError
+from relevance_gen.serve.services.extraction import Extractor
+from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionResponse
+from tests.cli.documents import _R, archive, docx, pdf, run
+from tests.serve.harness import eventually
+
+
+def asked(content: bytes, name: str = "") -> ExtractionRequest:
+    """Make the request for a document."""
+    return ExtractionRequest(base64.b64encode(content).decode(), name)
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Iterator[Extractor]:
+    """An extractor with the server's limits."""
+    made = Extractor()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        (
+            "a.pdf",
+            pdf("Apples are red", "Pears"),
+            [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears")],
+        ),
+        ("a.docx", docx(run("Apples")), [({}, "Apples\n")]),
+        ("a.html", b"<p>Apples", [({}, "Apples")]),
+        ("a.txt", "Äpfel".encode("utf-16"), [({}, "Äpfel")]),
+        ("", b"Apples", [({}, "Apples")]),
+    ],
+)
+def test_every_format_is_read(
+    extractor: Extractor, name: str, content: bytes, parts: list[tuple[dict[str, int], str]]
+) -> None:
+    """The parts are those that the command line reads, each with its place."""
+    found = extractor.extract(asked(content, name))
+    assert [(part.place, part.text.strip(" ")) for part in found.parts] == parts
+    assert found.trouble is None
+
+
+def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor) -> None:
+    """Pages that are whole come back, and what is wrong with the others is said."""
+    broken = pdf("Apples are red", "Pears").replace(b"/Contents 8 0 R", b"/Contents 1 2 3")
+    found = extractor.extract(asked(broken))
+    assert found.parts[0] == DocumentPart({"page": 1}, "Apples are red")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\0\1\2", "is binary, not text"),
+        (b"%PDF-1.7 and nothing more", "cannot be read"),
+        (archive({"word/document.xml": "<w:document"}), "is damaged or encrypted"),
+        (pdf(""), "has no text, only pictures"),
+        (b"x" * ((1 << 23) + 1), "has more than 8,388,608 characters"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(extractor: Extractor, content: bytes, why: str) -> None:
+    """The error says what is wrong with the content."""
+    with pytest.raises(InvalidRequestError, match=f"^content {why}") as caught:
+        extractor.extract(asked(content))
+    assert caught.value.field == "content"
+
+
+@pytest.mark.parametrize("content", ["a", "YQ", "YQ==\n", "Ä", "\ud800"])
+def test_content_must_be_base64(extractor: Extractor, content: str) -> None:
+    """What is not strict base64 is refused before any process is asked."""
+    with pytest.raises(InvalidRequestError, match="content must be base64"):
+        extractor.extract(ExtractionRequest(content))
+
+
+def test_what_takes_too_long_or_too_much_is_ended() -> None:
+    """The process is killed by a document that overruns its limits, and the next document has a new one."""
+    for extractor, content, why in (
+        (Extractor(timeout_s=0.001), b"Apples " * 1_000_000, "takes longer than 0.001 seconds"),
+        (Extractor(memory_bytes=256 << 20), b"x" * (120 << 20), "within the memory allowed"),
+    ):
+        with pytest.raises(InvalidRequestError, match=why):
+            extractor.extract(asked(content))
+        for sandbox in extractor._sandboxes:
+            sandbox._timeout_s = 30
+        assert extractor.extract(asked(b"Pears")) == ExtractionResponse(
+            (DocumentPart({}, "Pears"),)
+        )
+        extractor.close()
+
+
+def test_no_process_is_no_fault_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be started the request is refused for now."""
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(BusyError):
+        Extractor().extract(asked(b"Apples"))
+
+
+def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> None:
+    """Whoever kills it, such as a system without memory, has the request refused for now, and the next one answered."""
+    extractor = Extractor()
+    try:
+        extractor.extract(asked(b"Apples"))
+        (process,) = [
+            sandbox._process for sandbox in extractor._sandboxes if sandbox._process is not None
+        ]
+        os.kill(process.popen.pid, signal.SIGSTOP)  # so that it is killed while it has a document
+        os.waitid(
+            os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOWAIT
+        )  # until then it may still read
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(extractor.extract, asked(b"Pears"))
+            assert eventually(lambda: any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))))
+            os.kill(process.popen.pid, signal.SIGKILL)
+            with pytest.raises(BusyError):
+                answer.result()
+        assert extractor.extract(asked(b"Pears")) == ExtractionResponse(
+            (DocumentPart({}, "Pears"),)
+        )
+    finally:
+        extractor.close()
+
+
+def test_the_names_of_sheets_are_text() -> None:
+    """What sheets are called counts as what stands in them: a small archive may say one name many times."""
+    name, extractor = "x" * 30_000, Extractor()
+    sheets = "".join(f'<sheet name="{name}" r:id="a"/>' for _ in range(1000))
+    book = archive(
+        {
+            "xl/workbook.xml": f"<workbook xmlns='x' {_R}><sheets>{sheets}</sheets></workbook>",
+            "xl/_rels/workbook.xml.rels": '<x xmlns="x"><Relationship Id="a" Target="worksheets/a.xml"/></x>',
+            "xl/worksheets/a.xml": '<worksheet xmlns="x"><sheetData><row><c><v>1</v></c></row></sheetData></worksheet>',
+        }
+    )
+    assert len(book) < 200_000
+    try:
+        found = extractor.extract(asked(book, "a.xlsx"))
+        assert sum(len(str(part.place)) + len(part.text) for part in found.parts) < 9 << 20
+        assert found.trouble == "has more than 8,388,608 characters of text"
+    finally:
+        extractor.close()

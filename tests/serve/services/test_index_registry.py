@@ -1,0 +1,233 @@
+"""What a body that names an index may say, and what is told of it without a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex
+from relevance_gen.errors import IndexUnavailableError, InvalidRequestError
+from relevance_gen.serve.adapters import own
+from relevance_gen.serve.flags import read
+from relevance_gen.serve.services.index_registry import Named, NamedIndexes
+from relevance_gen.serve.services.served_index import OfferedIndex
+from relevance_gen.serve.settings import Settings
+from tests.serve.harness import KEYED, Server
+from tests.serve.shards import save_shards
+
+ASKED = {"query": "cats", "index": "pets"}
+
+
+def test_a_name_is_read() -> None:
+    """A body that names an index asks that index, with all other fields as ever."""
+    task, _ = own.read_search({**ASKED, "allow_partial": True, "top_n": 3, "where": {"page": 1}})
+    assert (task.named, list(task.chunks)) == (Named("pets", True), [])
+    assert (task.question.top_n, task.question.where) == (3, {"page": 1})
+    explained, _ = own.read_explanation({**ASKED, "original_index": 4})
+    assert (explained.named, explained.position) == (Named("pets"), 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"chunk_txts": ["a"]}, "chunk_txts"),
+        ({"chunk_txts": None}, "chunk_txts"),
+        ({"index": None}, "index"),
+        ({"index": 3}, "index"),
+        ({"index": ""}, "index"),
+        ({"index": "x" * 257}, "index"),
+        ({"index": "a\x00"}, "index"),
+        ({"allow_partial": 1}, "allow_partial"),
+        ({"query": " "}, "query"),
+        ({"top_n": 0}, "top_n"),
+        ({"indices": ["a"]}, "indices"),
+    ],
+)
+def test_bad_input_is_named(change: dict[str, Any], field: str) -> None:
+    """What is not allowed beside the name of an index, or as one, is named."""
+    with pytest.raises(InvalidRequestError) as caught:
+        own.read_search({**ASKED, **change})
+    assert caught.value.field == field
+
+
+def test_index_is_among_the_fields_that_are_told() -> None:
+    """Whoever mistypes a field beside the name of an index is told of that, too."""
+    for body, remedy in (
+        ({**ASKED, "zebra": 1}, ", index"),
+        ({"query": "a", "indx": "b"}, "did you mean index?"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            own.read_search(body)
+        assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body", [{"query": "a", "chunk_txts": ["a"], "allow_partial": True}, {"query": "a"}]
+)
+def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
+    """Chunks stay required without a name, and what goes with a name only is no known field."""
+    with pytest.raises(
+        InvalidRequestError, match=r"chunk_txts is required|allow_partial is not a known field"
+    ):
+        own.read_search(body)
+
+
+def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
+    """A server without a cluster says by name what it cannot do, and what to do."""
+    for path, body in (("/search", ASKED), ("/explain", {**ASKED, "original_index": 0})):
+        answer = real.call("POST", path, body, KEYED)
+        assert (answer.status, answer.error["field"]) == (400, "index")
+        assert "start it with --index or --cluster" in answer.error["message"]
+
+
+def test_what_is_kept_is_asked_by_name(real: Server) -> None:
+    """`keep` answers with a name, which all that bring chunks take in their place; one that is not kept is a 404."""
+    answer = real.search(
+        {"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "keep": True}
+    )
+    name = answer.headers["X-Index"]
+    assert [
+        one["chunk_txt"] for one in real.search({"query": "cats", "index": name}).json["results"]
+    ] == ["Cats purr."]
+    explained = real.call(
+        "POST", "/explain", {"query": "cats", "index": name, "original_index": 0}, KEYED
+    )
+    assert explained.json["score"] == answer.json["results"][0]["chunk_score"]
+    prompt = real.call(
+        "POST", "/prompt", {"question": "cats", "index": name, "min_confidence": 0}, KEYED
+    )
+    assert [one["original_index"] for one in prompt.json["sources"]] == [0]
+    gone = real.search({"query": "cats", "index": f"{name[:-1]}x"})
+    assert (gone.status, gone.error["field"]) == (404, "index")
+
+
+# ── What is offered ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_whoever_comes_while_a_look_runs_shares_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask, there are two looks: the one that runs, and one that began after all of them came."""
+    (tmp_path / "a.txt").write_text("Cats purr.")
+    one, begun, released, n_looks = (
+        OfferedIndex("docs", str(tmp_path), Settings()),
+        Event(),
+        Event(),
+        [],
+    )
+    look = OfferedIndex._open
+
+    def slow(self: OfferedIndex) -> Any:
+        n_looks.append(1)
+        begun.set()
+        assert released.wait(60)
+        return look(self)
+
+    monkeypatch.setattr(OfferedIndex, "_open", slow)
+    monkeypatch.setenv("RELEVANCE_GEN_CACHE", "off")
+    first = one.look()
+    assert begun.wait(60)
+    (tmp_path / "b.txt").write_text("Cats meow.")
+    later = [one.look() for _ in range(20)]
+    assert first not in later
+    assert len(set(map(id, later))) == 1
+    released.set()
+    later[0].result(60)
+    assert len(n_looks) == 2
+    assert len(one.now().search("cats")) == 2
+
+
+def test_where_no_thread_is_to_be_had_the_next_look_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a look that never began."""
+
+    def fail(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setenv("RELEVANCE_GEN_CACHE", "off")
+    one = OfferedIndex("docs", str(tmp_path), Settings())
+    with monkeypatch.context() as patched:
+        patched.setattr(Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            one.look()
+    one.look().result(60)
+
+
+def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
+    """Whatever store `fsspec` knows, answers are those of one index."""
+    chunks = [f"A cat number {n} purrs." for n in range(20)]
+    for address in ("memory://named/shards", f"file://{tmp_path}/a", str(tmp_path / "b")):
+        save_shards(address, chunks)
+        one = OfferedIndex("cats", address, Settings())
+        one.look().result(60)
+        index = one.now()
+        assert list(index.search("purring cat 7", 5)) == list(
+            ChunkIndex(chunks).search("purring cat 7", 5)
+        )
+        assert one.is_fresh
+        save_shards(address, ["An okapi sleeps.", "A wombat."], n_shards=2)
+        one.look().result(60)
+        assert one.now() is not index
+        assert [found.original_index for found in one.now().search("okapi")] == [0]
+    for shard in (tmp_path / "b").glob("*.shard"):
+        shard.rename(tmp_path / shard.name)
+    left = OfferedIndex("cats", str(tmp_path / "b"), Settings())
+    left.look().result(60)
+    assert left.described()["state"] == "unavailable"
+    for shard in tmp_path.glob("*.shard"):
+        shard.rename(tmp_path / "b" / shard.name)
+    (tmp_path / "b" / "index.json").unlink()
+    for again in (one, OfferedIndex("cats", str(tmp_path / "b"), Settings())):
+        again.look().result(60)
+        with pytest.raises(IndexUnavailableError, match="holds no saved index"):
+            again.now()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--index", "pets"], "--index must be NAME=FILE"),
+        (["--index", "=pets.index"], "--index must be NAME=FILE"),
+        (["--index", "kept:a=pets.index"], "a name being letters"),
+        (["--index", "pets=a", "--index-key", "pets=secret"], "--index-key must be NAME=KEY-ID"),
+    ],
+)
+def test_what_no_index_can_be_is_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pair without a name, or with one that means something else, and an id that is none."""
+    with pytest.raises(SystemExit):
+        read(flags, {})
+    assert message in capsys.readouterr().err
+
+
+def test_a_key_for_no_index_is_refused() -> None:
+    """With a misspelt name every key might ask the index that was meant."""
+    settings = read(["--index", "pets=a,b.index", "--index-key", "pats=0123456789ab"], {})
+    assert settings.index == (("pets", "a,b.index"),)
+    with pytest.raises(InvalidRequestError, match="--index-key must be the name of an --index"):
+        NamedIndexes(settings)
+    environ = {"RELEVANCE_GEN_INDEX": "pets=a,b.index,docs=/srv/docs"}
+    assert read([], environ).index == (("pets", "a,b.index"), ("docs", "/srv/docs"))
+
+
+def test_a_name_is_given_once() -> None:
+    """Of two indexes of one name, one would never be asked."""
+    with pytest.raises(
+        InvalidRequestError, match="--index must be given once for each name, got 'pets'"
+    ):
+        NamedIndexes(read(["--index", "pets=a", "--index", "laws=a", "--index", "pets=b"], {}))
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=3), st.sampled_from("abcd"))
+def test_only_keys_that_are_named_may_ask(allowed: list[str], asking: str) -> None:
+    """An index that no key is named for is for all; one that some are named for is for these alone."""
+    pairs = tuple(("pets", key * 12) for key in allowed)
+    named = NamedIndexes(Settings(index=(("pets", "a"),), index_key=pairs))
+    assert named._may_ask(asking * 12, "pets") == (not allowed or asking in allowed)

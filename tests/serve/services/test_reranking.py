@@ -1,0 +1,245 @@
+"""The reranker's part in the server's searches: the library's answers, bounded work, and none of it where need be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relevance_gen import ChunkIndex, ModelLoadError, Reranker, search
+from relevance_gen.embedding.reranker import Scores
+from relevance_gen.errors import RequestCancelledError
+from relevance_gen.request_scope import while_wanted
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.metrics import Layout, Metrics
+from relevance_gen.serve.services.model_registry import ModelRegistry
+from relevance_gen.serve.services.reranking import AT_ONCE, RerankingService
+from relevance_gen.serve.services.search import (
+    ExplanationTask,
+    LibraryRetrieval,
+    Searcher,
+    SearchTask,
+)
+from relevance_gen.serve.settings import Settings, named_models
+from small_models import RERANKER
+from tests.retrieval.test_cross_encoder import HashReranker, relevance
+
+CHUNKS: list[Any] = [
+    "Cats purr.",
+    {"text": "A cat sleeps.", "metadata": {"page": 2}},
+    "zebra",
+    "Dogs bark at the cat.",
+]
+TEXTS = [one if isinstance(one, str) else one["text"] for one in CHUNKS]
+QUERY = "What does a small cat do?"
+
+
+class HeldReranker:
+    """Answers when it is let, and keeps what it was asked and the futures that it gave."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.futures: list[Future[Scores]] = []
+
+    def submit(self, *_: object) -> Future[Scores]:
+        """Return a future that nobody settles yet."""
+        self.futures.append(Future())
+        self.asked.release()
+        return self.futures[-1]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def with_searcher(
+    work: Callable[[Searcher, RerankingService, Metrics], None],
+    load: Callable[[], Any] = lambda: Reranker(RERANKER),
+    **given: Any,
+) -> None:
+    """Do `work` with a searcher whose reranker is loaded, or could not be."""
+    settings = Settings(reranker=named_models(str(RERANKER)), **given)
+
+    async def live() -> None:
+        metrics = Metrics.alone(Layout(models=[("rerank", "reranker")]))
+        registry = ModelRegistry(settings, {"rerank": lambda _: load()}, metrics)
+        registry.preload()
+        service = RerankingService(registry, settings, metrics)
+        searcher = Searcher(settings, LibraryRetrieval(settings), metrics, None, service)
+        while registry.is_loading:
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.to_thread(work, searcher, service, metrics)
+        finally:
+            registry.close()
+
+    asyncio.run(live())
+
+
+def ask(
+    searcher: Searcher, reranked: int | None, chunks: list[Any] = CHUNKS
+) -> tuple[dict[str, str], list[Any]]:
+    """Search, and return why the reranker had no part, if it had none, and positions and scores of what was found."""
+    task = SearchTask(Question(QUERY, 1000, False, reranked=reranked), chunks)
+    found = searcher.search(task, "a-key")
+    return {**task.skipped}, [(one.original_index, one.chunk_score) for one in found]
+
+
+def expected(**options: Any) -> list[Any]:
+    return [
+        (one.original_index, one.chunk_score)
+        for one in search(QUERY, CHUNKS, 1000, False, **options)
+    ]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
+    """Once, again and from a kept index, with a number and for all, the response is that of `search(reranker=)`."""
+
+    def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
+        with Reranker(RERANKER) as reranker:
+            for n in (2, None, 0, 2):
+                assert ask(searcher, n) == ({}, expected(reranker=reranker, reranked=n))
+        assert ask(searcher, 0) == ({}, expected())
+        told = searcher.explain(ExplanationTask(Question(QUERY, reranked=None), CHUNKS, 2), "a-key")
+        assert told.score == told.relevance == told.reranking == dict(ask(searcher, None)[1])[2]
+        text = metrics.exposition({})
+        assert "relevance_gen_searches_without_reranker_total 0" in text
+        assert "relevance_gen_reranked_texts_total 0" not in text
+        assert "relevance_gen_reranker_passages_waiting 0" in text
+
+    with_searcher(work, index_cache_bytes=cache_bytes)
+
+
+def test_agents_search_without_it(tmp_path: Path) -> None:
+    """They cannot say that they want it, and have no threads to wait for it in."""
+    ChunkIndex(CHUNKS).save(tmp_path / "facts.index")
+
+    def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
+        searcher.named.begin()
+        searcher.named._offered["facts"].look().result(60)
+        found = searcher.offered_to("")["facts"](QUERY, 1000)
+        assert [(one.original_index, one.chunk_score) for one in found.results] == expected()
+        assert "relevance_gen_reranked_texts_total 0" in metrics.exposition({})
+
+    with_searcher(work, index=(("facts", str(tmp_path / "facts.index")),))
+
+
+def test_of_more_than_it_may_read_the_best_are_read() -> None:
+    """Whoever wants more texts read than the settings allow has the best so many by their words read."""
+
+    def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
+        with Reranker(RERANKER) as reranker:
+            for n in (None, 3, 10**9):
+                assert ask(searcher, n) == ({}, expected(reranker=reranker, reranked=2))
+
+    with_searcher(work, reranker_texts=2)
+
+
+def test_without_a_reranker_all_is_as_without() -> None:
+    """Where it could not be loaded or is closed, who asks for it is answered all the same, and told."""
+
+    def fail() -> Reranker:
+        raise ModelLoadError("the file is missing")
+
+    def closed() -> Reranker:
+        reranker = Reranker(RERANKER)
+        reranker.close()
+        return reranker
+
+    def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
+        assert ask(searcher, 2) == ask(searcher, None) == ({"Reranker": "unavailable"}, expected())
+        assert "relevance_gen_searches_without_reranker_total 2" in metrics.exposition({})
+
+    for load in (fail, closed):
+        with_searcher(work, load)
+    settings = Settings()
+    none = Searcher(settings, LibraryRetrieval(settings), Metrics.alone())
+    assert ask(none, 2) == ({"Reranker": "unavailable"}, expected())
+    assert ask(none, None) == ({}, expected())
+
+
+def test_more_passages_than_may_wait_are_not_read() -> None:
+    """A search whose texts are longer than all that may wait goes without, and one of short texts does not."""
+    chunks = ["cat " * 3000, "a small cat"]
+
+    def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
+        assert ask(searcher, None, chunks)[0] == {"Reranker": "too-much"}
+        assert ask(searcher, None)[0] == {}
+
+    with_searcher(work, reranker_texts=1)
+
+
+def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
+    """What takes too long is given up, and what cannot begin is not begun; nothing is held then."""
+    held = HeldReranker()
+
+    def late(searcher: Searcher, service: RerankingService, _: Metrics) -> None:
+        assert ask(searcher, 2) == ({"Reranker": "busy"}, expected())
+        assert [future.cancelled() for future in held.futures] == [True]
+        assert service._passages.held == service._places.held == 0
+
+    with_searcher(late, lambda: held, reranker_timeout_s=0.001)
+    full = HeldReranker()
+
+    def crowded(searcher: Searcher, service: RerankingService, _: Metrics) -> None:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            waiting = [pool.submit(ask, searcher, 2) for _ in range(AT_ONCE)]
+            for _ in waiting:
+                assert full.asked.acquire(timeout=60)
+            assert ask(searcher, 2) == ({"Reranker": "busy"}, expected())
+            for future in full.futures:
+                future.set_result(Scores(np.array([0.25, 0.5], np.float32), np.array([3, 3])))
+            assert len({str(one.result(60)) for one in waiting}) == 1
+            assert waiting[0].result()[0] == {}
+        assert service._passages.held == service._places.held == 0
+
+    with_searcher(crowded, lambda: full)
+
+
+def test_a_search_that_nobody_waits_for_is_given_up() -> None:
+    """When its client has left, what waits for the reranker ends, and the reranker is told."""
+    held = HeldReranker()
+
+    def work(searcher: Searcher, service: RerankingService, metrics: Metrics) -> None:
+        left = threading.Event()
+
+        def wait() -> None:
+            with while_wanted(lambda: not left.is_set()):
+                ask(searcher, 2)
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(wait)
+            assert held.asked.acquire(timeout=60)
+            left.set()
+            with pytest.raises(RequestCancelledError):
+                waiting.result(60)
+        assert held.futures[0].cancelled()
+        assert service._passages.held == service._places.held == 0
+        assert "relevance_gen_searches_without_reranker_total 0" in metrics.exposition({})
+
+    with_searcher(work, lambda: held)
+
+
+def test_what_it_says_has_the_law_of_the_library() -> None:
+    """Scores of a scripted reranker are those of a search with the same one."""
+
+    class Scripted(HeldReranker):
+        def submit(self, query: Any, texts: Any) -> Future[Scores]:  # type: ignore[override]
+            future: Future[Scores] = Future()
+            scores = np.array([relevance(query, text) for text in texts], np.float32)
+            future.set_result(Scores(scores, np.ones(len(texts), np.int64)))
+            return future
+
+    def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
+        for n in (1, 2, None):
+            assert ask(searcher, n) == ({}, expected(reranker=HashReranker(), reranked=n))
+
+    with_searcher(work, Scripted)

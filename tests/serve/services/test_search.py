@@ -1,0 +1,221 @@
+"""Searches in the server, apart from HTTP and from any dialect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from relevance_gen import ChunkIndex, search
+from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
+from relevance_gen.request_scope import expecting
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.adapters import own
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services.index_registry import Named
+from relevance_gen.serve.services.search import (
+    CompressionTask,
+    ExplanationTask,
+    LibraryRetrieval,
+    Searcher,
+    SearchTask,
+)
+from relevance_gen.serve.settings import Settings
+
+CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "Dogs bark."]
+
+
+def searcher(**settings: Any) -> Searcher:
+    """Make a searcher on the library's own search."""
+    made = Settings(**settings)
+    return Searcher(made, LibraryRetrieval(made), Metrics.alone())
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
+    """Once, again, and from a kept index, with and without a cache, the response is that of `search`."""
+    tried = searcher(index_cache_bytes=cache_bytes)
+    for true_order in (True, False):
+        for _ in range(4):
+            task = SearchTask(Question("What does a cat do?", 2, true_order), CHUNKS)
+            assert tried.search(task, "a-key") == search(task.question.query, CHUNKS, 2, true_order)
+
+
+def test_kept_indexes_know_no_metadata() -> None:
+    """A kept index gives each request the metadata that came with that request."""
+    tried = searcher()
+    for page in range(5):
+        chunks = [{"text": "Cats purr.", "metadata": {"page": page}}]
+        (found,) = tried.search(SearchTask(Question("cats", 1), chunks), "a-key").results
+        assert found.metadata == {"page": page}
+
+
+def test_errors_name_the_chunk() -> None:
+    """A chunk that is not allowed is named by its place; too many are too large a request, named as the client does."""
+    with pytest.raises(InvalidRequestError) as caught:
+        searcher().search(SearchTask(Question("x"), ["a", {"text": " "}]), "a-key")
+    assert caught.value.field == "chunk_txts[1].text"
+    with pytest.raises(TooLargeError) as large:
+        searcher(max_chunks=2).search(
+            SearchTask(Question("x"), ["a"] * 3, path="documents"), "a-key"
+        )
+    assert (large.value.field, str(large.value)) == (
+        "documents",
+        "documents must have at most 2 items, got 3",
+    )
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
+    """Once, again, and from a kept index, with and without a cache, the explanation is that of `ChunkIndex`."""
+    tried = searcher(index_cache_bytes=cache_bytes)
+    index = ChunkIndex(CHUNKS)
+    for position in (0, 1, 2, 1):
+        task = ExplanationTask(Question("What does a cat do?"), CHUNKS, position)
+        assert tried.explain(task, "a-key") == index.explain(task.question.query, position)
+
+
+def test_there_must_be_a_chunk_to_explain() -> None:
+    """A position beyond the chunks, and a request without chunks, are refused as the client named them."""
+    for chunks, field in ((CHUNKS, "original_index"), ([], "chunk_txts")):
+        with pytest.raises(InvalidRequestError) as caught:
+            searcher().explain(ExplanationTask(Question("x"), chunks, 3), "a-key")
+        assert caught.value.field == field
+
+
+IMPORTED_LATER = r"""
+import sys
+from tests.serve.services.test_search import ExplanationTask, Question, SearchTask, searcher
+
+tried = searcher(index_cache_bytes=1 << 20)
+tried.warm_up()
+before = set(sys.modules)
+for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
+    chunks = [{"text": text * 100, "metadata": {"page": 1}, "title": text}, "Dogs bark.", text]
+    for where in (None, {"page": 1}, {"page": 2}):
+        for _ in range(3):
+            question = Question(text, 2, where=where, spans=True, min_share=0.1, distinct="page")
+            found = tried.search(SearchTask(question, chunks), "a-key")
+            found.confidence
+    tried.explain(ExplanationTask(Question(text), chunks, 0), "a-key")
+print(*set(sys.modules) - before)
+"""
+
+
+def test_no_search_imports_anything() -> None:
+    """Once it is warm, no search imports a module: an import fails where no file can be opened."""
+    program = [sys.executable, "-X", "utf8", "-c", IMPORTED_LATER]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.split() == []
+
+
+def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
+    """Metadata is that of the request, whoever's index is asked; chunks that differ by titles alone are others."""
+    settings = Settings()
+    searcher = Searcher(settings, LibraryRetrieval(settings), Metrics.alone())
+    for title in ("Red", "Blue"):
+        for value in (1, 1, 1, 2):
+            chunks = [
+                {"text": "apples", "metadata": {"a": value}, "title": title},
+                {"text": "red", "metadata": {"a": 1}},
+            ]
+            task, _ = own.read_search(
+                {"query": "red apples", "chunk_txts": chunks, "distinct": "a"}
+            )
+            expected = search("red apples", chunks, distinct="a")
+            assert searcher.search(task, "key") == expected
+            assert [result.num_similar for result in expected] == ([1] if value == 1 else [0, 0])
+    task, _ = own.read_search({"query": "red apples", "chunk_txts": chunks, "distinct": "b"})
+    with pytest.raises(InvalidRequestError, match="distinct must name keys that chunks have"):
+        searcher.search(task, "key")
+
+
+def test_chunks_that_are_kept_need_not_come_again() -> None:
+    """What an index was kept of is searched and explained by its name, with the same results but for metadata."""
+    tried = searcher(index_cache_bytes=1 << 20)
+    asked = Question("What does a cat do?", spans=True)
+    first = SearchTask(asked, CHUNKS, keeps=True)
+    found = tried.search(first, "a-key")
+    (name,) = first.kept
+    named, _ = own.read_search({"query": asked.query, "index": name, "spans": True})
+    assert [one.to_dict() | {"metadata": {}} for one in found.results] == [
+        one.to_dict() for one in tried.search(named, "a-key").results
+    ]
+    explained, _ = own.read_explanation({"query": asked.query, "index": name, "original_index": 1})
+    assert tried.explain(explained, "a-key") == ChunkIndex(CHUNKS).explain(asked.query, 1)
+    written, _ = own.read_prompt({"question": asked.query, "index": name})
+    assert [one.original_index for one in tried.search(written, "a-key").results] == [1, 0]
+    beyond, _ = own.read_explanation({"query": "cats", "index": name, "original_index": 3})
+    with pytest.raises(InvalidRequestError, match="original_index must be an integer in"):
+        tried.explain(beyond, "a-key")
+    filtered, _ = own.read_search({"query": "cats", "index": name, "where": {"page": 2}})
+    with pytest.raises(InvalidRequestError, match="where"):
+        tried.search(filtered, "a-key")
+
+
+def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
+    """Blank ones, which bodies of other dialects may have, count as well, and have nothing to explain."""
+    tried, question = searcher(), Question("cats", where=[True] * 4)
+    first = SearchTask(
+        question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True
+    )
+    found = tried.search(first, "a-key")
+    named = Named(first.kept[0])
+    again = tried.search(SearchTask(question, (), named=named), "a-key")
+    assert [one.original_index for one in again] == [one.original_index for one in found] == [1, 3]
+    scores = [
+        tried.explain(ExplanationTask(question, (), place, named=named), "a-key").score
+        for place in (1, 3)
+    ]
+    assert scores == [one.chunk_score for one in found]
+    kept = tried.compress(CompressionTask(question, (), named=named, max_tokens=20), "a-key")
+    assert [one.original_index for one in kept.sentences] == [1, 3, 3]
+    for place, says in (
+        (0, "the position of a chunk"),
+        (2, "the position of a chunk"),
+        (4, "an integer in"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"original_index must be {says}"):
+            tried.explain(ExplanationTask(question, (), place, named=named), "a-key")
+
+
+def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
+    """What is compressed of it is what is compressed of its chunks, and what it tells has an account."""
+    titled = [
+        {"text": "They weigh four kilos.", "title": "Cats"},
+        {"text": "They weigh about ten whole kilos each.", "title": "Dogs"},
+    ]
+    tried, question = searcher(), Question("how much do dogs weigh")
+    first = SearchTask(question, titled, keeps=True)
+    tried.search(first, "a-key")
+    named = Named(first.kept[0])
+    brought = tried.compress(CompressionTask(question, titled, max_tokens=12), "a-key")
+    announced: list[tuple[str, int]] = []
+    with expecting(lambda *units: announced.append(units)):
+        assert (
+            tried.compress(CompressionTask(question, (), named=named, max_tokens=12), "a-key")
+            == brought
+        )
+        found = tried.search(SearchTask(question, (), named=named), "a-key")
+    n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in found)]
+    assert [number for unit, number in announced if unit == "found_character"] == n_chars
+
+
+def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:
+    """Another key does not find it, nor does its own when the memory is another's; what was never kept has no name."""
+    tried = searcher(index_cache_bytes=40_000)
+    task = SearchTask(Question("cats"), CHUNKS, keeps=True)
+    tried.search(task, "a-key")
+    named, _ = own.read_search({"query": "cats", "index": task.kept[0]})
+    assert tried.search(named, "a-key").results
+    with pytest.raises(UnknownIndexError, match="send its chunks again"):
+        tried.search(named, "another-key")
+    too_large = SearchTask(Question("cats"), ["cats " * 200_000], keeps=True)
+    assert tried.search(too_large, "a-key").results
+    assert too_large.kept == []
+    for number in range(40):
+        tried.search(SearchTask(Question("cats"), [f"cats {number}"], keeps=True), "a-key")
+    for at in (tried, searcher(index_cache_bytes=0)):
+        with pytest.raises(UnknownIndexError):
+            at.search(named, "a-key")

@@ -1,0 +1,283 @@
+"""The encoder's part in the server's searches: the library's answers, bounded work, words alone where need be."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from relevance_gen import Encoder, ModelLoadError, SearchResponse, search
+from relevance_gen.errors import EncoderError
+from relevance_gen.retrieval.query import Question
+from relevance_gen.serve.metrics import Layout, Metrics
+from relevance_gen.serve.services.embedding import EmbeddingService
+from relevance_gen.serve.services.model_registry import ModelRegistry
+from relevance_gen.serve.services.search import (
+    ExplanationTask,
+    LibraryRetrieval,
+    Searcher,
+    SearchTask,
+)
+from relevance_gen.serve.services.search_encoder import Lifting
+from relevance_gen.serve.settings import NamedModel, Settings, named_models
+from small_models import ENCODER
+from tests.serve.harness import eventually
+
+CHUNKS: list[Any] = [
+    "Cats purr.",
+    {"text": "A cat sleeps.", "metadata": {"page": 2}},
+    "Dogs bark at the cat.",
+]
+QUERY = "What does a cat do?"
+
+
+def with_searcher(
+    work: Callable[[Searcher, EmbeddingService], None],
+    load: Callable[[NamedModel], Encoder] = lambda _: Encoder(ENCODER),
+    **given: Any,
+) -> None:
+    """Do `work` with a searcher whose encoder is loaded, or could not be."""
+    settings = Settings(encoder=named_models(str(ENCODER)), **given)
+
+    async def live() -> None:
+        metrics = Metrics.alone(Layout(models=[("embed", "encoder")]))
+        registry = ModelRegistry(settings, {"embed": load}, metrics)
+        registry.preload()
+        embedder = EmbeddingService(registry, settings, metrics)
+        searcher = Searcher(
+            settings, LibraryRetrieval(settings), metrics, Lifting(settings, embedder, metrics)
+        )
+        while registry.is_loading:
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.to_thread(work, searcher, embedder)
+        finally:
+            registry.close()
+
+    asyncio.run(live())
+
+
+def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
+    """Search, and return why the encoder had no part, if it had none, and what was found."""
+    task = SearchTask(Question(QUERY, 10, False, reranked=0), chunks)
+    found = searcher.search(task, "a-key")
+    return [*task.skipped.values()], found
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
+    """Once, again, from a kept index and from one that has vectors, the response is that of `search(encoder=)`."""
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        with Encoder(ENCODER) as encoder:
+            expected = search(QUERY, CHUNKS, 10, False, encoder=encoder)
+        assert expected != search(QUERY, CHUNKS, 10, False)
+        for _ in range(4):
+            assert ask(searcher) == ([], expected)
+        if cache_bytes:
+            assert eventually(lambda: has_vectors(searcher))
+            assert ask(searcher) == ([], expected)
+
+    with_searcher(work, index_cache_bytes=cache_bytes)
+
+
+def has_vectors(searcher: Searcher) -> bool:
+    assert searcher._cache is not None
+    ((_, kept),) = searcher._cache._kept.items()
+    return kept.index._encoder is not None  # type: ignore[attr-defined]
+
+
+def test_it_explains_as_it_searches() -> None:
+    """An explanation has what the encoder gave, and its score is that of the search."""
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        _, found = ask(searcher)
+        for result in found:
+            told = searcher.explain(
+                ExplanationTask(Question(QUERY), CHUNKS, result.original_index), "a-key"
+            )
+            assert told.score == result.chunk_score
+            assert told.passage is not None
+
+    with_searcher(work)
+
+
+def test_what_has_too_many_passages_goes_by_words_alone() -> None:
+    """A search of more passages than it may have encoded is answered by words, and the task says why."""
+    chunks = [f"cat number {n} does this" for n in range(20)]
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        words = search(QUERY, chunks, 10, False)
+        for _ in range(3):
+            assert ask(searcher, chunks) == (["too-much"], words)
+
+    with_searcher(work, encoder_search_passages=19, encoder_index_passages=0)
+
+
+def test_what_is_too_long_to_be_cut_goes_by_words_alone() -> None:
+    """Of a search whose texts are far longer than all its passages not all tokens are counted."""
+    chunks = ["cat " * 10_000, "does a cat?"]
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        assert ask(searcher, chunks) == (["too-much"], search(QUERY, chunks, 10, False))
+
+    with_searcher(work, encoder_search_passages=2, encoder_index_passages=0)
+
+
+def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
+    """Chunks that are too many for one search are encoded in the background when they come a second time."""
+    chunks = [f"cat number {n} does this" for n in range(20)]
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        assert ask(searcher, chunks)[0] == ["too-much"]
+        assert ask(searcher, chunks)[0] == ["too-much"]
+        assert eventually(lambda: has_vectors(searcher))
+        with Encoder(ENCODER) as encoder:
+            assert ask(searcher, chunks) == ([], search(QUERY, chunks, 10, False, encoder=encoder))
+
+    with_searcher(work, encoder_search_passages=19)
+
+
+def test_blank_chunks_keep_their_positions() -> None:
+    """With blank chunks among them, the chunks are found at their own positions also once their vectors are there."""
+    chunks = ["", "Dogs bark at the cat.", " ", "Cats purr.", ""]
+    asked = SearchTask(Question(QUERY, 10, False), chunks, blank="skip")
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        with Encoder(ENCODER) as encoder:
+            expected = search(QUERY, chunks, 10, False, encoder=encoder, blank="skip")
+        for _ in range(2):
+            assert searcher.search(asked, "a-key") == expected
+        assert eventually(lambda: has_vectors(searcher))
+        assert searcher.search(asked, "a-key") == expected
+        assert {result.original_index for result in expected} == {1, 3}
+
+    with_searcher(work)
+
+
+def test_without_an_encoder_it_goes_by_words_alone() -> None:
+    """Where the encoder could not be loaded, or is closed, searches are answered, and say that it is missing."""
+    words = search(QUERY, CHUNKS, 10, False)
+
+    def fail(_: NamedModel) -> Encoder:
+        raise ModelLoadError("the file is missing")
+
+    def closed(_: NamedModel) -> Encoder:
+        encoder = Encoder(ENCODER)
+        encoder.close()
+        return encoder
+
+    for load in (fail, closed):
+        with_searcher(lambda searcher, _: _assert_skipped(searcher, "unavailable", words), load)
+
+
+def _assert_skipped(searcher: Searcher, reason: str, words: Any) -> None:
+    for _ in range(3):
+        assert ask(searcher) == ([reason], words)
+
+
+def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
+    """Where too many texts wait, or it takes too long, searches go by words alone."""
+    words = search(QUERY, CHUNKS, 10, False)
+
+    def refused(searcher: Searcher, _: EmbeddingService) -> None:
+        _assert_skipped(searcher, "busy", words)
+
+    with_searcher(refused, encoder_queue=2)
+
+    def late(searcher: Searcher, embedder: EmbeddingService) -> None:
+        (encoder,) = embedder.registry.loaded("embed")
+        many = [encoder.submit(["a b c d e f g"] * 100_000) for _ in range(200)]
+        assert ask(searcher) == (["busy"], words)
+        for future in many:
+            future.cancel()
+
+    with_searcher(late, encoder_search_timeout_s=0.001)
+
+
+def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
+    """While as many searches as allowed have the encoder, another is answered by words at once."""
+    words = search(QUERY, CHUNKS, 10, False)
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        lifting = searcher._lifting
+        assert lifting is not None
+        inside, done = threading.Event(), threading.Event()
+
+        def hold(_: Any) -> None:
+            inside.set()
+            done.wait(60)
+
+        holder = threading.Thread(target=lambda: lifting.lift(hold))
+        holder.start()
+        assert inside.wait(60)
+        assert ask(searcher) == (["busy"], words)
+        done.set()
+        holder.join(60)
+        assert ask(searcher)[0] == []
+
+    with_searcher(work, search_threads=2)
+
+
+def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
+    """What is wanted no more when its turn comes is passed over, and an error in the background harms nobody."""
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        lifting = searcher._lifting
+        assert lifting is not None
+        made: list[str] = []
+
+        def fail(_: Any) -> None:
+            made.append("fails")
+            raise EncoderError("no")
+
+        def bug(_: Any) -> None:
+            made.append("bug")
+            raise ZeroDivisionError
+
+        assert lifting.encode_later(1, lambda _: made.append("unwanted"), lambda: False)
+        assert lifting.encode_later(1, fail, lambda: True)
+        assert lifting.encode_later(1, bug, lambda: True)
+        assert lifting.encode_later(1, lambda _: made.append("wanted"), lambda: True)
+        assert eventually(lambda: "wanted" in made)
+        assert made == ["fails", "bug", "wanted"]
+
+    with_searcher(work)
+
+
+def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
+    """Of simultaneous searches one has an index encoded, and texts that the cache has dropped are not kept for it."""
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        lifting, cache = searcher._lifting, searcher._cache
+        assert lifting is not None
+        assert cache is not None
+        begun, done = threading.Event(), threading.Event()
+
+        def hold(_: Any) -> None:
+            begun.set()
+            done.wait(60)
+
+        assert lifting.encode_later(1, hold, lambda: True)
+        assert begun.wait(60)
+        ask(searcher)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: ask(searcher), range(8)))
+        assert lifting._pending.qsize() == 1
+        ((_, kept),) = cache._kept.items()
+        index = weakref.ref(kept.index)
+        del kept
+        cache._kept.clear()
+        gc.collect()
+        assert index() is None
+        done.set()
+        ask(searcher)
+        assert eventually(lambda: has_vectors(searcher))
+
+    with_searcher(work, search_threads=8)

@@ -1,0 +1,102 @@
+"""What work asks of its caller: it is given up when nobody wants it, and says what it is about to make."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from relevance_gen import ChunkIndex, search
+from relevance_gen.errors import RequestCancelledError
+from relevance_gen.request_scope import check_wanted, expecting, while_wanted
+
+CHUNKS = [f"{n} cats and dogs in a garden" for n in range(200)]
+
+
+class Patience:
+    """Wants work for so many looks."""
+
+    def __init__(self, n_looks: int) -> None:
+        self.n_left = n_looks
+
+    def __call__(self) -> bool:
+        """Tell whether it does, this time."""
+        self.n_left -= 1
+        return self.n_left >= 0
+
+
+def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
+    """Whenever its caller loses interest a search ends; it looks at that several times, with an index or without."""
+    index = ChunkIndex(CHUNKS)
+    for ask in (
+        lambda: search("cats 7", CHUNKS, spans=True),
+        lambda: index.search("cats 7", 60, spans=True),
+    ):
+        whole, n_looks = ask(), 0
+        while True:
+            try:
+                with while_wanted(Patience(n_looks)):
+                    assert ask() == whole
+                break
+            except RequestCancelledError:
+                n_looks += 1
+        assert n_looks > 4
+        assert ask() == whole
+
+
+def test_what_is_wanted_is_said_for_a_context_alone() -> None:
+    """Behind the context, and in an inner one that says otherwise, work goes on."""
+    with while_wanted(lambda: False):
+        with while_wanted(lambda: True):
+            check_wanted()
+        with pytest.raises(RequestCancelledError):
+            check_wanted()
+    check_wanted()
+
+
+def test_spans_are_announced_before_they_are_made() -> None:
+    """All spans of an answer are announced, and what is raised then ends the search."""
+    told: Counter[str] = Counter()
+
+    def tell(unit: str, number: int) -> None:
+        told[unit] += number
+
+    with expecting(tell):
+        response = search("cats", CHUNKS, spans=True)
+    assert told["span"] == sum(len(result.spans or ()) for result in response.results)
+    assert told["marked_character"] == sum(len(result.chunk_txt) for result in response.results)
+
+    def refuse(unit: str, number: int) -> None:
+        raise MemoryError
+
+    with expecting(refuse), pytest.raises(MemoryError):
+        search("cats", CHUNKS, spans=True)
+
+
+def test_what_a_phrase_is_sought_in_is_announced() -> None:
+    """Of the texts that have all of its words the most that are cut at once; nothing where no phrase is asked."""
+    for texts, n_announced in (
+        (["black cat", "cat", "a black " + "cat " * 10], 9 + 48),
+        (["cat"], 0),
+    ):
+        told: Counter[str] = Counter()
+
+        def tell(unit: str, number: int, told: Counter[str] = told) -> None:
+            told[unit] += number
+
+        with expecting(tell):
+            search('"black cat"', texts, syntax="signs")
+        assert told["phrase_character"] == n_announced
+
+
+def test_a_phrase_holds_few_texts_at_a_time() -> None:
+    """Of many texts no more is announced than of one block, and of a long one a part, for it is cut in pieces."""
+    for texts in (["a black cat " * 50] * 1000, ["a black cat " * 50_000]):
+        told: Counter[str] = Counter()
+
+        def tell(unit: str, number: int, told: Counter[str] = told) -> None:
+            told[unit] += number
+
+        with expecting(tell):
+            assert search('"black cat"', texts, syntax="signs").results
+        assert 200_000 < told["phrase_character"] < 350_000

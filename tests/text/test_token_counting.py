@@ -1,0 +1,472 @@
+"""Token counts: right by a slow reference, the same from both libraries, and never a foreign exception."""
+
+import base64
+import errno
+import os
+import pickle
+import re
+import socket
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+import pytest
+import tiktoken
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.text.token_counting import (
+    PIECE_CHARS,
+    Backend,
+    TokenCounter,
+    backends,
+    encodings,
+    token_counter,
+)
+from relevance_gen.text.token_counting import counter as counter_module
+from tests.reference_tokens import count_tokens
+
+pytest.importorskip("gigatoken")
+
+EMBEDDED = encodings.EMBEDDED
+RANKS = {
+    base64.b64decode(token): int(rank)
+    for token, rank in (line.split() for line in EMBEDDED.read_bytes().splitlines())
+}
+PROSE = "It's 1,234 o'clock (they'll say): “naïve” café – Größe, Привет мир; 你好世界! สวัสดี\r\n\n  x_y = f(z)\t// ok\n"
+
+# Every edge of the split patterns: contractions, digit triples, spaces before words, newlines after punctuation, cases.
+_SEAMS = (
+    *(
+        "word",
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "'s",
+        "'LL",
+        "'ſ",
+        "1",
+        "1234",
+        "!",
+        "!\n",
+        "//",
+    ),
+    *(
+        "Aa",
+        "aA",
+        "ÀÉ",
+        "ǅ",
+        "中",
+        "ん",
+        "ก็",
+        "क्ष",
+        "\u0301",
+        "😀",
+        "\x00",
+        "\ufeff",
+        "\ufffd",
+        "<|endoftext|>",
+    ),
+)
+_seams = st.sampled_from(_SEAMS)
+texts = st.lists(_seams | st.characters(exclude_categories=["Cs"]), max_size=60).map("".join)
+broken_texts = st.lists(_seams | st.characters(), max_size=30).map("".join)
+
+
+@pytest.fixture(scope="module")
+def slow() -> TokenCounter:
+    return token_counter(backend="tiktoken")
+
+
+@pytest.fixture(scope="module")
+def fast() -> TokenCounter:
+    return token_counter(backend="gigatoken")
+
+
+def encoding_of(pattern: str) -> tiktoken.Encoding:
+    return tiktoken.Encoding(
+        "ours", pat_str=pattern, mergeable_ranks=RANKS, special_tokens={"<|endoftext|>": len(RANKS)}
+    )
+
+
+@given(texts)
+def test_count_equals_reference(text: str) -> None:
+    """The default count is that of textbook byte-pair encoding with the embedded ranks."""
+    assert token_counter().count(text) == count_tokens(text, encodings.CL100K_PATTERN, RANKS)
+
+
+@given(broken_texts)
+def test_backends_agree(text: str) -> None:
+    """Both libraries give the same count of any string, lone surrogates and special tokens included."""
+    assert token_counter(backend="gigatoken").count(text) == token_counter(
+        backend="tiktoken"
+    ).count(text)
+
+
+O200K = encoding_of(encodings.O200K_PATTERN)
+
+
+@given(broken_texts)
+def test_backends_agree_on_o200k_pattern(text: str) -> None:
+    """They agree for a `tiktoken.Encoding` with the o200k split pattern too."""
+    fast, slow = (token_counter(O200K, backend=name) for name in ("gigatoken", "tiktoken"))
+    assert fast.count(text) == slow.count(text)
+
+
+@given(st.lists(broken_texts, max_size=8))
+def test_counts_add_up(chunks: list[str]) -> None:
+    """`count_all` is the sum of each text counted alone."""
+    counter = token_counter()
+    assert counter.count_all(chunks) == sum(counter.count(chunk) for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("backend", "n_before"), [("gigatoken", 1 << 26), ("gigatoken", 0), ("tiktoken", 0)]
+)
+def test_much_text_adds_up(
+    backend: Backend, n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megabytes count what each text counts alone, in batches or not: long texts, broken ones and empty ones too."""
+    counter = token_counter(backend=backend)
+    if isinstance(counter._count_pieces, backends.ByGigatoken):
+        monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
+        assert counter._count_pieces.releases_lock(1 << 20) == (not n_before)
+    chunks = [*(PROSE[n % 50 :] for n in range(8_000)), "", "\ud800 " * 100_000, "a" * 600_000]
+    with counter.counting_all(chunks) as counted:
+        assert counted() == counter.count_all(chunks) == sum(map(counter.count, chunks))
+
+
+def test_documented_count() -> None:
+    """The question of the documented example is 5 tokens, by the default encoding."""
+    counter = token_counter()
+    assert counter.count("What is machine learning?") == 5
+    assert counter.name == "embedded"
+    assert repr(counter) == "<TokenCounter embedded by gigatoken>"
+
+
+@pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
+def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
+    """A surrogate pair counts as its character, a lone surrogate as U+FFFD."""
+    counter = token_counter(backend=backend)
+    assert counter.count("a\ud83d\ude00b") == counter.count("a😀b")
+    assert counter.count("a\ud800b") == counter.count("a\ufffdb")
+    assert counter.count("\ud800" * (PIECE_CHARS + 1)) == counter.count(
+        "\ufffd" * (PIECE_CHARS + 1)
+    )
+
+
+@pytest.mark.parametrize("text", [None, 5, b"text", ["text"]])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    """Only strings are counted, one at a time."""
+    with pytest.raises(InvalidRequestError, match="text must be a string, got "):
+        token_counter().count(text)
+
+
+def test_special_token_is_ordinary_text() -> None:
+    """The text of a special token counts as the text that it is."""
+    assert token_counter(O200K).count("<|endoftext|>") > 1
+
+
+@pytest.mark.parametrize(
+    "unit", [" ", "\n", "a", "A", "!", "中", "\u00a0", "\u0301", "😀", " \n", "\ud800"]
+)
+@pytest.mark.parametrize("encoding", [None, O200K], ids=["embedded", "o200k"])
+def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None) -> None:
+    """A run of 1.1 million, where tiktoken alone panics, is counted, and the same by both."""
+    text = unit * (1_100_000 // len(unit))
+    fast, slow = (token_counter(encoding, backend=name) for name in ("gigatoken", "tiktoken"))
+    assert fast.count(text) == slow.count(text) > 0
+
+
+@pytest.mark.parametrize(
+    "pattern", [encodings.CL100K_PATTERN, encodings.O200K_PATTERN], ids=["cl100k", "o200k"]
+)
+def test_cutting_long_text_changes_no_count(pattern: str) -> None:
+    """A text of many pieces counts what tiktoken counts for the whole of it."""
+    encoding = encoding_of(pattern)
+    for text in (PROSE * 6_000, "wait!\n \n  go " * 50_000):
+        assert len(text) > 2 * PIECE_CHARS
+        assert token_counter(encoding).count(text) == len(encoding.encode_ordinary(text))
+
+
+_words = st.text(
+    st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=10
+)
+_gaps = st.sampled_from([" ", " ", " ", "  ", "\n", "!\n", "\r\n ", " \n", ", "])
+
+
+@given(st.lists(st.tuples(_words, _gaps), min_size=10, max_size=40))
+def test_cutting_between_words_changes_no_count(words: list[tuple[str, str]]) -> None:
+    """Wherever a cut falls before a space that follows a word, the sum is the count of the whole."""
+    text = "".join(word + gap for word, gap in words)
+    whole = token_counter().count(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counter_module, "PIECE_CHARS", 64)
+        patch.setattr(counter_module, "_REACH_CHARS", 63)
+        assume(all(len(piece) < 64 for piece in counter_module._pieces(text)))
+        assert token_counter().count(text) == whole
+
+
+def test_panic_becomes_our_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """An encoding that makes tiktoken panic raises `InvalidRequestError`, not a foreign BaseException."""
+    gappy = tiktoken.Encoding(
+        "gappy", pat_str=r"\p{L}+|\P{L}+", mergeable_ranks={b"a": 0}, special_tokens={}
+    )
+    with pytest.raises(InvalidRequestError, match="gappy cannot"):
+        token_counter(gappy).count("abracadabra")
+    assert "panicked" in capfd.readouterr().err
+
+
+def test_threads_count_alike(fast: TokenCounter) -> None:
+    """One counter shared by threads gives what one thread gets."""
+    chunks = [PROSE * n for n in range(40)]
+    alone = [fast.count(chunk) for chunk in chunks]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(fast.count, chunks)) == alone
+
+
+def test_renewed_tokenizer_counts_alike(
+    monkeypatch: pytest.MonkeyPatch, slow: TokenCounter
+) -> None:
+    """A gigatoken tokenizer that is replaced every few texts, to bound its cache, counts the same."""
+    monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 60)
+    fast = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
+    chunks = [PROSE[n:] for n in range(20)]
+    assert fast.count_all(chunks) == slow.count_all(chunks)
+
+
+def test_counter_is_made_once() -> None:
+    """Asking again for the same encoding gives the same counter."""
+    assert token_counter() is token_counter()
+    assert token_counter(str(EMBEDDED)) is token_counter(EMBEDDED)
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_network")
+def test_default_needs_no_network() -> None:
+    """The default encoding counts where every connection fails."""
+    counter_module._counter.cache_clear()
+    assert token_counter(backend="tiktoken").count("hello") == token_counter(
+        backend="gigatoken"
+    ).count("hello")
+
+
+@pytest.mark.usefixtures("no_network")
+def test_failed_download_is_our_error() -> None:
+    """A published encoding that cannot be fetched raises `InvalidRequestError` that says what to do instead."""
+    with pytest.raises(
+        InvalidRequestError, match=r"r50k_base could not be loaded.*TIKTOKEN_CACHE_DIR"
+    ) as caught:
+        token_counter("r50k_base")
+    assert caught.value.field == "encoding"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_error_tells_how_to_bring_the_file(tmp_path: Path) -> None:
+    """Without a network the error names the file to fetch, and both ways that it names lead to the encoding."""
+    with pytest.raises(InvalidRequestError) as caught:
+        token_counter("p50k_base")
+    message = str(caught.value)
+    url, kept_as = re.search(r"fetch (\S+)", message)[1], re.search(r"put it as (\w+)", message)[1]
+    assert url == "https://openaipublic.blob.core.windows.net/encodings/p50k_base.tiktoken"
+    assert 'encoding="p50k_base.tiktoken"' in message
+    (tmp_path / kept_as).write_bytes(EMBEDDED.read_bytes())
+    with pytest.raises(InvalidRequestError) as caught:  # found there, and refused only for its hash
+        token_counter("p50k_base")
+    assert not (tmp_path / kept_as).exists()
+    (tmp_path / "p50k_base.tiktoken").write_bytes(EMBEDDED.read_bytes())
+    assert token_counter(tmp_path / "p50k_base.tiktoken").count("hello") == token_counter().count(
+        "hello"
+    )
+
+
+def test_published_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A published name counts by tiktoken's encoding of that name."""
+    monkeypatch.setitem(tiktoken.registry.ENCODINGS, "o200k_base", O200K)
+    assert token_counter("o200k_base").count(PROSE) == len(O200K.encode_ordinary(PROSE))
+
+
+def test_an_empty_name_is_not_the_working_folder() -> None:
+    """It is refused by its name."""
+    with pytest.raises(InvalidRequestError, match=r"encoding must be a name, .*, got ''"):
+        token_counter("")
+
+
+@pytest.mark.parametrize("name", ["o200k_bose", "cl100kbase"])
+def test_unknown_name_suggests(name: str) -> None:
+    """A misspelt name is refused with the nearest known one."""
+    with pytest.raises(
+        InvalidRequestError, match=r"did you mean (o200k_base|cl100k_base)"
+    ) as caught:
+        token_counter(name)
+    assert caught.value.field == "encoding"
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "\x00", "no/such/file", ".", "x" * 5000, 5, b"cl100k_base", ["cl100k_base"]]
+)
+def test_impossible_encoding_is_refused(bad: object) -> None:
+    """What is no name, no readable file and no encoding is refused."""
+    with pytest.raises(InvalidRequestError):
+        token_counter(bad)  # type: ignore[arg-type]
+
+
+def test_unknown_backend_is_refused() -> None:
+    """Only the two libraries can be named."""
+    with pytest.raises(InvalidRequestError, match="backend must be"):
+        token_counter(backend="sentencepiece")  # type: ignore[arg-type]
+
+
+def test_a_renewal_that_fails_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, slow: TokenCounter
+) -> None:
+    """Without room for a file, or any file at all, the old tokenizer goes on counting the same."""
+    counter = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
+    monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 5)
+
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(backends.os, "memfd_create", no_room, raising=False)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_room)
+    backend: Any = counter._count_pieces
+    backend._tokens_left = 0
+    for text in ("What is machine learning?", "one more text, to renew again and again"):
+        assert counter.count(text) == slow.count(text)
+
+
+def test_without_a_thread_counts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no thread, texts are counted in this one."""
+
+    def no_thread(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(counter_module, "start_new_thread", no_thread)
+    counter = token_counter(backend="gigatoken")
+    texts = ["some words " * 200_000]
+    with counter.counting_all(texts) as counted:
+        assert counted() == counter.count_all(texts)
+
+
+def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files can be made in memory, loading gigatoken writes none to a disk."""
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("files in memory are Linux's")
+
+    def no_folder(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_folder)
+    backends.ByGigatoken(encodings.define(encodings.EMBEDDED))
+
+
+def test_gigatoken_is_refused_where_it_cannot_count() -> None:
+    """An encoding with a split pattern of its own counts by tiktoken, and gigatoken by name is an error."""
+    own = encoding_of(r"\S+|\s+")
+    assert token_counter(own).backend == "tiktoken"
+    with pytest.raises(InvalidRequestError, match="gigatoken cannot"):
+        token_counter(own, backend="gigatoken")
+
+
+def test_tiktoken_counts_without_gigatoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gigatoken is not installed, tiktoken counts."""
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    counter = token_counter(encoding_of(encodings.CL100K_PATTERN))
+    assert counter.backend == "tiktoken"
+    assert counter.count("What is machine learning?") == 5
+
+
+ALL_BYTES = b"".join(b"%b %d\n" % (base64.b64encode(bytes([byte])), byte) for byte in range(256))
+
+
+def test_rank_file_by_path(tmp_path: Path) -> None:
+    """A rank file of single bytes counts bytes, and a file that has changed is read again."""
+    path = tmp_path / "bytes.tiktoken"
+    path.write_bytes(ALL_BYTES)
+    counter = token_counter(path)
+    assert (counter.name, counter.count("añb 中")) == ("bytes", 8)
+    path.write_bytes(ALL_BYTES + base64.b64encode(b"ab") + b" 256\n")
+    assert token_counter(path).count("ab") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\xff",
+        b"YQ== one",
+        b"YQ==",
+        b"!!!! 1",
+        ALL_BYTES[10:],
+        ALL_BYTES + b"YWI= 97\n",
+        ALL_BYTES + b"\n",
+    ],
+    ids=[
+        "empty",
+        "binary",
+        "no rank",
+        "one column",
+        "no base64",
+        "a byte missing",
+        "a rank twice",
+        "blank line",
+    ],
+)
+def test_damaged_rank_file_is_refused(content: bytes, tmp_path: Path) -> None:
+    """A file that is no complete rank file is refused when it is named, not when it is used."""
+    path = tmp_path / "damaged.tiktoken"
+    path.write_bytes(content)
+    with pytest.raises(
+        InvalidRequestError, match="encoding must be a file in tiktoken's rank format"
+    ):
+        token_counter(path)
+
+
+def test_a_counter_is_pickled_as_what_it_was_made_of() -> None:
+    """A counter comes back from a pickle with the same encoding: the embedded one, or that of a file or an object."""
+    for encoding in (None, EMBEDDED, encoding_of(encodings.CL100K_PATTERN)):
+        counter = token_counter(encoding)
+        copied = pickle.loads(pickle.dumps(counter))
+        assert (copied.name, copied.fingerprint, copied.count("What is it?")) == (
+            counter.name,
+            counter.fingerprint,
+            counter.count("What is it?"),
+        )
+
+
+def test_fingerprints_tell_encodings_of_one_name_apart(tmp_path: Path) -> None:
+    """Two rank files of one name have different fingerprints if their ranks differ, and one file always the same."""
+    counters = []
+    for folder, shift in (("a", 0), ("b", 1), ("c", 0)):
+        path = tmp_path / folder / "bytes.tiktoken"
+        path.parent.mkdir()
+        ranks = {bytes([byte]): (byte + shift) % 256 for byte in range(256)}
+        path.write_text(
+            "".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
+        )
+        counters.append(token_counter(path))
+    assert len({counter.name for counter in counters}) == 1
+    assert counters[0].fingerprint == counters[2].fingerprint != counters[1].fingerprint
+
+
+def test_the_embedded_encoding_has_the_fingerprint_of_its_ranks() -> None:
+    """The embedded file is written as its ranks would be, so that its fingerprint needs none of them."""
+    embedded = encodings.define(encodings.EMBEDDED)
+    assert embedded.fingerprint == attrs.evolve(embedded, source="as by name").fingerprint
