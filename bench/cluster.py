@@ -26,7 +26,7 @@ from attrs import frozen
 
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex, Runner
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from small_models import TINY
 
 os.environ |= {"RAY_enable_metrics_collection": "0"}
@@ -148,7 +148,7 @@ def measured(chunks: list[str], rounds: int) -> Costs:
     """Measure what the simulation takes for granted, on the cluster as it is."""
     from relevance_gen.cluster import ClusterIndex
     from relevance_gen.cluster.actors import get
-    from relevance_gen.retrieval.scorers import Leaders
+    from relevance_gen.retrieval.scorers import TopCandidates
 
     draw = random.Random(4)
     queries = [" ".join(draw.choices(draw.choice(chunks).split(), k=4)) for _ in range(rounds)]
@@ -162,13 +162,15 @@ def measured(chunks: list[str], rounds: int) -> Costs:
             for asked in (one, index)
         )
         collection = index._fresh()
-        plan = collection.plan(collection.read(Question(queries[0]))[0])
+        plan = collection.plan(collection.read(SearchParams(queries[0]))[0])
         inquiries = [*collection.ahead(plan, 50).values()]
         told = pickle.dumps(
             collection.leaders(plan, 50, None, everyone=False, n_told=8, inquiries=inquiries)
         )
         part_s = (
-            processor_s(lambda: Leaders.merge([pickle.loads(told) for _ in range(N_NODES)], 50))  # noqa: S301
+            processor_s(
+                lambda: TopCandidates.merge([pickle.loads(told) for _ in range(N_NODES)], 50)  # noqa: S301
+            )
             / N_NODES
         )
         handle = collection.state.shards[0].hosts[0].handle

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.recording import Record, add_quick
 from relevance_gen.generation.constraints.grammar_compiler import Grammars
-from relevance_gen.generation.constraints.token_constraint import Effort, GrammarSource
+from relevance_gen.generation.constraints.token_constraint import GrammarSource, MaskTimeBudget
 from relevance_gen.generation.sampling.sampler import sample
 from relevance_gen.types import GenerationRequest
 
@@ -82,7 +82,7 @@ def measure(record: Record, n_texts: int) -> None:
     )
     extra: list[float] = []
     for _ in range(n_texts):
-        constraint = grammar.begin([END], Effort())
+        constraint = grammar.begin([END], MaskTimeBudget())
         for _ in range(N_STEPS):
             uniform = chance.random(1)
             times = [time.thread_time()]
@@ -126,7 +126,7 @@ def waited(
 ) -> list[float]:
     """Return how many milliseconds each step waits for its mask, in a text of a schema that nobody has asked for."""
     source = GrammarSource("json_schema", json.dumps({**SCHEMA, "title": f"{number}"}))
-    constraint = grammars.compile(source).result().begin([END], Effort())
+    constraint = grammars.compile(source).result().begin([END], MaskTimeBudget())
     waits = []
     with ThreadPoolExecutor(1) as thread:
         for _ in range(N_STEPS):

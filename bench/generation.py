@@ -26,7 +26,7 @@ import numpy as np
 from bench.recording import Record, add_quick
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
-from relevance_gen.generation.queue.request import Ticket
+from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.generation.sampling.sampler import log_probabilities, sample
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
@@ -93,7 +93,7 @@ class Answers:
 
     text = started
 
-    def done(self, _: Ticket, outcome: object) -> None:
+    def done(self, _: QueuedRequest, outcome: object) -> None:
         """Count a response."""
         assert isinstance(outcome, GenerationResponse), outcome
         self.n_done += 1
@@ -106,7 +106,7 @@ def engine_seconds(
     answers = Answers()
     engine = Engine(model, PrefixCache(0) if cache is None else cache, answers)
     for number, request in enumerate(requests):
-        engine.add(Ticket(number, request, secrets.randbits(128), time.time()))
+        engine.add(QueuedRequest(number, request, secrets.randbits(128), time.time()))
 
     def work() -> None:
         while not engine.idle:
@@ -160,7 +160,7 @@ def samples(n: int) -> list[GenerationRequest]:
     return [GenerationRequest(prompt_text(N_PROMPT), max_tokens=N_NEW, num_samples=n)]
 
 
-def different(n: int) -> list[GenerationRequest]:
+def unique(n: int) -> list[GenerationRequest]:
     return [GenerationRequest(prompt_text(N_PROMPT, seed), max_tokens=N_NEW) for seed in range(n)]
 
 
@@ -410,7 +410,7 @@ def compare_with_server(
         results = rounds(
             args.rounds,
             theirs=lambda: server_seconds(16),
-            ours=lambda: engine_seconds(model, different(16)),
+            ours=lambda: engine_seconds(model, unique(16)),
         )
     what = "16 different requests / llama.cpp's own server"
     record.add(f"Ratios, {mode}", what, ratio(results, "ours", "theirs"), "×", at_most=1.15)

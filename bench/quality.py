@@ -36,12 +36,12 @@ KINDS = dict.fromkeys(("cranfield", "cisi", "med", "cacm", "npl"), "abstracts") 
     "codechunks": "code",
     "limit": "made-up",
 }
-Ranker = Callable[[list[Chunk | str]], Callable[[str], list[tuple[int, float]]]]
+CrossEncoder = Callable[[list[Chunk | str]], Callable[[str], list[tuple[int, float]]]]
 
 
 def ours(
     weighting: str, encoder: KeptEncoder | None = None, reranker: Reranker | None = None
-) -> Ranker:
+) -> CrossEncoder:
     """Rank with this library."""
 
     def build(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, float]]]:
@@ -140,7 +140,7 @@ def read_collection(folder: Path) -> Collection:
     )
 
 
-def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
+def measure(folder: Path, ranker: CrossEncoder) -> dict[Any, float]:
     """Return the value of each measure, the mean over all judged queries of one collection."""
     collection = read_collection(folder)
     ids = list(collection.titled)
@@ -183,7 +183,7 @@ def main() -> None:
     )
     add_quick(parser)
     args = parser.parse_args()
-    rankers: dict[str, Ranker] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
+    rankers: dict[str, CrossEncoder] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
     if args.encoder is not None:
         args.vectors.mkdir(parents=True, exist_ok=True)
         model = args.encoder or minilm.converted(args.vectors)

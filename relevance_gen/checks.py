@@ -172,7 +172,7 @@ def token_numbers(low: float, high: float, n_most: int) -> Validator:
 
 string = must_be("a string", lambda v: isinstance(v, str))
 not_blank = must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
-how_many = must_be(
+optional_count = must_be(
     "an integer of at least 0 or None", lambda v: v is None or (is_integer(v) and v >= 0)
 )
 flag = must_be("true or false", lambda v: isinstance(v, bool))

@@ -34,9 +34,9 @@ def describe(value: object) -> str:
             kept = ascii(value[:_SHOWN_CHARS])
             return kept if len(value) <= _SHOWN_CHARS else f"{kept}… ({len(value)} characters)"
         case dict():
-            return f"an object of {counted(len(value), 'field')}"
+            return f"an object of {pluralize(len(value), 'field')}"
         case list() | tuple():
-            return f"a list of {counted(len(value), 'item')}"
+            return f"a list of {pluralize(len(value), 'item')}"
         case _:
             return type(value).__name__
 
@@ -47,10 +47,10 @@ def shorten(name: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return a number of things in words.
 
-    >>> counted(1, "chunk"), counted(2000, "chunk")
+    >>> pluralize(1, "chunk"), pluralize(2000, "chunk")
     ('1 chunk', '2,000 chunks')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -37,17 +37,17 @@ def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-def while_wanted(is_wanted: Callable[[], bool]) -> AbstractContextManager[None]:
+def cancel_scope(is_wanted: Callable[[], bool]) -> AbstractContextManager[None]:
     """Have what runs in the context, in this thread or task, given up when `is_wanted` says no."""
     return _set(_IS_WANTED, is_wanted)
 
 
-def expecting(expect: Callable[[str, int], None]) -> AbstractContextManager[None]:
+def budget_scope(expect: Callable[[str, int], None]) -> AbstractContextManager[None]:
     """Have `expect` called before so many of a unit are made in the context; what it raises ends the work."""
     return _set(_EXPECT, expect)
 
 
-def check_wanted() -> None:
+def raise_if_cancelled() -> None:
     """Go on only if this is still wanted.
 
     Raises:
@@ -57,6 +57,6 @@ def check_wanted() -> None:
         raise RequestCancelledError("nobody waits for this any more")
 
 
-def announce(unit: str, number: int) -> None:
+def reserve(unit: str, number: int) -> None:
     """Say that so many of a unit are about to be made."""
     _EXPECT.get()(unit, number)

@@ -27,7 +27,7 @@ from attrs import NOTHING, Attribute, Factory, asdict, evolve, field, fields, fi
 from attrs.validators import optional
 
 from relevance_gen import checks, display
-from relevance_gen.errors import InvalidRequestError, counted, to_install
+from relevance_gen.errors import InvalidRequestError, pluralize, to_install
 
 Metadata: TypeAlias = Mapping[str, Any]
 """What a chunk carries along for its owner."""
@@ -128,7 +128,7 @@ class SearchRequest:
     distinct: str | None = field(default=None, validator=optional(checks.string))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
-    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
     keep: bool = field(default=False, validator=checks.flag)
 
 
@@ -147,7 +147,7 @@ class Span:
     score: float
 
 
-class Serialized:
+class PydanticSerializable:
     """Let pydantic, and so FastAPI, write an instance as its ``to_dict`` does where its class is a field's type."""
 
     __slots__ = ()
@@ -164,7 +164,7 @@ class Serialized:
 
 
 @frozen
-class SearchResult(Serialized):
+class SearchResult(PydanticSerializable):
     """One chunk that shares something with the query.
 
     Attributes:
@@ -229,7 +229,7 @@ _ARROW_TYPES = {
 """Arrow's types of columns; those of the others are what their values have in common."""
 
 
-class _CountedLater:
+class _LazyTokenCounts:
     """Leave token counts of a class unset, and count when one is first read, by whomever."""
 
     __slots__ = ("_counts",)
@@ -247,7 +247,7 @@ class _CountedLater:
 
 
 @frozen
-class SearchMetadata(_CountedLater):
+class SearchMetadata(_LazyTokenCounts):
     """Token counts of a search, by the encoding in force.
 
     Attributes:
@@ -289,7 +289,7 @@ class SearchMetadata(_CountedLater):
 
 
 @frozen(repr=False)
-class SearchResponse(Serialized, Sequence[SearchResult]):
+class SearchResponse(PydanticSerializable, Sequence[SearchResult]):
     """What a search found: a sequence of at most ``top_n`` results, and what is known of them together.
 
     It prints as a short list, and in a notebook shows as a table with the words found marked if ``spans`` were asked
@@ -373,7 +373,7 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
     @property
     def _summary(self) -> str:
         order = "best first" if self.results == self.best else "in the chunks' order"
-        shown = f"{counted(len(self), 'result')}{f', {order}' * (len(self) > 1)}"
+        shown = f"{pluralize(len(self), 'result')}{f', {order}' * (len(self) > 1)}"
         return f"{shown}, confidence {self.confidence:.2f}"
 
 
@@ -409,12 +409,12 @@ class ExplanationRequest:
     original_index: int = field(converter=checks.plain, validator=checks.integer(0))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
-    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
     keep: bool = field(default=False, validator=checks.flag)
 
 
 @frozen
-class TermShare:
+class TermContribution:
     """What one term of the query gave to a chunk's score.
 
     Attributes:
@@ -477,7 +477,7 @@ class Explanation:
     """
 
     score: float
-    terms: tuple[TermShare, ...]
+    terms: tuple[TermContribution, ...]
     pairs: float = 0.0
     coverage: float = 0.0
     head: float = 0.0
@@ -503,7 +503,7 @@ class Explanation:
             for word, taken in self.corrections.items()
         ]
         shown += [
-            f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {counted(one.df, 'chunk')}"
+            f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {pluralize(one.df, 'chunk')}"
             for one in self.terms
             if one.share
         ]
@@ -534,7 +534,7 @@ class CompressionRequest:
 
 
 @frozen
-class KeptSentence:
+class SelectedSentence:
     """A sentence of a chunk.
 
     Attributes:
@@ -553,7 +553,7 @@ class KeptSentence:
 
 
 @frozen(repr=False)
-class CompressionResponse(Sequence[KeptSentence]):
+class CompressionResponse(Sequence[SelectedSentence]):
     """What was kept of some chunks: a sequence of sentences, in order. It prints as a short list.
 
     Attributes:
@@ -564,7 +564,7 @@ class CompressionResponse(Sequence[KeptSentence]):
         num_context_tokens: tokens in all supplied chunks together, each counted alone.
     """
 
-    sentences: tuple[KeptSentence, ...]
+    sentences: tuple[SelectedSentence, ...]
     text: str
     num_tokens: int
     num_context_tokens: int
@@ -577,18 +577,18 @@ class CompressionResponse(Sequence[KeptSentence]):
         return len(self.sentences)
 
     @overload
-    def __getitem__(self, place: int) -> KeptSentence: ...
+    def __getitem__(self, place: int) -> SelectedSentence: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[KeptSentence, ...]: ...
-    def __getitem__(self, place: int | slice) -> KeptSentence | tuple[KeptSentence, ...]:
+    def __getitem__(self, place: slice) -> tuple[SelectedSentence, ...]: ...
+    def __getitem__(self, place: int | slice) -> SelectedSentence | tuple[SelectedSentence, ...]:
         return self.sentences[place]
 
     def __repr__(self) -> str:
-        head = f"{counted(len(self), 'sentence')}, {self.num_tokens:,} of {counted(self.num_context_tokens, 'token')}"
+        head = f"{pluralize(len(self), 'sentence')}, {self.num_tokens:,} of {pluralize(self.num_context_tokens, 'token')}"
         return display.as_text(f"<CompressionResponse: {head}>", self.sentences, _row_of_sentence)
 
 
-def _row_of_sentence(one: KeptSentence) -> display.Row:
+def _row_of_sentence(one: SelectedSentence) -> display.Row:
     return display.Row(
         label=f"[{one.original_index}]  {'… ' * bool(one.num_left_out)}", cells=(), text=one.text
     )
@@ -612,7 +612,7 @@ class CitationRequest:
 
 
 @frozen
-class CitedPlace(Span):
+class CitedSpan(Span):
     """A sentence of a source that supports one of an answer; its score is the share of that one's words' weight.
 
     Attributes:
@@ -635,7 +635,7 @@ class CitedSentence:
 
     start: int
     end: int
-    places: tuple[CitedPlace, ...]
+    places: tuple[CitedSpan, ...]
 
     @property
     def mark(self) -> str:
@@ -716,7 +716,7 @@ class PromptRequest:
     )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
-    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
     keep: bool = field(default=False, validator=checks.flag)
 
 
@@ -1013,7 +1013,7 @@ class Spelling:
 
 
 @frozen(repr=False)
-class GenerationResponse(Serialized):
+class GenerationResponse(PydanticSerializable):
     """What was generated for one request. It prints as a line or more for each sample, in a notebook as a table.
 
     Attributes:
@@ -1058,14 +1058,14 @@ class GenerationResponse(Serialized):
 
     @property
     def _summary(self) -> str:
-        prompt = counted(self.prompt_tokens, "token")
-        return f"{counted(len(self.responses), 'sample')} of a prompt of {prompt}"
+        prompt = pluralize(self.prompt_tokens, "token")
+        return f"{pluralize(len(self.responses), 'sample')} of a prompt of {prompt}"
 
 
 def _row_of_sample(sample: Completion) -> display.Row:
     n_tokens = sample.generated_tokens
     return display.Row(
-        label=f"{counted(n_tokens, 'token')}, {sample.finish_reason}: ",
+        label=f"{pluralize(n_tokens, 'token')}, {sample.finish_reason}: ",
         cells=(f"{n_tokens:,}", sample.finish_reason),
         text=sample.text,
     )

@@ -397,9 +397,9 @@ class _Asked:
         }
         self.weight = {t: (1 + math.log(qtf[t])) * self.idf[t] for t in self.terms}
         self.norm = math.hypot(*(self.weight[t] for t in self.terms if self.known[t])) or 1.0
-        counted = [t for t in self.terms if self.known[t] and self.idf[t]]
+        pluralize = [t for t in self.terms if self.known[t] and self.idf[t]]
         between = [t for t in self.terms if self.known[t] and not self.idf[t]]
-        self.near = sorted(counted, key=lambda t: -self.idf[t])[:32] + between[:32]
+        self.near = sorted(pluralize, key=lambda t: -self.idf[t])[:32] + between[:32]
         neighbours = itertools.pairwise(
             self.key(word) for word in query if self.known[self.key(word)]
         )
@@ -451,8 +451,8 @@ class _Asked:
         return self.known[t] or self.idf[t] > 0
 
     def tf(self, t: object, chunk: list[str]) -> float:
-        counted = Counter(chunk)
-        return math.fsum(weight * counted[word] for word, weight in self.forms[t].items())
+        pluralize = Counter(chunk)
+        return math.fsum(weight * pluralize[word] for word, weight in self.forms[t].items())
 
     def stands_for(self, word: str) -> object:
         """Return the term of the query that a word of a chunk is read as: the one it matches best."""
@@ -503,12 +503,12 @@ class _Asked:
         return min(1.0, max(map(weigh, runs)) / whole) if whole else 0.0
 
     def title(self, title: list[str]) -> float:
-        different = {word for word in title if word not in ENGLISH}
-        found = {word: self.stands_for(word) for word in different}
+        unique = {word for word in title if word not in ENGLISH}
+        found = {word: self.stands_for(word) for word in unique}
         found = {word: t for word, t in found.items() if t is not None and self.idf[t]}
         whole = math.fsum(self.idf[t] for t in self.near)
         share = math.fsum(self.idf[t] for t in set(found.values())) / whole if found else 0.0
-        return math.sqrt(share) * len(found) / len(different) if found else 0.0
+        return math.sqrt(share) * len(found) / len(unique) if found else 0.0
 
     def own_cosine(self, said: list[str], below_the_line: Callable[[float], float]) -> float:
         qtf = Counter(map(self.key, said))

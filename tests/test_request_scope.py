@@ -8,7 +8,7 @@ import pytest
 
 from relevance_gen import ChunkIndex, search
 from relevance_gen.errors import RequestCancelledError
-from relevance_gen.request_scope import check_wanted, expecting, while_wanted
+from relevance_gen.request_scope import budget_scope, cancel_scope, raise_if_cancelled
 
 CHUNKS = [f"{n} cats and dogs in a garden" for n in range(200)]
 
@@ -35,7 +35,7 @@ def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
         whole, n_looks = ask(), 0
         while True:
             try:
-                with while_wanted(Patience(n_looks)):
+                with cancel_scope(Patience(n_looks)):
                     assert ask() == whole
                 break
             except RequestCancelledError:
@@ -46,12 +46,12 @@ def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
 
 def test_what_is_wanted_is_said_for_a_context_alone() -> None:
     """Behind the context, and in an inner one that says otherwise, work goes on."""
-    with while_wanted(lambda: False):
-        with while_wanted(lambda: True):
-            check_wanted()
+    with cancel_scope(lambda: False):
+        with cancel_scope(lambda: True):
+            raise_if_cancelled()
         with pytest.raises(RequestCancelledError):
-            check_wanted()
-    check_wanted()
+            raise_if_cancelled()
+    raise_if_cancelled()
 
 
 def test_spans_are_announced_before_they_are_made() -> None:
@@ -61,7 +61,7 @@ def test_spans_are_announced_before_they_are_made() -> None:
     def tell(unit: str, number: int) -> None:
         told[unit] += number
 
-    with expecting(tell):
+    with budget_scope(tell):
         response = search("cats", CHUNKS, spans=True)
     assert told["span"] == sum(len(result.spans or ()) for result in response.results)
     assert told["marked_character"] == sum(len(result.chunk_txt) for result in response.results)
@@ -69,7 +69,7 @@ def test_spans_are_announced_before_they_are_made() -> None:
     def refuse(unit: str, number: int) -> None:
         raise MemoryError
 
-    with expecting(refuse), pytest.raises(MemoryError):
+    with budget_scope(refuse), pytest.raises(MemoryError):
         search("cats", CHUNKS, spans=True)
 
 
@@ -84,7 +84,7 @@ def test_what_a_phrase_is_sought_in_is_announced() -> None:
         def tell(unit: str, number: int, told: Counter[str] = told) -> None:
             told[unit] += number
 
-        with expecting(tell):
+        with budget_scope(tell):
             search('"black cat"', texts, syntax="signs")
         assert told["phrase_character"] == n_announced
 
@@ -97,6 +97,6 @@ def test_a_phrase_holds_few_texts_at_a_time() -> None:
         def tell(unit: str, number: int, told: Counter[str] = told) -> None:
             told[unit] += number
 
-        with expecting(tell):
+        with budget_scope(tell):
             assert search('"black cat"', texts, syntax="signs").results
         assert 200_000 < told["phrase_character"] < 350_000

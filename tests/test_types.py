@@ -319,17 +319,17 @@ READERS: list[Callable[[SearchMetadata], object]] = [
 @pytest.mark.parametrize("read", READERS)
 def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], object]) -> None:
     """Whoever reads counts has them counted, once, and is told what counts that were known are told as."""
-    counted: list[int] = []
+    pluralize: list[int] = []
 
     def count() -> int:
-        counted.append(7)
+        pluralize.append(7)
         return 7
 
     metadata = SearchMetadata.counted_later(num_query_tokens=(3).__int__, num_context_tokens=count)
     assert metadata.num_query_tokens == 3
-    assert not counted
+    assert not pluralize
     assert read(metadata) == read(SearchMetadata(3, 7))
-    assert (metadata.num_context_tokens, counted) == (7, [7])
+    assert (metadata.num_context_tokens, pluralize) == (7, [7])
     assert (
         pickle.loads(pickle.dumps(metadata))
         == copy.deepcopy(metadata)

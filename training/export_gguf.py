@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from model import Model, Shape
+from model import JsonStats, Model
 from train_vocabulary import BEGIN, BEGIN_ID, END, END_ID
 
 ARCHITECTURE = "llama"
@@ -48,7 +48,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def add_shape(writer: gguf.GGUFWriter, shape: JsonStats) -> None:
     """Add the sizes llama.cpp builds the network from."""
     writer.add_context_length(CONTEXT_LENGTH)
     writer.add_embedding_length(shape.width)
@@ -90,7 +90,7 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
 
 def load(build: Path) -> Model:
     """Load the last checkpoint."""
-    model = Model(Shape())
+    model = Model(JsonStats())
     model.load_state_dict(torch.load(build / "model" / "last.pt")["model"])
     return model.eval()
 

@@ -9,10 +9,10 @@ from typing import Final
 from attrs import field, frozen
 
 from relevance_gen.documents.walker import matching
-from relevance_gen.errors import InvalidRequestError, counted, describe
+from relevance_gen.errors import InvalidRequestError, describe, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.types import SearchResult
 
 _SHOWN_NAMES: Final = 20
@@ -80,13 +80,13 @@ class Folders:
         n_files, confidence = 0, 0.0
         for name, snapshot, paths in self._chosen(folder, glob):
             where = {"path": [_joined(name, path) for path in paths]} if folder or glob else None
-            question = Question(query, top_n, true_order=False, where=where, spans=True)
+            question = SearchParams(query, top_n, true_order=False, where=where, spans=True)
             response = snapshot.answer_all([question])[0]
             results += response.results
             n_files += len(paths)
             confidence = max(confidence, response.confidence)
         results.sort(key=lambda result: -result.chunk_score)
-        return Found(results[:top_n], counted(n_files, "file"), confidence)
+        return Found(results[:top_n], pluralize(n_files, "file"), confidence)
 
     def files(self, folder: str, glob: str) -> list[str]:
         """Return the paths of the files below a folder that match a pattern; "" for all; raise if there are none."""

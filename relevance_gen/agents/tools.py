@@ -16,7 +16,7 @@ from attrs import field, frozen
 from relevance_gen import checks, wire
 from relevance_gen.agents.folders import Folders, Found, shown
 from relevance_gen.asking.api import ask
-from relevance_gen.errors import InvalidRequestError, counted
+from relevance_gen.errors import InvalidRequestError, pluralize
 from relevance_gen.generation.runner import Runner
 from relevance_gen.text.chunking import sentences, spans_of_tokens
 from relevance_gen.text.token_counting import token_counter
@@ -250,7 +250,7 @@ class Tools:
             else f"; line {last} is cut"
         )
         place = f"{shown(call.path)}:{found.first_line}-{last}"
-        return f"{shown_lines}{place} of {counted(found.n_lines, 'line')}, {counted(n_tokens, 'token')}{rest}"
+        return f"{shown_lines}{place} of {pluralize(found.n_lines, 'line')}, {pluralize(n_tokens, 'token')}{rest}"
 
     def _files(self, call: Files) -> str:
         paths = [shown(path) + "\n" for path in self._folders.files(call.folder, call.glob)]
@@ -340,4 +340,4 @@ def _place(result: SearchResult, index: str) -> str:
 def _totals(n_shown: int, n_found: int, noun: str, n_tokens: int, *, has_files: bool = True) -> str:
     narrow = " or narrow with glob" if has_files else ""
     more = "" if n_shown == n_found else f" (raise max_tokens{narrow} for the others)"
-    return f"{n_shown:,} of {counted(n_found, noun)} shown{more}, {counted(n_tokens, 'token')}"
+    return f"{n_shown:,} of {pluralize(n_found, noun)} shown{more}, {pluralize(n_tokens, 'token')}"

@@ -9,15 +9,15 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen import display, wire
-from relevance_gen.asking.citations import Citer
-from relevance_gen.errors import counted
+from relevance_gen.asking.citations import Attributor
+from relevance_gen.errors import pluralize
 from relevance_gen.types import (
     RESULT_COLUMNS,
     CitedSentence,
     FinishReason,
     GenerationResponse,
+    PydanticSerializable,
     SearchResult,
-    Serialized,
     row_of,
 )
 
@@ -28,7 +28,7 @@ NO_ANSWER_FOUND = "No answer was found, only passages that come near it."
 
 
 @frozen
-class Source(Serialized):
+class Source(PydanticSerializable):
     """A chunk that was found, and the part of it that the model was shown.
 
     Attributes:
@@ -61,13 +61,13 @@ class Source(Serialized):
         return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
 
 
-def citer_of(sources: Sequence[Source]) -> Citer:
+def citer_of(sources: Sequence[Source]) -> Attributor:
     """Return what cites from the parts of chunks that were shown."""
-    return Citer([source.text for source in sources], [source.start for source in sources])
+    return Attributor([source.text for source in sources], [source.start for source in sources])
 
 
 @frozen(repr=False)
-class Answer(Serialized):
+class Answer(PydanticSerializable):
     """What a model answered. It prints as its text, with numbers behind sentences, and a line for each source.
 
     In a notebook it shows as text and table.
@@ -144,7 +144,7 @@ class Answer(Serialized):
 
     @property
     def _summary(self) -> str:
-        return f"{counted(len(self.sources), 'source')}, confidence {self.confidence:.2f}"
+        return f"{pluralize(len(self.sources), 'source')}, confidence {self.confidence:.2f}"
 
 
 def _row_of(numbered: tuple[int, Source]) -> display.Row:

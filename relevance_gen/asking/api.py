@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias, Unpack
 
 from relevance_gen import wire
 from relevance_gen.asking.answer import Answer, Source, citer_of
-from relevance_gen.asking.citations import CitedStream
+from relevance_gen.asking.citations import StreamingAttributor
 from relevance_gen.asking.preparation import prepare
 from relevance_gen.asking.prompts import INSTRUCTIONS
 from relevance_gen.asking.selection import passage_of
@@ -19,7 +19,7 @@ from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.api import search
-from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.types import (
@@ -33,7 +33,7 @@ from relevance_gen.types import (
     Syntax,
 )
 
-Chunks: TypeAlias = Searchable | Iterable[str | Metadata | Chunk]
+Chunks: TypeAlias = BaseIndex | Iterable[str | Metadata | Chunk]
 
 
 class AnswerStream(Iterator[str]):
@@ -109,8 +109,8 @@ class AnswerStream(Iterator[str]):
             yield text
 
     def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
-        """Yield what a `CitedStream` makes of pieces, without the white space before the first word."""
-        cited, has_begun = CitedStream(citer_of(self.sources)), False
+        """Yield what a `StreamingAttributor` makes of pieces, without the white space before the first word."""
+        cited, has_begun = StreamingAttributor(citer_of(self.sources)), False
         for piece in pieces:
             text = piece if has_begun else piece.lstrip()
             has_begun = has_begun or bool(text)
@@ -240,7 +240,7 @@ def ask_stream(
         GenerationRequest, {"text": "", **fields}
     )  # refuses nonsense before anything is searched or loaded
     find: Callable[..., SearchResponse] = (
-        chunks.search if isinstance(chunks, Searchable) else partial(search, chunks=chunks)
+        chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
     options: dict[str, Any] = {
         "where": where,

@@ -36,13 +36,13 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.errors import TooLargeError
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.request_scope import announce, check_wanted
+from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.text.blocks import BLOCK_CHARS, cut_by_size, lengths
 from relevance_gen.text.chunking import sentences
 from relevance_gen.text.sentences import sentence_ends
 from relevance_gen.text.term_hashes import stumps_of
 from relevance_gen.text.tokenization import cut_terms
-from relevance_gen.types import Chunk, CitationRequest, CitedPlace, CitedSentence, Metadata
+from relevance_gen.types import Chunk, CitationRequest, CitedSentence, CitedSpan, Metadata
 
 _LEAST: Final = 0.35
 """Share of a sentence that the first place has."""
@@ -85,10 +85,10 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
     ((CitedPlace(start=11, end=21, score=1.0, source=1),), ())
     """
     request = CitationRequest(text, ())
-    return Citer(Chunks.read(chunks).texts).cite(request.text)
+    return Attributor(Chunks.read(chunks).texts).cite(request.text)
 
 
-class Citer:
+class Attributor:
     """Sources to cite for one answer. They are read when its first sentence is sought.
 
     Each begins at one of `offsets`, or at 0, in the text in which its places are told.
@@ -109,14 +109,14 @@ class Citer:
         Raises:
             TooLargeError: there was too much to compare.
         """
-        announce("cut_character", len(text))
+        reserve("cut_character", len(text))
         spans = list(_cut(text, ends))
         words, numbers = _words([_NUMBERS.sub(" ", text[start:end]) for start, end in spans])
         order = numbers.argsort(kind="stable")
         words, numbers = words[order], numbers[order]
         cited = []
         for first, n in zip(*(bounds.tolist() for bounds in runs(numbers)), strict=True):
-            check_wanted()
+            raise_if_cancelled()
             start, end = spans[numbers[first]]
             cited.append(
                 CitedSentence(
@@ -125,7 +125,7 @@ class Citer:
             )
         return tuple(cited)
 
-    def _places_of(self, words: Ids) -> tuple[CitedPlace, ...]:
+    def _places_of(self, words: Ids) -> tuple[CitedSpan, ...]:
         """Return the places that support a sentence of some different words."""
         places, keys, numbers = self._read
         first = keys.searchsorted(words)
@@ -138,7 +138,7 @@ class Citer:
         weight = np.rint(_WHOLE * np.log1p(len(places) / np.maximum(df, 1))).astype(np.int64)
         whole = weight.sum()
         number, word = numbers[ragged_ranges(first, df)], np.arange(words.size).repeat(df)
-        left, found = weight.copy(), list[CitedPlace]()
+        left, found = weight.copy(), list[CitedSpan]()
         while number.size:
             added = sum_by(number, left[word], len(places))
             best = int(added.argmax())
@@ -146,17 +146,17 @@ class Citer:
                 break
             there = word[number == best]
             source, start, end = places[best]
-            found.append(CitedPlace(start, end, float(weight[there].sum() / whole), source))
+            found.append(CitedSpan(start, end, float(weight[there].sum() / whole), source))
             left[there] = 0
         return tuple(found)
 
     @cached_property
     def _read(self) -> tuple[list[tuple[int, int, int]], Ids, Offsets]:
         """The sentences of the sources; their different words, ascending, and the number of the sentence of each."""
-        announce("cut_character", sum(map(len, self.texts)))
+        reserve("cut_character", sum(map(len, self.texts)))
         places, texts = [], []
         for source, (text, offset) in enumerate(zip(self.texts, self._offsets, strict=True)):
-            check_wanted()
+            raise_if_cancelled()
             for start, end in _cut(text):
                 places.append((source, offset + start, offset + end))
                 texts.append(text[start:end])
@@ -167,15 +167,15 @@ def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, in
     """Yield where the sentences of a text stand, as long as the request is wanted."""
     for number, span in enumerate(sentences(text, ends)):
         if number % _STEP == 0:
-            check_wanted()
-            announce("sentence", _STEP)
+            raise_if_cancelled()
+            reserve("sentence", _STEP)
         yield span
 
 
-class CitedStream:
-    """Cites a text that comes in pieces, sentence by sentence, as `Citer.cite` cites all of it, however it is cut."""
+class StreamingAttributor:
+    """Cites a text that comes in pieces, sentence by sentence, as `Attributor.cite` cites all of it, however it is cut."""
 
-    def __init__(self, citer: Citer) -> None:
+    def __init__(self, citer: Attributor) -> None:
         self._citer = citer
         self._text = ""  # from the beginning of a paragraph
         self._start = 0  # where that is
@@ -241,7 +241,7 @@ def _words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
     """Return the different words of each of some texts, ascending, and the number of the text that has each."""
     words, numbers = list[Ids](), list[Offsets]()
     for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
-        check_wanted()
+        raise_if_cancelled()
         block = cut_terms(texts[start:end])
         stumps = stumps_of(block.ids, block.folded, block.start, block.length)
         is_same_alone = (stumps == 0) | (

@@ -21,7 +21,7 @@ import numpy as np
 
 from relevance_gen.arrays import Floats
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.request_scope import announce, check_wanted
+from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.api import search
 from relevance_gen.text.chunking import sentences
 from relevance_gen.text.token_counting import Encoding, TokenCounter, token_counter
@@ -29,8 +29,8 @@ from relevance_gen.types import (
     Chunk,
     CompressionRequest,
     CompressionResponse,
-    KeptSentence,
     Metadata,
+    SelectedSentence,
 )
 
 _OF_NEIGHBOUR: Final = 0.25
@@ -91,14 +91,14 @@ def compress(
 
 def _cut(texts: Sequence[str]) -> list[_Sentence]:
     """Return all sentences."""
-    announce("cut_character", max(map(len, texts), default=0))
+    reserve("cut_character", max(map(len, texts), default=0))
     cut: list[_Sentence] = []
     for chunk, text in enumerate(texts):
         behind_last = 0
         for start, end in sentences(text):
             if len(cut) % _STEP == 0:
-                check_wanted()
-                announce("sentence", _STEP)
+                raise_if_cancelled()
+                reserve("sentence", _STEP)
             cut.append(_Sentence(len(cut), chunk, behind_last, start, end))
             behind_last = end
     return cut
@@ -135,7 +135,7 @@ def _chosen(
         int, int
     ] = {}  # the numbers of sentences and what each takes, the one that is worth most first
     for number in np.argsort(-_worths(question, chunks, cut), kind="stable").tolist():
-        check_wanted()
+        raise_if_cancelled()
         is_apart = kept and number - 1 not in kept and number + 1 not in kept
         _, chunk, behind_last, _, end = cut[number]
         n_tokens = counter.count(chunks.texts[chunk][behind_last:end]) + (
@@ -171,10 +171,10 @@ def _joined(texts: Sequence[str], kept: Sequence[_Sentence]) -> str:
     return "".join(parts)
 
 
-def _kept(texts: Sequence[str], kept: Sequence[_Sentence]) -> tuple[KeptSentence, ...]:
+def _kept(texts: Sequence[str], kept: Sequence[_Sentence]) -> tuple[SelectedSentence, ...]:
     numbers = [-1, *(one.number for one in kept)]
     n_left_out = [number - before - 1 for before, number in itertools.pairwise(numbers)]
     return tuple(
-        KeptSentence(one.chunk, one.start, one.end, texts[one.chunk][one.start : one.end], n)
+        SelectedSentence(one.chunk, one.start, one.end, texts[one.chunk][one.start : one.end], n)
         for one, n in zip(kept, n_left_out, strict=True)
     )

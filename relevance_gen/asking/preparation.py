@@ -19,7 +19,7 @@ from relevance_gen.asking.selection import fit, passage_of, sentences_of
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
 from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN, ChatFormat
-from relevance_gen.request_scope import check_wanted
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.types import SearchResponse
 
 _CHAT_MAX_TOKENS = 512
@@ -115,7 +115,7 @@ class _Chat:
     rendering: Mapping[str, Any]
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        check_wanted()
+        raise_if_cancelled()
         room = _room(self.model, self.fields)
         n_bytes = _n_bytes(*self._message(sources).values())
         if (
@@ -153,7 +153,7 @@ class _Completion:
     copies: bool
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        check_wanted()
+        raise_if_cancelled()
         room = _room(self.model, self.fields)
         if len(sources) > 1:
             room = min(room, _SEVERAL_PASSAGES_TOKENS)

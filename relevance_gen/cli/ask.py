@@ -25,7 +25,7 @@ from relevance_gen.cli.search import (
 )
 from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
 from relevance_gen.llama.model_files.resolve import is_embedded
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
 
 _PARAMETERS: Final = (
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
     # Refuses nonsense before files are read.
-    question = Question(args.query, args.top_n, syntax="signs", corrections=args.corrections)
+    question = SearchParams(args.query, args.top_n, syntax="signs", corrections=args.corrections)
     PromptRequest(args.query, (), copy=args.copy, min_confidence=args.min_confidence)
     fields = given_parameters(args)
     GenerationRequest("", **fields)

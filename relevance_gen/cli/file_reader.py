@@ -14,7 +14,7 @@ from relevance_gen.cli.arguments import STDIN
 from relevance_gen.documents.extraction import read
 from relevance_gen.documents.reading import chunks_of
 from relevance_gen.documents.walker import Walker
-from relevance_gen.errors import counted
+from relevance_gen.errors import pluralize
 from relevance_gen.folders.files import in_words
 from relevance_gen.types import Chunk
 
@@ -40,7 +40,7 @@ class Reader:
     @property
     def progress(self) -> str:
         """How far it has come, in words."""
-        return f"reading {counted(self.n_files, 'file')}, {self.n_bytes >> 20:,} MiB  {self.path}"
+        return f"reading {pluralize(self.n_files, 'file')}, {self.n_bytes >> 20:,} MiB  {self.path}"
 
     def read(self, paths: Iterable[str]) -> Iterator[Chunk]:
         """Yield the chunks at each path; of a folder, those of the files below it that are wanted."""

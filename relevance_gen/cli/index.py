@@ -21,7 +21,7 @@ from relevance_gen.cli.search import (
     models_of,
 )
 from relevance_gen.cli.terminal import StatusLine, visible
-from relevance_gen.errors import InvalidRequestError, counted
+from relevance_gen.errors import InvalidRequestError, pluralize
 from relevance_gen.index.sources import holds_records
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 
@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
         if not is_records
         else paths[0]
         if len(paths) == 1
-        else counted(len(paths), "file")
+        else pluralize(len(paths), "file")
     )
-    sys.stdout.write(f"{args.save}: {counted(len(index), 'chunk')} of {of}\n")
+    sys.stdout.write(f"{args.save}: {pluralize(len(index), 'chunk')} of {of}\n")
     return TROUBLE if reader.failed else FOUND
 
 

@@ -14,7 +14,7 @@ from relevance_gen.agents.tools import Indexes, Look
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.types import SearchResponse
 
 _PACKAGE = "mcp"
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
     """Begin to open indexes, read as the server's flag and opened as there; return what searches and looks at them."""
     from relevance_gen.serve.flags import SETTINGS
-    from relevance_gen.serve.services.index_registry import NamedIndexes
+    from relevance_gen.serve.services.index_registry import IndexRegistry
     from relevance_gen.serve.settings import Settings
 
     (setting,) = (one for one in SETTINGS if one.flag == "--index")
@@ -68,11 +68,11 @@ def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
         pairs = tuple(pair for text in texts for pair in setting.parse(text, setting.flag))
     except ValueError as error:
         raise InvalidRequestError(str(error)) from None
-    named = NamedIndexes(Settings(index=pairs))
+    named = IndexRegistry(Settings(index=pairs))
     named.begin()
 
     def search(name: str, query: str, top_n: int) -> SearchResponse:
-        question = Question(query, top_n, true_order=False, spans=True)
+        question = SearchParams(query, top_n, true_order=False, spans=True)
         return named.ask(name, "", lambda index, _: index.answer_all([question])[0])
 
     return {name: partial(search, name) for name in named.names("")}, partial(named.look, client="")

@@ -18,7 +18,7 @@ from relevance_gen.cli.file_reader import Reader
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.documents.walker import Selection, Walker
-from relevance_gen.errors import InvalidRequestError, RelevanceGenError, counted, did_you_mean
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError, did_you_mean, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.index.passages import TextEncoder
@@ -36,7 +36,7 @@ _FOR_FOLDERS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow"
 
 
 @frozen
-class Corpus:
+class OpenedIndex:
     """The chunks to search, and where they are from, in words.
 
     It has `failed` if anything could not be read, or not whole; `in_folders` says whether files were looked for there.
@@ -50,7 +50,7 @@ class Corpus:
 
 def load(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
-) -> Corpus:
+) -> OpenedIndex:
     """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
 
     It raises an `InvalidRequestError` where an argument makes no sense beside it, or there is no such file.
@@ -72,7 +72,7 @@ def load(
     }
     for message in sorted(cut):
         status.say(message)
-    return Corpus(index, args.index, failed=bool(cut))
+    return OpenedIndex(index, args.index, failed=bool(cut))
 
 
 def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
@@ -103,7 +103,7 @@ def _load_shards(args: argparse.Namespace) -> ChunkIndex:
     )
 
 
-def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
+def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
     """Read the files that `args` name and make an index of them."""
     paths = paths_of(args)
     if len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
@@ -122,7 +122,9 @@ def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
         )
     finally:
         status.clear()
-    return Corpus(index, origin_of(paths, reader), reader.failed, any(map(os.path.isdir, paths)))
+    return OpenedIndex(
+        index, origin_of(paths, reader), reader.failed, any(map(os.path.isdir, paths))
+    )
 
 
 def reader_of(args: argparse.Namespace, status: StatusLine) -> Reader:
@@ -139,7 +141,7 @@ def reader_of(args: argparse.Namespace, status: StatusLine) -> Reader:
 
 def origin_of(paths: Sequence[str], reader: Reader) -> str:
     """Say where the chunks are from that were read."""
-    return "the standard input" if paths == [STDIN] else counted(reader.n_files, "file")
+    return "the standard input" if paths == [STDIN] else pluralize(reader.n_files, "file")
 
 
 def _mean_the_same(globs: Sequence[str], folder: str) -> bool:
@@ -149,7 +151,7 @@ def _mean_the_same(globs: Sequence[str], folder: str) -> bool:
     )
 
 
-def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Corpus:
+def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> OpenedIndex:
     """Open the index of a folder, which may have been kept, and bring it up to date."""
     folder = FolderIndex(
         path,
@@ -171,9 +173,9 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Cor
         snapshot = folder.snapshot()
     for message in snapshot.skipped.in_words():
         status.say(message)
-    return Corpus(
+    return OpenedIndex(
         snapshot,
-        counted(len(snapshot.files), "file"),
+        pluralize(len(snapshot.files), "file"),
         bool(snapshot.skipped.failed),
         in_folders=True,
     )

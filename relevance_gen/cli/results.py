@@ -16,7 +16,7 @@ from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.terminal import size, visible, wants_colour
 from relevance_gen.display import Part, one_line
 from relevance_gen.documents.reading import INCOMPLETE
-from relevance_gen.errors import counted
+from relevance_gen.errors import pluralize
 from relevance_gen.types import SearchResponse, SearchResult, Span
 
 _INDENT = "  "
@@ -63,8 +63,8 @@ class Printer:
             ):
                 shown.reverse()
                 order = ", the best last"
-            found = f"{len(shown)} of {counted(n_chunks, 'chunk')}{order}"
-            cost = f"{counted(response.metadata.num_context_tokens, 'token')}, {seconds:.2f} s"
+            found = f"{len(shown)} of {pluralize(n_chunks, 'chunk')}{order}"
+            cost = f"{pluralize(response.metadata.num_context_tokens, 'token')}, {seconds:.2f} s"
             shown.append(f"{found}, {cost}, {confidence_in_words(response.confidence)}\n")
         self.stream.writelines(shown)
 

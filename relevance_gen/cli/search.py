@@ -13,14 +13,14 @@ from typing import Any, get_args
 
 from relevance_gen.asking.compression import compress
 from relevance_gen.cli.arguments import add_rows, not_empty, pair
-from relevance_gen.cli.opened_index import Corpus, build, load
+from relevance_gen.cli.opened_index import OpenedIndex, build, load
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine, write_json
 from relevance_gen.documents.filetypes import listing
-from relevance_gen.errors import counted
+from relevance_gen.errors import pluralize
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.models import Models
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
 
 _MAX_DIGITS = 19
@@ -180,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
     in_text_order, where = args.order == "text", wanted_metadata(args)
     more: dict[str, Any] = {"spans": not args.json, "distinct": args.distinct, "syntax": "signs"}
     more["corrections"] = args.corrections
-    question = Question(args.query, args.top_n, in_text_order, where=where, **more)
+    question = SearchParams(args.query, args.top_n, in_text_order, where=where, **more)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
     with models_of(args) as models:
@@ -220,7 +220,7 @@ def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
 
 def open_index(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
-) -> Corpus:
+) -> OpenedIndex:
     """Make the index of the files that `args` name, or open the saved one."""
     return build(args, status) if args.index is None else load(args, status, encoder)
 
@@ -250,14 +250,14 @@ def say_corrections(response: SearchResponse, status: StatusLine) -> None:
         )
 
 
-def nothing_found(corpus: Corpus) -> str:
+def nothing_found(corpus: OpenedIndex) -> str:
     """Say that a search found nothing in all of these chunks, and what may help."""
     hint = (
         "; --no-ignore and --hidden take more files"
         if corpus.in_folders and not len(corpus.index)
         else ""
     )
-    return f"nothing found in {counted(len(corpus.index), 'chunk')} of {corpus.origin}{hint}"
+    return f"nothing found in {pluralize(len(corpus.index), 'chunk')} of {corpus.origin}{hint}"
 
 
 def wanted_metadata(args: argparse.Namespace) -> dict[str, list[object]] | None:

@@ -10,7 +10,13 @@ from attrs import frozen
 
 from relevance_gen.cluster.kept import KeptHost, KeptShard
 from relevance_gen.cluster.parts import CHARS_PER_TOKEN
-from relevance_gen.cluster.placing import LEAST_CHARS, MOST_CHARS, Node, how_many, least_loaded
+from relevance_gen.cluster.placing import (
+    LEAST_CHARS,
+    MOST_CHARS,
+    Node,
+    least_loaded,
+    optional_count,
+)
 
 _MOST_TOKENS: Final = MOST_CHARS // CHARS_PER_TOKEN
 """A shard takes no more chunks with which it had more, and is cut where it has."""
@@ -35,7 +41,9 @@ def too_large(shards: Iterable[KeptShard], n_cpus: int, whole: set[KeptShard]) -
     Those are not cut that must stay `whole`.
     """
     by_size = sorted(shards, key=lambda one: -one.size)
-    n_lacking = how_many(CHARS_PER_TOKEN * sum(one.size for one in by_size), n_cpus) - len(by_size)
+    n_lacking = optional_count(CHARS_PER_TOKEN * sum(one.size for one in by_size), n_cpus) - len(
+        by_size
+    )
     return [
         shard
         for rank, shard in enumerate(one for one in by_size if one not in whole)

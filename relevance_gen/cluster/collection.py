@@ -17,12 +17,12 @@ from relevance_gen.cluster.calls import Calls, Pace
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.features import Inquiry, contents, if_short
+from relevance_gen.retrieval.features import FeatureExtractor, contents, if_short
 from relevance_gen.retrieval.filters import Filter
 from relevance_gen.retrieval.query import Query, QueryTerm
 from relevance_gen.retrieval.scorer import SegmentScorer, TermMatch
-from relevance_gen.retrieval.scorers import Answer, Leaders, Rest, Scorers, united
-from relevance_gen.retrieval.stage import N_PROMISING, Plan
+from relevance_gen.retrieval.scorers import Answer, Rest, Scorers, TopCandidates, united
+from relevance_gen.retrieval.stage import N_PROMISING, WeightedQuery
 from relevance_gen.retrieval.weighting import weighting_named
 
 _MAX_AHEAD: Final = 100
@@ -64,7 +64,7 @@ class ClusterCollection(Collection):
             self.remember_as(before)
             self._terms = before._terms
 
-    def plan(self, query: Query) -> Plan:
+    def plan(self, query: Query) -> WeightedQuery:
         """Return a query, weighed; all further rounds of this thread's question go to the hosts asked for it."""
         self._asking.calls = Calls(self.state, self._pace)
         return super().plan(query)
@@ -95,18 +95,18 @@ class ClusterCollection(Collection):
         return tuple([found[term.term_id, term.word, term.inflected] for term in terms])
 
     def leaders(
-        self, plan: Plan, n: int, chosen: Filter | None, *, everyone: bool, **options: Any
-    ) -> Leaders:
+        self, plan: WeightedQuery, n: int, chosen: Filter | None, *, everyone: bool, **options: Any
+    ) -> TopCandidates:
         """Return the chunks that may be among the best, and what each host tells at once of the best of its own."""
         merge = partial(_leading, n=None if everyone else n)
         options["everyone"] = everyone
-        leaders: Leaders = self._call(
+        leaders: TopCandidates = self._call(
             self._shards, merge, Scorers.leaders, plan, n, chosen, **options
         )
         return leaders
 
     def tell_each(
-        self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]
+        self, positions: Offsets, inquiries: Sequence[FeatureExtractor[Any]]
     ) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
         shards = [shard for shard in self._shards if shard.runs.hold(positions).any()]
@@ -115,7 +115,9 @@ class ClusterCollection(Collection):
         )
         return told
 
-    def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
+    def ahead(
+        self, plan: WeightedQuery, n: int
+    ) -> dict[FeatureExtractor[Any], FeatureExtractor[Any]]:
         """Ask at once whatever may be wanted of the picked chunks: another round takes longer than a longer answer.
 
         Of long texts only what is wanted in any case is sent.
@@ -143,9 +145,9 @@ class ClusterCollection(Collection):
         return told[0] if len(told) == 1 else merge(told)
 
 
-def _leading(told: Sequence[Leaders], n: int | None) -> Leaders:
+def _leading(told: Sequence[TopCandidates], n: int | None) -> TopCandidates:
     """Merge by a function that is pickled by its name: a method of a class would be sent with its code."""
-    return Leaders.merge(told, n)
+    return TopCandidates.merge(told, n)
 
 
 def _chained(told: Iterable[list[Any]]) -> list[Any]:

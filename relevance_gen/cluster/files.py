@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 
 from relevance_gen.arrays import steps
 from relevance_gen.cluster.parts import BATCH, Product, make
-from relevance_gen.cluster.placing import how_many
+from relevance_gen.cluster.placing import optional_count
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.chunks import Blank, read_records
@@ -90,7 +90,7 @@ class FilePieces:
 def plan_reading(
     source: Paths, n_shards: int | None, text: str, title: str, blank: Blank, n_cpus: int
 ) -> list[FilePieces]:
-    """Say which shard reads which pieces, for at most so many shards; None for as many as `how_many` says.
+    """Say which shard reads which pieces, for at most so many shards; None for as many as `optional_count` says.
 
     An `InvalidRequestError` says that there is nothing to read, or no way to read it.
     """
@@ -102,7 +102,7 @@ def plan_reading(
             raise InvalidRequestError.must_be(f"source[{number}]", "a file or a folder", one)
     found = [file for one in listed for file in _files(as_address(one))]
     n_bytes = sum(size for _, size in found)
-    wanted = n_shards or how_many(n_bytes, n_cpus)
+    wanted = n_shards or optional_count(n_bytes, n_cpus)
     # Pieces of half a shard or less make shards that differ by little.
     piece_bytes = min(_PIECE_BYTES, n_bytes // (2 * wanted) + 1)
     pieces = [piece for address, size in found for piece in _cut(address, size, piece_bytes)]

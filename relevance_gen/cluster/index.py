@@ -27,7 +27,7 @@ from relevance_gen.cluster.connection import NAMESPACE, check_name, connect
 from relevance_gen.cluster.files import Paths, plan_reading
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import Part, ShardFile, StoredChunks
-from relevance_gen.cluster.placing import how_many, living_nodes
+from relevance_gen.cluster.placing import living_nodes, optional_count
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import (
@@ -40,11 +40,11 @@ from relevance_gen.index.chunks import Blank, Chunks
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer, explain
-from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
 from relevance_gen.retrieval.positions import check_position, indexed
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards import folder as folders
 from relevance_gen.shards.background import in_thread
@@ -78,7 +78,7 @@ _STEP: Final = 1 << 10
 """Positions of which the chunks are fetched together."""
 
 
-class ClusterIndex(Searchable):
+class ClusterIndex(BaseIndex):
     """Chunks spread over the machines of a cluster; results are those of `relevance_gen.ChunkIndex`, bit for bit.
 
     Chunks are cut into shards, which actors hold, at most one for each processor. A lost shard is made again from the
@@ -155,7 +155,7 @@ class ClusterIndex(Searchable):
                     source, n_shards, "text" if text is None else text, title, blank, _n_cpus()
                 )
             else:
-                n_parts = n_shards or how_many(sum(map(len, checked.texts)), _n_cpus())
+                n_parts = n_shards or optional_count(sum(map(len, checked.texts)), _n_cpus())
                 parts = _hand_over(checked, max(1, min(n_parts, len(checked.texts))))
             self._begin(_start_keeper(name, weighting, counter, replicas))
             self._build(parts, report=report)
@@ -297,7 +297,11 @@ class ClusterIndex(Searchable):
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
-        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
+        self,
+        asked: Sequence[SearchParams],
+        models: Models = NO_MODELS,
+        *,
+        allow_partial: bool = False,
     ) -> list[SearchResponse]:
         """Answer questions, several of them side by side. What a reranker reads, it reads in this process."""
         _check_no_encoder(models.encoder)
@@ -308,7 +312,9 @@ class ClusterIndex(Searchable):
             self._pool.map(lambda question: self._answer(question, models, allow_partial), asked)
         )
 
-    def _answer(self, question: Question, models: Models, allow_partial: bool) -> SearchResponse:
+    def _answer(
+        self, question: SearchParams, models: Models, allow_partial: bool
+    ) -> SearchResponse:
         rerankings = models.rerankings(question)
 
         def ask(collection: ClusterCollection) -> SearchResponse:
@@ -322,7 +328,7 @@ class ClusterIndex(Searchable):
         return self._ask(ask, allow_partial)
 
     def explain_one(
-        self, question: Question, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
     ) -> Explanation:
         """Show what each term of the query, and a reranker, gave to the score of a chunk."""
         _check_no_encoder(models.encoder)

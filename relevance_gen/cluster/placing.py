@@ -41,7 +41,7 @@ def living_nodes() -> list[Node]:
     return sorted(offering or nodes, key=lambda node: node.id)
 
 
-def how_many(n_chars: int, n_cpus: int) -> int:
+def optional_count(n_chars: int, n_cpus: int) -> int:
     """Return how many shards to make of so many characters for so many processors."""
     return max(1, min(n_cpus, n_chars // LEAST_CHARS), -(-n_chars // MOST_CHARS))
 

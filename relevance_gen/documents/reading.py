@@ -24,7 +24,7 @@ _FIRST_LINE: Final = re.compile(r"\s*+([^\W_](?:[^\n]*[^\W_])?)[^\S\n]*+\n[^\S\n
 _MOST_TITLE_WORDS: Final = 12
 
 
-class Cut(NamedTuple):
+class ChunkLocation(NamedTuple):
     """Where a chunk stands: in which part of the document, from 0, and there in which lines, from 1.
 
     It has the characters of the part from `start`, from 0, up to, not including, `end`.
@@ -108,7 +108,7 @@ def split_document(
     return [
         Chunk(
             text[cut.start : cut.end],
-            dict(zip(Cut._fields[1:], cut[1:], strict=True)),
+            dict(zip(ChunkLocation._fields[1:], cut[1:], strict=True)),
             title=heading,
         )
         for heading, cut in headed
@@ -124,7 +124,7 @@ def chunks_of(
         yield Chunk(text, metadata, title=title_of(path if name is None else name, heading))
 
 
-def cuts(found: Extracted, max_chars: int) -> Iterator[tuple[str, str, Cut]]:
+def cuts(found: Extracted, max_chars: int) -> Iterator[tuple[str, str, ChunkLocation]]:
     """Yield the chunks of what was read of a file: the text, the document's title and the headings above, the place."""
     for number, (place, text) in enumerate(found.parts):
         own = str(place.get("title", "")) or ("" if place else _own_title(text))
@@ -134,7 +134,7 @@ def cuts(found: Extracted, max_chars: int) -> Iterator[tuple[str, str, Cut]]:
             yield text[cut.start : cut.end], heading, cut
 
 
-def metadata_of(path: str, place: Place, cut: Cut, trouble: str | None) -> Metadata:
+def metadata_of(path: str, place: Place, cut: ChunkLocation, trouble: str | None) -> Metadata:
     """Return what is said of a chunk to those who find it, as `read_documents` tells it."""
     where = {key: value for key, value in place.items() if key != "title"}
     where = where or {"first_line": cut.first_line, "last_line": cut.last_line}
@@ -158,15 +158,15 @@ def title_of(path: str, heading: str) -> str:
 
 def _headed(
     text: str, places: Iterator[tuple[int, int]], own: str, *, has_headings: bool, part: int = 0
-) -> Iterator[tuple[str, Cut]]:
+) -> Iterator[tuple[str, ChunkLocation]]:
     """Yield the headings above each chunk of a text, below the text's own title, and where it stands."""
     headings = _HEADING.finditer(text) if has_headings else iter(())
     heading = next(headings, None)
     above: list[str] = []
-    line, counted = 1, 0
+    line, pluralize = 1, 0
     for start, end in places:
-        line += text.count("\n", counted, start)
-        counted = start
+        line += text.count("\n", pluralize, start)
+        pluralize = start
         while heading is not None and heading.start() <= start:
             if heading[1] is not None:  # and no fenced code
                 above = [
@@ -175,7 +175,7 @@ def _headed(
                 ]
             heading = next(headings, None)
         title = " > ".join(dict.fromkeys(filter(None, [own, *above])))
-        yield title, Cut(part, line, line + text.count("\n", start, end), start, end)
+        yield title, ChunkLocation(part, line, line + text.count("\n", start, end), start, end)
 
 
 def _own_title(text: str) -> str:

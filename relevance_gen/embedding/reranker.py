@@ -19,7 +19,7 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress
 
 if TYPE_CHECKING:
-    from relevance_gen.llama.cross_encoder import Ranker
+    from relevance_gen.llama.cross_encoder import CrossEncoder
     from relevance_gen.llama.weights import OnProgress
 
 
@@ -30,7 +30,7 @@ class Scores(NamedTuple):
     n_tokens: NDArray[np.int64]
 
 
-class Reranker(SharedModel["Ranker"]):
+class Reranker(SharedModel["CrossEncoder"]):
     """A GGUF reranker that reads a query and a text together, for many callers at once, in a thread of its own.
 
     A score has the same bits whatever is read beside it and on any number of threads, with the same build of llama.cpp
@@ -125,7 +125,7 @@ def _job(query: str, texts: Iterable[str], raw: bool) -> Job[Scores]:
     texts = checked_texts(texts)
     scores, n_tokens = np.full(len(texts), -np.inf, np.float32), np.zeros(len(texts), np.int64)
 
-    def reading(model: Ranker) -> Iterator[int]:
+    def reading(model: CrossEncoder) -> Iterator[int]:
         for n, text in enumerate(texts):
             for tokens in model.pairs(query, text):
                 scores[n] = max(scores[n], model.logit(tokens))
@@ -138,7 +138,9 @@ def _job(query: str, texts: Iterable[str], raw: bool) -> Job[Scores]:
     return Job(texts, Scores(scores, n_tokens), reading)
 
 
-def _load(path: Path, options: ModelOptions, on_progress: OnProgress, **judging: Any) -> Ranker:
-    from relevance_gen.llama.cross_encoder import Ranker
+def _load(
+    path: Path, options: ModelOptions, on_progress: OnProgress, **judging: Any
+) -> CrossEncoder:
+    from relevance_gen.llama.cross_encoder import CrossEncoder
 
-    return Ranker(path, options, on_progress=on_progress, **judging)
+    return CrossEncoder(path, options, on_progress=on_progress, **judging)

@@ -76,7 +76,7 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 @frozen
-class Kept:
+class CachedIndex:
     """What is kept of a folder: the chunks of its files, what is known of them as JSON, and where each chunk stands."""
 
     index: ChunkIndex
@@ -101,7 +101,7 @@ class Cache:
         name = hashlib.blake2b(json.dumps(self.key).encode("ascii"), digest_size=16).hexdigest()
         return self.folder / f"{name}.index", self.folder / f"{name}.files"
 
-    def load(self, encoding: Encoding | None) -> Kept | None:
+    def load(self, encoding: Encoding | None) -> CachedIndex | None:
         """Return what is kept; None where nothing is, or what is there is not as it was written."""
         index_path, list_path = self._paths
         try:
@@ -117,11 +117,11 @@ class Cache:
             if fingerprint(index_path.stat()) != state:  # another process has replaced it meanwhile
                 return None
             os.utime(list_path)  # it was used
-            return Kept(index, json.loads(arrays["records"].tobytes()), arrays["cuts"])
+            return CachedIndex(index, json.loads(arrays["records"].tobytes()), arrays["cuts"])
         except _FAILURES:
             return None
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: CachedIndex) -> None:
         """Keep an index in place of what was kept, if that is possible; others that do not fit beside it go."""
         index_path, list_path = self._paths
         with contextlib.suppress(OSError), alone(self.folder):

@@ -39,7 +39,7 @@ from relevance_gen.arrays import Floats, Offsets, starts_of
 from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
 from relevance_gen.index.formulas import rarity
 from relevance_gen.retrieval.features import contents
-from relevance_gen.retrieval.stage import Plan, Reranking, Table
+from relevance_gen.retrieval.stage import Reranking, Table, WeightedQuery
 from relevance_gen.text.stems import stem
 from relevance_gen.text.stop_words import ENGLISH
 
@@ -69,7 +69,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-class AskedNames:
+class QueryIdentifiers:
     """What a question says of names; of a long one only the first words count.
 
     The rarities are the idf of its words, by their stems; a word that is not there has the highest.
@@ -105,7 +105,7 @@ class AskedNames:
         self._matched: dict[tuple[str, ...], tuple[float, float]] = {}
 
     @classmethod
-    def of(cls, plan: Plan) -> AskedNames:
+    def of(cls, plan: WeightedQuery) -> QueryIdentifiers:
         """Return what a query says of names, its words weighed by the chunks that hold them."""
         terms, n_chunks = plan.terms, plan.terms.statistics.n_chunks
         words = zip(terms.query.terms, terms.df, strict=True)
@@ -185,7 +185,7 @@ class AskedNames:
 
 
 def rank_files(
-    asked: AskedNames,
+    asked: QueryIdentifiers,
     scores: Floats,
     file: Offsets,
     names: Sequence[FileName],
@@ -272,7 +272,7 @@ class FileRanking(Reranking):
         defined = [definitions(rows[place][0], extensions[number]) for place, number in chunks]
         names = [FileName.of(path) for path in paths]
         scores, shares, scale = rank_files(
-            AskedNames.of(table.plan), before.take(best_first), file, names, defined
+            QueryIdentifiers.of(table.plan), before.take(best_first), file, names, defined
         )
         values = np.zeros((len(_PARTS), table.scores.size))
         values[0] = table.scores * (scale / before.max())

@@ -16,8 +16,8 @@ from attrs import field, frozen
 
 from relevance_gen.documents.extraction import BINARY, MAX_BYTES, Extracted, read
 from relevance_gen.documents.office import Place
-from relevance_gen.documents.reading import Cut, cuts, metadata_of
-from relevance_gen.errors import counted
+from relevance_gen.documents.reading import ChunkLocation, cuts, metadata_of
+from relevance_gen.errors import pluralize
 from relevance_gen.folders.cache import Fingerprint, fingerprint
 from relevance_gen.types import Metadata
 
@@ -61,7 +61,7 @@ class File(NamedTuple):
 
     def metadata(self, path: str, number: int) -> Metadata:
         """Return what is said of one of its chunks to those who find it."""
-        cut = Cut(*self.cuts[number].tolist())
+        cut = ChunkLocation(*self.cuts[number].tolist())
         return metadata_of(path, self.places[cut.part], cut, self.trouble)
 
 
@@ -127,11 +127,11 @@ def in_words(left_out: Mapping[tuple[str, str], int], n_links: int) -> Iterator[
     ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']
     """
     for (kind, why), number in left_out.items():
-        yield f"skipped {counted(number, f'{kind} file')}" + (
+        yield f"skipped {pluralize(number, f'{kind} file')}" + (
             "" if kind == BINARY else f": each {why}"
         )
     if n_links:
-        yield f"skipped {counted(n_links, 'symbolic link')}; --follow follows them"
+        yield f"skipped {pluralize(n_links, 'symbolic link')}; --follow follows them"
 
 
 def as_records(files: Mapping[str, File]) -> tuple[list[Any], Cuts]:

@@ -22,16 +22,16 @@ from relevance_gen.checks import as_texts, check_integer
 from relevance_gen.documents.extraction import why_not
 from relevance_gen.documents.reading import title_of
 from relevance_gen.documents.walker import Selection, Walker, matching
-from relevance_gen.errors import InvalidRequestError, counted
-from relevance_gen.folders.cache import Fingerprint, Kept, cache_of, fingerprint
+from relevance_gen.errors import InvalidRequestError, pluralize
+from relevance_gen.folders.cache import CachedIndex, Fingerprint, cache_of, fingerprint
 from relevance_gen.folders.files import File, Skipped, as_records, from_records
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.progress import draw_bar
-from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName
@@ -42,7 +42,7 @@ _WORTH_KEEPING: Final = 50
 """An index is kept anew when more than one in so many of its files or chunks had to be read."""
 
 
-class FolderIndex(Searchable):
+class FolderIndex(BaseIndex):
     """The texts of a folder's files, ready to be searched, as they are when they are searched.
 
     Files are chosen as ``relevance-gen search`` chooses them. Before each search it looks which files were added,
@@ -162,13 +162,17 @@ class FolderIndex(Searchable):
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
-        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
+        self,
+        asked: Sequence[SearchParams],
+        models: Models = NO_MODELS,
+        *,
+        allow_partial: bool = False,
     ) -> list[SearchResponse]:
         """Answer questions from one state of the folder. With an encoder, the best by their words are encoded now."""
         return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
 
     def explain_one(
-        self, question: Question, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
     ) -> Explanation:
         """Explain the score of the chunk that was at a position at the last look."""
         return self._last.explain_one(question, chunk, models)
@@ -226,7 +230,7 @@ class FolderIndex(Searchable):
                 if _WORTH_KEEPING * n_changed > len(found) or _WORTH_KEEPING * n_chunks > len(
                     state
                 ):
-                    self._cache.save(Kept(state.index, *as_records(state.files)))
+                    self._cache.save(CachedIndex(state.index, *as_records(state.files)))
             self._seen = state
             return state
 
@@ -249,7 +253,7 @@ class FolderIndex(Searchable):
             if len(found) == self._max_files:
                 remedy = "choose with glob or types, name a folder in it, or raise max_files"
                 raise InvalidRequestError(
-                    f"holds more than {counted(self._max_files, 'file')}", "root", None, remedy
+                    f"holds more than {pluralize(self._max_files, 'file')}", "root", None, remedy
                 )
             try:
                 found[path] = fingerprint(entry.stat(follow_symlinks=self._selection.follow))
@@ -270,9 +274,7 @@ class FolderIndex(Searchable):
             if known is not None and path not in changed:
                 files[path] = known.files[path]
             else:
-                self.activity = (
-                    f"reading {counted(len(files), 'file')}, {counted(len(texts), 'chunk')}  {path}"
-                )
+                self.activity = f"reading {pluralize(len(files), 'file')}, {pluralize(len(texts), 'chunk')}  {path}"
                 real = os.path.join(self.root, path)
                 files[path], said = File.read(real, self._max_chars, follow=self._selection.follow)
                 texts += [text for text, _ in said]

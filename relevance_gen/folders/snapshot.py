@@ -15,12 +15,12 @@ from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.folders.file_ranking import FileRanking
 from relevance_gen.folders.files import File, Skipped, read_file
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
-from relevance_gen.retrieval.collapse import Labels
+from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.filters import Filter, check_keys, mask_of
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 _OF_ONE: Final = {"first_line", "last_line", "start", "end"}
@@ -47,7 +47,7 @@ class Lines:
 
 
 @frozen(eq=False)
-class FolderSnapshot(Searchable):
+class FolderSnapshot(BaseIndex):
     """A folder's files as they were at one look; it never changes.
 
     Attributes:
@@ -89,7 +89,11 @@ class FolderSnapshot(Searchable):
         return self.index.nbytes + sum(file.cuts.nbytes for file in self.files.values())
 
     def answer_all(
-        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
+        self,
+        asked: Sequence[SearchParams],
+        models: Models = NO_MODELS,
+        *,
+        allow_partial: bool = False,
     ) -> list[SearchResponse]:
         """Answer questions. With an encoder, the best by their words are encoded now: no vectors are kept."""
         asked = [*map(self._asked, asked)]
@@ -101,7 +105,7 @@ class FolderSnapshot(Searchable):
         ]
 
     def explain_one(
-        self, question: Question, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
     ) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""
         return self.index.explain_one(
@@ -153,7 +157,7 @@ class FolderSnapshot(Searchable):
     def _told(self, result: SearchResult) -> SearchResult:
         return evolve(result, metadata=self._metadata(result.original_index))
 
-    def _asked(self, question: Question) -> Question:
+    def _asked(self, question: SearchParams) -> SearchParams:
         """Return a question that asks of positions what this one asks of metadata, which the index knows nothing of."""
         where, distinct = question.where, question.distinct
         if isinstance(where, Mapping):
@@ -164,10 +168,10 @@ class FolderSnapshot(Searchable):
             )
         if isinstance(distinct, str):
             chunks, counts = self._alike({distinct})
-            distinct = Labels(Labels.of(distinct, chunks).hashes.repeat(counts))
+            distinct = GroupKeys(GroupKeys.of(distinct, chunks).hashes.repeat(counts))
         elif self.by_file:
             counts = np.diff(self.bounds)
-            distinct = Labels(np.arange(1, counts.size + 1, dtype=np.uint64).repeat(counts))
+            distinct = GroupKeys(np.arange(1, counts.size + 1, dtype=np.uint64).repeat(counts))
         return evolve(question, where=where, distinct=distinct)
 
     def _having(self, where: Mapping[str, Any]) -> Flags:

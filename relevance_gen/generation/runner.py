@@ -30,20 +30,20 @@ from relevance_gen.generation.chat.conversation import (
     choice_of,
     tools_of,
 )
-from relevance_gen.generation.chat.output_parsing import AnswerFormat
+from relevance_gen.generation.chat.output_parsing import OutputFormat
 from relevance_gen.generation.chat.tool_call_formats import MARKERS
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.queue.pending_request import OnText
 from relevance_gen.generation.queue.request import (
-    PLAIN,
-    Manner,
+    DEFAULT_CONTEXT,
+    QueuedRequest,
     Request,
+    RequestContext,
     RequestFields,
-    Ticket,
     as_request,
     check_bounds,
 )
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
@@ -60,7 +60,7 @@ from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
-_CHAT = Manner(is_chat=True, stops_itself=True)
+_CHAT = RequestContext(is_chat=True, stops_itself=True)
 
 
 class ChatOptions(RequestFields, total=False):
@@ -116,7 +116,7 @@ class Runner:
 
             check_gpus("devices", devices)
 
-        def workers(backlog: Backlog) -> list[Worker]:
+        def workers(backlog: RequestQueue) -> list[Worker]:
             return [
                 Worker(backlog, partial(load_model, model, one), prefix_cache_bytes) for one in each
             ]
@@ -125,7 +125,7 @@ class Runner:
 
     def _start(
         self,
-        join: Callable[[Backlog], Sequence[Worker]],
+        join: Callable[[RequestQueue], Sequence[Worker]],
         max_queue: int,
         prefix_cache_bytes: int,
         wait: bool,
@@ -133,7 +133,7 @@ class Runner:
         """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        self._backlog = Backlog(max_queue, keeps_prompts=prefix_cache_bytes > 0)
+        self._backlog = RequestQueue(max_queue, keeps_prompts=prefix_cache_bytes > 0)
         self._ids = itertools.count()
         self._workers = join(self._backlog)
         # A runner that nobody holds any more finishes what it has, and ends.
@@ -154,7 +154,7 @@ class Runner:
         request: Request | None = None,
         *,
         on_text: OnText | None = None,
-        manner: Manner = PLAIN,
+        manner: RequestContext = DEFAULT_CONTEXT,
         **fields: Unpack[RequestFields],
     ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
@@ -180,7 +180,7 @@ class Runner:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), manner)
+        ticket = QueuedRequest(next(self._ids), request, seed, time.time(), manner)
         return self._backlog.put(ticket, on_text)
 
     def generate(
@@ -262,7 +262,7 @@ class Runner:
         *,
         chat_template: str | None = None,
         client: str | None = None,
-    ) -> tuple[GenerationRequest, AnswerFormat]:
+    ) -> tuple[GenerationRequest, OutputFormat]:
         """Return a request that continues a conversation, as `writing.write` makes it, and how its answer is read.
 
         Both are for a `submit` whose manner says ``is_chat`` and that ``answer``. It raises an `InvalidRequestError`
@@ -287,7 +287,7 @@ class Runner:
 
         It raises what `generate` raises, and an `InvalidRequestError` of a text far beyond what the context could hold.
         """
-        return self._count({"text": text}, Manner(only_counts=True))
+        return self._count({"text": text}, RequestContext(only_counts=True))
 
     def count_chat_tokens(
         self,
@@ -305,9 +305,9 @@ class Runner:
         request, _ = self.write_chat(
             conversation, GenerationRequest(""), chat_template=chat_template
         )
-        return self._count(request, Manner(is_chat=True, only_counts=True))
+        return self._count(request, RequestContext(is_chat=True, only_counts=True))
 
-    def _count(self, request: Request, manner: Manner) -> int:
+    def _count(self, request: Request, manner: RequestContext) -> int:
         return self._wait_for(lambda: self.submit(request, manner=manner)).prompt_tokens
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,15 +10,15 @@ from relevance_gen.errors import GenerationError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
-from relevance_gen.generation.queue.request import Reports, Rooms, Ticket
+from relevance_gen.generation.queue.request import QueuedRequest, Reports, Rooms
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import Load, ModelThread, ThreadState
 
 
 class Pulls(Reports, Protocol):
-    """How a worker takes tickets and says what becomes of them: see `relevance_gen.generation.queue.request_queue.Puller`."""
+    """How a worker takes tickets and says what becomes of them: see `relevance_gen.generation.queue.request_queue.WorkerHandle`."""
 
-    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[Ticket] | None:
+    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[QueuedRequest] | None:
         """Return the next tickets; None if there is nothing to come."""
 
     def leave(self, error: BaseException) -> None:
@@ -26,7 +26,7 @@ class Pulls(Reports, Protocol):
 
 
 class Queue(Protocol):
-    """Where tickets come from: a `relevance_gen.generation.queue.request_queue.Backlog`, or what stands in for some elsewhere."""
+    """Where tickets come from: a `relevance_gen.generation.queue.request_queue.RequestQueue`, or what stands in for some elsewhere."""
 
     def join(self, on_cancel: Callable[[int], None]) -> Pulls:
         """Return what a worker takes tickets with from now on."""

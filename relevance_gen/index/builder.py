@@ -31,7 +31,7 @@ from relevance_gen.index.postings import (
 )
 from relevance_gen.index.segment import Segment, Votes
 from relevance_gen.progress import Progress
-from relevance_gen.request_scope import check_wanted
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.text import blocks as portions
 from relevance_gen.text.blocks import cut_by_size, lengths, pieces
 from relevance_gen.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
@@ -74,7 +74,7 @@ def build(
     done = 0
     parts: list[tuple[Ids, Counts]] = []
     for numbers, some, is_last in _blocks(texts, is_ascii):
-        check_wanted()
+        raise_if_cancelled()
         block = cut_terms(some)
         found = count_terms(block.ids, block.counts, keep_occurrences=keep_occurrences)
         builder.add(block, found, numbers)
@@ -162,9 +162,9 @@ def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
         slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
         ids = np.concatenate([ids[some] for (ids, _), some in zip(parts, slices, strict=True)])
         tf = np.concatenate([tf[some] for (_, tf), some in zip(parts, slices, strict=True)])
-        different, first, which = np.unique(ids, return_index=True, return_inverse=True)
-        in_order = np.lexsort((first, buckets(different)))
-        values = np.square(saturated(sum_by(which, tf, different.size)[in_order]))
+        unique, first, which = np.unique(ids, return_index=True, return_inverse=True)
+        in_order = np.lexsort((first, buckets(unique)))
+        values = np.square(saturated(sum_by(which, tf, unique.size)[in_order]))
         total = float(sum_by(np.zeros(values.size + 1, np.int64), np.append(total, values), 1)[0])
     return total
 

@@ -80,7 +80,7 @@ class Lexicon:
     def containing(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
         offsets = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return arrays.different(
+        return arrays.unique(
             np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1
         )
 
@@ -229,7 +229,7 @@ class Lexicon:
             stumps[low : low + ids.size] = stumps_of(
                 ids, letters, first[:-1] - first[0], np.diff(first) - 1
             )
-        names = arrays.different(stumps)
+        names = arrays.unique(stumps)
         for some in arrays.steps(self.size, _STEP):
             stumps[some] = names.searchsorted(stumps[some])
         return names, stumps

@@ -109,13 +109,13 @@ class Passages:
             for text, head, found in zip(texts, heads, cuts, strict=True)
             for start, end in found
         ]
-        different = list(number)
+        unique = list(number)
         newest = (
             np.maximum.accumulate(np.array(which, np.int64)) if which else np.zeros(0, np.int64)
         )
         parts = []
-        for low in range(0, len(different), _AT_ONCE):
-            some = different[low : low + _AT_ONCE]
+        for low in range(0, len(unique), _AT_ONCE):
+            some = unique[low : low + _AT_ONCE]
             parts.append(_encoded(encoder, some, "passage"))
             if progress is not None:
                 n_passages = int(np.searchsorted(newest, low + len(some)))

@@ -75,7 +75,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
 
     Counts are those of runs of equal occurrences, and `middle` of those between two of the same bucket and chunk.
     """
-    suspects = arrays.different(np.concatenate((middle - 1, middle, middle + 1)))
+    suspects = arrays.unique(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
     again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (
         found.chunk[order[1:]] == found.chunk[order[:-1]]

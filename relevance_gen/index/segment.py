@@ -117,7 +117,7 @@ BETWEEN: Final = 24
 
 
 @frozen(eq=False)
-class Reading:
+class TokenSequences:
     """The terms of some chunks, in reading order."""
 
     lexicon: Lexicon  # at least all terms of the chunks, V of them
@@ -188,7 +188,7 @@ class Segment:
         """Memory of the arrays, in bytes."""
         return sum(array.nbytes for _, array in layout.arrays_of(self))
 
-    def read(self, numbers: Offsets) -> Reading:
+    def read(self, numbers: Offsets) -> TokenSequences:
         """Return the terms of some chunks."""
         counts = self.n_occurrences[numbers]
         if self.occurrences is None:
@@ -205,7 +205,7 @@ class Segment:
         pieces[1::2] = [
             occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)
         ]
-        return Reading(
+        return TokenSequences(
             lexicon, np.concatenate(pieces), arrays.starts_of(counts + BETWEEN) + BETWEEN, counts
         )
 

@@ -31,7 +31,7 @@ from relevance_gen.index import array_layout as layout
 from relevance_gen.index import storage
 from relevance_gen.index.array_layout import Array
 from relevance_gen.index.segment import Segment
-from relevance_gen.request_scope import check_wanted
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.types import Metadata
 
 Part: TypeAlias = Mapping[str, Array]
@@ -248,7 +248,7 @@ def _merge_terms(parts: Sequence[Part], n_chunks: Sequence[int], writer: arrayfi
     for name in ("first", "spelling_first"):
         writer.extend(name, np.zeros(1, np.int64))
     for window in _windows(parts):
-        check_wanted()
+        raise_if_cancelled()
         heads, n_bytes, df = window.heads, window.sizes("spelling_first"), window.sizes("first")
         writer.extend("ids", window.gather("ids")[heads])
         letters = np.concatenate([some for _, some in window.inner("spelling", "spelling_first")])

@@ -11,7 +11,7 @@ MIN_N_CTX = 256
 
 
 @frozen
-class Demand:
+class MemoryEstimate:
     """What a context takes: keys and values of each token, and the attention of one slice.
 
     The width of a slice is for each token that it can look back at.
@@ -27,7 +27,11 @@ class Demand:
 
 
 def choose_size(
-    demand: Demand, free_bytes: int, longest: int, must_be_longest: bool, n_slots: int | None
+    demand: MemoryEstimate,
+    free_bytes: int,
+    longest: int,
+    must_be_longest: bool,
+    n_slots: int | None,
 ) -> tuple[int, int]:
     """Return the length and the number of slots that `free_bytes` hold.
 

@@ -39,7 +39,7 @@ _Piece: TypeAlias = tuple[Tokens | str, int]
 """Tokens, or a text with places for query and document, and what is added to the numbers of its tokens."""
 
 
-class Ranker(Reader):
+class CrossEncoder(Reader):
     """A GGUF file of a reranker, loaded: BERT's family with a ranking head, Qwen3-Reranker, or any judge.
 
     Template and answers say how a judge is asked, see `relevance_gen.Reranker`; the rest is as for `Reader`. It raises

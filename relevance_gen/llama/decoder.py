@@ -12,11 +12,11 @@ import numpy as np
 
 from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.llama.batch import Batch, OutputMask, abort_while_set
-from relevance_gen.llama.context_size import MIN_N_CTX, Demand, choose_size
+from relevance_gen.llama.context_size import MIN_N_CTX, MemoryEstimate, choose_size
 from relevance_gen.llama.free_memory import FreeMemory, free_memory_for
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.runtime.execution_tuner import Pace, Way
+from relevance_gen.llama.runtime.execution_tuner import ExecutionTuner, Strategy
 from relevance_gen.llama.runtime.library import lib, pointer, reasons
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
@@ -81,8 +81,8 @@ class Decoder(OpenContext):
             )
             fewest = 1 if is_free else self.n_threads
             self._pace, self._pace_of_slices = (
-                Pace(self.n_threads, fewest),
-                Pace(self.n_threads, fewest),
+                ExecutionTuner(self.n_threads, fewest),
+                ExecutionTuner(self.n_threads, fewest),
             )
             self._may_cut = self.can_rewind and not weights.uses_gpu
             self._same: set[int] = set()
@@ -107,7 +107,9 @@ class Decoder(OpenContext):
             lib.llama_model_n_head(model) + 1 if keeps_scores else 1
         )  # the scores of each head, and the mask
         longest = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
-        demand = Demand(self._weights.token_bytes, _FLOAT_BYTES * n_rows * min(n_batch, longest))
+        demand = MemoryEstimate(
+            self._weights.token_bytes, _FLOAT_BYTES * n_rows * min(n_batch, longest)
+        )
         share = memory.share(_GPU_SHARE if uses_gpu else _RAM_SHARE)
         self.n_ctx, self.n_slots = choose_size(
             demand, share, longest, options.n_ctx is not None, options.n_slots
@@ -246,12 +248,12 @@ class Decoder(OpenContext):
         )
         if way.one_by_one and n_rows not in self._same:
             self._compare(slots, tokens, positions)
-            return self._decode(slots, tokens, positions, Way(way.n_threads))
+            return self._decode(slots, tokens, positions, Strategy(way.n_threads))
         with self._pace.timing(n_rows, way):
             return self._decode(slots, tokens, positions, way)
 
     def _decode(
-        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int], way: Way
+        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int], way: Strategy
     ) -> Logits:
         """Do what `decode` does in this way."""
         self._use(way)
@@ -271,13 +273,15 @@ class Decoder(OpenContext):
         bits = []
         for one_by_one in (False, True):
             bits.append(
-                self._decode(slots, tokens, positions, Way(self.n_threads, one_by_one)).tobytes()
+                self._decode(
+                    slots, tokens, positions, Strategy(self.n_threads, one_by_one)
+                ).tobytes()
             )
             for slot, position in zip(reversed(slots), reversed(positions), strict=True):
                 self.rewind(slot, position)
         (self._same if bits[0] == bits[1] else self._differing).add(len(slots))
 
-    def _use(self, way: Way) -> None:
+    def _use(self, way: Strategy) -> None:
         if way.n_threads != self.n_threads:
             self.n_threads = way.n_threads
             lib.llama_set_n_threads(self._context, self.n_threads, self.n_threads)

@@ -16,7 +16,7 @@ SavedState: TypeAlias = NDArray[np.uint8]
 
 MOST_BYTES_PER_TOKEN = 32
 """More than texts have: what is longer than this for the tokens that a context holds is refused uncounted."""
-BREAK = "\udc00"
+TOKEN_BOUNDARY = "\udc00"  # noqa: S105
 """Stands in a rendered conversation where tokens must not reach across: a code point that no text can hold."""
 
 
@@ -68,7 +68,7 @@ class LanguageModel(Protocol):
         """Return the tokens of `text`, or the last `max_tokens` of them where that is not 0."""
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of a rendered conversation, to which none is added; none of them reaches over a `BREAK`."""
+        """Return the tokens of a rendered conversation, to which none is added; none of them reaches over a `TOKEN_BOUNDARY`."""
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints."""

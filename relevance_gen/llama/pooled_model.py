@@ -16,7 +16,7 @@ from relevance_gen.errors import ModelLoadError, RelevanceGenError
 from relevance_gen.llama.batch import Batch, OutputMask
 from relevance_gen.llama.language_model import Tokens
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.runtime.execution_tuner import Pace
+from relevance_gen.llama.runtime.execution_tuner import ExecutionTuner
 from relevance_gen.llama.runtime.library import lib, reasons
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
@@ -82,7 +82,7 @@ class Reader(OpenContext, ABC):
         )  # llama.cpp aborts where a text is in two batches
         params.n_seq_max = 1
         n_threads = options.n_threads or self._weights.default_n_threads
-        self._pace = Pace(
+        self._pace = ExecutionTuner(
             n_threads, n_threads if options.n_threads or self._weights.uses_gpu else 1
         )
         params.pooling_type = pooling_type

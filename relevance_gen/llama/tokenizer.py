@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.llama.language_model import BREAK, MOST_BYTES_PER_TOKEN, ChatFormat, Tokens
+from relevance_gen.llama.language_model import (
+    MOST_BYTES_PER_TOKEN,
+    TOKEN_BOUNDARY,
+    ChatFormat,
+    Tokens,
+)
 from relevance_gen.llama.runtime.library import lib, pointer
 
 _SPARE_BYTES = 1 << 16
@@ -44,11 +49,11 @@ class Tokenizer:
         return self._tokenize_all([text], max_tokens, add_special=True)
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Do as `tokenize` for a rendered conversation, which has `BREAK` where tokens must not reach across.
+        """Do as `tokenize` for a rendered conversation, which has `TOKEN_BOUNDARY` where tokens must not reach across.
 
         Its template wrote the BOS token itself, if there is to be one.
         """
-        return self._tokenize_all(text.split(BREAK), max_tokens, add_special=False)
+        return self._tokenize_all(text.split(TOKEN_BOUNDARY), max_tokens, add_special=False)
 
     def tokenize_beginning(self, text: str) -> Tokens:
         """Return the first tokens of `text`, as many as the context holds, between those that begin and end a text.

@@ -12,7 +12,7 @@ from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.model_files.resolve import check_is_gguf
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.runtime.devices import check_gpus
-from relevance_gen.llama.runtime.library import build, forget_reasons, lib, reasons, system_info
+from relevance_gen.llama.runtime.library import build, clear_errors, lib, reasons, system_info
 from relevance_gen.llama.runtime.probe import extra_buffers_are_safe
 from relevance_gen.machine import usable_cores
 
@@ -54,7 +54,7 @@ class Weights:
         check_is_gguf(path)
         if options.main_gpu is not None and options.n_gpu_layers != 0:
             check_gpus("main_gpu", [options.main_gpu])
-        forget_reasons()
+        clear_errors()
         self.uses_gpu = bool(lib.llama_supports_gpu_offload()) and options.n_gpu_layers != 0
         params = lib.llama_model_default_params()
         params.n_gpu_layers = (

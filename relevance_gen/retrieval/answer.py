@@ -12,13 +12,13 @@ import numpy as np
 from attrs import evolve
 
 from relevance_gen.arrays import Ids, Offsets
-from relevance_gen.request_scope import announce
-from relevance_gen.retrieval.collapse import Labels, first_of_each, hashes_of
+from relevance_gen.request_scope import reserve
+from relevance_gen.retrieval.collapse import GroupKeys, first_of_each, hashes_of
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.features import contents
 from relevance_gen.retrieval.filters import Filter, check_keys
 from relevance_gen.retrieval.highlighting import highlight
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.stage import Reranking, Table
 from relevance_gen.types import (
@@ -27,17 +27,17 @@ from relevance_gen.types import (
     SearchResponse,
     SearchResult,
     Span,
-    TermShare,
+    TermContribution,
 )
 
 
-def _hashes(distinct: str | Labels, collection: Collection, positions: Offsets) -> Ids:
+def _hashes(distinct: str | GroupKeys, collection: Collection, positions: Offsets) -> Ids:
     """Return hashes of the values of the chunks at some positions, in that order, under the key that was named.
 
     Raises:
         InvalidRequestError: no chunk of the collection has the key.
     """
-    if isinstance(distinct, Labels):
+    if isinstance(distinct, GroupKeys):
         return distinct.hashes.take(positions)
     order = positions.argsort()
     hashes = np.empty(positions.size, np.uint64)
@@ -48,7 +48,7 @@ def _hashes(distinct: str | Labels, collection: Collection, positions: Offsets) 
 
 
 def answer(
-    question: Question,
+    question: SearchParams,
     collection: Collection,
     n_positions: int,
     token_counts: SearchMetadata,
@@ -69,7 +69,7 @@ def answer(
     )
     n_chunks = collection.statistics.n_chunks
     if question.distinct is not None:
-        announce("ranked", n_chunks)
+        reserve("ranked", n_chunks)
     n_ranked = question.top_n if question.distinct is None else max(n_chunks, 1)
     ranking, table = collection.rank(query, n_ranked, chosen, rerankings)
     if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:
@@ -104,7 +104,10 @@ def answer(
 
 
 def explain(
-    collection: Collection, question: Question, position: int, rerankings: Sequence[Reranking] = ()
+    collection: Collection,
+    question: SearchParams,
+    position: int,
+    rerankings: Sequence[Reranking] = (),
 ) -> Explanation:
     """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
     query, signs = collection.read(question)
@@ -134,7 +137,7 @@ def explain(
     scale = kept * (words - math.fsum(lifted.values())) / total if total else 0.0
     weighted = plan.terms
     terms = tuple(
-        TermShare(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
+        TermContribution(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
         for term, match, df, idf, (tf, share) in zip(
             weighted.query.terms, weighted.matches, weighted.df, weighted.idf, of_terms, strict=True
         )

@@ -19,7 +19,7 @@ from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, Question, parse
+from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, SearchParams, parse
 from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.retrieval.weighting import Weighting, weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
@@ -124,7 +124,7 @@ def search(
         "reranked": reranked,
         "corrections": corrections,
     }
-    question = Question(query, top_n, true_order, **more)
+    question = SearchParams(query, top_n, true_order, **more)
     options: dict[str, Any] = {
         "blank": blank,
         "weighting": weighting,
@@ -135,7 +135,7 @@ def search(
 
 
 def answer_once(
-    question: Question,
+    question: SearchParams,
     chunks: Iterable[str | Metadata | Chunk],
     models: Models = NO_MODELS,
     *,
@@ -157,7 +157,7 @@ def answer_once(
     of_query = partial(counter.count, question.query)
     later = partial(counter.count_all, kept.texts)
     counting = counter.counting_all(kept.texts) if counts_now else nullcontext(later)
-    with counting as counted, reporting(progress) as report:
+    with counting as pluralize, reporting(progress) as report:
         wanted = (
             None
             if weigher.needs_all_terms
@@ -170,7 +170,7 @@ def answer_once(
                 [segment], weigher, partial(build, kept, positions, keep_occurrences=False)
             )
         if counts_now:
-            token_counts = SearchMetadata(of_query(), counted())
+            token_counts = SearchMetadata(of_query(), pluralize())
         else:
             token_counts = SearchMetadata.counted_later(
                 num_query_tokens=of_query, num_context_tokens=later

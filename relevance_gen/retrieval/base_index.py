@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack, overload
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, Question, questions
+from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, SearchParams, questions
 from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.types import Explanation, SearchResponse, Syntax
 
@@ -17,7 +17,7 @@ Queries: TypeAlias = list[str] | tuple[str, ...] | Iterator[str]
 
 
 class SearchOptions(TypedDict, total=False):
-    """The types of the options of `Searchable.search`, for type checkers."""
+    """The types of the options of `BaseIndex.search`, for type checkers."""
 
     where: Where | None
     min_share: float
@@ -32,7 +32,7 @@ class SearchOptions(TypedDict, total=False):
     allow_partial: bool
 
 
-class Searchable(ABC):
+class BaseIndex(ABC):
     """Chunks that can be searched again and again."""
 
     @overload
@@ -108,13 +108,17 @@ class Searchable(ABC):
             "corrections": corrections,
         }
         asked, models = questions(query, top_n, true_order, **more), Models(encoder, reranker)
-        if isinstance(asked, Question):
+        if isinstance(asked, SearchParams):
             return self.answer_all([asked], models, allow_partial=allow_partial)[0]
         return self.answer_all(asked, models, allow_partial=allow_partial)
 
     @abstractmethod
     def answer_all(
-        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
+        self,
+        asked: Sequence[SearchParams],
+        models: Models = NO_MODELS,
+        *,
+        allow_partial: bool = False,
     ) -> list[SearchResponse]:
         """Answer questions from one state of the index; the other arguments are those of `search`."""
 
@@ -147,11 +151,11 @@ class Searchable(ABC):
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
         """
         more: dict[str, Any] = {"candidates": candidates, "reranked": reranked}
-        question = Question(query, **more, syntax=syntax, corrections=corrections)
+        question = SearchParams(query, **more, syntax=syntax, corrections=corrections)
         return self.explain_one(question, chunk, Models(encoder, reranker))
 
     @abstractmethod
     def explain_one(
-        self, question: Question, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
     ) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""

@@ -15,7 +15,7 @@ from typing import Any, Final, overload
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.arrays import Offsets, different, joined
+from relevance_gen.arrays import Offsets, joined, unique
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import storage
 from relevance_gen.index.builder import build, in_tiers, merge, without
@@ -26,7 +26,7 @@ from relevance_gen.index.sources import Records, Source
 from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer, explain
-from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
@@ -37,7 +37,7 @@ from relevance_gen.retrieval.positions import (
     indexed,
     positions_to_remove,
 )
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.stage import Reranking
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import (
@@ -71,7 +71,7 @@ class _State:
     n_tokens: int
 
 
-class ChunkIndex(Searchable):
+class ChunkIndex(BaseIndex):
     """Chunks made ready to be searched; `search` and this give the same results, bit for bit.
 
     Chunks can be added and removed. A chunk keeps its position for life: results name it as `original_index`, and a
@@ -212,7 +212,7 @@ class ChunkIndex(Searchable):
 
     def answer_all(
         self,
-        asked: Sequence[Question],
+        asked: Sequence[SearchParams],
         models: Models = NO_MODELS,
         *,
         allow_partial: bool = False,
@@ -227,7 +227,7 @@ class ChunkIndex(Searchable):
         return [self._answer(state, one, models.rerankings(one, rerankings)) for one in asked]
 
     def _answer(
-        self, state: _State, question: Question, rerankings: Sequence[Reranking]
+        self, state: _State, question: SearchParams, rerankings: Sequence[Reranking]
     ) -> SearchResponse:
         of_query = partial(self._counter.count, question.query)
         if self._counter.is_loaded:
@@ -241,7 +241,7 @@ class ChunkIndex(Searchable):
 
     def explain_one(
         self,
-        question: Question,
+        question: SearchParams,
         chunk: int,
         models: Models = NO_MODELS,
         *,
@@ -346,7 +346,7 @@ class ChunkIndex(Searchable):
         places = np.fromiter(at, np.int64)
         n_positions = before.size + places.size
         if len(checked.texts) != places.size or not np.array_equal(
-            places, different(places[(places >= 0) & (places < n_positions)])
+            places, unique(places[(places >= 0) & (places < n_positions)])
         ):
             allowed = f"a position in [0, {n_positions}) for each chunk, ascending"
             raise InvalidRequestError.must_be("at", allowed, places.tolist())
@@ -547,12 +547,12 @@ def _segments_of(
     with ExitStack() as stack:
         if n_processes > 1:
             wait = stack.enter_context(pool.start_building(chunks, n_processes))
-        counted = stack.enter_context(counter.counting_all(chunks.texts))
+        pluralize = stack.enter_context(counter.counting_all(chunks.texts))
         if n_processes > 1:
             segments = [evolve(part, positions=positions[part.positions]) for part in wait(read)]
         else:
             segments = [build(chunks, positions, progress=read)]
-        n_tokens = counted()
+        n_tokens = pluralize()
     if encoder is not None:
         passages = Passages.of(chunks.texts, encoder, progress, titles=chunks.titles)
         numbers = [np.searchsorted(positions, segment.positions) for segment in segments]

@@ -14,13 +14,13 @@ from attrs import frozen
 from relevance_gen.arrays import Ids, Offsets, runs
 from relevance_gen.checks import plain
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.retrieval.features import Contents, Excerpt
+from relevance_gen.retrieval.features import ChunkBatch, StoredFields
 from relevance_gen.retrieval.filters import check_keys, key_of
 from relevance_gen.types import Metadata
 
 
 @frozen(eq=False)
-class Labels:
+class GroupKeys:
     """The values that all chunks have under a key, told before they are searched."""
 
     hashes: Ids  # a hash of each chunk's value, by position; 0 where it has none, shape (n,)
@@ -34,10 +34,12 @@ class Labels:
         return cls(np.array(hashes, np.uint64))
 
 
-def hashes_of(excerpt: Excerpt, *, key: str) -> Contents[int]:
+def hashes_of(excerpt: ChunkBatch, *, key: str) -> StoredFields[int]:
     """Return a hash of the value of each of some chunks under a key, 0 where it has none."""
     chunks = excerpt.segment.chunks
-    return Contents([_hash(chunks.metadata_of(number), key) for number in excerpt.numbers.tolist()])
+    return StoredFields(
+        [_hash(chunks.metadata_of(number), key) for number in excerpt.numbers.tolist()]
+    )
 
 
 def _hash(metadata: Metadata, key: str) -> int:

@@ -14,21 +14,21 @@ from typing import Any, Final
 import numpy as np
 from attrs import evolve
 
-from relevance_gen.arrays import Flags, Ids, Offsets, different, find, joined
+from relevance_gen.arrays import Flags, Ids, Offsets, find, joined, unique
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.lru import LruCache
-from relevance_gen.request_scope import check_wanted
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.confidence import confidence
-from relevance_gen.retrieval.features import E, Inquiry, contents, merged
+from relevance_gen.retrieval.features import E, FeatureExtractor, contents, merged
 from relevance_gen.retrieval.filters import Filter
-from relevance_gen.retrieval.operators import Sign
-from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, Question
+from relevance_gen.retrieval.operators import QueryOperator
+from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, SearchParams
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.scorers import Scorers
 from relevance_gen.retrieval.sparse_vectors import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.spelling_correction import corrected, misspelt
-from relevance_gen.retrieval.stage import N_PROMISING, Plan, Reranking, Table
+from relevance_gen.retrieval.stage import N_PROMISING, Reranking, Table, WeightedQuery
 from relevance_gen.retrieval.stages.proximity import COVERAGE, COVERAGE_WEIGHT
 from relevance_gen.retrieval.stages.score_regularization import words
 from relevance_gen.retrieval.term_matching import Match
@@ -72,7 +72,7 @@ class Collection(Scorers):
     def n_terms(self) -> int:
         """Number of different terms of all chunks."""
         postings = [segment.postings for segment in self.segments]
-        return different(
+        return unique(
             joined((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)
         ).size
 
@@ -96,7 +96,9 @@ class Collection(Scorers):
 
     # ── Asking the segments ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
+    def ahead(
+        self, plan: WeightedQuery, n: int
+    ) -> dict[FeatureExtractor[Any], FeatureExtractor[Any]]:
         """Return what to ask about all `n` picked chunks at once, by what may be asked of them later.
 
         Where asking costs little, that is what stages want to know of all of these. What they want to know of fewer is
@@ -140,7 +142,7 @@ class Collection(Scorers):
 
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read(self, question: Question) -> tuple[Query, tuple[Sign, ...]]:
+    def read(self, question: SearchParams) -> tuple[Query, tuple[QueryOperator, ...]]:
         """Return the query and its signs, read as the weighting and the language of the chunks want it."""
         return question.read(
             inflects=self.weighting.inflects, is_english=self.statistics.is_english
@@ -185,7 +187,7 @@ class Collection(Scorers):
             self._rankings.put(key, ranking)
         return ranking, table
 
-    def plan(self, query: Query) -> Plan:
+    def plan(self, query: Query) -> WeightedQuery:
         """Return a query, weighed against all chunks: the first round, and where a word is corrected a second."""
         query, matches, df = self.match(query)
         if unknown := misspelt(query, df):
@@ -212,7 +214,11 @@ class Collection(Scorers):
         return query, tuple([one.match for one in found]), tuple([one.df for one in found])
 
     def assess(
-        self, plan: Plan, n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()
+        self,
+        plan: WeightedQuery,
+        n: int,
+        chosen: Filter | None = None,
+        rerankings: Sequence[Reranking] = (),
     ) -> Table:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.
 
@@ -222,18 +228,18 @@ class Collection(Scorers):
         """
         table = self._candidates(plan, n, chosen, rerankings)
         for stage in plan.stages:
-            check_wanted()
+            raise_if_cancelled()
             if table.picked.size or not stage.n_best:
                 stage.score(table)
         table.columns["words"] = table.scores
         for reranking in rerankings:
-            check_wanted()
+            raise_if_cancelled()
             table.before.append(table.scores)
             reranking.score(table)
         return table
 
     def _candidates(
-        self, plan: Plan, n: int, chosen: Filter | None, rerankings: Sequence[Reranking]
+        self, plan: WeightedQuery, n: int, chosen: Filter | None, rerankings: Sequence[Reranking]
     ) -> Table:
         """Return the table that the stages fill: the second round, and of the third what is asked at once."""
         everyone = any(one.n_candidates is None for one in rerankings)
@@ -269,8 +275,12 @@ class Collection(Scorers):
         )
 
     def _told_ahead(
-        self, plan: Plan, positions: Offsets, told_of: Offsets, told: Mapping[Inquiry[Any], Any]
-    ) -> Callable[[Inquiry[E], Offsets], E]:
+        self,
+        plan: WeightedQuery,
+        positions: Offsets,
+        told_of: Offsets,
+        told: Mapping[FeatureExtractor[Any], Any],
+    ) -> Callable[[FeatureExtractor[E], Offsets], E]:
         """Ask about the chunks at some positions now; return what tells of them later as `tell` does, or asks again.
 
         Of those at `told_of`, ascending as `positions` are, something was told already, by what may be asked later.
@@ -288,7 +298,7 @@ class Collection(Scorers):
             )
             told_of = known_of
 
-        def tell(inquiry: Inquiry[E], wanted: Offsets) -> E:
+        def tell(inquiry: FeatureExtractor[E], wanted: Offsets) -> E:
             known: E | None = told.get(inquiry)
             if known is None:
                 return self.tell(inquiry, wanted)

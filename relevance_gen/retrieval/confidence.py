@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from relevance_gen.retrieval.stage import Plan
+from relevance_gen.retrieval.stage import WeightedQuery
 
 MIDDLE: Final = 0.696
 STEEPNESS: Final = 3.95
@@ -33,17 +33,17 @@ _LEAST_COVERED: Final = 1e-3
 """The best chunks may hold none of the words that are looked for in passages: of a long query these are the rarest."""
 
 
-def evidence(best_score: float, covered: float, plan: Plan) -> float:
+def evidence(best_score: float, covered: float, plan: WeightedQuery) -> float:
     """Return x, at least 0, of the best score and the greatest coverage of a result by a passage, in [0, 1] both."""
     terms = plan.terms
-    counted = [(terms.idf[number], terms.df[number]) for number in terms.subject]
-    known = math.fsum([idf for idf, df in counted if df]) / (
-        math.fsum([idf for idf, _ in counted]) or 1.0
+    pluralize = [(terms.idf[number], terms.df[number]) for number in terms.subject]
+    known = math.fsum([idf for idf, df in pluralize if df]) / (
+        math.fsum([idf for idf, _ in pluralize]) or 1.0
     )
-    return best_score * max(covered, _LEAST_COVERED) * known * max(len(counted), _FEWEST_WORDS)
+    return best_score * max(covered, _LEAST_COVERED) * known * max(len(pluralize), _FEWEST_WORDS)
 
 
-def confidence(best_score: float, covered: float, plan: Plan) -> float:
+def confidence(best_score: float, covered: float, plan: WeightedQuery) -> float:
     """Return the confidence, in [0, 1]; the arguments are those of `evidence`."""
     power = math.pow(evidence(best_score, covered, plan), STEEPNESS)
     return power / (power + math.pow(MIDDLE, STEEPNESS))

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from relevance_gen.arrays import Floats, Offsets
-from relevance_gen.index.segment import Reading, Segment, Statistics
+from relevance_gen.index.segment import Segment, Statistics, TokenSequences
 from relevance_gen.types import Metadata
 
 _SHORT_CHARS: Final = 1 << 16
@@ -21,14 +21,14 @@ _SHORT_CHARS: Final = 1 << 16
 
 
 @define(eq=False)
-class Excerpt:
+class ChunkBatch:
     """Some chunks of one segment, by their numbers in it, shape (n,); their words are read once, when somebody asks."""
 
     segment: Segment
     numbers: Offsets
     _denominators: Floats
     _statistics: Statistics
-    _reading: Reading | None = field(default=None, init=False)
+    _reading: TokenSequences | None = field(default=None, init=False)
 
     @property
     def denominators(self) -> Floats:
@@ -48,14 +48,14 @@ class Excerpt:
         return self._reading is not None
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> TokenSequences:
         """The words of the chunks."""
         if self._reading is None:
             self._reading = self.segment.read(self.numbers)
         return self._reading
 
 
-class Evidence(Protocol):
+class Features(Protocol):
     """What is told of some chunks, chunk after chunk; it can be pickled."""
 
     @classmethod
@@ -66,30 +66,30 @@ class Evidence(Protocol):
         """Return the evidence of some of the chunks, in ascending order."""
 
 
-E = TypeVar("E", bound=Evidence)
+E = TypeVar("E", bound=Features)
 T = TypeVar("T")
 
-Inquiry: TypeAlias = Callable[[Excerpt], E]
+FeatureExtractor: TypeAlias = Callable[[ChunkBatch], E]
 """What is asked of a segment about some of its chunks: a function that can be pickled."""
 
 
 @frozen(eq=False)
-class Columns:
+class NumericFeatures:
     """Evidence that is a few numbers of each chunk, shape (k, n)."""
 
     values: Floats
 
     @classmethod
-    def merge(cls, parts: Sequence[Columns], places: Sequence[Offsets]) -> Columns:
+    def merge(cls, parts: Sequence[NumericFeatures], places: Sequence[Offsets]) -> NumericFeatures:
         """Return those of several segments' chunks."""
         values = np.empty((len(parts[0].values), sum(part.size for part in places)))
         for part, place in zip(parts, places, strict=True):
             values[:, place] = part.values
         return cls(values)
 
-    def take(self, kept: Offsets) -> Columns:
+    def take(self, kept: Offsets) -> NumericFeatures:
         """Return those of some of the chunks."""
-        return Columns(self.values[:, kept])
+        return NumericFeatures(self.values[:, kept])
 
 
 def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
@@ -101,34 +101,34 @@ def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
 
 
 @frozen(eq=False)
-class Contents(Generic[T]):
+class StoredFields(Generic[T]):
     """What some chunks hold, such as texts: a row of each, in order."""
 
     rows: list[T]
 
     @classmethod
-    def merge(cls, parts: Sequence[Contents[T]], places: Sequence[Offsets]) -> Contents[T]:
+    def merge(cls, parts: Sequence[StoredFields[T]], places: Sequence[Offsets]) -> StoredFields[T]:
         """Return those of several segments' chunks."""
         at = [place for some in places for place in some.tolist()]
         rows = [row for part in parts for row in part.rows]
-        return Contents(
+        return StoredFields(
             [row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])]
         )
 
-    def take(self, kept: Offsets) -> Contents[T]:
+    def take(self, kept: Offsets) -> StoredFields[T]:
         """Return those of some of the chunks."""
-        return Contents([self.rows[place] for place in kept.tolist()])
+        return StoredFields([self.rows[place] for place in kept.tolist()])
 
 
-def contents(excerpt: Excerpt) -> Contents[tuple[str, Metadata, str]]:
+def contents(excerpt: ChunkBatch) -> StoredFields[tuple[str, Metadata, str]]:
     """Return texts, metadata and titles of some chunks."""
     chunks, numbers = excerpt.segment.chunks, excerpt.numbers.tolist()
-    return Contents(
+    return StoredFields(
         [(chunks.texts[one], chunks.metadata_of(one), chunks.title_of(one)) for one in numbers]
     )
 
 
-def if_short(inquiry: Inquiry[E], excerpt: Excerpt) -> E | None:
+def if_short(inquiry: FeatureExtractor[E], excerpt: ChunkBatch) -> E | None:
     """Return what is asked of some chunks, or None if their texts are long, and so the answer may be."""
     texts = excerpt.segment.chunks.texts
     n_chars = sum(len(texts[number]) for number in excerpt.numbers.tolist())

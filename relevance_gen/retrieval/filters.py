@@ -15,7 +15,7 @@ from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
-from relevance_gen.retrieval.operators import Sign, allowed
+from relevance_gen.retrieval.operators import QueryOperator, allowed
 from relevance_gen.types import Metadata
 
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
@@ -40,10 +40,12 @@ class Filter:
 
     # a mask with a place for every position, or a callable of a chunk's metadata; None allows all
     rule: Flags | Callable[[Metadata], bool] | None
-    signs: tuple[Sign, ...] = ()  # what must stand in a chunk, and what must not
+    signs: tuple[QueryOperator, ...] = ()  # what must stand in a chunk, and what must not
 
     @classmethod
-    def read(cls, where: Where | None, n_positions: int, signs: tuple[Sign, ...] = ()) -> Self:
+    def read(
+        cls, where: Where | None, n_positions: int, signs: tuple[QueryOperator, ...] = ()
+    ) -> Self:
         """Check what the caller said, of an index in which `n_positions` were ever given.
 
         Raises:

@@ -25,7 +25,7 @@ from attrs import frozen
 
 from relevance_gen.arrays import Ids, Offsets, find, joined, run_starts, starts_of, steps
 from relevance_gen.errors import TooLargeError
-from relevance_gen.request_scope import announce, check_wanted
+from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.stage import WeightedTerms
 from relevance_gen.text.blocks import cut_by_size, lengths
 from relevance_gen.text.normalization import folded_sizes, without_tones
@@ -70,12 +70,12 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     n_spans = 0
     n_chars = lengths(texts)
     portions = [*cut_by_size(n_chars, _PORTION)]
-    announce(
+    reserve(
         "marked_character",
         max((int(n_chars[start:end].sum()) for start, end in portions), default=0),
     )
     for start, end in portions:
-        check_wanted()
+        raise_if_cancelled()
         first = starts_of(n_chars[start:end] + 1)
         hits = _find("\n".join(texts[start:end]), first, terms)
         both = _passages(hits), _words(hits)
@@ -88,7 +88,7 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
                 f"{n_spans:,}",
                 "lower top_n",
             )
-        announce("span", n_new)
+        reserve("span", n_new)
         marked: list[list[Span]] = [[] for _ in first]
         for found in both:
             for text, begin, behind, weight in zip(
@@ -104,15 +104,15 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
 
 def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     """Find the words of the query in some texts joined by line ends, which begin at `first`."""
-    counted = [(number, terms.idf[number], terms.matches[number]) for number in terms.subject]
-    total_idf = math.fsum([idf for _, idf, _ in counted]) or 1.0
-    ids = joined((match.ids for _, _, match in counted), np.uint64)
-    shares = joined((match.weight * (idf / total_idf) for _, idf, match in counted), np.float64)
+    pluralize = [(number, terms.idf[number], terms.matches[number]) for number in terms.subject]
+    total_idf = math.fsum([idf for _, idf, _ in pluralize]) or 1.0
+    ids = joined((match.ids for _, _, match in pluralize), np.uint64)
+    shares = joined((match.weight * (idf / total_idf) for _, idf, match in pluralize), np.float64)
     weight = np.maximum(np.rint(shares * _WHOLE), 1.0).astype(np.int64)
-    similar = joined((match.weight for _, _, match in counted), np.float64)
+    similar = joined((match.weight for _, _, match in pluralize), np.float64)
     term = np.repeat(
-        np.array([number for number, _, _ in counted], np.int64),
-        [m.ids.size for _, _, m in counted],
+        np.array([number for number, _, _ in pluralize], np.int64),
+        [m.ids.size for _, _, m in pluralize],
     )
     order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
     ids, weight, term = ids[order], weight[order], term[order]
@@ -203,8 +203,8 @@ def _words(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
     group = np.searchsorted(heads, np.arange(order.size), "right") - 1
     term, weight = hits.term[order], hits.weight[order]
     by_term = np.lexsort((-weight, term, group))
-    counted = by_term[run_starts(group[by_term]) | run_starts(term[by_term])]
+    pluralize = by_term[run_starts(group[by_term]) | run_starts(term[by_term])]
     total = np.zeros(heads.size, np.int64)
-    np.add.at(total, group[counted], weight[counted])
+    np.add.at(total, group[pluralize], weight[pluralize])
     last = np.append(heads[1:], order.size)[: heads.size] - 1
     return hits.text[order][heads], start[heads], end[last], total

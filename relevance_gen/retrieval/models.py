@@ -9,10 +9,10 @@ from attrs import Attribute, field, frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.passages import TextEncoder
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.stage import Reranking
-from relevance_gen.retrieval.stages.cross_encoder import Relevance, TextReranker
-from relevance_gen.retrieval.stages.dense_fusion import Meaning
+from relevance_gen.retrieval.stages.cross_encoder import CrossEncoderRerank, TextReranker
+from relevance_gen.retrieval.stages.dense_fusion import DenseFusion
 
 
 def _made_by(name: str, method: str) -> Any:
@@ -35,7 +35,7 @@ class Models:
     reranker: TextReranker | None = field(default=None, validator=_made_by("Reranker", "score"))
 
     def rerankings(
-        self, question: Question, between: Sequence[Reranking] = ()
+        self, question: SearchParams, between: Sequence[Reranking] = ()
     ) -> tuple[Reranking, ...]:
         """Return what each does for a question: the encoder first, then what stands between, and last the reranker.
 
@@ -52,8 +52,10 @@ class Models:
                     f"pass {name}, or leave it out",
                 )
                 raise InvalidRequestError.must_be(field_name, allowed, None, remedy=remedy)
-        first = [] if self.encoder is None else [Meaning(self.encoder, question.candidates)]
-        last = [] if self.reranker is None else [Relevance(self.reranker, question.reranked)]
+        first = [] if self.encoder is None else [DenseFusion(self.encoder, question.candidates)]
+        last = (
+            [] if self.reranker is None else [CrossEncoderRerank(self.reranker, question.reranked)]
+        )
         return tuple(one for one in (*first, *between, *last) if one.n_candidates != 0)
 
 

@@ -24,7 +24,7 @@ from attrs import frozen
 from relevance_gen.arrays import Flags, Ids, bounds_of, find, joined
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.segment import Segment
-from relevance_gen.request_scope import announce, check_wanted
+from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.term_matching import inflections
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
 from relevance_gen.text.scripts import PAIRED, TRIPLED
@@ -43,7 +43,7 @@ _SIGN: Final = (
 
 
 @frozen(eq=False)
-class Sign:
+class QueryOperator:
     """What must stand in a chunk, or must not. It can be pickled."""
 
     said: str  # as the question has it
@@ -54,7 +54,7 @@ class Sign:
 
     def stands(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
         """Tell which of some chunks of a segment have all its words, in whatever order; else as `allowed`."""
-        check_wanted()
+        raise_if_cancelled()
         postings, stands = segment.postings, among
         for term_id in self.ids.tolist():
             numbers = postings.lexicon.find(np.array([term_id], np.uint64))
@@ -66,7 +66,9 @@ class Sign:
         return stands
 
 
-def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
+def allowed(
+    signs: Sequence[QueryOperator], segment: Segment, among: Flags, *, by_prefix: bool
+) -> Flags:
     """Tell which chunks of a segment, `among` those flagged, keep to all of some signs, shape (N,).
 
     Texts are read once, however many phrases there are. `by_prefix` is as for `matching.inflections`.
@@ -93,7 +95,7 @@ def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix:
     return among
 
 
-def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[Sign, ...]]:
+def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[QueryOperator, ...]]:
     """Return what is asked, without what must not be there, and the signs; with `inflects` words stand for all forms.
 
     Raises:
@@ -120,7 +122,7 @@ def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[Sign, ...]]:
     return (text, tuple(signs)) if re.search(r"[^\W_]", text) else (query, ())
 
 
-def _read(match: re.Match[str], inflects: bool) -> Sign | None:
+def _read(match: re.Match[str], inflects: bool) -> QueryOperator | None:
     phrase = match["phrase"]
     # Small letters, for a word is one however it is cut: JavaScript is "javascript", too.
     block = cut_terms([(phrase or match["word"]).lower()], toneless=False)
@@ -128,7 +130,9 @@ def _read(match: re.Match[str], inflects: bool) -> Sign | None:
         return None
     word, is_one = block.spell(0), block.ids.size == 1
     has_forms = is_one and (is_fragment(word) or (inflects and not phrase and word not in ENGLISH))
-    return Sign(match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word)
+    return QueryOperator(
+        match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word
+    )
 
 
 def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
@@ -138,10 +142,10 @@ def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
     asked = [(words.searchsorted(row) + 1).astype(np.uint8).tobytes() for row in rows]
     end = n_announced = 0
     for some in _blocks(texts):
-        check_wanted()
+        raise_if_cancelled()
         n_chars = sum(map(len, some))
         n_chars = min(n_chars, BLOCK_CHARS + n_chars // _IN_PIECES)  # a long text is cut in pieces
-        announce("phrase_character", max(n_chars - n_announced, 0))
+        reserve("phrase_character", max(n_chars - n_announced, 0))
         n_announced = max(n_chars, n_announced)
         if len(some) > 1:
             block = cut_terms([text.lower() for text in some], toneless=False)

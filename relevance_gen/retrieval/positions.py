@@ -7,7 +7,7 @@ from typing import Final, overload
 
 import numpy as np
 
-from relevance_gen.arrays import Flags, Offsets, different, joined, steps
+from relevance_gen.arrays import Flags, Offsets, joined, steps, unique
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.collection import Collection
@@ -40,9 +40,7 @@ def check_positions(values: object, n_positions: int, holds: Callable[[Offsets],
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         remedy = "put a single one in a list"
         raise InvalidRequestError.must_be("positions", "a list of positions", values, remedy=remedy)
-    return different(
-        _check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds)
-    )
+    return unique(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
 
 
 def positions_to_remove(

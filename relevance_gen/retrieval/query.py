@@ -14,9 +14,9 @@ from attrs import evolve, field, frozen
 from relevance_gen import checks
 from relevance_gen.arrays import Flags, Ids, joined, steps
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.collapse import Labels
+from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.filters import Where
-from relevance_gen.retrieval.operators import Sign, read_signs
+from relevance_gen.retrieval.operators import QueryOperator, read_signs
 from relevance_gen.retrieval.term_matching import MAX_INFLECTED
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.question_words import ASKING, framed, other_asking
@@ -39,14 +39,14 @@ MAX_TERMS: Final = 1 << 14
 _STEP: Final = 1 << 16
 _FEW_WORDS: Final = 64
 """Up to so many words are quicker read one by one than with numpy."""
-_IS_KEY: Final = checks.must_be("a string or None", lambda v: isinstance(v, str | Labels | None))
+_IS_KEY: Final = checks.must_be("a string or None", lambda v: isinstance(v, str | GroupKeys | None))
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
 """What ASCII text has if any of its words may be cut into parts."""
 
 
 @frozen
-class Question:
+class SearchParams:
     """What a caller asks of some chunks. Verbs and dialects make it, and it is passed whole to what answers it.
 
     The arguments are those of `relevance_gen.search`; `where` is checked against the chunks when it is answered, and
@@ -65,18 +65,20 @@ class Question:
     )
     spans: bool = field(default=False, converter=checks.plain, validator=checks.flag, kw_only=True)
     candidates: int | None = field(
-        default=N_CANDIDATES, converter=checks.plain, validator=checks.how_many, kw_only=True
+        default=N_CANDIDATES, converter=checks.plain, validator=checks.optional_count, kw_only=True
     )
     reranked: int | None = field(
-        default=N_RERANKED, converter=checks.plain, validator=checks.how_many, kw_only=True
+        default=N_RERANKED, converter=checks.plain, validator=checks.optional_count, kw_only=True
     )
-    distinct: str | Labels | None = field(default=None, validator=_IS_KEY, kw_only=True)
+    distinct: str | GroupKeys | None = field(default=None, validator=_IS_KEY, kw_only=True)
     syntax: Syntax = field(
         default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True
     )
     corrections: bool = field(default=True, validator=checks.flag, kw_only=True)
 
-    def read(self, *, inflects: bool, is_english: bool = True) -> tuple[Query, tuple[Sign, ...]]:
+    def read(
+        self, *, inflects: bool, is_english: bool = True
+    ) -> tuple[Query, tuple[QueryOperator, ...]]:
         """Return the query, without what its signs take out of it, and these signs; the arguments are those of `parse`.
 
         Raises:
@@ -93,7 +95,7 @@ class Question:
         ), signs
 
 
-def questions(query: object, *options: Any, **more: Any) -> Question | list[Question]:
+def questions(query: object, *options: Any, **more: Any) -> SearchParams | list[SearchParams]:
     """Return what a caller asks: one question, or several if the query is a list, a tuple, an array or a generator.
 
     Raises:
@@ -101,11 +103,11 @@ def questions(query: object, *options: Any, **more: Any) -> Question | list[Ques
     """
     asked = checks.as_list(query)
     if not isinstance(asked, list | tuple | Iterator):
-        return Question(asked, *options, **more)
+        return SearchParams(asked, *options, **more)
     found = []
     for place, one in enumerate(asked):
         try:
-            found.append(Question(one, *options, **more))
+            found.append(SearchParams(one, *options, **more))
         except InvalidRequestError as error:
             raise error.at(f"query[{place}]" if error.field == "query" else error.field) from None
     return found

@@ -26,18 +26,18 @@ from relevance_gen.arrays import (
     Floats,
     Ids,
     Offsets,
-    different,
     run_starts,
     sum_by,
+    unique,
 )
 from relevance_gen.index.segment import BETWEEN, Segment, Statistics
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.features import Excerpt, Inquiry, merged
+from relevance_gen.retrieval.features import ChunkBatch, FeatureExtractor, merged
 from relevance_gen.retrieval.filters import Filter
-from relevance_gen.retrieval.operators import Sign, allowed
+from relevance_gen.retrieval.operators import QueryOperator, allowed
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
-from relevance_gen.retrieval.stage import Plan
+from relevance_gen.retrieval.stage import WeightedQuery
 from relevance_gen.retrieval.term_matching import Match, match_among, match_inflections
 from relevance_gen.retrieval.weighting import Weighting
 from relevance_gen.text.blocks import cut_by_size
@@ -119,7 +119,7 @@ class Candidates:
         if self.is_chosen.all():
             return best
         chosen = self.is_chosen.nonzero()[0]
-        return different(np.concatenate((best, chosen[at_least_as_good(self.cosines[chosen], n)])))
+        return unique(np.concatenate((best, chosen[at_least_as_good(self.cosines[chosen], n)])))
 
 
 class SegmentScorer:
@@ -175,7 +175,7 @@ class SegmentScorer:
         )
 
     def candidates(
-        self, plan: Plan, n: int, chosen: Filter | None = None, *, everyone: bool = False
+        self, plan: WeightedQuery, n: int, chosen: Filter | None = None, *, everyone: bool = False
     ) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
 
@@ -199,7 +199,7 @@ class SegmentScorer:
                 numbers.append(verbatim)
         if everyone:
             numbers.append((segment.live if flags is None else segment.live & flags).nonzero()[0])
-        some = numbers[0] if len(numbers) == 1 else different(np.concatenate(numbers))
+        some = numbers[0] if len(numbers) == 1 else unique(np.concatenate(numbers))
         is_verbatim = np.zeros(some.size, bool)
         is_verbatim[some.searchsorted(verbatim)] = True
         cosines = (
@@ -209,7 +209,7 @@ class SegmentScorer:
         return Candidates(segment.positions.take(some), cosines, is_verbatim, is_chosen)
 
     def tell(
-        self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]
+        self, positions: Offsets, inquiries: Sequence[FeatureExtractor[Any]]
     ) -> tuple[Offsets, list[Any]]:
         """Return the places of this segment's chunks among some positions, and what is asked of these chunks.
 
@@ -226,7 +226,9 @@ class SegmentScorer:
             cuts = list(cut_by_size(sizes + BETWEEN, _AT_ONCE))
         told = []
         for start, end in cuts:
-            excerpt = Excerpt(self.segment, numbers[start:end], self.denominators, self.statistics)
+            excerpt = ChunkBatch(
+                self.segment, numbers[start:end], self.denominators, self.statistics
+            )
             told.append([inquiry(excerpt) for inquiry in inquiries])
         if len(told) == 1:
             return here, told[0]
@@ -279,7 +281,7 @@ class SegmentScorer:
         ]
         return [Counter({word: n for word, n in some if n}) for some in found]
 
-    def shares(self, position: int, plan: Plan) -> list[tuple[float, float]] | None:
+    def shares(self, position: int, plan: WeightedQuery) -> list[tuple[float, float]] | None:
         """Return each term's tf in a chunk, and what it adds to the cosine; None if the chunk is not here."""
         (number,) = self.segment.find(np.array([position])).tolist()
         if number < 0:
@@ -292,7 +294,7 @@ class SegmentScorer:
             shares.append((float(found.tf[here].sum()), given))
         return shares
 
-    def broken_signs(self, position: int, signs: Sequence[Sign]) -> list[str]:
+    def broken_signs(self, position: int, signs: Sequence[QueryOperator]) -> list[str]:
         """Return the signs that a chunk does not keep to; none if the chunk is not here."""
         only = self.segment.positions == position
         if not only.any():
@@ -304,20 +306,20 @@ class SegmentScorer:
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _sums(self, plan: Plan) -> Floats | None:
+    def _sums(self, plan: WeightedQuery) -> Floats | None:
         """Return what each chunk's cosine with the query is before it is divided, shape (N,); None if all are 0.
 
         Function words count in chunks that hold another word of the query, unless no chunk of any segment does.
         """
         terms = plan.terms
-        counted = [
+        pluralize = [
             ((term, match), gain)
             for term, match, gain, n in zip(
                 terms.query.terms, terms.matches, plan.gains, terms.df, strict=True
             )
             if gain and n
         ]
-        others = [one for one in counted if not one[0][0].stop] or counted
+        others = [one for one in pluralize if not one[0][0].stop] or pluralize
         sums: Floats | None = None
         parts: list[tuple[ChunkNumbers, Floats]] = []
         n_postings = 0
@@ -330,9 +332,9 @@ class SegmentScorer:
                 sums = self._add(sums, parts)
                 parts, n_postings = [], 0
         sums = self._add(sums, parts) if n_postings else sums
-        if sums is None or others is counted:
+        if sums is None or others is pluralize:
             return sums
-        stop = [one for one in counted if one[0][0].stop]
+        stop = [one for one in pluralize if one[0][0].stop]
         for (_, gain), found in zip(stop, self._find([asked for asked, _ in stop]), strict=True):
             chunk = found.chunk.astype(np.intp)  # once for both
             before = sums.take(chunk)
@@ -348,7 +350,7 @@ class SegmentScorer:
         np.add.at(sums, chunk, value)  # one after the other, as if all had been added up at once
         return sums
 
-    def _verbatim(self, plan: Plan, sums: Floats) -> Offsets:
+    def _verbatim(self, plan: WeightedQuery, sums: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
         segment, said = self.segment, plan.said
         if said.size not in segment.lengths:

@@ -1,6 +1,6 @@
 """Ask the scorers of some segments, and put together what they tell.
 
-What is put together can be put together once more with what other segments tell: `TermMatch.union` and `Leaders.merge`
+What is put together can be put together once more with what other segments tell: `TermMatch.union` and `TopCandidates.merge`
 take it in any order and any number. So segments may be asked where they are, and few messages bring what many tell.
 """
 
@@ -13,19 +13,19 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import Offsets, joined
-from relevance_gen.request_scope import check_wanted
-from relevance_gen.retrieval.features import E, Inquiry, merged
+from relevance_gen.request_scope import raise_if_cancelled
+from relevance_gen.retrieval.features import E, FeatureExtractor, merged
 from relevance_gen.retrieval.filters import Filter
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.scorer import Candidates, SegmentScorer, TermMatch
-from relevance_gen.retrieval.stage import Plan
+from relevance_gen.retrieval.stage import WeightedQuery
 
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
 
 @frozen(eq=False)
-class Leaders:
+class TopCandidates:
     """The chunks of some segments that may be among the best of all, and what was told at once of the best of them."""
 
     candidates: Candidates  # the chunks
@@ -35,7 +35,7 @@ class Leaders:
     ]  # the evidence of these for each inquiry; None where it could not be told. Empty if n is 0
 
     @classmethod
-    def merge(cls, parts: Sequence[Leaders], n: int | None) -> Leaders:
+    def merge(cls, parts: Sequence[TopCandidates], n: int | None) -> TopCandidates:
         """Return those of several parts together; `n` is as for `Candidates.merge`."""
         telling = [part for part in parts if part.positions.size]
         positions = np.sort(joined((part.positions for part in telling), np.int64))
@@ -64,7 +64,7 @@ class Scorers:
         **kwargs: Rest.kwargs,
     ) -> list[Answer]:
         """Return what each segment's scorer answers."""
-        check_wanted()
+        raise_if_cancelled()
         return [method(scorer, *args, **kwargs) for scorer in self._scorers]
 
     def look_up(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
@@ -73,14 +73,14 @@ class Scorers:
 
     def leaders(
         self,
-        plan: Plan,
+        plan: WeightedQuery,
         n: int,
         chosen: Filter | None,
         *,
         everyone: bool,
         n_told: int = 0,
-        inquiries: Sequence[Inquiry[Any]] = (),
-    ) -> Leaders:
+        inquiries: Sequence[FeatureExtractor[Any]] = (),
+    ) -> TopCandidates:
         """Return the chunks whose cosines reach the n-th best, and those that say the same: the second round.
 
         Of the best `n_told`, and of as many of the best that are chosen, what `inquiries` ask is told at once; all else
@@ -91,16 +91,16 @@ class Scorers:
         leading = found.leading(n_told)[: 2 * n_told] if n_told else found.positions[:0]
         positions = found.positions[leading]
         if not positions.size:
-            return Leaders(found, positions, [])
-        return Leaders(found, positions, self.tell_all(inquiries, positions))
+            return TopCandidates(found, positions, [])
+        return TopCandidates(found, positions, self.tell_all(inquiries, positions))
 
     def tell_each(
-        self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]
+        self, positions: Offsets, inquiries: Sequence[FeatureExtractor[Any]]
     ) -> list[tuple[Offsets, list[Any]]]:
         """Return for each segment the places of its chunks among some positions, and what is asked of these."""
         return self.ask(SegmentScorer.tell, positions, inquiries)
 
-    def tell_all(self, inquiries: Sequence[Inquiry[Any]], positions: Offsets) -> list[Any]:
+    def tell_all(self, inquiries: Sequence[FeatureExtractor[Any]], positions: Offsets) -> list[Any]:
         """Return all that is asked of the chunks at some positions, of which there must be some: the third round.
 
         Raises:
@@ -112,7 +112,7 @@ class Scorers:
             raise LookupError("a chunk that is asked about is in no segment")
         return [merged(parts, places) for parts in zip(*(parts for _, parts in told), strict=True)]
 
-    def tell(self, inquiry: Inquiry[E], positions: Offsets) -> E:
+    def tell(self, inquiry: FeatureExtractor[E], positions: Offsets) -> E:
         """Return what is asked of the chunks at some positions, and raise, as `tell_all` does."""
         evidence: E = self.tell_all([inquiry], positions)[0]
         return evidence

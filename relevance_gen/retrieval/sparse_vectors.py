@@ -12,7 +12,7 @@ from attrs import frozen
 
 from relevance_gen import arrays
 from relevance_gen.arrays import Floats, Hashes, Offsets
-from relevance_gen.index.segment import BETWEEN, Reading
+from relevance_gen.index.segment import BETWEEN, TokenSequences
 
 MAX_CHUNKS: Final = 1 << 8
 """Most chunks compared with each other; only ties make them more than a few dozen."""
@@ -29,7 +29,7 @@ _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @frozen(eq=False)
-class Bag:
+class SparseVector:
     """What stands in each of some chunks."""
 
     features: Hashes  # hashes, or numbers of hashes in `names`, chunk after chunk; 0 does not count. Shape (T,)
@@ -38,12 +38,12 @@ class Bag:
         None  # hashes, ascending; the first is 0. None where the features are hashes themselves
     )
 
-    def __reduce__(self) -> tuple[type[Bag], tuple[Hashes, Offsets]]:
+    def __reduce__(self) -> tuple[type[SparseVector], tuple[Hashes, Offsets]]:
         """Leave the names out of a pickle: those of a whole segment may be millions."""
-        return Bag, (_hashes(self.names, self.features), self.counts)
+        return SparseVector, (_hashes(self.names, self.features), self.counts)
 
     @classmethod
-    def of_words(cls, reading: Reading) -> Bag:
+    def of_words(cls, reading: TokenSequences) -> SparseVector:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
         words, numbers = reading.terms[BETWEEN:], reading.lexicon.stump_numbers
         features = arrays.joined(
@@ -52,7 +52,7 @@ class Bag:
         return cls(features, reading.counts + BETWEEN, reading.lexicon.stumps)
 
     @classmethod
-    def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
+    def merge(cls, bags: Sequence[SparseVector], places: Sequence[Offsets]) -> SparseVector:
         """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
         names = bags[0].names
         if all(bag.names is names for bag in bags):
@@ -65,10 +65,10 @@ class Bag:
         whole = cls(features, np.concatenate([bag.counts for bag in bags]), names)
         return whole.take(np.argsort(np.concatenate(places)))
 
-    def take(self, kept: Offsets) -> Bag:
+    def take(self, kept: Offsets) -> SparseVector:
         """Return the bag of some of the chunks."""
         first, counts = arrays.starts_of(self.counts)[kept], self.counts[kept]
-        return Bag(self.features[arrays.ragged_ranges(first, counts)], counts, self.names)
+        return SparseVector(self.features[arrays.ragged_ranges(first, counts)], counts, self.names)
 
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
@@ -154,7 +154,7 @@ class Sample:
     df: npt.NDArray[np.uint8]
 
     @classmethod
-    def of(cls, bag: Bag) -> Sample:
+    def of(cls, bag: SparseVector) -> Sample:
         """Count the chunks of a bag, of at most `SAMPLE_SIZE`."""
         tally = bag.tally()
         if tally.names is None:

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from relevance_gen.arrays import Flags, Floats, Ids, Offsets
 from relevance_gen.index.segment import Statistics
-from relevance_gen.retrieval.features import E, Excerpt, Inquiry
+from relevance_gen.retrieval.features import ChunkBatch, E, FeatureExtractor
 from relevance_gen.retrieval.query import Query
 from relevance_gen.retrieval.ranking import at_least_as_good
 from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample
@@ -44,19 +44,19 @@ class WeightedTerms:
     @property
     def rarest(self) -> list[int]:
         """Numbers of the rarest known terms that count, the rarest first."""
-        counted = [number for number, n in enumerate(self.df) if n and self.idf[number]]
-        return sorted(counted, key=lambda number: -self.idf[number])[:MAX_WORDS]
+        pluralize = [number for number, n in enumerate(self.df) if n and self.idf[number]]
+        return sorted(pluralize, key=lambda number: -self.idf[number])[:MAX_WORDS]
 
     @property
     def subject(self) -> list[int]:
         """Numbers of the terms that say what the query is about: function words only where chunks have no other."""
-        counted = [number for number, idf in enumerate(self.idf) if idf]
-        others = [number for number in counted if not self.query.terms[number].stop]
-        return others if any(self.df[number] for number in others) else counted
+        pluralize = [number for number, idf in enumerate(self.idf) if idf]
+        others = [number for number in pluralize if not self.query.terms[number].stop]
+        return others if any(self.df[number] for number in others) else pluralize
 
 
 @frozen
-class OwnChunk:
+class SelfMatch:
     """What a query, or a part of it, would be if it were a chunk."""
 
     cosine: float  # that of the query with it
@@ -76,15 +76,15 @@ class Stage(ABC):
     # most chunks that it compares with each other; where more than these tie, the last of them are left out
     most: ClassVar[int | None] = None
 
-    def evidence(self, excerpt: Excerpt) -> Any:
-        """Return what it wants to know of some chunks of a segment: an `Evidence`."""
+    def evidence(self, excerpt: ChunkBatch) -> Any:
+        """Return what it wants to know of some chunks of a segment: an `Features`."""
         raise NotImplementedError
 
     @abstractmethod
     def score(self, table: Table) -> None:
         """Change the scores of a table, and note in its columns what each chunk was given."""
 
-    def of_query(self, total: float, own: OwnChunk) -> float:
+    def of_query(self, total: float, own: SelfMatch) -> float:
         """Return what the query itself would have after this stage, if it were a chunk and had `total` before."""
         del own
         return total
@@ -123,7 +123,7 @@ class Reranking(Stage):
 
 
 @frozen(eq=False)
-class Scale(Stage):
+class ScoreNormalization(Stage):
     """Brings scores into [0, 1], as multiples of what the query itself would score.
 
     1.0 then means "as good as a chunk that says exactly this", for every query and collection.
@@ -138,7 +138,7 @@ class Scale(Stage):
 
 
 @frozen(eq=False)
-class Plan:
+class WeightedQuery:
     """A query weighed against a collection. It holds facts of the whole collection only, and no postings."""
 
     terms: WeightedTerms  # its terms, and what all chunks say of them
@@ -164,7 +164,7 @@ class Plan:
 class Table:
     """Some chunks and their scores so far, with a column for each part of them."""
 
-    plan: Plan  # the query, weighed
+    plan: WeightedQuery  # the query, weighed
     positions: Offsets  # positions of the chunks, ascending, shape (n,)
     scores: Floats  # so far, shape (n,)
     is_verbatim: Flags  # whether each says exactly what the query says, shape (n,)
@@ -172,7 +172,7 @@ class Table:
     promising: Offsets  # places of the best of all chunks by their cosine, ascending, shape (p,)
     picked: Offsets  # places of those that stages look at, the promising ones among them, ascending, shape (k,)
     source: Callable[
-        [Inquiry[Any], Offsets], Any
+        [FeatureExtractor[Any], Offsets], Any
     ]  # tells what is asked of the chunks at some positions
     sample: Callable[[], Sample]  # counts words' beginnings in a sample of all chunks
     columns: dict[str, Floats] = field(factory=dict)  # what the stages noted, shape (n,) each
@@ -180,7 +180,7 @@ class Table:
     # places of the chunks whose passages were compared with the query, ascending, and the nearest of each
     nearest: tuple[Offsets, Floats] | None = None
 
-    def tell(self, inquiry: Inquiry[E], places: Offsets) -> E:
+    def tell(self, inquiry: FeatureExtractor[E], places: Offsets) -> E:
         """Return the evidence of the chunks at some places."""
         evidence: E = self.source(inquiry, self.positions.take(places))
         return evidence

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.arrays import Floats, Ids, Offsets, different, joined
+from relevance_gen.arrays import Floats, Ids, Offsets, joined, unique
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.scripts import ngram_size
@@ -152,11 +152,11 @@ def inflections(
         return lexicon.own(term_id), None
     numbers = lexicon.with_stem(term_id, stem(word))
     if word in ENGLISH:
-        numbers = different(np.concatenate((numbers, lexicon.own(term_id))))
+        numbers = unique(np.concatenate((numbers, lexicon.own(term_id))))
     if not by_prefix and word.isascii():
         return numbers, None
     related, weight = _by_prefix(postings, term_id, word)
-    both = different(np.concatenate((numbers, related)))
+    both = unique(np.concatenate((numbers, related)))
     weights = np.zeros(both.size)
     weights[both.searchsorted(related)] = weight
     weights[both.searchsorted(numbers)] = 1.0

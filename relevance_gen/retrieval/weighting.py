@@ -41,11 +41,17 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import formulas
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.query import Query, QueryTerm
-from relevance_gen.retrieval.stage import OwnChunk, Plan, Scale, Stage, WeightedTerms
-from relevance_gen.retrieval.stages.char_ngrams import Letters
+from relevance_gen.retrieval.stage import (
+    ScoreNormalization,
+    SelfMatch,
+    Stage,
+    WeightedQuery,
+    WeightedTerms,
+)
+from relevance_gen.retrieval.stages.char_ngrams import CharNgrams
 from relevance_gen.retrieval.stages.proximity import Proximity
-from relevance_gen.retrieval.stages.score_regularization import Likeness
-from relevance_gen.retrieval.stages.titles import Titles
+from relevance_gen.retrieval.stages.score_regularization import ScoreRegularization
+from relevance_gen.retrieval.stages.titles import TitleMatch
 from relevance_gen.retrieval.term_matching import Match
 from relevance_gen.types import WeightingName
 
@@ -85,7 +91,7 @@ class Weighting:
 
     def weigh(
         self, query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics
-    ) -> Plan:
+    ) -> WeightedQuery:
         """Weigh a query against a collection.
 
         Words of the query that no chunk has, function words aside, lower all scores by one factor: what the rest of the
@@ -115,25 +121,25 @@ class Weighting:
                 [rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n]
             )
             total, denominator = self.own_cosine(said, length, norm, statistics.mean_norm)
-            own = OwnChunk(total, denominator, unknown)
+            own = SelfMatch(total, denominator, unknown)
             for stage in stages:
                 total = stage.of_query(total, own)
             return own.cosine, total
 
         is_known = [n > 0 for n in df]
-        counted = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
+        pluralize = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
         said = said_of(is_known)
         said_norm = _norm(said)
         cosine, reference = own_scores(is_known, said_norm)
         share = 1.0
-        if counted != is_known:
-            share = min(reference / own_scores(counted, _norm(said_of(counted)))[1], 1.0)
+        if pluralize != is_known:
+            share = min(reference / own_scores(pluralize, _norm(said_of(pluralize)))[1], 1.0)
         gains = (
             [one * rare for one, rare in zip(weight, idf, strict=True)]
             if self.needs_all_terms
             else weight
         )
-        return Plan(
+        return WeightedQuery(
             terms,
             tuple([gain / norm for gain in gains]),
             said,
@@ -195,10 +201,10 @@ PIVOTED: Final = Weighting(
     own_cosine=_own_pivoted_cosine,
     stages=(
         Proximity.of,
-        Titles.of,
-        Letters.of,
-        lambda _: Scale(formulas.below_one),
-        lambda _: Likeness(),
+        TitleMatch.of,
+        CharNgrams.of,
+        lambda _: ScoreNormalization(formulas.below_one),
+        lambda _: ScoreRegularization(),
     ),
 )
 
@@ -231,7 +237,7 @@ COSINE: Final = Weighting(
     idf=_idf_as_scikit_learn,
     denominators=_lengths,
     own_cosine=lambda *_: (1.0, 1.0),
-    stages=(lambda _: Scale(formulas.at_most_one),),
+    stages=(lambda _: ScoreNormalization(formulas.at_most_one),),
 )
 
 _WEIGHTINGS: Final[dict[object, Weighting]] = {one.name: one for one in (PIVOTED, COSINE)}

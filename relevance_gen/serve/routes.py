@@ -10,7 +10,7 @@ from relevance_gen.serve.adapters.openai import requests as openai
 from relevance_gen.serve.http import actions
 from relevance_gen.serve.http.http_errors import STATUSES
 from relevance_gen.serve.http.middleware import OTHER
-from relevance_gen.serve.http.route import Guest, Route
+from relevance_gen.serve.http.route import AlternateBody, Route
 from relevance_gen.serve.http.status import health, indexes, metrics, model, models, stats
 from relevance_gen.serve.metrics import Layout
 from relevance_gen.serve.settings import Settings
@@ -47,7 +47,7 @@ ROUTES: tuple[Route, ...] = (
             "/rerank",
             actions.SEARCH,
             cohere.read_rerank,
-            Guest("texts", tei.read_rerank, tei.error),
+            AlternateBody("texts", tei.read_rerank, tei.error),
         ),
         key="always",
         aliases=("/v1/rerank", "/v2/rerank"),

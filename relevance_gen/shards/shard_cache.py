@@ -23,7 +23,7 @@ from typing import Final
 from attrs import asdict, frozen
 
 from relevance_gen import wire
-from relevance_gen.errors import IndexFormatError, IndexUnavailableError, counted
+from relevance_gen.errors import IndexFormatError, IndexUnavailableError, pluralize
 from relevance_gen.folders.cache import alone, lock
 from relevance_gen.index import storage
 from relevance_gen.retrieval.chunk_index import ChunkIndex
@@ -139,7 +139,7 @@ def check_files(manifest: Manifest) -> None:
         else soft - sum(1 for _ in Path("/dev/fd").iterdir())
     )
     if _FILES_EACH * n_shards + _SPARE_FILES > n_free:
-        taken = f"its {counted(n_shards, 'shard')} take {_FILES_EACH} open files each"
+        taken = f"its {pluralize(n_shards, 'shard')} take {_FILES_EACH} open files each"
         remedy = "`ulimit -n` gives more, and an index of fewer shards needs less"
         raise IndexUnavailableError(f"{taken}, and this process may open {n_free:,} more; {remedy}")
 

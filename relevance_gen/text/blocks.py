@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from relevance_gen.arrays import Offsets, different
+from relevance_gen.arrays import Offsets, unique
 from relevance_gen.text.scripts import PAIRED, TRIPLED
 
 BLOCK_CHARS: Final = 1 << 18
@@ -91,7 +91,7 @@ def cut_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
     """Cut texts, none of them empty, into at most so many runs of about as many characters each; no run is empty."""
     ends = np.cumsum(lengths(texts))
     wanted = ends[-1:].sum() * np.arange(1, n_parts) // n_parts
-    cuts = different(
+    cuts = unique(
         np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])).clip(max=len(texts))
     )
     yield from (slice(start, end) for start, end in itertools.pairwise(cuts.tolist()))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, CitedSentence, InvalidRequestError, TooLargeError, cite
 from relevance_gen.asking import citations as citing
-from relevance_gen.asking.citations import CitedStream, Citer
-from relevance_gen.request_scope import expecting
+from relevance_gen.asking.citations import Attributor, StreamingAttributor
+from relevance_gen.request_scope import budget_scope
 from relevance_gen.text.chunking import sentences
 from relevance_gen.wire import serialize
 from tests import strategies
@@ -170,7 +170,7 @@ def test_too_much_to_compare_is_refused(monkeypatch):
     with pytest.raises(TooLargeError):
         cite("Cats purr. " * 1000, CHUNKS)
     announced = []
-    with expecting(lambda *units: announced.append(units)):
+    with budget_scope(lambda *units: announced.append(units)):
         cite("Cats purr. Dogs bark.", CHUNKS)
     texts = [("cut_character", 21), ("sentence", 64), ("cut_character", sum(map(len, CHUNKS)))]
     assert announced == [*texts, *[("sentence", 64)] * len(CHUNKS)]
@@ -185,14 +185,14 @@ def test_sentences_are_announced_while_they_are_made():
         if unit == "sentence" and len(announced) > 3:
             raise TooLargeError("takes too much", "text")
 
-    with expecting(refuse), pytest.raises(TooLargeError, match="takes too much"):
+    with budget_scope(refuse), pytest.raises(TooLargeError, match="takes too much"):
         cite("a. " * 100_000, CHUNKS)
     assert sum(announced[1:]) < 1000
 
 
 def streamed(pieces, chunks):
     """Return what a stream tells of a text in pieces, and what of that is cited."""
-    stream, told, cited = CitedStream(Citer(chunks)), "", []
+    stream, told, cited = StreamingAttributor(Attributor(chunks)), "", []
     for part in [part for piece in pieces for part in stream.add(piece)] + stream.add(
         "", is_last=True
     ):
@@ -235,7 +235,7 @@ def test_what_follows_may_tell_where_a_sentence_ends(text):
 def test_a_sentence_of_a_stream_is_cited_before_the_next_is_told():
     """In ordinary prose: only a few characters wait."""
     text = "Cats purr. Do dogs bark? It rained all day!\n\nThe harbour freezes. He said no. 猫が寝る。犬も。"
-    stream, told = CitedStream(Citer(CHUNKS)), ""
+    stream, told = StreamingAttributor(Attributor(CHUNKS)), ""
     for character in text:
         for part in stream.add(character):
             told += part if isinstance(part, str) else "|"
@@ -250,7 +250,7 @@ def test_a_stream_without_an_end_is_looked_at_now_and_then(monkeypatch):
     monkeypatch.setattr(
         citing, "sentence_ends", lambda text, **_: looked.append(len(text)) or [len(text)]
     )
-    stream = CitedStream(Citer(CHUNKS))
+    stream = StreamingAttributor(Attributor(CHUNKS))
     for _ in range(5000):
         stream.add("cats purr ")
     assert sum(looked) < 100 * 50_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, InvalidRequestError, TooLargeError, compress, token_counter
-from relevance_gen.request_scope import expecting
+from relevance_gen.request_scope import budget_scope
 from relevance_gen.text.chunking import sentences
 from tests import strategies
 from tests.profiles import costly
@@ -127,7 +127,7 @@ def test_sentences_are_announced_before_they_are_made() -> None:
     def expect(unit: str, number: int) -> None:
         told.append(number * (unit == "sentence"))
 
-    with expecting(expect):
+    with budget_scope(expect):
         compress("cats", ["Cats purr. " * 600, "Dogs bark."], max_tokens=5)
     assert 601 <= sum(told) <= 601 + 256
 
@@ -137,7 +137,7 @@ def test_sentences_are_announced_before_they_are_made() -> None:
             raise TooLargeError("must be less", "chunks", "much")
 
     told.clear()
-    with expecting(refuse), pytest.raises(TooLargeError):
+    with budget_scope(refuse), pytest.raises(TooLargeError):
         compress("cats", ["Cats purr. " * 600], max_tokens=5)
     assert len(told) == 2
 

@@ -13,7 +13,7 @@ from relevance_gen.index.builder import build, merge, without
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.scorers import Scorers
 from relevance_gen.retrieval.weighting import weighting_named
@@ -48,7 +48,7 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
             fewer = crowd.fewer(scorers)
             merged()
             assert all(one.statistics is collection.statistics for one in fewer)
-            plan = collection.plan(collection.read(Question(query))[0])
+            plan = collection.plan(collection.read(SearchParams(query))[0])
             found, expected = (
                 Scorers(some).leaders(plan, 5, None, everyone=False) for some in (fewer, scorers)
             )

@@ -24,7 +24,7 @@ from relevance_gen.cluster.state import HostState, IndexState, ShardState
 from relevance_gen.errors import BusyError
 from relevance_gen.index.segment import Statistics
 from relevance_gen.retrieval.answer import answer
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import SearchMetadata
 from tests import strategies
@@ -59,7 +59,7 @@ class Called(ClusterCollection):
     def answer(self, query: str, **options: Any) -> Any:
         """Return the answer to a question, and what was asked for it."""
         self.asked.clear()
-        return answer(Question(query, **options), self, self.state.n_positions, COUNTS), [
+        return answer(SearchParams(query, **options), self, self.state.n_positions, COUNTS), [
             *self.asked
         ]
 
@@ -102,7 +102,7 @@ def test_however_shards_are_divided(
     where = where if len(chunks) > 2 else None
     ours = spread([*chunks, query], n_shards, n_hosts, weighting)
     one = ChunkIndex([*chunks, query], weighting=weighting)._state
-    expected = answer(Question(query, where=where), one.collection, one.n_positions, COUNTS)
+    expected = answer(SearchParams(query, where=where), one.collection, one.n_positions, COUNTS)
     for _ in range(2):
         found, _ = ours.answer(query, where=where)
         assert (found, found.confidence) == (expected, expected.confidence)
@@ -135,7 +135,7 @@ def test_the_best_may_all_be_in_one_shard() -> None:
     one = ChunkIndex(chunks)._state
     found, asked = ours.answer("cats")
     assert asked == ["look_up", "leaders", "tell"]
-    assert found == answer(Question("cats"), one.collection, one.n_positions, COUNTS)
+    assert found == answer(SearchParams("cats"), one.collection, one.n_positions, COUNTS)
 
 
 def test_what_a_host_refuses() -> None:

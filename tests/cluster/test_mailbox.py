@@ -8,13 +8,13 @@ import pytest
 
 from relevance_gen.cluster.generation import mailbox
 from relevance_gen.cluster.generation.mailbox import Mailbox
-from relevance_gen.generation.queue.request import Ticket
+from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import rooms
 
 
-def ticket(number: int) -> Ticket:
-    return Ticket(number, GenerationRequest("a"), seed=0, created=0.0)
+def ticket(number: int) -> QueuedRequest:
+    return QueuedRequest(number, GenerationRequest("a"), seed=0, created=0.0)
 
 
 def test_two_clients_with_the_same_numbers() -> None:

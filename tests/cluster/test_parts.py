@@ -14,7 +14,7 @@ from relevance_gen.cluster.parts import Product, make
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import SearchMetadata
@@ -61,7 +61,7 @@ def test_blocks_are_what_all_at_once_is(n_blocks: int) -> None:
         collection = Collection([made.segment], weighting_named("pivoted"))
         counts = SearchMetadata(1, made.n_tokens)
         found = [
-            answer(Question(query, where={"page": [*range(60)]}), collection, 200, counts)
+            answer(SearchParams(query, where={"page": [*range(60)]}), collection, 200, counts)
             for query in QUERIES
         ]
         answers.append((found, [one.confidence for one in found], collection.statistics.norm_sum))

@@ -20,7 +20,7 @@ from relevance_gen.cluster import ClusterRunner, actors
 from relevance_gen.cluster.generation.worker import ClusterWorker
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
 from relevance_gen.generation.queue import request_queue as backlog
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, TINY
@@ -221,7 +221,7 @@ def test_processes_share_runners_of_a_name(cluster: Any) -> None:
 
 def test_a_worker_that_is_not_needed_ends() -> None:
     """A worker whose node is gone before its runner was there ends, so that nobody waits for it for ever."""
-    backlog = Backlog(1)
+    backlog = RequestQueue(1)
     worker = ClusterWorker(backlog, nullcontext, 0, "", lambda _: None, lambda _: None)
     worker.start()
     assert worker.join(60)

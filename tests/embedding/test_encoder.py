@@ -118,9 +118,9 @@ def test_tokens_are_not_counted_once_it_is_closed():
             return None
 
     with ThreadPoolExecutor(4) as threads:
-        counted = threads.map(count, range(400))
+        pluralize = threads.map(count, range(400))
         encoder.close()
-    assert set(counted) <= {3000, None}
+    assert set(pluralize) <= {3000, None}
     with pytest.raises(EncoderError, match="closed"):
         encoder.count_tokens("a")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relevance_gen import Reranker
-from relevance_gen.llama.cross_encoder import Ranker
+from relevance_gen.llama.cross_encoder import CrossEncoder
 from relevance_gen.llama.options import ModelOptions
 from tests.ranking_models import (
     BASE,
@@ -33,7 +33,7 @@ TOLERANCE = 1e-3
 
 def pairs(model, texts=TEXTS):
     """Return the tokens that are read for each of some texts that are short enough for one pair."""
-    with Ranker(model, ModelOptions(n_threads=1)) as ranker:
+    with CrossEncoder(model, ModelOptions(n_threads=1)) as ranker:
         return [tokens.tolist() for text in texts for tokens in ranker.pairs(QUERY, text)]
 
 

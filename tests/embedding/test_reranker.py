@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError, ModelLoadError, Reranker, RerankerError
-from relevance_gen.llama.cross_encoder import DOCUMENT_OFFSET, Ranker
+from relevance_gen.llama.cross_encoder import DOCUMENT_OFFSET, CrossEncoder
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
 from small_models import BIGRAM, BIGRAM_TOKENS, ENCODER, RERANKER, TINY, bigram_table
@@ -31,7 +31,7 @@ def reranker():
 
 @pytest.fixture(scope="module")
 def ranker():
-    with Ranker(RERANKER, ModelOptions(n_threads=1)) as ranker:
+    with CrossEncoder(RERANKER, ModelOptions(n_threads=1)) as ranker:
         yield ranker
 
 
@@ -74,7 +74,7 @@ def test_passages_cover_a_long_text(ranker, text):
     """What is read of a long text is all of it, in order, and never more at once than the context holds."""
     pairs = [tokens.tolist() for tokens in ranker.pairs("q", text)]
     assert all(len(tokens) <= ranker.n_ctx for tokens in pairs)
-    (whole,) = Ranker.pairs(ranker, "q", "") if not text.strip() else [None]
+    (whole,) = CrossEncoder.pairs(ranker, "q", "") if not text.strip() else [None]
     inside = [token for tokens in pairs for token in tokens[3:-1]]
     if whole is None:
         assert inside == [token + N_TOKENS for token in ranker._tokenizer.tokenize_plain(text)]
@@ -305,7 +305,7 @@ def test_a_judge_says_how_likely_yes_is_beside_no(yes, no):
 def test_a_template_may_name_the_query_twice():
     """What the query takes altogether is bounded, so that there is room for passages, and each ends with the prompt."""
     template = "{query}.{document}.{query}\nz"
-    with Ranker(
+    with CrossEncoder(
         BIGRAM, ModelOptions(n_ctx=64, n_threads=1), template=template, answers=("y", "n")
     ) as ranker:
         pairs = list(ranker.pairs("q" * 40, "d" * 300))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, FolderIndex, InvalidRequestError
 from relevance_gen.folders import identifiers as names
-from relevance_gen.folders.file_ranking import AskedNames, rank_files
+from relevance_gen.folders.file_ranking import QueryIdentifiers, rank_files
 from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
 from tests.retrieval.test_cross_encoder import HashReranker, sum_of
 from tests.retrieval.test_dense_fusion import LetterEncoder
@@ -30,7 +30,9 @@ CHUNKS = st.lists(
 
 
 def sums(
-    asked: AskedNames, chunks: list[tuple[int, float, list[Definition]]], names: list[FileName]
+    asked: QueryIdentifiers,
+    chunks: list[tuple[int, float, list[Definition]]],
+    names: list[FileName],
 ) -> list[float]:
     """S of each file, said plainly."""
     best = chunks[0][1]
@@ -72,7 +74,7 @@ def test_files_have_the_scores_of_the_formula(
         FileName.of(path)
         for path in ("user.py", "src/session/__init__.py", "tests/a.py", "b.py")[: len(numbers)]
     ]
-    asked = AskedNames(question, {"user": 2.0, "get": 0.5})
+    asked = QueryIdentifiers(question, {"user": 2.0, "get": 0.5})
     scores, shares, _ = rank_files(
         asked,
         np.array([score for _, score, _ in chunks]),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.generation.queue.request import Room, Rooms
-from relevance_gen.llama.language_model import BREAK, ChatFormat, Interrupted
+from relevance_gen.generation.queue.request import Capacity, Rooms
+from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat, Interrupted
 
 
 def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
@@ -59,7 +59,7 @@ class ScriptedModel:
 
     def tokenize_chat(self, text: str, max_tokens: int) -> np.ndarray:
         """Map the characters between breaks to tokens."""
-        return self.tokenize(text.replace(BREAK, ""), max_tokens)
+        return self.tokenize(text.replace(TOKEN_BOUNDARY, ""), max_tokens)
 
     def piece(self, token: int) -> bytes:
         """Print a token as a letter."""
@@ -142,4 +142,4 @@ class ScriptedModel:
 
 def rooms(n_tickets: int, n_to_hold: int | None = None) -> Rooms:
     """Return the same room for strangers and for all others."""
-    return dict.fromkeys((True, False), Room(n_tickets, n_to_hold))
+    return dict.fromkeys((True, False), Capacity(n_tickets, n_to_hold))

@@ -22,8 +22,8 @@ def test_a_conversation_has_the_tokens_that_a_chat_reads(tiny):
     """As the template writes it; the text of a control token in a message stays text."""
     for variables in ({}, {"more": True}):
         options = {"chat_template": TEMPLATE, "template_variables": variables}
-        counted = tiny.count_chat_tokens(HELLO, **options)
-        assert counted == tiny.chat(HELLO, max_tokens=1, **options).prompt_tokens
+        pluralize = tiny.count_chat_tokens(HELLO, **options)
+        assert pluralize == tiny.chat(HELLO, max_tokens=1, **options).prompt_tokens
 
 
 def test_a_text_longer_than_the_context_is_counted(tiny):

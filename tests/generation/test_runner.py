@@ -28,7 +28,7 @@ from relevance_gen.errors import (
     RunnerClosedError,
 )
 from relevance_gen.generation import runner as runner_module
-from relevance_gen.generation.queue.request import STRANGERS, Manner
+from relevance_gen.generation.queue.request import ANONYMOUS, RequestContext
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest, Stats
@@ -134,9 +134,13 @@ def test_strangers_give_way_to_a_client_with_a_name():
     asked = {"text": "Once", "max_tokens": 200, "num_samples": 8, "temperature": 0}
     with small_runner(n_slots=2) as runner:
         alone = runner.generate({**asked, "num_samples": 1}).responses[0].text
-        strangers = [runner.submit(asked, manner=Manner(client=STRANGERS)) for _ in range(32)]
+        strangers = [
+            runner.submit(asked, manner=RequestContext(client=ANONYMOUS)) for _ in range(32)
+        ]
         until(lambda: len(engine_of(runner)._running) == 2)
-        assert runner.submit({"text": "a", "max_tokens": 2}, manner=Manner(client="me")).result(60)
+        assert runner.submit(
+            {"text": "a", "max_tokens": 2}, manner=RequestContext(client="me")
+        ).result(60)
         assert not any(stranger.done() for stranger in strangers)
         for stranger in strangers[2:]:
             stranger.cancel()

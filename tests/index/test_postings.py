@@ -39,13 +39,13 @@ def flat(chunks: list[list[int]]) -> tuple[Ids, np.ndarray]:
 def test_counts_are_those_of_a_dict(chunks: list[list[int]]) -> None:
     """Every term of every chunk is counted once, also where other terms of its bucket stand between."""
     found = count_terms(*flat(chunks))
-    counted = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
+    pluralize = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
     expected = [
         (place, term, tf)
         for place, chunk in enumerate(chunks)
         for term, tf in Counter(chunk).items()
     ]
-    assert sorted(counted) == sorted(expected)
+    assert sorted(pluralize) == sorted(expected)
     ids, _ = flat(chunks)
     assert found.ids.tolist() == ids[found.occurrence].tolist()
 
@@ -96,8 +96,10 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
     assert postings.lexicon.ids.tolist() == sorted(expected)
     for number, term_id in enumerate(postings.lexicon.ids.tolist()):
         part = slice(postings.first[number], postings.first[number + 1])
-        counted = dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
-        assert counted == expected[term_id]
+        pluralize = dict(
+            zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True)
+        )
+        assert pluralize == expected[term_id]
         assert postings.lexicon.spell(np.array([number]))[0] == spelled[term_id]
         assert postings.lexicon.find(np.array([term_id], np.uint64)).tolist() == [number]
     assert postings.document_frequency().tolist() == [

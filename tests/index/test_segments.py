@@ -26,7 +26,7 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import Query, Question
+from relevance_gen.retrieval.query import Query, SearchParams
 from relevance_gen.retrieval.scorer import TermPostings
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.types import WeightingName
@@ -61,7 +61,7 @@ def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
 
 
 def parsed(collection: Collection, text: str) -> Query:
-    return collection.read(Question(text))[0]
+    return collection.read(SearchParams(text))[0]
 
 
 def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], bytes]:
@@ -80,7 +80,9 @@ def test_the_law_of_segments(
     cut = Collection(segments_of(chunks, parts), weighting)
     assert bits(cut, query, top_n) == bits(whole, query, top_n)
     for position in range(len(chunks)):
-        assert explain(cut, Question(query), position) == explain(whole, Question(query), position)
+        assert explain(cut, SearchParams(query), position) == explain(
+            whole, SearchParams(query), position
+        )
 
 
 @given(cut_chunks(), weightings, st.booleans())

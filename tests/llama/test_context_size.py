@@ -3,9 +3,9 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen.llama.context_size import MIN_N_CTX, MOST_SLOTS, Demand, choose_size
+from relevance_gen.llama.context_size import MIN_N_CTX, MOST_SLOTS, MemoryEstimate, choose_size
 
-demands = st.builds(Demand, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+demands = st.builds(MemoryEstimate, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
 sizes = st.integers(0, 1 << 42)
 lengths = st.integers(MIN_N_CTX, 1 << 20)
 

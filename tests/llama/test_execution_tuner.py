@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.runtime.execution_tuner import Pace, Way
+from relevance_gen.llama.runtime.execution_tuner import ExecutionTuner, Strategy
 from small_models import BIGRAM, TINY
 
 
@@ -21,7 +21,7 @@ class Machine:
         self.now_s = 0.0
         self.cost = cost
         self.used = []
-        self.pace = Pace(max_threads, min_threads, lambda: self.now_s)
+        self.pace = ExecutionTuner(max_threads, min_threads, lambda: self.now_s)
 
     def steps(self, seconds, n_rows=1, *, may_cut=True):
         """Compute steps for so long; return how many there were in a second."""
@@ -61,10 +61,10 @@ def test_threads_come_back_when_the_core_is_free():
     machine.steps(5)
     machine.cost = one_core_is_taken
     machine.steps(5)
-    assert machine.used[-1] == Way(1)
+    assert machine.used[-1] == Strategy(1)
     machine.cost = quiet
     machine.steps(60)
-    assert machine.used[-1] == Way(2)
+    assert machine.used[-1] == Strategy(2)
     assert machine.steps(5) >= 0.95 * 2 / 0.007
 
 
@@ -115,7 +115,7 @@ def test_rows_that_must_stay_together_try_other_threads():
     machine.steps(2, 3)
     assert machine.used[-1].one_by_one
     machine.steps(20, 3, may_cut=False)
-    assert machine.used[-1] == Way(1)
+    assert machine.used[-1] == Strategy(1)
 
 
 @given(
@@ -129,7 +129,7 @@ def test_every_way_is_within_its_bounds(max_threads, min_threads, steps):
     """Whatever steps take, threads are between the fewest and the most, and only few rows are cut."""
     min_threads = min(min_threads, max_threads)
     now_s = 0.0
-    pace = Pace(max_threads, min_threads, lambda: now_s)
+    pace = ExecutionTuner(max_threads, min_threads, lambda: now_s)
     for n_rows, seconds, may_cut in steps:
         way = pace.way(n_rows, may_cut=may_cut)
         assert min_threads <= way.n_threads <= max_threads
@@ -147,7 +147,7 @@ class Script:
     def way(self, _, *, may_cut=False):
         """Return the next way; rows stay together where they must."""
         self.ways.append(self.ways.pop(0))
-        return self.ways[-1] if may_cut else Way(self.ways[-1].n_threads)
+        return self.ways[-1] if may_cut else Strategy(self.ways[-1].n_threads)
 
     def timing(self, *_):
         """Learn nothing."""
@@ -171,12 +171,12 @@ def rows_of(path, *ways, **options):
 @pytest.mark.parametrize("path", [TINY, BIGRAM], ids=["tiny", "bigram"])
 def test_no_way_changes_a_bit(path):
     """Threads and rows one by one, changed at every step, give the logits of one way."""
-    expected, _ = rows_of(path, Way(2))
+    expected, _ = rows_of(path, Strategy(2))
     changing, differing = rows_of(
-        path, Way(1), Way(2, one_by_one=True), Way(2), Way(1, one_by_one=True)
+        path, Strategy(1), Strategy(2, one_by_one=True), Strategy(2), Strategy(1, one_by_one=True)
     )
     assert differing or np.array_equal(expected, changing)
-    alone, _ = rows_of(path, Way(1), Way(2))
+    alone, _ = rows_of(path, Strategy(1), Strategy(2))
     assert np.array_equal(expected, alone)
 
 
@@ -188,9 +188,9 @@ def test_rows_whose_bits_differ_stay_together(monkeypatch):
         logits = computed(self, slots, tokens, positions, way)
         return np.nextafter(logits, np.float32(np.inf)) if way.one_by_one else logits
 
-    expected, _ = rows_of(TINY, Way(1))
+    expected, _ = rows_of(TINY, Strategy(1))
     monkeypatch.setattr(Decoder, "_decode", rounded)
-    found, differing = rows_of(TINY, Way(1, one_by_one=True))
+    found, differing = rows_of(TINY, Strategy(1, one_by_one=True))
     assert differing == {3}
     assert np.array_equal(expected, found)
 

@@ -12,7 +12,7 @@ from relevance_gen import ChunkIndex, search
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
-from relevance_gen.index.segment import BETWEEN, Reading
+from relevance_gen.index.segment import BETWEEN, TokenSequences
 from relevance_gen.retrieval import term_matching as matching
 from relevance_gen.retrieval.query import MAX_TERMS, parse
 from relevance_gen.retrieval.stages.proximity import Proximity
@@ -40,7 +40,7 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
     )
     words = np.full(n_tokens + 2 * BETWEEN, n_words, np.uint32)
     words[BETWEEN:-BETWEEN] = np.arange(n_tokens) % n_words
-    reading = Reading(lexicon, words, np.array([BETWEEN]), np.array([n_tokens]))
+    reading = TokenSequences(lexicon, words, np.array([BETWEEN]), np.array([n_tokens]))
     matches = [Match.exact(word) for word in range(n_words)]
     scorer = Proximity(matches, [1.0] * n_words, list(range(n_words)), 1.0)
     assert peak_bytes(lambda: scorer.measure(reading)) < 60 * n_tokens

@@ -21,7 +21,7 @@ from relevance_gen import (
     token_counter,
 )
 from relevance_gen.retrieval.api import answer_once
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly
@@ -214,10 +214,10 @@ def test_metadata_comes_back_as_the_same_object(chunks: list[Chunk]) -> None:
 def test_token_counts_add_up(query: str, chunks: list[str], more: list[str]) -> None:
     """The tokens of all chunks are the sum of each one's, whatever else is searched."""
     counter = token_counter()
-    counted = search(query, chunks + more).metadata
-    assert counted == SearchMetadata(counter.count(query), sum(map(counter.count, chunks + more)))
+    pluralize = search(query, chunks + more).metadata
+    assert pluralize == SearchMetadata(counter.count(query), sum(map(counter.count, chunks + more)))
     parts = [search(query, part).metadata.num_context_tokens for part in (chunks, more)]
-    assert counted.num_context_tokens == sum(parts)
+    assert pluralize.num_context_tokens == sum(parts)
 
 
 def test_duplicates_tie_in_order() -> None:
@@ -312,17 +312,17 @@ def test_nothing_is_counted_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -
     """A search counts nothing until its counts are read; a server's counts at once. The counts are the same."""
     chunks = ["Cats purr.", "Dogs bark."]
     expected = ChunkIndex(chunks).search("cats")
-    counted: list[int] = []
+    pluralize: list[int] = []
     count_all = TokenCounter.count_all
 
     def counting(counter: TokenCounter, texts: Iterable[str]) -> int:
-        counted.append(count_all(counter, texts))
-        return counted[-1]
+        pluralize.append(count_all(counter, texts))
+        return pluralize[-1]
 
     monkeypatch.setattr(TokenCounter, "count_all", counting)
     found = search("cats", chunks)
-    assert (len(found), counted) == (1, [])
+    assert (len(found), pluralize) == (1, [])
     assert found == expected
-    assert counted == [expected.metadata.num_context_tokens]
-    assert answer_once(Question("cats"), chunks, counts_now=True) == expected
-    assert len(counted) == 2
+    assert pluralize == [expected.metadata.num_context_tokens]
+    assert answer_once(SearchParams("cats"), chunks, counts_now=True) == expected
+    assert len(pluralize) == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, search
 from relevance_gen.retrieval.confidence import MIDDLE, STEEPNESS, confidence, evidence
 from relevance_gen.retrieval.query import parse
-from relevance_gen.retrieval.stage import Plan
+from relevance_gen.retrieval.stage import WeightedQuery
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly
@@ -21,7 +21,7 @@ from tests.retrieval.asking import ALL, WEIGHTINGS
 PETS = ["Cats purr and sleep.", "Dogs bark at cats.", "Birds sing.", "A fish swims in the sea."]
 
 
-def plan_of(query: str, chunks: list[str] = PETS) -> Plan:
+def plan_of(query: str, chunks: list[str] = PETS) -> WeightedQuery:
     return ChunkIndex(chunks)._state.collection.plan(parse(query, inflects=True))
 
 

@@ -26,7 +26,7 @@ from relevance_gen import (
     search,
 )
 from relevance_gen.errors import RequestCancelledError
-from relevance_gen.request_scope import while_wanted
+from relevance_gen.request_scope import cancel_scope
 from small_models import RERANKER
 from tests import strategies
 from tests.profiles import costly
@@ -354,7 +354,7 @@ def test_rows_of_several_lengths_are_no_scores() -> None:
 def test_nothing_is_read_for_who_has_left() -> None:
     """A search that nobody waits for any more ends before the reranker is asked."""
     reranker = HashReranker()
-    with pytest.raises(RequestCancelledError), while_wanted(lambda: False):
+    with pytest.raises(RequestCancelledError), cancel_scope(lambda: False):
         search("cats", ["Cats purr."], reranker=reranker)
     assert not reranker.read
 

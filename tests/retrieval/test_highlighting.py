@@ -13,22 +13,22 @@ from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval import highlighting
 from relevance_gen.retrieval.highlighting import WINDOW
-from relevance_gen.retrieval.query import Question
-from relevance_gen.retrieval.stage import Plan
+from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.stage import WeightedQuery
 from relevance_gen.text.tokenization import cut_terms
 from tests import corpus, strategies
 
 
-def plan_of(query: str, chunks: list[str]) -> Plan:
+def plan_of(query: str, chunks: list[str]) -> WeightedQuery:
     collection = ChunkIndex(chunks)._state.collection
-    return collection.plan(collection.read(Question(query))[0])
+    return collection.plan(collection.read(SearchParams(query))[0])
 
 
 def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
     return search(query, chunks, 10, spans=True).results
 
 
-def weights(plan: Plan) -> dict[int, list[tuple[int, float]]]:
+def weights(plan: WeightedQuery) -> dict[int, list[tuple[int, float]]]:
     """Return for each term's id the query's terms that it stands for, with its share of the query's idf."""
     is_found = any(
         df and not term.stop for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True)

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen.index.lexicon import Lexicon
-from relevance_gen.index.segment import BETWEEN, Reading
-from relevance_gen.retrieval.stage import OwnChunk
+from relevance_gen.index.segment import BETWEEN, TokenSequences
+from relevance_gen.retrieval.stage import SelfMatch
 from relevance_gen.retrieval.stages import proximity as module
 from relevance_gen.retrieval.stages.proximity import HEAD, WINDOW, Measures, Proximity
 from relevance_gen.retrieval.term_matching import Match
@@ -35,7 +35,7 @@ def proximity(scorer: Proximity, chunks: list[list[int]]) -> Measures:
     counts = np.array([len(chunk) for chunk in chunks], np.int64)
     words = BETWEEN_CHUNKS + [word for chunk in chunks for word in chunk + BETWEEN_CHUNKS]
     starts = np.cumsum(counts + BETWEEN) - counts
-    return scorer.measure(Reading(VOCABULARY, np.array(words, np.uint32), starts, counts))
+    return scorer.measure(TokenSequences(VOCABULARY, np.array(words, np.uint32), starts, counts))
 
 
 def score(scorer: Proximity, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
@@ -99,7 +99,9 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
             np.arange(0, 2 * n_words + 2, 2),
         )
         words = [n_words] * BETWEEN + [n_words - 1, 0] + [n_words] * BETWEEN
-        reading = Reading(lexicon, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2]))
+        reading = TokenSequences(
+            lexicon, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2])
+        )
         near = Proximity([match(word) for word in range(n_words)], idf, [], 1.0).measure(reading)
         assert near.coverage[0] == near.head[0] == (n_words + (n_words > 1)) / sum(idf)
 
@@ -158,4 +160,4 @@ def test_a_query_without_words_finds_nothing() -> None:
     scorer = Proximity([], [], [], 1.0)
     assert score(scorer, [[0, 1], []]) == ([0.0, 0.0], [0.0, 0.0])
     assert score(scorer, []) == ([], [])
-    assert scorer.of_query(1.0, OwnChunk(1.0, 1.0, 0.0)) == 1.25
+    assert scorer.of_query(1.0, SelfMatch(1.0, 1.0, 0.0)) == 1.25

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Bag, Sample
+from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample, SparseVector
 from relevance_gen.retrieval.stages.char_ngrams import letter_share
 from relevance_gen.retrieval.stages.score_regularization import likeness
 from tests import reference
@@ -21,8 +21,8 @@ bags = st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=7)
 shares = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5, 1.0]), min_size=7, max_size=7)
 
 
-def bag_of(chunks: list[list[int]]) -> Bag:
-    return Bag(
+def bag_of(chunks: list[list[int]]) -> SparseVector:
+    return SparseVector(
         np.array([one for chunk in chunks for one in chunk], np.uint32),
         np.array([*map(len, chunks)], np.int64),
     )

@@ -14,7 +14,7 @@ from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import Question, parse
+from relevance_gen.retrieval.query import SearchParams, parse
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
 from tests.profiles import costly
@@ -187,9 +187,9 @@ def test_known_words_cost_no_round() -> None:
         asked.append(method),
         ask(method, *args, **more),
     ][1]
-    collection.plan(collection.read(Question("umbrella of fire zzz"))[0])
+    collection.plan(collection.read(SearchParams("umbrella of fire zzz"))[0])
     assert asked == [SegmentScorer.match]
-    collection.plan(collection.read(Question("umbrela of fire"))[0])
+    collection.plan(collection.read(SearchParams("umbrela of fire"))[0])
     assert asked[1:] == [SegmentScorer.match, SegmentScorer.near, SegmentScorer.match]
 
 

@@ -15,7 +15,7 @@ from relevance_gen.index.builder import build, merge
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.tokenization import cut_terms
 from relevance_gen.types import WeightingName
@@ -59,12 +59,12 @@ def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[
         ([evens], left),
     ):
         one, other = (Collection(each, weighting_named("pivoted")) for each in (whole, cut))
-        rankings = [each.rank(each.read(Question(query))[0], ALL)[0] for each in (one, other)]
+        rankings = [each.rank(each.read(SearchParams(query))[0], ALL)[0] for each in (one, other)]
         assert rankings[0].positions.tolist() == rankings[1].positions.tolist()
         assert rankings[0].scores.tobytes() == rankings[1].scores.tobytes()
         for position in whole[0].positions.tolist():
-            assert explain(one, Question(query), position) == explain(
-                other, Question(query), position
+            assert explain(one, SearchParams(query), position) == explain(
+                other, SearchParams(query), position
             )
 
 

@@ -19,11 +19,11 @@ from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.chat.conversation import Conversation
-from relevance_gen.generation.chat.output_parsing import AnswerFormat
-from relevance_gen.generation.queue.request import PLAIN, Manner
+from relevance_gen.generation.chat.output_parsing import OutputFormat
+from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
@@ -40,7 +40,7 @@ from relevance_gen.types import (
     Span,
     Spelling,
     Stats,
-    TermShare,
+    TermContribution,
     TokenLogprob,
 )
 
@@ -65,12 +65,14 @@ class ObviousIndex:
         self._texts = texts
         self.nbytes = sum(map(len, texts))
 
-    def answer_all(self, asked: Sequence[Question], encoder: object = None) -> list[SearchResponse]:
+    def answer_all(
+        self, asked: Sequence[SearchParams], encoder: object = None
+    ) -> list[SearchResponse]:
         """Rank the chunks for each of some questions."""
         del encoder
         return [self._answer(question) for question in asked]
 
-    def _answer(self, question: Question) -> SearchResponse:
+    def _answer(self, question: SearchParams) -> SearchResponse:
         """Rank the chunks; the query ``"hold FILE"`` lasts while the file is there, and ``"crash"`` is a bug."""
         query, where = question.query, question.where
         words = query.lower().split()
@@ -95,12 +97,12 @@ class ObviousIndex:
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
         return SearchResponse(results, counts, 0.5)
 
-    def explain_one(self, question: Question, chunk: int, *_: object) -> Explanation:
+    def explain_one(self, question: SearchParams, chunk: int, *_: object) -> Explanation:
         """Give each word of the query that the chunk has the same share."""
         words, held = question.query.lower().split(), self._texts[chunk].lower().split()
         share = 1 / len(words)
         terms = tuple(
-            TermShare(word, (word,), held.count(word), 1, 1.0, share * (word in held))
+            TermContribution(word, (word,), held.count(word), 1, 1.0, share * (word in held))
             for word in words
         )
         score = sum(term.share for term in terms)
@@ -113,7 +115,9 @@ class ObviousRetrieval:
     def __init__(self, settings: Settings) -> None:
         pass
 
-    def answer(self, question: Question, chunks: Chunks, encoder: object = None) -> SearchResponse:
+    def answer(
+        self, question: SearchParams, chunks: Chunks, encoder: object = None
+    ) -> SearchResponse:
         """Rank `chunks`."""
         return ObviousIndex(chunks.texts).answer_all([question], encoder)[0]
 
@@ -162,7 +166,7 @@ class ScriptedBackend:
         request: GenerationRequest,
         *,
         on_text: OnText | None = None,
-        manner: Manner = PLAIN,
+        manner: RequestContext = DEFAULT_CONTEXT,
     ) -> Future[GenerationResponse]:
         """Queue a request; cancelling its future ends it, also while it runs. The prompt ``"long"`` is too long."""
         if request.text == "long":
@@ -170,11 +174,11 @@ class ScriptedBackend:
             failed.set_exception(InvalidRequestError("must hold fewer tokens", "text"))
             return failed
         if manner.only_counts:
-            counted: Future[GenerationResponse] = Future()
-            counted.set_result(
+            pluralize: Future[GenerationResponse] = Future()
+            pluralize.set_result(
                 GenerationResponse(0.0, 0.0, 0, request.text, len(request.text.split()), ())
             )
-            return counted
+            return pluralize
         with self._wake:
             if not self._open:
                 raise RunnerClosedError("closed")
@@ -213,11 +217,11 @@ class ScriptedBackend:
 
     def write_chat(
         self, conversation: Conversation, request: GenerationRequest, **_: object
-    ) -> tuple[GenerationRequest, AnswerFormat]:
+    ) -> tuple[GenerationRequest, OutputFormat]:
         """Write a line for each message; the content ``"no template"`` finds none."""
         for called in conversation.required.values():
             raise InvalidRequestError("is not known to the chat template of this model", called)
-        return attrs.evolve(request, text=_written(conversation.messages)), AnswerFormat()
+        return attrs.evolve(request, text=_written(conversation.messages)), OutputFormat()
 
     def stats(self) -> Stats:
         """Count the samples beyond the slots."""

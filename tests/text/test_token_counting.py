@@ -136,12 +136,12 @@ def test_much_text_adds_up(
 ) -> None:
     """Megabytes count what each text counts alone, in batches or not: long texts, broken ones and empty ones too."""
     counter = token_counter(backend=backend)
-    if isinstance(counter._count_pieces, backends.ByGigatoken):
+    if isinstance(counter._count_pieces, backends.GigatokenBackend):
         monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
         assert counter._count_pieces.releases_lock(1 << 20) == (not n_before)
     chunks = [*(PROSE[n % 50 :] for n in range(8_000)), "", "\ud800 " * 100_000, "a" * 600_000]
-    with counter.counting_all(chunks) as counted:
-        assert counted() == counter.count_all(chunks) == sum(map(counter.count, chunks))
+    with counter.counting_all(chunks) as pluralize:
+        assert pluralize() == counter.count_all(chunks) == sum(map(counter.count, chunks))
 
 
 def test_documented_count() -> None:
@@ -361,8 +361,8 @@ def test_without_a_thread_counts_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(counter_module, "start_new_thread", no_thread)
     counter = token_counter(backend="gigatoken")
     texts = ["some words " * 200_000]
-    with counter.counting_all(texts) as counted:
-        assert counted() == counter.count_all(texts)
+    with counter.counting_all(texts) as pluralize:
+        assert pluralize() == counter.count_all(texts)
 
 
 def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", no_folder)
-    backends.ByGigatoken(encodings.define(encodings.EMBEDDED))
+    backends.GigatokenBackend(encodings.define(encodings.EMBEDDED))
 
 
 def test_gigatoken_is_refused_where_it_cannot_count() -> None:

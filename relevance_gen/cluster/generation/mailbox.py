@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve, field, frozen
 
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.queue.request import NO_ROOMS, Rooms, Ticket
+from relevance_gen.generation.queue.request import NO_ROOMS, QueuedRequest, Rooms
 from relevance_gen.types import GenerationResponse
 
 Event: TypeAlias = tuple[str, int, Any, Any]
@@ -26,7 +26,7 @@ SILENCE_S: Final = 30.0
 class Delivery:
     """What a client is told: what became of its tickets since it was told last, in order.
 
-    The worker has `rooms` for further tickets, as `Puller.take` takes them, and has computed so much for all clients.
+    The worker has `rooms` for further tickets, as `WorkerHandle.take` takes them, and has computed so much for all clients.
     """
 
     events: list[Event]
@@ -43,7 +43,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[Ticket] = deque()
+        self._waiting: deque[QueuedRequest] = deque()
         self._owners: dict[int, tuple[str, int]] = {}
         self._heard_s: dict[str, float] = {}
         self._step: list[tuple[str, Event]] = []
@@ -59,7 +59,7 @@ class Mailbox:
     def exchange(
         self,
         client: str,
-        tickets: Sequence[Ticket],
+        tickets: Sequence[QueuedRequest],
         cancelled: Sequence[int] = (),
         timeout_s: float = 0.0,
     ) -> Delivery:
@@ -104,7 +104,7 @@ class Mailbox:
         self._on_cancel = on_cancel
         return self
 
-    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[Ticket] | None:
+    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[QueuedRequest] | None:
         """Tell clients of the step that is over, and return the next tickets, as many as there is room for."""
         with self._changed:
             self._rooms = rooms
@@ -117,9 +117,9 @@ class Mailbox:
                 self._changed.wait(timeout_s)
             if self._error is not None:
                 return None
-            tickets: list[Ticket] = []
-            for ticket in sorted(self._waiting, key=lambda one: one.manner.is_open):
-                if self._rooms_left(tickets)[ticket.manner.is_open].n_tickets > 0:
+            tickets: list[QueuedRequest] = []
+            for ticket in sorted(self._waiting, key=lambda one: one.manner.is_anonymous):
+                if self._rooms_left(tickets)[ticket.manner.is_anonymous].n_tickets > 0:
                     self._waiting.remove(ticket)
                     tickets.append(ticket)
             self._rooms = self._rooms_left(tickets)
@@ -127,15 +127,15 @@ class Mailbox:
             self._on_cancel(number)
         return tickets
 
-    def started(self, ticket: Ticket, n_samples: int) -> None:
+    def started(self, ticket: QueuedRequest, n_samples: int) -> None:
         """Take note that `n_samples` more samples have produced a token."""
         self._note(ticket, "started", n_samples)
 
-    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+    def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
         """Take a piece of a sample's text."""
         self._note(ticket, "text", sample, text)
 
-    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
+    def done(self, ticket: QueuedRequest, outcome: GenerationResponse | BaseException) -> None:
         """Take the response, or why there is none."""
         self._note(ticket, "done", outcome)
         with self._changed:
@@ -149,16 +149,16 @@ class Mailbox:
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _rooms_left(self, tickets: Collection[Ticket]) -> Rooms:
+    def _rooms_left(self, tickets: Collection[QueuedRequest]) -> Rooms:
         """Return the rooms that `tickets` leave, of which strangers' take none from others."""
-        n_open = sum(ticket.manner.is_open for ticket in tickets)
+        n_open = sum(ticket.manner.is_anonymous for ticket in tickets)
         n_taken = {True: len(tickets), False: len(tickets) - n_open}
         return {
-            is_open: evolve(room, n_tickets=max(0, room.n_tickets - n_taken[is_open]))
-            for is_open, room in self._rooms.items()
+            is_anonymous: evolve(room, n_tickets=max(0, room.n_tickets - n_taken[is_anonymous]))
+            for is_anonymous, room in self._rooms.items()
         }
 
-    def _note(self, ticket: Ticket, kind: str, first: Any, second: Any = None) -> None:
+    def _note(self, ticket: QueuedRequest, kind: str, first: Any, second: Any = None) -> None:
         with self._changed:
             if (owner := self._owners.get(ticket.id)) is not None:
                 self._step.append((owner[0], (kind, owner[1], first, second)))

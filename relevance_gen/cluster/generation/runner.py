@@ -17,7 +17,7 @@ from relevance_gen.cluster.generation.worker import ClusterWorker
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.runner import (
     DEFAULT_MAX_QUEUE,
     DEFAULT_PREFIX_CACHE_BYTES,
@@ -99,7 +99,7 @@ class ClusterRunner(Runner):
         )
         watching.start()
 
-    def _first_workers(self, backlog: Backlog) -> list[ClusterWorker]:
+    def _first_workers(self, backlog: RequestQueue) -> list[ClusterWorker]:
         if not (wanted := self._wanted_keys()):
             raise ClusterError("the cluster has no node")
         return [self._worker(backlog, key) for key in wanted]
@@ -114,7 +114,7 @@ class ClusterRunner(Runner):
             for number in range(max(1, int(node.n_gpus)))
         ]
 
-    def _worker(self, backlog: Backlog, key: str) -> ClusterWorker:
+    def _worker(self, backlog: RequestQueue, key: str) -> ClusterWorker:
         held = weakref.ref(self)  # a worker's thread shall not keep a runner that nobody holds
 
         def choose(worker: ClusterWorker) -> Node | None:

@@ -18,8 +18,8 @@ from relevance_gen.cluster.connection import NAMESPACE
 from relevance_gen.cluster.generation.mailbox import Delivery, Mailbox
 from relevance_gen.cluster.placing import Node
 from relevance_gen.errors import ClusterError, GenerationError
-from relevance_gen.generation.queue.request import Ticket
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request import QueuedRequest
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import Load, ThreadState
@@ -61,7 +61,11 @@ class RunnerActor(Actor):
         return self._worker.chat_format, self._made_of
 
     def exchange(
-        self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int], timeout_s: float
+        self,
+        client: str,
+        tickets: Sequence[QueuedRequest],
+        cancelled: Sequence[int],
+        timeout_s: float,
     ) -> Delivery:
         """Take a client's tickets, and tell it what became of those before; see `Mailbox.exchange`."""
         told = self._mailbox.exchange(client, tickets, cancelled, timeout_s)
@@ -84,7 +88,7 @@ class ClusterWorker(Worker):
 
     def __init__(
         self,
-        backlog: Backlog,
+        backlog: RequestQueue,
         load: Load[LanguageModel],
         prefix_cache_bytes: int,
         made_of: str,
@@ -103,7 +107,7 @@ class ClusterWorker(Worker):
         self._shared_name = shared_name
         self._client = secrets.token_hex(8)
         self._handle: Any = None
-        self._held: dict[int, Ticket] = {}
+        self._held: dict[int, QueuedRequest] = {}
         self._has_room = False
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
@@ -169,7 +173,7 @@ class ClusterWorker(Worker):
             return True
         return False
 
-    def _exchange(self, tickets: Sequence[Ticket]) -> Delivery:
+    def _exchange(self, tickets: Sequence[QueuedRequest]) -> Delivery:
         """Hand over tickets, and hand on what is told of those before."""
         cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
         for ticket_id in cancelled:

@@ -17,7 +17,7 @@ from relevance_gen.generation.chat.chat_template import (
     said_in,
 )
 from relevance_gen.generation.chat.conversation import Conversation, Message, Tool, check_calls
-from relevance_gen.generation.chat.output_parsing import ID_CHARACTERS, AnswerFormat, call_id
+from relevance_gen.generation.chat.output_parsing import ID_CHARACTERS, OutputFormat, call_id
 from relevance_gen.generation.chat.tool_call_formats import HERMES, Syntax, syntax_of, thoughts_of
 from relevance_gen.generation.chat.tool_choice_grammar import grammar_of
 from relevance_gen.llama.language_model import ChatFormat
@@ -48,12 +48,12 @@ def write(
     model: ChatFormat,
     chat_template: str | None = None,
     client: str | None = None,
-) -> tuple[GenerationRequest, AnswerFormat]:
+) -> tuple[GenerationRequest, OutputFormat]:
     """Return `request` with the conversation for its text, and how a model writes the turn that is to come.
 
     A template that knows nothing of tools, or calls them in a syntax that is not known here, is told of them in the
     system's message; calls and results are then texts of the assistant and of the user. A `chat_template` counts
-    instead of the one in the model's file; the client is named as in a `Manner`.
+    instead of the one in the model's file; the client is named as in a `RequestContext`.
 
     It raises an `InvalidRequestError` where there is no template for these messages, or it does not know what it must.
     """
@@ -91,7 +91,7 @@ def write(
         for tool in conversation.callable
         if syntax.tags
     }
-    answer = AnswerFormat(tools, syntax if tools else None, thoughts, is_thinking, schemas)
+    answer = OutputFormat(tools, syntax if tools else None, thoughts, is_thinking, schemas)
     end = thoughts.ends[0] if thoughts is not None and is_thinking else ""
     return attrs.evolve(
         request, text=text, **grammar_of(conversation, request, answer.syntax, end)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.queue.request import STRANGERS
-from relevance_gen.llama.language_model import BREAK, ChatFormat
+from relevance_gen.generation.queue.request import ANONYMOUS
+from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
 from relevance_gen.sandbox import Sandbox
 
 _PROGRAM = Path(__file__).with_name("template_program.py")
@@ -70,14 +70,14 @@ def _refused(why: str) -> InvalidRequestError:
     return InvalidRequestError(why, "chat_template")
 
 
-_renderers = {is_open: Renderer() for is_open in (True, False)}
+_renderers = {is_anonymous: Renderer() for is_anonymous in (True, False)}
 for _one in _renderers.values():
     atexit.register(_one.close)
 
 
 def renderer_for(client: str | None) -> Renderer:
-    """Return where the conversations of a client are rendered, named as in a `Ticket`: not where strangers' are."""
-    return _renderers[client == STRANGERS]
+    """Return where the conversations of a client are rendered, named as in a `QueuedRequest`: not where strangers' are."""
+    return _renderers[client == ANONYMOUS]
 
 
 def prompt_of(
@@ -92,7 +92,7 @@ def prompt_of(
     """Return the prompt that `messages` make, ready for the model's next turn.
 
     It is for `LanguageModel.tokenize_chat` alone: where a message holds the text of a token that a template can give a
-    meaning to, that text is broken by `BREAK`, so that it stays text, in whatever order the template writes messages.
+    meaning to, that text is broken by `TOKEN_BOUNDARY`, so that it stays text, in whatever order the template writes messages.
     Nobody who is quoted in a message, no user, no tool and no document, can end their turn or speak as somebody else.
     These are all control tokens, and all others that are looked for in a text as a whole and stand in the template, or
     read like a marker. In the model's own turns, what the template itself looks for is left whole, as ``</think>``.
@@ -274,7 +274,7 @@ def _broken(value: Any, texts: _TokenTexts) -> Any:
         case str():
             return texts.broken(
                 value.encode(errors="replace").decode()
-            )  # no lone surrogate, as `BREAK` is one
+            )  # no lone surrogate, as `TOKEN_BOUNDARY` is one
         case list():
             return [_broken(item, texts) for item in value]
         case dict():
@@ -327,12 +327,12 @@ class _TokenTexts:
         self._longest = max(map(len, told), default=0)
 
     def broken(self, text: str) -> str:
-        """Put a `BREAK` into each of them, and behind a beginning of one that the next message could complete.
+        """Put a `TOKEN_BOUNDARY` into each of them, and behind a beginning of one that the next message could complete.
 
         It stands behind the first character, so that those inside another, or across its end, are broken, too.
         """
-        text = self._pattern.sub(rf"\g<0>{BREAK}", text)
+        text = self._pattern.sub(rf"\g<0>{TOKEN_BOUNDARY}", text)
         said = text.rstrip()  # templates do so too
         if any(said[-n:] in self._beginnings for n in range(1, min(self._longest, len(said) + 1))):
-            return said + BREAK + text[len(said) :]
+            return said + TOKEN_BOUNDARY + text[len(said) :]
         return text

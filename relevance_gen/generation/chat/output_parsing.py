@@ -12,7 +12,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from relevance_gen.generation.chat.tool_call_arguments import BareArguments, TaggedArguments
-from relevance_gen.generation.chat.tool_call_formats import Head, Syntax, Thoughts
+from relevance_gen.generation.chat.tool_call_formats import Head, ReasoningFormat, Syntax
 from relevance_gen.types import Part, PartKind
 
 ID_CHARACTERS = 9
@@ -33,7 +33,7 @@ def call_id(text: str) -> str:
 
 
 @frozen
-class AnswerFormat:
+class OutputFormat:
     """How a model writes a turn.
 
     Args:
@@ -46,19 +46,19 @@ class AnswerFormat:
 
     tools: frozenset[str] = frozenset()
     syntax: Syntax | None = None
-    thoughts: Thoughts | None = None
+    thoughts: ReasoningFormat | None = None
     is_thinking: bool = False
     schemas: Mapping[str, Any] = field(factory=dict)
 
 
-class ThoughtCount:
+class ReasoningTokenCounter:
     """Counts the tokens that a model writes while it thinks, `n_tokens` so far.
 
     Those are all from behind the mark that begins that to its end. The last token of the mark counts, and so does all
     of the one that ends it.
     """
 
-    def __init__(self, form: AnswerFormat) -> None:
+    def __init__(self, form: OutputFormat) -> None:
         self.n_tokens = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._reader = Reader(form, "") if form.thoughts else None
@@ -78,7 +78,7 @@ class Reader:
     become something else is held back. What looks like a call but names no tool, or is none, is text.
     """
 
-    def __init__(self, form: AnswerFormat, nonce: str) -> None:
+    def __init__(self, form: OutputFormat, nonce: str) -> None:
         self._form, self._nonce = form, nonce
         calls = form.syntax.heads if form.syntax else ()
         thoughts = form.thoughts.heads if form.thoughts else ()

@@ -120,7 +120,7 @@ class Syntax:
 
 
 @frozen
-class Thoughts:
+class ReasoningFormat:
     """How a family of models thinks, whose templates have the word `sign`.
 
     The `heads` lead to thoughts, and to speech where that needs words, too, and the `ends` end them. Where an end
@@ -254,7 +254,7 @@ _PAIRS: Final = (
     ("<think>", "</think>"),
 )
 THOUGHTS: Final = (
-    Thoughts(
+    ReasoningFormat(
         "<|channel|>",
         (
             Head("<|channel|>analysis<|message|>", "thought"),
@@ -263,7 +263,7 @@ THOUGHTS: Final = (
         ("<|end|>", "<|start|>", "<|channel|>"),
         is_kept=True,
     ),
-    *(Thoughts(begin, (Head(begin, "thought"),), (end,)) for begin, end in _PAIRS),
+    *(ReasoningFormat(begin, (Head(begin, "thought"),), (end,)) for begin, end in _PAIRS),
 )
 """How gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others think."""
 
@@ -290,6 +290,6 @@ def _holds(template: str, sign: str) -> bool:
     return sign[1:] not in template if sign.startswith("!") else sign in template
 
 
-def thoughts_of(template: str) -> Thoughts | None:
+def thoughts_of(template: str) -> ReasoningFormat | None:
     """Return how the models of a template think; ``None`` where it does not tell."""
     return next((row for row in THOUGHTS if row.sign in template), None)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.generation.constraints.token_constraint import Constraint, Effort
+from relevance_gen.generation.constraints.token_constraint import Constraint, MaskTimeBudget
 from relevance_gen.generation.sampling.sampler import Mask
 
 FIELD = "choice"
@@ -64,7 +64,7 @@ class Choices:
     texts: Sequence[bytes]
     pieces: Pieces
 
-    def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
+    def begin(self, ends: Collection[int], effort: MaskTimeBudget) -> Constraint:
         """Return the constraint of a sample, as `Grammar.begin` does."""
         return _Chooser(self, ends, effort)
 
@@ -72,7 +72,7 @@ class Choices:
 class _Chooser(Constraint):
     """Follows one of the texts, with all others that begin as it does."""
 
-    def __init__(self, choices: Choices, ends: Collection[int], effort: Effort) -> None:
+    def __init__(self, choices: Choices, ends: Collection[int], effort: MaskTimeBudget) -> None:
         super().__init__(FIELD, len(choices.pieces.of_tokens), ends, effort)
         self._texts, self._pieces = choices.texts, choices.pieces
         self._first, self._stop = 0, len(choices.texts)

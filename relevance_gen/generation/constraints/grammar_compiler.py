@@ -24,7 +24,7 @@ from relevance_gen.generation.constraints.token_constraint import (
     GrammarSource,
     guidance_module,
 )
-from relevance_gen.generation.queue.request import STRANGERS
+from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.lru import SharedCache
 from relevance_gen.quota import Quota
 from relevance_gen.sandbox import Sandbox
@@ -55,7 +55,7 @@ def _trial() -> Sandbox:
     return sandbox
 
 
-_TRIALS = {is_open: _trial() for is_open in (True, False)}
+_TRIALS = {is_anonymous: _trial() for is_anonymous in (True, False)}
 """Where the grammars of either lane are tried, for all models of this process."""
 
 
@@ -63,7 +63,9 @@ class Grammars:
     """Compiles grammars for one model, told what each token of its vocabulary prints."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._lanes = {is_open: _Lane(trial, len(pieces)) for is_open, trial in _TRIALS.items()}
+        self._lanes = {
+            is_anonymous: _Lane(trial, len(pieces)) for is_anonymous, trial in _TRIALS.items()
+        }
         # Nothing is before it in its lane.
         tokenizer = self._lanes[False].thread.submit(guidance_module().tokenizer_of, pieces)
         for lane in self._lanes.values():
@@ -72,14 +74,14 @@ class Grammars:
     def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
         """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done.
 
-        It raises an `OverloadedError` where this client, named as in a `Manner`, has too many that wait, or has had too
+        It raises an `OverloadedError` where this client, named as in a `RequestContext`, has too many that wait, or has had too
         slow ones.
         """
-        return self._lanes[client == STRANGERS].compile(source, client)
+        return self._lanes[client == ANONYMOUS].compile(source, client)
 
     def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
         """Forget a grammar that took so much time to follow, and count that as if it had been compiled so long."""
-        self._lanes[client == STRANGERS].give_up(source, client, seconds)
+        self._lanes[client == ANONYMOUS].give_up(source, client, seconds)
 
     def close(self) -> None:
         """End the threads with what they are doing."""

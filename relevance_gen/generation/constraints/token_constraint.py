@@ -42,7 +42,7 @@ _BITS = (1 << np.arange(8)).astype(np.uint8)
 
 
 @define
-class Effort:
+class MaskTimeBudget:
     """The processor's time that it takes to follow the grammar of a request, in all its samples."""
 
     seconds: float = 0.0
@@ -61,7 +61,9 @@ class Constraint(ABC):
     request's samples take is added to their `effort`. It `is_quick` where its last mask took little time.
     """
 
-    def __init__(self, field: str, n_vocab: int, ends: Collection[int], effort: Effort) -> None:
+    def __init__(
+        self, field: str, n_vocab: int, ends: Collection[int], effort: MaskTimeBudget
+    ) -> None:
         self.complete = False
         self.is_quick = True
         self._field = field
@@ -137,7 +139,7 @@ class Grammar:
     n_vocab: int
     guidance: ModuleType
 
-    def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
+    def begin(self, ends: Collection[int], effort: MaskTimeBudget) -> Constraint:
         """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
         return _Parser(self, ends, effort)
 
@@ -145,7 +147,7 @@ class Grammar:
 class _Parser(Constraint):
     """Follows a grammar."""
 
-    def __init__(self, grammar: Grammar, ends: Collection[int], effort: Effort) -> None:
+    def __init__(self, grammar: Grammar, ends: Collection[int], effort: MaskTimeBudget) -> None:
         super().__init__(grammar.source.field, grammar.n_vocab, ends, effort)
         self._matcher = grammar.matcher.deep_copy()
         self._guidance = grammar.guidance

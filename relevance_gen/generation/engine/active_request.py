@@ -7,15 +7,21 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.output_parsing import ThoughtCount
+from relevance_gen.generation.chat.output_parsing import ReasoningTokenCounter
 from relevance_gen.generation.constraints.choices import Choices
-from relevance_gen.generation.constraints.token_constraint import Effort, Grammar
+from relevance_gen.generation.constraints.token_constraint import Grammar, MaskTimeBudget
 from relevance_gen.generation.engine.draft_tokens import Lookup
 from relevance_gen.generation.engine.sample_state import Sequence
 from relevance_gen.generation.engine.stop_strings import NO_STOPS, StopStrings
-from relevance_gen.generation.queue.request import MAX_ALTERNATIVES, Ticket
+from relevance_gen.generation.queue.request import MAX_ALTERNATIVES, QueuedRequest
 from relevance_gen.generation.sampling import sampler as sampling
-from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
+from relevance_gen.llama.language_model import (
+    TOKEN_BOUNDARY,
+    LanguageModel,
+    Logits,
+    SavedState,
+    Tokens,
+)
 from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
@@ -45,10 +51,10 @@ class Prompt:
         completions: the finished samples, by index.
     """
 
-    ticket: Ticket
+    ticket: QueuedRequest
     ends: frozenset[int] = field(init=False)
     grammar: Grammar | Choices | None = field(default=None, init=False)
-    effort: Effort = field(factory=Effort, init=False)
+    effort: MaskTimeBudget = field(factory=MaskTimeBudget, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)
     allowed: sampling.Mask | None = field(default=None, init=False)
@@ -67,7 +73,7 @@ class Prompt:
 
     @property
     def client(self) -> str | None:
-        """Who asks, as in a `Manner`."""
+        """Who asks, as in a `RequestContext`."""
         return self.ticket.manner.client
 
     @property
@@ -181,7 +187,9 @@ class Prompt:
             if n_guessed
             else None,
             allowed=self.allowed,
-            thoughts=None if (form := self.ticket.manner.answer) is None else ThoughtCount(form),
+            thoughts=None
+            if (form := self.ticket.manner.answer) is None
+            else ReasoningTokenCounter(form),
         )
 
     def vacate(self) -> None:
@@ -205,7 +213,7 @@ class Prompt:
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
             num_samples=len(responses),
-            prompt=text.replace(BREAK, "") if self.ticket.manner.is_chat else text,
+            prompt=text.replace(TOKEN_BOUNDARY, "") if self.ticket.manner.is_chat else text,
             prompt_tokens=len(self.tokens),
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
@@ -225,7 +233,7 @@ class Prompt:
         )
 
 
-def _check_vocabulary(ticket: Ticket, ends: frozenset[int], n_vocab: int) -> None:
+def _check_vocabulary(ticket: QueuedRequest, ends: frozenset[int], n_vocab: int) -> None:
     request = ticket.request
     bias, allowed = request.logit_bias, request.allowed_token_ids
     for name, tokens in (

@@ -65,7 +65,7 @@ def _most_guessed(sequences: Collection[Sequence]) -> int:
 
 
 @frozen
-class Draw:
+class SampledToken:
     """A token that was drawn, or `sampling.NO_TOKEN`, with what the request wants to know of it.
 
     That is its log probability, and as many of the likeliest tokens in its place.
@@ -76,7 +76,7 @@ class Draw:
     alternatives: tuple[TokenLogprob, ...]
 
 
-def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
+def draw(sequences: Items[Sequence], logits: Logits) -> list[SampledToken]:
     """Draw a token for each of `sequences`, row i of `logits` belonging to the i-th."""
     rows = list(enumerate(sequences))
     tokens = sampling.sample(
@@ -95,7 +95,7 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
         values = sampling.log_probabilities(logits[wanted], tokens[wanted])
         logprobs = dict(zip(wanted, values.tolist(), strict=True))
     return [
-        Draw(
+        SampledToken(
             token,
             logprobs.get(row),
             sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else (),

@@ -23,7 +23,13 @@ from relevance_gen.generation.engine.decode_batch import Rows, draw
 from relevance_gen.generation.engine.pending_compilations import Compilation
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
 from relevance_gen.generation.engine.sample_state import Sequence
-from relevance_gen.generation.queue.request import Reports, Room, Rooms, Ticket, has_grammar
+from relevance_gen.generation.queue.request import (
+    Capacity,
+    QueuedRequest,
+    Reports,
+    Rooms,
+    has_grammar,
+)
 from relevance_gen.generation.sampling.sampler import NO_TOKEN
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits, SavedState
 
@@ -54,7 +60,8 @@ class Engine:
         self._clock = clock
         self._compilation = Compilation(model)
         self._masks = {
-            is_open: ThreadPoolExecutor(1, "relevance_gen-masks") for is_open in (True, False)
+            is_anonymous: ThreadPoolExecutor(1, "relevance_gen-masks")
+            for is_anonymous in (True, False)
         }
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
@@ -81,26 +88,29 @@ class Engine:
         prompts: see `scheduler.most_held`.
         """
         rooms = {}
-        for is_open in (True, False):
+        for is_anonymous in (True, False):
             ahead = [
-                prompt for prompt in self._queue if is_open or not prompt.ticket.manner.is_open
+                prompt
+                for prompt in self._queue
+                if is_anonymous or not prompt.ticket.manner.is_anonymous
             ]
             running = [
                 prompt
                 for _, prompt in self._running.values()
-                if is_open or not prompt.ticket.manner.is_open
+                if is_anonymous or not prompt.ticket.manner.is_anonymous
             ]
             n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
-            n_taken = len(running) + n_next + is_open * len(self._paused)
+            n_taken = len(running) + n_next + is_anonymous * len(self._paused)
             n_held = sum(
-                prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead
+                prompt.n_samples > 1 and prompt.ticket.manner.is_anonymous == is_anonymous
+                for prompt in ahead
             )
-            rooms[is_open] = Room(
+            rooms[is_anonymous] = Capacity(
                 self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held
             )
         return rooms
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: QueuedRequest) -> None:
         """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
         prompt = Prompt(ticket)
         if ticket.manner.only_counts:
@@ -173,9 +183,9 @@ class Engine:
 
     def _carry_out(self, action: scheduler.Action) -> None:
         match action:
-            case scheduler.Seat(place, slot):
+            case scheduler.AssignSlot(place, slot):
                 self._queue[place].slot = slot
-            case scheduler.Vacate(slot):
+            case scheduler.Preempt(slot):
                 self._vacate(slot)
             case scheduler.Resume(slot):
                 sequence, prompt, state = self._paused.pop(0)
@@ -225,7 +235,7 @@ class Engine:
             self.counters.prefix_cache_hits += 1
             self.counters.prompt_tokens_reused += n_reused
 
-    def _prefill(self, slices: Items[scheduler.Slice]) -> None:
+    def _prefill(self, slices: Items[scheduler.PrefillChunk]) -> None:
         prompts = [self._queue[each.place] for each in slices]
         self._prefilling = {prompt.ticket.id for prompt in prompts}
         try:
@@ -253,7 +263,9 @@ class Engine:
             ):
                 self._remember(prompt, each.slot)
 
-    def _logits_after(self, prompts: Items[Prompt], slices: Items[scheduler.Slice]) -> Logits:
+    def _logits_after(
+        self, prompts: Items[Prompt], slices: Items[scheduler.PrefillChunk]
+    ) -> Logits:
         """Compute slices of prompts, and return the logits after the last token of each."""
         slots, starts = [each.slot for each in slices], [each.start for each in slices]
         tokens = [
@@ -307,7 +319,7 @@ class Engine:
         in_time = [
             slot
             for slot in slots
-            if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_open
+            if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_anonymous
         ]  # nobody waits for strangers whose masks are slow
         sequences = {slot: self._running[slot][0] for slot in in_time or slots[:1]}
         rows = Rows(sequences)
@@ -345,7 +357,7 @@ class Engine:
             released = sequence.accept(
                 drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives
             )
-            sequence.begin_mask(self._masks[prompt.ticket.manner.is_open])
+            sequence.begin_mask(self._masks[prompt.ticket.manner.is_anonymous])
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
         self._end_finished(slots)

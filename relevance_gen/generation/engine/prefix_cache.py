@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.generation.queue.request import STRANGERS
+from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.llama.language_model import SavedState, Tokens
 from relevance_gen.lru import SharedCache
 
 
 @frozen(eq=False)
 class Entry:
-    """A prompt of a client's, named as in a `Manner`, shape (n,), and what `LanguageModel.save` returned after it."""
+    """A prompt of a client's, named as in a `RequestContext`, shape (n,), and what `LanguageModel.save` returned after it."""
 
     tokens: Tokens
     state: SavedState
@@ -31,7 +31,7 @@ class PrefixCache:
         self._entries: SharedCache[Entry] = SharedCache(
             max_bytes,
             lambda entry: entry.tokens.nbytes + entry.state.nbytes,
-            gives_way=lambda client: client == STRANGERS,
+            gives_way=lambda client: client == ANONYMOUS,
         )
         self.clear = self._entries.clear
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 import numpy as np
 from attrs import define, field
 
-from relevance_gen.generation.chat.output_parsing import ThoughtCount
+from relevance_gen.generation.chat.output_parsing import ReasoningTokenCounter
 from relevance_gen.generation.constraints.token_constraint import Constraint
 from relevance_gen.generation.engine.draft_tokens import Lookup
 from relevance_gen.generation.engine.stop_strings import StopStrings, TextAssembler
-from relevance_gen.generation.sampling.logits_processor import Adjustment
+from relevance_gen.generation.sampling.logits_processor import LogitsProcessor
 from relevance_gen.generation.sampling.sampler import Mask
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
@@ -51,10 +51,10 @@ class Sequence:
     constraint: Constraint | None = None
     lookup: Lookup | None = None
     _allowed: Mask | None = None
-    _thoughts: ThoughtCount | None = None
+    _thoughts: ReasoningTokenCounter | None = None
     tokens: list[int] = field(factory=list, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
-    adjustment: Adjustment = field(init=False)
+    adjustment: LogitsProcessor = field(init=False)
     n_alternatives: int = field(init=False)
     _mask: Future[Mask] | None = field(default=None, init=False)
     _assembler: TextAssembler = field(init=False)
@@ -65,7 +65,7 @@ class Sequence:
 
     def __attrs_post_init__(self) -> None:
         # A constraint itself keeps end tokens back.
-        self.adjustment = Adjustment(
+        self.adjustment = LogitsProcessor(
             self.request, () if self.constraint else self._ends, self._n_vocab
         )
         self.n_alternatives = min(self.request.top_logprobs, self._n_vocab)

@@ -28,7 +28,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from relevance_gen.generation.engine.active_request import Prompt
-from relevance_gen.generation.queue.request import STRANGERS
+from relevance_gen.generation.queue.request import ANONYMOUS
 
 _MOST_PADDING = 16
 """Rows by which a slice may be padded to be computed along with a longer one: about what a computation costs beyond its
@@ -63,7 +63,7 @@ class EngineState:
 
 
 @frozen
-class Seat:
+class AssignSlot:
     """Give the request at `place` among those that wait the free slot `slot`, for its prompt."""
 
     place: int
@@ -71,7 +71,7 @@ class Seat:
 
 
 @frozen
-class Vacate:
+class Preempt:
     """Take what a stranger has in `slot` out of it, for somebody else."""
 
     slot: int
@@ -93,7 +93,7 @@ class Tokenize:
 
 
 @frozen
-class Slice:
+class PrefillChunk:
     """A part, in `slot`, of the prompt of the request at `place`: from token `start` up to, not including, `stop`."""
 
     place: int
@@ -106,7 +106,7 @@ class Slice:
 class Prefill:
     """Compute these slices together."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[PrefillChunk, ...]
 
 
 @frozen
@@ -132,7 +132,7 @@ class Decode:
     slots: tuple[int, ...]
 
 
-Action: TypeAlias = Seat | Vacate | Resume | Tokenize | Prefill | Start | Move | Decode
+Action: TypeAlias = AssignSlot | Preempt | Resume | Tokenize | Prefill | Start | Move | Decode
 
 
 def next_action(state: EngineState) -> Action | None:
@@ -170,7 +170,7 @@ def _is_computed(request: Prompt) -> bool:
     return 0 < request.n_prompt == request.n_done
 
 
-def _give_slots(state: EngineState) -> Seat | Start | Vacate | Resume | None:
+def _give_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume | None:
     """Give the free slots away; return what that means for the first to get one, or to give one up."""
     held = {
         **state.running,
@@ -186,15 +186,15 @@ def _give_slots(state: EngineState) -> Seat | Start | Vacate | Resume | None:
         return (
             Start(place, tuple(slots))
             if _is_computed(state.waiting[place])
-            else Seat(place, slots[0])
+            else AssignSlot(place, slots[0])
         )
     if free:
         return Resume(free[0]) if state.n_paused else None
-    of_strangers = [slot for slot, client in held.items() if client == STRANGERS]
+    of_strangers = [slot for slot, client in held.items() if client == ANONYMOUS]
     is_wanted = any(
-        n and one.client != STRANGERS for n, one in zip(n_wanted, state.waiting, strict=True)
+        n and one.client != ANONYMOUS for n, one in zip(n_wanted, state.waiting, strict=True)
     )
-    return Vacate(max(of_strangers)) if of_strangers and is_wanted else None
+    return Preempt(max(of_strangers)) if of_strangers and is_wanted else None
 
 
 def _deal(
@@ -206,11 +206,11 @@ def _deal(
     """
     turns: dict[str | None, list[tuple[int, int, int]]] = {}
     for place, request in enumerate(state.waiting):
-        if n_wanted[place] and not (state.n_paused and request.client == STRANGERS):
+        if n_wanted[place] and not (state.n_paused and request.client == ANONYMOUS):
             n_has = request.n_running + (request.slot is not None)
             turns.setdefault(request.client, []).append((n_has, place, place))
     clients = [
-        (client == STRANGERS, n_held.get(client, 0), order, own)
+        (client == ANONYMOUS, n_held.get(client, 0), order, own)
         for order, (client, own) in enumerate(turns.items())
     ]
     heapq.heapify(clients)
@@ -221,20 +221,20 @@ def _deal(
     for slot in free:
         if not clients:
             break
-        is_open, n_of_client, order, own = heapq.heappop(clients)
+        is_anonymous, n_of_client, order, own = heapq.heappop(clients)
         n_has, turn, place = heapq.heappop(own)
         gifts.setdefault(place, []).append(slot)
         left[place] -= 1
         if left[place]:
             heapq.heappush(own, (n_has + 1, turn + len(state.waiting), place))
         if own:
-            heapq.heappush(clients, (is_open, n_of_client + 1, order, own))
+            heapq.heappush(clients, (is_anonymous, n_of_client + 1, order, own))
     return gifts
 
 
 def _wanted(state: EngineState) -> list[int]:
     """Return how many slots each request can use now."""
-    n_holding = Counter(request.client == STRANGERS for request in state.waiting if holds(request))
+    n_holding = Counter(request.client == ANONYMOUS for request in state.waiting if holds(request))
     holders = {request.client for request in state.waiting if holds(request)}
     n_wanted = []
     for request in state.waiting:
@@ -247,18 +247,18 @@ def _wanted(state: EngineState) -> list[int]:
         else:
             is_first = request.client not in holders
             n_wanted.append(
-                int(is_first or n_holding[request.client == STRANGERS] < most_held(state.n_slots))
+                int(is_first or n_holding[request.client == ANONYMOUS] < most_held(state.n_slots))
             )
-            n_holding[request.client == STRANGERS] += 1
+            n_holding[request.client == ANONYMOUS] += 1
             holders.add(request.client)
     return n_wanted
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
     """Tokenize the prompts with slots; then compute slices: of the first, and of others that are about as long."""
-    slices: list[Slice] = []
+    slices: list[PrefillChunk] = []
     for place, request in sorted(
-        enumerate(state.waiting), key=lambda one: one[1].client == STRANGERS
+        enumerate(state.waiting), key=lambda one: one[1].client == ANONYMOUS
     ):
         if request.slot is None or _is_computed(request):
             continue
@@ -267,7 +267,7 @@ def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
                 return Tokenize(place, request.slot)
             break
         stop = min(request.n_prompt, (request.n_done // state.n_batch + 1) * state.n_batch)
-        joined = [*slices, Slice(place, request.slot, request.n_done, stop)]
+        joined = [*slices, PrefillChunk(place, request.slot, request.n_done, stop)]
         if _may_compute(joined, state):
             slices = joined
         if not slices:
@@ -275,13 +275,13 @@ def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
     return Prefill(tuple(slices)) if slices else None
 
 
-def padded(slices: Sequence[Slice], multiple: int) -> int:
+def padded(slices: Sequence[PrefillChunk], multiple: int) -> int:
     """Return how long each of some slices is while they are computed together."""
     longest = max(each.stop - each.start for each in slices)
     return longest + -longest % multiple
 
 
-def _may_compute(slices: Sequence[Slice], state: EngineState) -> bool:
+def _may_compute(slices: Sequence[PrefillChunk], state: EngineState) -> bool:
     """Tell whether slices may be computed together, or one alone, within the budget and with little padding."""
     length = padded(slices, state.slice_multiple)
     if length * len(slices) > state.budget:

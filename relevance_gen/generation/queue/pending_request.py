@@ -12,9 +12,9 @@ import attrs
 from attrs import define, field
 
 from relevance_gen.generation.chat.conversation import finish_reason_of, joined
-from relevance_gen.generation.chat.output_parsing import AnswerFormat, Reader
+from relevance_gen.generation.chat.output_parsing import OutputFormat, Reader
 from relevance_gen.generation.queue.prefix_routing import Blocks
-from relevance_gen.generation.queue.request import Ticket
+from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.types import Completion, GenerationResponse, Part
 
 OnText: TypeAlias = Callable[[int, Any], None]
@@ -38,7 +38,7 @@ class Call:
         turns: of each sample so far what reads it, and the pieces that it has told.
     """
 
-    ticket: Ticket
+    ticket: QueuedRequest
     on_text: OnText | None
     future: Future[GenerationResponse]
     n_unstarted: int = 0
@@ -66,7 +66,7 @@ class Call:
         )
         return attrs.evolve(response, responses=responses)
 
-    def _read(self, sample: int, completion: Completion, form: AnswerFormat) -> Completion:
+    def _read(self, sample: int, completion: Completion, form: OutputFormat) -> Completion:
         is_begun = sample in self.turns
         reader, pieces = self._turn(sample, form)
         self._tell(sample, [*([] if is_begun else reader.push(completion.text)), *reader.end()])
@@ -75,7 +75,7 @@ class Call:
         reason = finish_reason_of(completion.finish_reason, parts)
         return attrs.evolve(completion, text=text, finish_reason=reason, parts=parts)
 
-    def _turn(self, sample: int, form: AnswerFormat) -> tuple[Reader, list[Part]]:
+    def _turn(self, sample: int, form: OutputFormat) -> tuple[Reader, list[Part]]:
         if (turn := self.turns.get(sample)) is None:
             turn = self.turns[sample] = Reader(form, secrets.token_hex(8)), []
         return turn

@@ -25,7 +25,7 @@ _MAX_REMEMBERED_BYTES: Final = 3 << 20
 """For the blocks of each worker: enough for those of two million characters."""
 MUCH_BUSIER: Final = 4
 """A worker with so many tickets more than another is left in peace: waiting would cost more than computing again."""
-PATIENCE_S: Final = 0.1
+MAX_DEFER_S: Final = 0.1
 """How long a ticket is left to another worker, which may be in the middle of a long step."""
 
 
@@ -44,7 +44,7 @@ def blocks_of(text: str, client: str | None = None) -> Blocks:
     return tuple(found)
 
 
-class KnownPrompts:
+class PrefixTable:
     """The blocks of the prompts that one worker was given last."""
 
     def __init__(self, max_bytes: int = _MAX_REMEMBERED_BYTES) -> None:
@@ -64,7 +64,7 @@ class KnownPrompts:
 
 
 @frozen
-class Standing:
+class WorkerLoad:
     """How a worker stands to a ticket.
 
     It knows `n_known` blocks of its prompt, has `n_tickets` to do, and can begin with it now where it `has_room`.
@@ -75,7 +75,7 @@ class Standing:
     has_room: bool
 
 
-def leaves(own: Standing, others: Iterable[Standing]) -> bool:
+def leaves(own: WorkerLoad, others: Iterable[WorkerLoad]) -> bool:
     """Tell whether a worker leaves a ticket to one of the others.
 
     Of the workers with room, one that knows most never does, so there is always one that takes the ticket.

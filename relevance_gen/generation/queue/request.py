@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.output_parsing import AnswerFormat
+from relevance_gen.generation.chat.output_parsing import OutputFormat
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
@@ -32,12 +32,12 @@ MAX_CHOICES = 1 << 12
 """Texts to choose from: all of them are looked at before the first token is drawn."""
 
 
-STRANGERS = ""
+ANONYMOUS = ""
 """The client of all requests of which nobody knows who asks."""
 
 
 @frozen
-class Manner:
+class RequestContext:
     """What a generation is told beside its request: by whoever makes the request, not by whoever wrote its fields.
 
     Args:
@@ -48,7 +48,7 @@ class Manner:
         only_reads: whether samples end before their first token, where what the model says of the prompt is wanted.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
         answer: how its turns are written, where it is a conversation whose turns are to be read, and told as `Part`.
-        client: who asks, where this process serves others: a name, or `STRANGERS`; ``None`` for this process itself.
+        client: who asks, where this process serves others: a name, or `ANONYMOUS`; ``None`` for this process itself.
     """
 
     is_chat: bool = False
@@ -57,21 +57,21 @@ class Manner:
     prompt: tuple[int, ...] = ()
     only_reads: bool = False
     only_counts: bool = False
-    answer: AnswerFormat | None = None
+    answer: OutputFormat | None = None
     client: str | None = None
 
     @property
-    def is_open(self) -> bool:
+    def is_anonymous(self) -> bool:
         """Whether nobody knows who asks. Everybody else comes first, wherever something is shared."""
-        return self.client == STRANGERS
+        return self.client == ANONYMOUS
 
 
-PLAIN = Manner()
+DEFAULT_CONTEXT = RequestContext()
 """Of a request that is told nothing."""
 
 
 @frozen
-class Ticket:
+class QueuedRequest:
     """A request that was accepted. It can be pickled, and knows neither its caller nor an engine.
 
     Args:
@@ -86,11 +86,11 @@ class Ticket:
     request: GenerationRequest = field(eq=False)
     seed: int = field(eq=False)
     created: float = field(eq=False)
-    manner: Manner = field(default=PLAIN, eq=False)
+    manner: RequestContext = field(default=DEFAULT_CONTEXT, eq=False)
 
 
 @frozen
-class Room:
+class Capacity:
     """How many further tickets a worker can begin with.
 
     Of these, `n_to_hold` may ask for several samples, unless one is its client's only one; ``None`` is no limit.
@@ -100,21 +100,21 @@ class Room:
     n_to_hold: int | None = None
 
 
-Rooms: TypeAlias = Mapping[bool, Room]
+Rooms: TypeAlias = Mapping[bool, Capacity]
 """The room for strangers, under True, and for all others: for these it is larger, as strangers give way to them."""
-NO_ROOMS: Rooms = {True: Room(), False: Room()}
+NO_ROOMS: Rooms = {True: Capacity(), False: Capacity()}
 
 
 class Reports(Protocol):
     """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
 
-    def started(self, ticket: Ticket, n_samples: int) -> None:
+    def started(self, ticket: QueuedRequest, n_samples: int) -> None:
         """Take note that `n_samples` more samples have produced a token."""
 
-    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+    def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
         """Take a piece of a sample's text; not empty."""
 
-    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
+    def done(self, ticket: QueuedRequest, outcome: GenerationResponse | BaseException) -> None:
         """Take the response, or why there is none."""
 
 

@@ -1,6 +1,6 @@
 """The one queue between callers and whoever generates for them.
 
-A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets
+A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `WorkerHandle`, through which it takes tickets
 and reports what becomes of them. Clients take turns, strangers come last, and of one client the oldest comes first, but
 for those that a worker leaves to others (see `relevance_gen.generation.queue.prefix_routing`). A worker may be a thread of this
 process, or stand in for a worker elsewhere: all that passes are tickets, pieces of text and outcomes.
@@ -25,20 +25,20 @@ from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.queue.pending_request import Call, OnText, Outcome
 from relevance_gen.generation.queue.prefix_routing import (
-    PATIENCE_S,
-    KnownPrompts,
-    Standing,
+    MAX_DEFER_S,
+    PrefixTable,
+    WorkerLoad,
     blocks_of,
     leaves,
 )
-from relevance_gen.generation.queue.request import Rooms, Ticket, has_grammar
+from relevance_gen.generation.queue.request import QueuedRequest, Rooms, has_grammar
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationResponse
 
 _log = logging.getLogger(__name__)
 
 
-class Backlog:
+class RequestQueue:
     """The queue, as callers see it; its `counters` say how requests ended: finished, cancelled or failed.
 
     While `max_queue` samples of one client wait, those whose grammar is being compiled among them, further requests of
@@ -52,7 +52,7 @@ class Backlog:
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int, Call] = OrderedDict()
         self._queued = Quota(share=max_queue)
-        self._pullers: list[Puller] = []
+        self._pullers: list[WorkerHandle] = []
         self._closed: BaseException | None = None
         self._pid = os.getpid()
 
@@ -75,7 +75,9 @@ class Backlog:
                 call.n_unstarted for call in taken if not call.is_queued
             )
 
-    def put(self, ticket: Ticket, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def put(
+        self, ticket: QueuedRequest, on_text: OnText | None = None
+    ) -> Future[GenerationResponse]:
         """Append a ticket; return the future of its response, which can be cancelled until that is there.
 
         Raises:
@@ -100,13 +102,13 @@ class Backlog:
         future.add_done_callback(partial(self._drop_cancelled, ticket.id))
         return future
 
-    def join(self, on_cancel: Callable[[int], None]) -> Puller:
+    def join(self, on_cancel: Callable[[int], None]) -> WorkerHandle:
         """Return what a worker takes tickets with from now on.
 
         `on_cancel` is called from any thread with the id of a ticket that it took and shall not serve any more.
         """
         with self._changed:
-            self._pullers.append(puller := Puller(self, on_cancel))
+            self._pullers.append(puller := WorkerHandle(self, on_cancel))
         return puller
 
     def close(self) -> None:
@@ -126,7 +128,7 @@ class Backlog:
         def turn(call: Call) -> tuple[bool, int]:
             manner = call.ticket.manner
             n_before[manner.client] += 1
-            return manner.is_open, n_before[manner.client]
+            return manner.is_anonymous, n_before[manner.client]
 
         return sorted(self._waiting.values(), key=turn)
 
@@ -165,33 +167,33 @@ class Backlog:
             holder._on_cancel(ticket_id)
 
 
-class Puller:
+class WorkerHandle:
     """The queue, as one worker sees it: it takes tickets, and reports what becomes of them."""
 
-    def __init__(self, backlog: Backlog, on_cancel: Callable[[int], None]) -> None:
+    def __init__(self, backlog: RequestQueue, on_cancel: Callable[[int], None]) -> None:
         self._backlog = backlog
         self._on_cancel = on_cancel
         self._taken: dict[int, Call] = {}
         self._n_room = {True: 0, False: 0}
-        self._prompts = KnownPrompts()
+        self._prompts = PrefixTable()
 
-    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[Ticket] | None:
+    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[QueuedRequest] | None:
         """Remove and return the next tickets: as many as there is room for, and this puller's share of what waits.
 
         Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
-        `PATIENCE_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
+        `MAX_DEFER_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
         backlog is closed, and this puller has left it.
         """
         backlog = self._backlog
         with backlog._changed:
-            self._n_room = {is_open: room.n_tickets for is_open, room in rooms.items()}
+            self._n_room = {is_anonymous: room.n_tickets for is_anonymous, room in rooms.items()}
             if max(self._n_room.values()) < 1:
                 return []
             if self._is_over():
                 return None
             tickets = self._choose(rooms)
             if not tickets and timeout_s != 0:
-                limits = [timeout_s, PATIENCE_S if backlog._waiting else None]
+                limits = [timeout_s, MAX_DEFER_S if backlog._waiting else None]
                 backlog._changed.wait(
                     min((limit for limit in limits if limit is not None), default=None)
                 )
@@ -200,29 +202,29 @@ class Puller:
                 tickets = self._choose(rooms)
             return tickets
 
-    def _choose(self, rooms: Rooms) -> list[Ticket]:
+    def _choose(self, rooms: Rooms) -> list[QueuedRequest]:
         """Remove and return the next tickets that are for this puller."""
         backlog = self._backlog
         in_turn = backlog._in_turn()
         n_left = -(-len(in_turn) // len(backlog._pullers))
         n_to_hold = {
-            is_open: math.inf if room.n_to_hold is None else room.n_to_hold
-            for is_open, room in rooms.items()
+            is_anonymous: math.inf if room.n_to_hold is None else room.n_to_hold
+            for is_anonymous, room in rooms.items()
         }
         holders = {
             call.ticket.manner.client
             for call in list(self._taken.values())
             if call.ticket.request.num_samples > 1 and call.n_unstarted
         }
-        tickets: list[Ticket] = []
+        tickets: list[QueuedRequest] = []
         for call in in_turn:
-            ticket, is_open = call.ticket, call.ticket.manner.is_open
+            ticket, is_anonymous = call.ticket, call.ticket.manner.is_anonymous
             is_compiled = has_grammar(ticket.request)
             is_held = not is_compiled and ticket.request.num_samples > 1
             if len(tickets) == n_left:
                 break
-            must_wait = is_held and n_to_hold[is_open] < 1 and ticket.manner.client in holders
-            if self._n_room[is_open] < 1 or must_wait or self._leaves(call):
+            must_wait = is_held and n_to_hold[is_anonymous] < 1 and ticket.manner.client in holders
+            if self._n_room[is_anonymous] < 1 or must_wait or self._leaves(call):
                 continue
             self._taken[ticket.id] = call
             if (
@@ -232,10 +234,10 @@ class Puller:
                 continue
             if not is_compiled:
                 backlog._unqueue(call)
-            n_to_hold[is_open] -= is_held
+            n_to_hold[is_anonymous] -= is_held
             if is_held:
                 holders.add(ticket.manner.client)
-            for each in (True, False) if not is_open else (True,):
+            for each in (True, False) if not is_anonymous else (True,):
                 self._n_room[each] -= 1
             self._prompts.add(call.blocks)
             tickets.append(ticket)
@@ -246,7 +248,7 @@ class Puller:
         if not call.blocks:
             return False
         now_s = time.monotonic()
-        if call.left_s is not None and now_s >= call.left_s + PATIENCE_S:
+        if call.left_s is not None and now_s >= call.left_s + MAX_DEFER_S:
             return False
         others = (puller._standing(call) for puller in self._backlog._pullers if puller is not self)
         if not leaves(self._standing(call), others):
@@ -254,18 +256,18 @@ class Puller:
         call.left_s = call.left_s or now_s
         return True
 
-    def _standing(self, call: Call) -> Standing:
-        has_room = self._n_room[call.ticket.manner.is_open] > 0
-        return Standing(self._prompts.n_known(call.blocks), len(self._taken), has_room)
+    def _standing(self, call: Call) -> WorkerLoad:
+        has_room = self._n_room[call.ticket.manner.is_anonymous] > 0
+        return WorkerLoad(self._prompts.n_known(call.blocks), len(self._taken), has_room)
 
-    def started(self, ticket: Ticket, n_samples: int) -> None:
+    def started(self, ticket: QueuedRequest, n_samples: int) -> None:
         """Report that `n_samples` more samples have produced a token."""
         if call := self._taken.get(ticket.id):
             with self._backlog._changed:
                 self._backlog._unqueue(call)
             call.n_unstarted -= n_samples
 
-    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+    def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
         """Report a piece of a sample's text; one of a ticket that is over is ignored."""
         call = self._taken.get(ticket.id)
         if call is None or call.on_text is None:
@@ -277,7 +279,7 @@ class Puller:
             self._on_cancel(ticket.id)
             self.done(ticket, error)
 
-    def done(self, ticket: Ticket, outcome: Outcome) -> None:
+    def done(self, ticket: QueuedRequest, outcome: Outcome) -> None:
         """Report how a ticket ended; one that is over is ignored."""
         backlog = self._backlog
         with backlog._changed:

@@ -17,7 +17,7 @@ T = TypeVar("T", bound=np.generic)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class Adjustment:
+class LogitsProcessor:
     """The logits of single tokens, as a request wants them: the others are never touched, nor is the model's array.
 
     A biased logit is logit + bias. Of a token that the sample has generated c ≥ 1 times it is then divided by the

@@ -32,7 +32,7 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 60.0
 
 
 @frozen
-class Way:
+class Strategy:
     """A way to compute a step: with how many threads, and whether its rows are computed one by one, or `may_cut` be."""
 
     n_threads: int
@@ -48,8 +48,8 @@ class _Rows:
     tried at `due_s`, and `n_trials` have been.
     """
 
-    present: Way
-    times_s: dict[Way, deque[float]] = field(factory=dict)
+    present: Strategy
+    times_s: dict[Strategy, deque[float]] = field(factory=dict)
     due_s: float = 0.0
     n_trials: int = 0
 
@@ -58,7 +58,7 @@ class _Rows:
         return statistics.median(self.times_s.get(self.present) or [float("inf")])
 
 
-class Pace:
+class ExecutionTuner:
     """Choose the way of each step, by what steps of its size have taken. It belongs to one thread.
 
     It begins with the most threads. Of what the `clock` returns, in seconds, only differences count.
@@ -75,7 +75,7 @@ class Pace:
         self._sizes: dict[tuple[int, bool], _Rows] = {}
         self._n_threads_now = max_threads
 
-    def way(self, n_rows: int, *, may_cut: bool = False) -> Way:
+    def way(self, n_rows: int, *, may_cut: bool = False) -> Strategy:
         """Return how to compute a step of so many rows: mostly the fastest way, now and then one to try.
 
         The rows are those of all sequences. They `may_cut` be where they have the same bits one by one as together.
@@ -87,13 +87,13 @@ class Pace:
         return others[rows.n_trials % len(others)] if others else rows.present
 
     @contextmanager
-    def timing(self, n_rows: int, way: Way) -> Iterator[None]:
+    def timing(self, n_rows: int, way: Strategy) -> Iterator[None]:
         """Learn what the step takes that is computed in the context; nothing of one that fails."""
         started_s = self._clock()
         yield
         self.note(n_rows, way, self._clock() - started_s)
 
-    def note(self, n_rows: int, way: Way, seconds: float) -> None:
+    def note(self, n_rows: int, way: Strategy, seconds: float) -> None:
         """Learn what a step took."""
         rows = self._of(n_rows, may_cut=way.may_cut)
         usual_s = rows.usual_s()
@@ -112,10 +112,10 @@ class Pace:
     def _of(self, n_rows: int, *, may_cut: bool) -> _Rows:
         size = n_rows if n_rows <= _MAX_CUT else _MAX_CUT + n_rows.bit_length()
         if (size, may_cut) not in self._sizes:
-            self._sizes[size, may_cut] = _Rows(Way(self._n_threads_now, may_cut=may_cut))
+            self._sizes[size, may_cut] = _Rows(Strategy(self._n_threads_now, may_cut=may_cut))
         return self._sizes[size, may_cut]
 
-    def _beside(self, way: Way) -> list[Way]:
+    def _beside(self, way: Strategy) -> list[Strategy]:
         """Return the ways to try: fewer threads, the other way to compute rows, more threads."""
         place = self._n_threads.index(way.n_threads)
         fewer = [

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.runtime import aborts
-from relevance_gen.llama.runtime.openmp import brief_spinning
+from relevance_gen.llama.runtime.openmp import limit_spin_wait
 
 try:
-    with brief_spinning():
+    with limit_spin_wait():
         import llama_cpp.llama_cpp as lib
 except ModuleNotFoundError as missing:
     raise ModelLoadError(
@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
         "search works without it"
     ) from None
 
-__all__ = ["build", "forget_reasons", "lib", "pointer", "reasons", "system_info"]
+__all__ = ["build", "clear_errors", "lib", "pointer", "reasons", "system_info"]
 
 _log = logging.getLogger("relevance_gen.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
@@ -58,7 +58,7 @@ def reasons() -> str:
     return "; ".join(_last_errors) or "llama.cpp gives no reason"
 
 
-def forget_reasons() -> None:
+def clear_errors() -> None:
     """Forget the errors so far, so that `reasons` tells of the next attempt alone."""
     _last_errors.clear()
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def brief_spinning() -> Iterator[None]:
+def limit_spin_wait() -> Iterator[None]:
     """Let libgomp, if it is loaded inside this context, spin briefly, unless the user has chosen how it waits.
 
     It reads its settings when it is loaded, so the environment is the same again afterwards.

@@ -33,9 +33,9 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.formulas import pivot, saturated
 from relevance_gen.index.lexicon import lexicon_of
-from relevance_gen.retrieval.features import Excerpt
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Bag
-from relevance_gen.retrieval.stage import OwnChunk, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.features import ChunkBatch
+from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, SparseVector
+from relevance_gen.retrieval.stage import SelfMatch, Stage, Table, WeightedTerms
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.tokenization import cut_terms
 
@@ -45,7 +45,7 @@ _STEP: Final = 1 << 15
 
 
 @frozen(eq=False)
-class Letters(Stage):
+class CharNgrams(Stage):
     """Adds what the letters of words share with the query's."""
 
     parts = ("letters",)
@@ -53,11 +53,11 @@ class Letters(Stage):
     most = MAX_CHUNKS
 
     @classmethod
-    def of(cls, terms: WeightedTerms) -> Letters | None:
+    def of(cls, terms: WeightedTerms) -> CharNgrams | None:
         """Look at letters where chunks or query may not be in English."""
         return None if terms.statistics.is_english and terms.query.text.isascii() else cls()
 
-    def of_query(self, total: float, own: OwnChunk) -> float:
+    def of_query(self, total: float, own: SelfMatch) -> float:
         """Add all of the weight: the query has all of its own letters."""
         return total + WEIGHT * own.cosine
 
@@ -72,22 +72,22 @@ class Letters(Stage):
             )
         table.add(self.parts, some, given[None])
 
-    def evidence(self, excerpt: Excerpt) -> Bag:
+    def evidence(self, excerpt: ChunkBatch) -> SparseVector:
         """Return all four letters in a row in the words of some chunks."""
         reading = excerpt.reading
         found, n_found = [], np.zeros(excerpt.numbers.size, np.int64)
         for some in steps(reading.terms.size, _STEP):
             words = reading.terms[some]
             spoken = (words < reading.lexicon.size).nonzero()[0]
-            different, place = np.unique(words.take(spoken), return_inverse=True)
-            grams, n_grams = reading.lexicon.grams(different.astype(np.int64))
+            unique, place = np.unique(words.take(spoken), return_inverse=True)
+            grams, n_grams = reading.lexicon.grams(unique.astype(np.int64))
             n_of_word = n_grams[place]
             found.append(grams[ragged_ranges(starts_of(n_grams)[place], n_of_word)])
             n_before = bounds_of(n_of_word)
             n_found += n_before.take(
                 spoken.searchsorted(reading.starts + (reading.counts - some.start))
             )
-        return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
+        return SparseVector(np.concatenate(found), np.diff(n_found, prepend=0))
 
 
 def letters_of(text: str) -> Hashes:
@@ -102,7 +102,7 @@ def letters_of(text: str) -> Hashes:
     return joined(found, np.uint32)
 
 
-def letter_share(asked: Hashes, bag: Bag) -> Floats:
+def letter_share(asked: Hashes, bag: SparseVector) -> Floats:
     """Return how much of a query's 4-grams some chunks have, in [0, 1], shape (n,)."""
     tally = bag.tally()
     value = saturated(tally.tf)

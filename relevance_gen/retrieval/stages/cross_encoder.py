@@ -42,7 +42,7 @@ class TextReranker(Protocol):
 
 
 @frozen(eq=False)
-class Relevance(Reranking):
+class CrossEncoderRerank(Reranking):
     """Puts the best `n_candidates` chunks in a reranker's order, or all where that is None."""
 
     reranker: TextReranker
@@ -88,8 +88,8 @@ class Relevance(Reranking):
         """
         rows = table.tell(contents, places).rows
         texts = [f"{title}\n{text}" if title else text for text, _, title in rows]
-        different = list(dict.fromkeys(texts))
-        given = self.reranker.score(table.plan.terms.query.text, different)
+        unique = list(dict.fromkeys(texts))
+        given = self.reranker.score(table.plan.terms.query.text, unique)
         if given is None:
             return None
         try:
@@ -97,14 +97,14 @@ class Relevance(Reranking):
         except (TypeError, ValueError):  # rows of several lengths, for one
             scores = np.empty(0, np.float32)
         if (
-            scores.shape != (len(different),)
+            scores.shape != (len(unique),)
             or scores.dtype.kind != "f"
             or not ((scores >= 0) & (scores <= 1)).all()
         ):
             raise RerankerError(
-                f"the reranker must return {len(different)} floats in [0, 1] for as many texts"
+                f"the reranker must return {len(unique)} floats in [0, 1] for as many texts"
             )
         of_text = dict(
-            zip(different, scores.astype(np.float64).clip(_LEAST, _MOST).tolist(), strict=True)
+            zip(unique, scores.astype(np.float64).clip(_LEAST, _MOST).tolist(), strict=True)
         )
         return np.array([of_text[text] for text in texts])

@@ -30,7 +30,7 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Halves, Offsets
 from relevance_gen.index.passages import Passages, TextEncoder, question_vector
-from relevance_gen.retrieval.features import Columns, Excerpt, contents
+from relevance_gen.retrieval.features import ChunkBatch, NumericFeatures, contents
 from relevance_gen.retrieval.stage import Reranking, Table
 from relevance_gen.types import Passage
 
@@ -46,7 +46,7 @@ def fuse(words: Floats, cosines: Floats) -> Floats:
 
 
 @frozen(eq=False)
-class Meaning(Reranking):
+class DenseFusion(Reranking):
     """Lifts chunks that say in other words what the query asks, as the encoder tells."""
 
     encoder: TextEncoder
@@ -98,9 +98,9 @@ class _NearestPassage:
 
     question: Halves
 
-    def __call__(self, excerpt: Excerpt) -> Columns:
+    def __call__(self, excerpt: ChunkBatch) -> NumericFeatures:
         """Return what `Passages.nearest` does of each chunk, or NaN where no vectors are kept."""
         passages = excerpt.segment.passages
         if passages is None:
-            return Columns(np.full((3, excerpt.numbers.size), np.nan))
-        return Columns(passages.nearest(excerpt.numbers, self.question))
+            return NumericFeatures(np.full((3, excerpt.numbers.size), np.nan))
+        return NumericFeatures(passages.nearest(excerpt.numbers, self.question))

@@ -33,12 +33,12 @@ import numpy.typing as npt
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturated, saturated_one
-from relevance_gen.index.segment import BETWEEN, Reading
-from relevance_gen.retrieval.features import Columns, Excerpt
+from relevance_gen.index.segment import BETWEEN, TokenSequences
+from relevance_gen.retrieval.features import ChunkBatch, NumericFeatures
 from relevance_gen.retrieval.stage import (
     MAX_WORDS,
     N_PROMISING,
-    OwnChunk,
+    SelfMatch,
     Stage,
     Table,
     WeightedTerms,
@@ -112,9 +112,9 @@ class Proximity(Stage):
         run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
         self._run_total = math.fsum(run_weight[word] for word in said if word >= 0) or 1.0
         self._pair_tables = _pair_tables(pairs, run_weight)
-        counted = [rare for rare in idf if rare]
-        self._bits = _bits(self._n_words + 1, len(counted))
-        self._sums = _sums(counted)
+        pluralize = [rare for rare in idf if rare]
+        self._bits = _bits(self._n_words + 1, len(pluralize))
+        self._sums = _sums(pluralize)
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> Proximity:
@@ -132,7 +132,7 @@ class Proximity(Stage):
     def __reduce__(self) -> tuple[object, ...]:
         return Proximity, self._made_of
 
-    def of_query(self, total: float, own: OwnChunk) -> float:
+    def of_query(self, total: float, own: SelfMatch) -> float:
         """Add what the query itself has of each part: all of it."""
         pairs = [
             weight * saturated_one(n)
@@ -146,15 +146,15 @@ class Proximity(Stage):
         """Add the four parts to the scores."""
         table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
 
-    def evidence(self, excerpt: Excerpt) -> Columns:
+    def evidence(self, excerpt: ChunkBatch) -> NumericFeatures:
         """Return what each part adds to the cosines of some chunks, shape (4, n)."""
         given = np.array(self.measure(excerpt.reading))
         given[3] **= 3
         given *= _WEIGHTS
         given[0] /= excerpt.denominators * self._norm
-        return Columns(given)
+        return NumericFeatures(given)
 
-    def measure(self, reading: Reading) -> Measures:
+    def measure(self, reading: TokenSequences) -> Measures:
         """Return how closely each chunk of a reading holds the words."""
         starts = reading.starts
         query_word = numbers_of_matches(self._made_of[0], reading.lexicon)

@@ -27,9 +27,9 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturated
-from relevance_gen.retrieval.features import Excerpt
+from relevance_gen.retrieval.features import ChunkBatch
 from relevance_gen.retrieval.ranking import at_least_as_good
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Bag, Sample, rarities
+from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample, SparseVector, rarities
 from relevance_gen.retrieval.stage import N_PROMISING, Stage, Table
 
 WEIGHT: Final = 1.2
@@ -39,7 +39,7 @@ _SHARPNESS: Final = 24
 
 
 @frozen(eq=False)
-class Likeness(Stage):
+class ScoreRegularization(Stage):
     """Lifts the chunks that are like the best ones."""
 
     parts = ("likeness",)
@@ -60,7 +60,7 @@ class Likeness(Stage):
         table.scores[table.is_verbatim] = 1.0
         table.scores *= table.plan.known_share
 
-    def evidence(self, excerpt: Excerpt) -> Bag:
+    def evidence(self, excerpt: ChunkBatch) -> SparseVector:
         """Return the beginnings of the words of some chunks."""
         return words(excerpt)
 
@@ -71,14 +71,14 @@ class Likeness(Stage):
         }
 
 
-def words(excerpt: Excerpt) -> Bag:
+def words(excerpt: ChunkBatch) -> SparseVector:
     """Return the beginnings of the words of some chunks."""
     if excerpt.segment.occurrences is None and not excerpt.is_read:
-        return Bag(*excerpt.segment.stumps_again(excerpt.numbers))
-    return Bag.of_words(excerpt.reading)
+        return SparseVector(*excerpt.segment.stumps_again(excerpt.numbers))
+    return SparseVector.of_words(excerpt.reading)
 
 
-def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
+def likeness(bag: SparseVector, scores: Floats, sample: Sample) -> Floats:
     """Return what chunks are given for being like the best of them: at most the best score, shape (n,).
 
     The bag holds the beginnings of their words, and the scores are their own, in [0, 1].

@@ -20,11 +20,11 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import different, ragged_ranges
-from relevance_gen.retrieval.features import Columns, Excerpt
+from relevance_gen.arrays import ragged_ranges, unique
+from relevance_gen.retrieval.features import ChunkBatch, NumericFeatures
 from relevance_gen.retrieval.stage import (
     N_PROMISING,
-    OwnChunk,
+    SelfMatch,
     Stage,
     Table,
     WeightedTerms,
@@ -35,7 +35,7 @@ WEIGHT: Final = 0.1
 
 
 @frozen(eq=False)
-class Titles(Stage):
+class TitleMatch(Stage):
     """Adds what the titles of chunks have of the query: of each word that counts, told by its matches and its idf."""
 
     matches: Sequence[Match]
@@ -45,14 +45,14 @@ class Titles(Stage):
     n_best = N_PROMISING
 
     @classmethod
-    def of(cls, terms: WeightedTerms) -> Titles | None:
+    def of(cls, terms: WeightedTerms) -> TitleMatch | None:
         """Look at titles where any chunk has one."""
         if not terms.statistics.n_titled:
             return None
         words = terms.rarest
         return cls([terms.matches[word] for word in words], [terms.idf[word] for word in words])
 
-    def of_query(self, total: float, own: OwnChunk) -> float:
+    def of_query(self, total: float, own: SelfMatch) -> float:
         """Add all of the weight: the query has all of its own words."""
         return total + WEIGHT * (1.0 + own.unknown_idf / (math.fsum(self.idf) or 1.0))
 
@@ -60,25 +60,25 @@ class Titles(Stage):
         """Add what the titles have to the scores."""
         table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
 
-    def evidence(self, excerpt: Excerpt) -> Columns:
+    def evidence(self, excerpt: ChunkBatch) -> NumericFeatures:
         """Return what is added to the cosines of some chunks, shape (1, n)."""
         given = np.zeros((1, excerpt.numbers.size))
         n_words = excerpt.segment.title_sizes.take(excerpt.numbers).astype(np.int64)
         titled = n_words.nonzero()[0]
         if not titled.size or not self.matches:
-            return Columns(given)
+            return NumericFeatures(given)
         reading, n_words = excerpt.reading, n_words.take(titled)
         word = reading.terms.take(ragged_ranges(reading.starts.take(titled), n_words))
         chunk = np.arange(titled.size).repeat(n_words)
         counts = reading.lexicon.stump_numbers.take(word) != 0  # function words do not
-        said = different(chunk[counts] * (reading.lexicon.size + 1) + word[counts])
+        said = unique(chunk[counts] * (reading.lexicon.size + 1) + word[counts])
         chunk, word = np.divmod(said, reading.lexicon.size + 1)
         asked = numbers_of_matches(self.matches, reading.lexicon).take(word).astype(np.int64)
         n_different, n_asked = (
             np.bincount(chunk, minlength=titled.size),
             np.bincount(chunk, asked > 0, titled.size),
         )
-        heard, asked = np.divmod(different(chunk * (len(self.idf) + 1) + asked), len(self.idf) + 1)
+        heard, asked = np.divmod(unique(chunk * (len(self.idf) + 1) + asked), len(self.idf) + 1)
         share = np.bincount(heard, np.array([0.0, *self.idf]).take(asked), titled.size) / math.fsum(
             self.idf
         )
@@ -90,4 +90,4 @@ class Titles(Stage):
             / np.maximum(n_different, 1)
             / n_under
         )
-        return Columns(given)
+        return NumericFeatures(given)

@@ -12,7 +12,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
@@ -87,7 +87,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         )
         spans = spans if spans.mode == "enabled" else None
     n_wanted = len(documents) if request.top_n is None else min(request.top_n, len(documents))
-    question = Question(
+    question = SearchParams(
         request.query, max(1, n_wanted), true_order=False, reranked=None, spans=spans is not None
     )
     chunks = [one.chunk for one in documents]

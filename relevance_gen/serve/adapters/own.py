@@ -9,7 +9,7 @@ import attrs
 
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import N_CANDIDATES, Question
+from relevance_gen.retrieval.query import N_CANDIDATES, SearchParams
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.serve.services.index_registry import Named
 from relevance_gen.serve.services.search import (
@@ -30,14 +30,14 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchRespons
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
-def _question(query: str, request: object, **more: Any) -> Question:
+def _question(query: str, request: object, **more: Any) -> SearchParams:
     """Return a question with all that a request says in fields that both have."""
     said = {
         name: getattr(request, name)
-        for name in attrs.fields_dict(Question)
+        for name in attrs.fields_dict(SearchParams)
         if hasattr(request, name)
     }
-    return Question(**{**said, "query": query, **more})
+    return SearchParams(**{**said, "query": query, **more})
 
 
 def _present_with_confidence(response: types.SearchResponse) -> object:
@@ -74,7 +74,7 @@ def read_compression(
     """Read the body of ``POST /compress``."""
     body, named = _read_name(body, "index")
     request = wire.structure(types.CompressionRequest, body, beside=("index",))
-    question = Question(request.question, N_CANDIDATES, reranked=0)
+    question = SearchParams(request.question, N_CANDIDATES, reranked=0)
     task = CompressionTask(question, request.chunk_txts, named=named, max_tokens=request.max_tokens)
     return task, types.CompressionResponse.to_dict
 

@@ -10,7 +10,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import SearchResponse
@@ -47,7 +47,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         if not isinstance(text, str):
             raise InvalidRequestError.must_be(f"texts[{place}]", "a string", text)
     n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    question = Question(request.query, max(1, n_wanted), true_order=False, reranked=None)
+    question = SearchParams(request.query, max(1, n_wanted), true_order=False, reranked=None)
     task = SearchTask(question, texts, path="texts", blank="skip", reranker=request.model)
 
     def present(response: SearchResponse) -> object:

@@ -98,8 +98,8 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
             )
         request[RATE_HEADERS] = await service.rate.admit(key_id)
     if route.lane is not None:
-        is_open = (
+        is_anonymous = (
             route.lane == "generation" and key_id is None
         )  # those with a key are apart from those without
-        request[LANE] = service.lanes["open_generation" if is_open else route.lane]
+        request[LANE] = service.lanes["open_generation" if is_anonymous else route.lane]
         bodies.require_json(request, is_exact=route.is_exact)

@@ -12,7 +12,7 @@ from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.serve.http import content_coding as codings
 from relevance_gen.serve.http.http_errors import ExactMediaTypeError, MediaTypeError, SlowBodyError
 from relevance_gen.serve.http.json_stats import shape_of
-from relevance_gen.serve.http.resource_pools import Holding, Lane
+from relevance_gen.serve.http.resource_pools import MemoryReservation, ResourcePool
 from relevance_gen.serve.http.service import HELD, LANE, Service
 
 _READ_AHEAD_BYTES = 1 << 20
@@ -33,8 +33,8 @@ class Body:
 
     pieces: list[bytes]
     coding: str
-    held: Holding
-    lane: Lane
+    held: MemoryReservation
+    lane: ResourcePool
     _max_depth: int
 
     @property
@@ -86,7 +86,7 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
     if coding not in ("identity", *codings.CODINGS):
         known = {"Accept-Encoding": ", ".join(codings.CODINGS)}
         raise MediaTypeError("Content-Encoding must be gzip, zstd or identity", known)
-    held = request[HELD].enter_context(Holding(lane.memory))
+    held = request[HELD].enter_context(MemoryReservation(lane.memory))
     pieces = await _read(request, held, lane.most_bytes, settings.body_timeout_s)
     service.http_metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
     return Body(pieces, coding, held, lane, settings.max_depth)
@@ -103,7 +103,7 @@ def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
 
 
 async def _read(
-    request: web.BaseRequest, held: Holding, limit_bytes: int, timeout_s: float
+    request: web.BaseRequest, held: MemoryReservation, limit_bytes: int, timeout_s: float
 ) -> list[bytes]:
     if (request.content_length or 0) > limit_bytes:
         raise codings.too_large(limit_bytes)

@@ -98,7 +98,7 @@ _RETRY_AFTER_S = 5
 
 
 @frozen
-class Problem:
+class HTTPProblem:
     """An error as HTTP says it; `is_empty` asks for an empty text/plain body."""
 
     status: int
@@ -109,13 +109,13 @@ class Problem:
     is_empty: bool
 
 
-def problem_of(error: Exception) -> Problem:
+def problem_of(error: Exception) -> HTTPProblem:
     """Look `error` up in the table. What only the last row fits is a bug: it is logged, and its message not told."""
     _, status, kind, message = next(row for row in TABLE if isinstance(error, row[0]))
     if status == 500:
         _log.error("internal error", exc_info=error)
     message, field = message or _message(error), getattr(error, "field", None)
-    return Problem(
+    return HTTPProblem(
         status,
         kind,
         message,
@@ -141,7 +141,7 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
     return {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
 
 
-def response_to(problem: Problem, write_error: WriteError = own.error) -> web.Response:
+def response_to(problem: HTTPProblem, write_error: WriteError = own.error) -> web.Response:
     """Answer with `problem` in a dialect's words."""
     if problem.is_empty:
         return empty(problem.status, problem.headers)

@@ -20,7 +20,7 @@ _NO_BACKSLASH = re.compile(rb"[^\\]")
 
 
 @frozen
-class Shape:
+class JsonStats:
     """Upper bounds of what parsing one text makes: values of JSON, their memory, and that of parsing at its peak.
 
     The peak has the values in it, and not the text itself.
@@ -31,7 +31,7 @@ class Shape:
     peak_bytes: int
 
 
-def shape_of(text: bytes, most_values: int) -> Shape:
+def shape_of(text: bytes, most_values: int) -> JsonStats:
     """Return the bounds of the JSON `text`.
 
     All marks are counted, those in strings too, which is quick. Only where that looks dense, or like more than
@@ -43,7 +43,7 @@ def shape_of(text: bytes, most_values: int) -> Shape:
     widest = 1 if text.isascii() and b"\\u" not in text else 4  # bytes of a character
     # All of it is one string while it is parsed, and then, at most, the strings in it.
     kept_bytes = widest * len(text) + _marks_bytes(marks)
-    return Shape(_n_values(marks), kept_bytes, kept_bytes + widest * len(text))
+    return JsonStats(_n_values(marks), kept_bytes, kept_bytes + widest * len(text))
 
 
 def _n_values(marks: bytes) -> int:

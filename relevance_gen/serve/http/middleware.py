@@ -17,7 +17,7 @@ from relevance_gen.serve.http.connection import Handle, until_read
 from relevance_gen.serve.http.http_errors import (
     CLIENT_LEFT,
     STATUSES,
-    Problem,
+    HTTPProblem,
     problem_of,
     response_to,
 )
@@ -106,7 +106,7 @@ class Exchange:
         finally:
             logs.REQUEST_ID.reset(token)
 
-    def _refuse(self, problem: Problem) -> web.Response:
+    def _refuse(self, problem: HTTPProblem) -> web.Response:
         if not self._request.writer.output_size:
             return response_to(problem, self._request[WRITE_ERROR])
         transport = self._request.transport

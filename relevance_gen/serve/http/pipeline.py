@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from relevance_gen import wire
-from relevance_gen.request_scope import expecting
+from relevance_gen.request_scope import budget_scope
 from relevance_gen.serve.http import content_coding as codings
 from relevance_gen.serve.http.actions import Action
 from relevance_gen.serve.http.admission import admit, check_names
@@ -21,7 +21,7 @@ from relevance_gen.serve.http.connection import Handle, until_read
 from relevance_gen.serve.http.costs import Cost, kept_bytes
 from relevance_gen.serve.http.http_errors import problem_of
 from relevance_gen.serve.http.middleware import common_headers
-from relevance_gen.serve.http.resource_pools import Holding
+from relevance_gen.serve.http.resource_pools import MemoryReservation
 from relevance_gen.serve.http.route import ROUTE, Route
 from relevance_gen.serve.http.service import KEY_ID, LANE, WRITE_ERROR, Service
 from relevance_gen.serve.services.generation import GenerationTask, Responses
@@ -125,7 +125,7 @@ async def _answer(
         started_s = time.perf_counter()
         with held:
             held.take(cost.flat + cost.of(task), patience_s)
-            with expecting(expect):
+            with budget_scope(expect):
                 done = action.do(service, task, client)
             response = None if action.finish else word(task, done, present, patience_s)
         return task, present, done, response, parsing_s + time.perf_counter() - started_s
@@ -148,7 +148,7 @@ async def _answer(
         action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
         if action.finish is not None:
             held.replace(kept_bytes(done))
-            with expecting(expect):  # also in threads that are begun here
+            with budget_scope(expect):  # also in threads that are begun here
                 if not callable(present):
                     return await _stream(service, request, held, cost, done, present)
                 outcome = await action.finish(service, task, done)
@@ -177,7 +177,7 @@ async def made_of(outcome: Outcome, n_bytes: int, make: Callable[[Outcome], T]) 
 async def _stream(
     service: Service,
     request: web.BaseRequest,
-    held: Holding,
+    held: MemoryReservation,
     cost: Cost,
     task: GenerationTask,
     events: Events,
@@ -213,7 +213,11 @@ async def _stream(
 
 
 async def _worded(
-    held: Holding, cost: Cost, task: GenerationTask, item: Pieces | Responses, events: Events
+    held: MemoryReservation,
+    cost: Cost,
+    task: GenerationTask,
+    item: Pieces | Responses,
+    events: Events,
 ) -> bytes:
     def word(item: Pieces | Responses) -> bytes:
         with held:

@@ -75,7 +75,7 @@ class RateLimit:
         if self._shared is not None and time.monotonic() >= self._shared_again_s:
             try:
                 async with asyncio.timeout(_STORAGE_TIMEOUT_S):
-                    counted = await _hit_in(self._shared, item, key_id)
+                    pluralize = await _hit_in(self._shared, item, key_id)
             except Exception as error:  # what is at the address may answer anything
                 self._metrics.add("rate_limit_storage_failures_total")
                 self._shared_again_s = time.monotonic() + _STORAGE_PAUSE_S
@@ -89,7 +89,7 @@ class RateLimit:
                 if self._is_lost:
                     _log.info("the rate limit's storage is back")
                 self._is_lost = False
-                return counted
+                return pluralize
         return await _hit_in(self._local, item, key_id)
 
 

@@ -11,7 +11,7 @@ from attrs import frozen
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import LANES, Metrics
-from relevance_gen.serve.services.bounded_executor import Gate
+from relevance_gen.serve.services.bounded_executor import BoundedExecutor
 from relevance_gen.serve.services.extraction import AT_ONCE
 from relevance_gen.serve.services.reranking import AT_ONCE as AT_ONCE_RERANKED
 from relevance_gen.serve.settings import Settings
@@ -27,29 +27,35 @@ _MOST_BYTES_OF_OPEN_GENERATION = 16 << 20
 
 
 @frozen
-class Lane:
+class ResourcePool:
     """What one class of callers has for itself: threads and a queue, and bytes that its requests may hold at once.
 
     One body may have `most_bytes` after decompression, and `most_values` of JSON.
     """
 
-    gate: Gate
+    gate: BoundedExecutor
     memory: Quota
     most_bytes: int
     most_values: int
 
 
-def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
+def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
     """Make the lanes of one process, by name, and start their threads."""
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
     gates = {
-        name: Gate(name, 1, max_waiting=_MAX_WAITING, **waits)
+        name: BoundedExecutor(name, 1, max_waiting=_MAX_WAITING, **waits)
         for name in ("generation", "open_generation")
     }
     n_search_threads = settings.n_search_threads + (AT_ONCE_RERANKED if settings.reranker else 0)
-    gates["search"] = Gate("search", n_search_threads, max_waiting=settings.search_queue, **waits)
-    gates["agents"] = Gate("agents", settings.n_search_threads, max_waiting=_MAX_WAITING, **waits)
-    gates["extraction"] = Gate("extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits)
+    gates["search"] = BoundedExecutor(
+        "search", n_search_threads, max_waiting=settings.search_queue, **waits
+    )
+    gates["agents"] = BoundedExecutor(
+        "agents", settings.n_search_threads, max_waiting=_MAX_WAITING, **waits
+    )
+    gates["extraction"] = BoundedExecutor(
+        "extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits
+    )
     most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)
     most_bytes["open_generation"] = min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
     most_values = dict.fromkeys(LANES, _MOST_VALUES_OF_GENERATION)
@@ -59,7 +65,7 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
         show = partial(
             lambda lane, n_bytes: metrics.put("request_body_bytes_held", n_bytes, lane), name
         )
-        lanes[name] = Lane(
+        lanes[name] = ResourcePool(
             gate,
             Quota(settings.max_buffered_bytes, watch=show),
             most_bytes[name],
@@ -68,7 +74,7 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     return lanes
 
 
-class Holding:
+class MemoryReservation:
     """What one request holds of its lane's memory: its body, what is made of it, and its unread answer.
 
     Whoever works on the request does so in a ``with`` on its holding. The last of them to leave gives everything back:

@@ -29,7 +29,7 @@ def name_of(path: str) -> str:
 
 
 @frozen
-class Guest:
+class AlternateBody:
     """A dialect that shares the path of another: it words what is wrong once the body is known to have `field`."""
 
     field: str
@@ -59,7 +59,7 @@ class Route:
     path: str
     work: Action | Handler
     read: Callable[..., tuple[Any, Any]] = lambda _: (None, None)
-    guest: Guest | None = None
+    guest: AlternateBody | None = None
     wants_headers: bool = False
     key: Literal["always", "setting", "never"] = "never"
     tells_of_model: bool = False

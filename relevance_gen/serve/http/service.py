@@ -13,7 +13,7 @@ from relevance_gen.errors import ShuttingDownError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.http.http_errors import WriteError
 from relevance_gen.serve.http.rate_limit import RateLimit
-from relevance_gen.serve.http.resource_pools import Lane
+from relevance_gen.serve.http.resource_pools import ResourcePool
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService
 from relevance_gen.serve.services.extraction import Extractor
@@ -40,7 +40,7 @@ class Service:
     settings: Settings
     identify: Callable[[Mapping[str, str]], str | None]
     rate: RateLimit
-    lanes: Mapping[str, Lane]
+    lanes: Mapping[str, ResourcePool]
     searcher: Searcher
     embedder: EmbeddingService
     generator: Generator
@@ -95,7 +95,7 @@ class Service:
 REQUEST_ID = web.RequestKey("REQUEST_ID", str)
 KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
-LANE = web.RequestKey("LANE", Lane)
+LANE = web.RequestKey("LANE", ResourcePool)
 WRITE_ERROR: web.RequestKey[WriteError] = web.RequestKey("WRITE_ERROR", Callable)  # type: ignore[arg-type]
 """How this request's dialect words errors: the route's, until its body tells of another."""
 HELD = web.RequestKey("HELD", ExitStack)

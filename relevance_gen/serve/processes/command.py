@@ -21,7 +21,7 @@ from relevance_gen.serve.processes import process, supervisor
 from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.services.agents import check_folders
 from relevance_gen.serve.services.generation import load_backend
-from relevance_gen.serve.services.index_registry import NamedIndexes
+from relevance_gen.serve.services.index_registry import IndexRegistry
 from relevance_gen.serve.services.search import LibraryRetrieval
 from relevance_gen.serve.settings import Settings
 from relevance_gen.text.token_counting import token_counter
@@ -77,7 +77,7 @@ def _check(settings: Settings) -> None:
             ) from None
     _check_names(settings)
     check_folders(settings.folder)
-    NamedIndexes(settings)
+    IndexRegistry(settings)
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())

@@ -35,7 +35,7 @@ from relevance_gen.serve.services.generation import Backend, Generator
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.reranking import RerankingService, load_reranker
 from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
-from relevance_gen.serve.services.search_encoder import Lifting
+from relevance_gen.serve.services.search_encoder import SearchEncoderService
 from relevance_gen.serve.settings import NamedModel, Settings, Task
 
 _log = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ def _service(
         Generator(registry, settings, metrics),
         EmbeddingService(registry, settings, metrics),
     )
-    lifting = Lifting(settings, embedder, metrics) if settings.encoder else None
+    lifting = SearchEncoderService(settings, embedder, metrics) if settings.encoder else None
     reranking = RerankingService(registry, settings, metrics) if settings.reranker else None
     keys = auth.Keys(spec.key_digests, settings.api_keys_file)
     return Service(

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
 from relevance_gen.quota import Quota
-from relevance_gen.request_scope import while_wanted
+from relevance_gen.request_scope import cancel_scope
 from relevance_gen.serve.metrics import Metrics
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class _Task:
     def attempt(self) -> tuple[_Settle, Any]:
         """Do the work while the caller waits, and return how the future is to be settled."""
         try:
-            with while_wanted(lambda: self.answer is not None and not self.answer.cancelled()):
+            with cancel_scope(lambda: self.answer is not None and not self.answer.cancelled()):
                 return asyncio.Future.set_result, self.work()
         except BaseException as error:
             return asyncio.Future.set_exception, error
@@ -57,7 +57,7 @@ class _Task:
             self._loop.call_soon_threadsafe(tell)
 
 
-class Gate:
+class BoundedExecutor:
     """Run tasks in threads, first come, first served.
 
     The threads fetch the next task themselves, so that none is idle while the event loop is busy. A caller that is

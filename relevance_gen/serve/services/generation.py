@@ -15,7 +15,7 @@ import attrs
 from attrs import field, frozen
 
 from relevance_gen import types
-from relevance_gen.asking.citations import Citer
+from relevance_gen.asking.citations import Attributor
 from relevance_gen.asking.preparation import Model
 from relevance_gen.errors import (
     InvalidRequestError,
@@ -24,15 +24,15 @@ from relevance_gen.errors import (
     TimedOutError,
 )
 from relevance_gen.generation.chat.conversation import Conversation
-from relevance_gen.generation.chat.output_parsing import AnswerFormat
+from relevance_gen.generation.chat.output_parsing import OutputFormat
 from relevance_gen.generation.queue.pending_request import OnText
-from relevance_gen.generation.queue.request import PLAIN, Manner
+from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.llama.options import MAX_SLOTS
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.prompts import Prompter
-from relevance_gen.serve.services.stream_buffer import Arrivals, Piece, Pieces
+from relevance_gen.serve.services.stream_buffer import Piece, Pieces, StreamBuffer
 from relevance_gen.serve.settings import NamedModel, Settings
 
 AS_MUCH_AS_FITS = 1 << 30
@@ -53,7 +53,7 @@ class Backend(Model, Protocol):
         request: types.GenerationRequest,
         *,
         on_text: OnText | None = None,
-        manner: Manner = PLAIN,
+        manner: RequestContext = DEFAULT_CONTEXT,
     ) -> Future[types.GenerationResponse]:
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 
@@ -63,7 +63,7 @@ class Backend(Model, Protocol):
         request: types.GenerationRequest,
         *,
         client: str | None = None,
-    ) -> tuple[types.GenerationRequest, AnswerFormat]:
+    ) -> tuple[types.GenerationRequest, OutputFormat]:
         """Return a request that continues a conversation as the model's template has it, and how its answer is read."""
 
     @property
@@ -116,11 +116,11 @@ class GenerationTask:
     requests: tuple[types.GenerationRequest, ...]
     prompts: tuple[tuple[int, ...], ...] = ()
     conversation: Conversation | None = None
-    manner: Manner = PLAIN
+    manner: RequestContext = DEFAULT_CONTEXT
     names: Mapping[str, str] = field(factory=dict)
     echoes: bool = False
     model: str | None = None
-    citer: Citer | None = None
+    citer: Attributor | None = None
     backend: Any = None
 
 
@@ -232,7 +232,7 @@ class Generator:
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s
-        arrivals = Arrivals(hold)
+        arrivals = StreamBuffer(hold)
 
         def post(item: Piece | None) -> None:
             with suppress(RuntimeError):  # the loop is closed, so nobody waits any more

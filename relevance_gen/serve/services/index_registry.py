@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from attrs import field, frozen
 
 from relevance_gen import checks, errors
-from relevance_gen.retrieval.base_index import Searchable
-from relevance_gen.serve.services.served_index import PATIENCE_S, OfferedIndex
+from relevance_gen.retrieval.base_index import BaseIndex
+from relevance_gen.serve.services.served_index import MAX_DEFER_S, ServedIndex
 from relevance_gen.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Named:
         return self.index.removeprefix(KEPT) if self.index.startswith(KEPT) else None
 
 
-class NamedIndexes:
+class IndexRegistry:
     """The indexes that are offered and those of a cluster, by name. Safe to use from several threads.
 
     Raises:
@@ -63,9 +63,7 @@ class NamedIndexes:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._offered = {
-            name: OfferedIndex(name, place, settings) for name, place in settings.index
-        }
+        self._offered = {name: ServedIndex(name, place, settings) for name, place in settings.index}
         if len(self._offered) < len(settings.index):
             names = [name for name, _ in settings.index]
             raise errors.InvalidRequestError.must_be(
@@ -116,15 +114,15 @@ class NamedIndexes:
             return None
         return partial(self._wait, one, look)
 
-    async def _wait(self, one: OfferedIndex, look: Future[None]) -> None:
+    async def _wait(self, one: ServedIndex, look: Future[None]) -> None:
         done = asyncio.wrap_future(look)
-        for timeout_s in (PATIENCE_S, max(self._timeout_s - PATIENCE_S, 0.0)):
+        for timeout_s in (MAX_DEFER_S, max(self._timeout_s - MAX_DEFER_S, 0.0)):
             await asyncio.wait([done], timeout=timeout_s)
-            if done.done() or isinstance(one.found, Searchable) or one.is_unanswered:
+            if done.done() or isinstance(one.found, BaseIndex) or one.is_unanswered:
                 return
         raise errors.BusyError("the index is still being read", retry_after_s=5)
 
-    def ask(self, name: str, client: str, work: Callable[[Searchable, bool], T]) -> T:
+    def ask(self, name: str, client: str, work: Callable[[BaseIndex, bool], T]) -> T:
         """Return what `work` makes of an index, given it as it is now, and whether an encoder may have a part.
 
         Raises:
@@ -149,7 +147,7 @@ class NamedIndexes:
             f"index: none has the name {errors.describe(name)}; {remedy}", field="index"
         )
 
-    def _ask_cluster(self, name: str, work: Callable[[Searchable, bool], T]) -> T:
+    def _ask_cluster(self, name: str, work: Callable[[BaseIndex, bool], T]) -> T:
         """Ask an index of the cluster; if it was closed, and there is another of the same name now, ask that."""
         with self._lock:
             known = self._known.get(name)
@@ -185,7 +183,7 @@ class NamedIndexes:
         mine = [self._offered[name] for name in self.names(client)]
         if mine:
             await asyncio.wait(
-                [asyncio.wrap_future(one.look()) for one in mine], timeout=PATIENCE_S
+                [asyncio.wrap_future(one.look()) for one in mine], timeout=MAX_DEFER_S
             )
         return [one.described() for one in mine]
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from relevance_gen.asking.preparation import Model, prepare
 from relevance_gen.errors import TimedOutError
-from relevance_gen.request_scope import while_wanted
+from relevance_gen.request_scope import cancel_scope
 from relevance_gen.types import PromptRequest, PromptResponse, PromptSource, SearchResponse
 
 _AT_ONCE = 4
@@ -34,7 +34,7 @@ class Prompter:
         is_over = threading.Event()
 
         def write() -> PromptResponse:
-            with while_wanted(lambda: not is_over.is_set()):  # a thread cannot be stopped otherwise
+            with cancel_scope(lambda: not is_over.is_set()):  # a thread cannot be stopped otherwise
                 return _write(asked, found, model, name)
 
         try:

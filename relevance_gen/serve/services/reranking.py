@@ -17,7 +17,7 @@ from relevance_gen.embedding.reranker import Reranker, Scores
 from relevance_gen.errors import ModelLoadError, RerankerError
 from relevance_gen.index.passages import PASSAGE_CHARS
 from relevance_gen.quota import Quota
-from relevance_gen.request_scope import check_wanted
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.search_encoder import BUSY, Reason, SkippedError
@@ -80,7 +80,7 @@ class RerankingService:
         started_s = time.perf_counter()
         try:
             while not wait([future], min(_LOOK_S, self._timeout_s)).done:
-                check_wanted()
+                raise_if_cancelled()
                 if time.perf_counter() - started_s > self._timeout_s:
                     raise SkippedError("busy")
         finally:

@@ -17,17 +17,17 @@ from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
 from relevance_gen.index.chunks import Blank, Chunks, LazyTexts
 from relevance_gen.index.passages import PASSAGE_CHARS, TextEncoder
-from relevance_gen.request_scope import announce
-from relevance_gen.retrieval.base_index import Searchable
-from relevance_gen.retrieval.collapse import Labels
+from relevance_gen.request_scope import reserve
+from relevance_gen.retrieval.base_index import BaseIndex
+from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.filters import check_keys, mask_of
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.index_cache import IndexCache, Key, content_key
-from relevance_gen.serve.services.index_registry import KEPT, MAX_FOUND, Named, NamedIndexes
+from relevance_gen.serve.services.index_registry import KEPT, MAX_FOUND, IndexRegistry, Named
 from relevance_gen.serve.services.reranking import RerankingService
-from relevance_gen.serve.services.search_encoder import Lifting, Reason, SkippedError
+from relevance_gen.serve.services.search_encoder import Reason, SearchEncoderService, SkippedError
 from relevance_gen.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Task:
         kept: the name of the index that is kept, where one was to be; likewise.
     """
 
-    question: Question
+    question: SearchParams
     chunks: Sequence[object]
     path: str = field(default="chunk_txts", kw_only=True)
     named: Named | None = field(default=None, kw_only=True)
@@ -105,7 +105,7 @@ class LibraryRetrieval:
     settings: Settings
 
     def answer(
-        self, question: Question, chunks: Chunks, models: Models = NO_MODELS
+        self, question: SearchParams, chunks: Chunks, models: Models = NO_MODELS
     ) -> types.SearchResponse:
         """Rank `chunks`, once."""
         from relevance_gen.retrieval.api import answer_once
@@ -139,7 +139,7 @@ class Searcher:
         settings: Settings,
         retrieval: LibraryRetrieval,
         metrics: Metrics,
-        lifting: Lifting | None = None,
+        lifting: SearchEncoderService | None = None,
         reranking: RerankingService | None = None,
     ) -> None:
         self._max_chunks = settings.max_chunks
@@ -148,7 +148,7 @@ class Searcher:
         self._lifting = lifting
         self._reranking = reranking
         self._most_reranked = settings.reranker_texts
-        self.named = NamedIndexes(settings)
+        self.named = IndexRegistry(settings)
         self._keeping = threading.Lock()
         self._cache: IndexCache[_Kept] | None = None
         if settings.index_cache_bytes:
@@ -163,10 +163,10 @@ class Searcher:
         )
         index = self._retrieval.index(few)
         for where in (None, [True, False, True]):
-            question = Question("begin 猫", 3, where=where, spans=True, min_share=0.5)
+            question = SearchParams("begin 猫", 3, where=where, spans=True, min_share=0.5)
             self._retrieval.answer(question, few)
             index.answer_all([question])
-        index.explain_one(Question("begin"), 0)
+        index.explain_one(SearchParams("begin"), 0)
 
     def look(self, task: object, scope: str) -> Callable[[], Awaitable[None]] | None:
         """Begin to look at the index that a task names, and return what waits for that, if need be."""
@@ -177,7 +177,7 @@ class Searcher:
         """Return what searches each index that is offered to a client for a question; its results are best first."""
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
-            asked = Question(query, top_n, true_order=False, spans=True, reranked=0)
+            asked = SearchParams(query, top_n, true_order=False, spans=True, reranked=0)
             return self.search(SearchTask(asked, (), named=Named(name)), scope)
 
         return {name: partial(search, name) for name in self.named.names(scope)}
@@ -198,10 +198,10 @@ class Searcher:
         if isinstance(question.where, Mapping):
             question = attrs.evolve(question, where=mask_of(question.where, chunks))
         if isinstance(question.distinct, str):
-            question = attrs.evolve(question, distinct=Labels.of(question.distinct, chunks))
+            question = attrs.evolve(question, distinct=GroupKeys.of(question.distinct, chunks))
         with self._kept_index(task, chunks, scope) as index:
 
-            def answer(asked: Question, models: Models) -> types.SearchResponse:
+            def answer(asked: SearchParams, models: Models) -> types.SearchResponse:
                 if index is None:
                     return self._retrieval.answer(asked, chunks, models)
                 return index.answer_all([asked], models)[0]
@@ -210,7 +210,7 @@ class Searcher:
         if isinstance(task.question.where, Mapping) and not response.results and chunks.texts:
             check_keys(task.question.where, set().union(*chunks.metadata.values()))
         if task.digest is not None:
-            announce("found_character", sum(len(result.chunk_txt) for result in response.results))
+            reserve("found_character", sum(len(result.chunk_txt) for result in response.results))
         # Kept indexes have only texts.
         given = (
             attrs.evolve(one, metadata=chunks.metadata_of(one.original_index))
@@ -222,11 +222,11 @@ class Searcher:
         """Rank the chunks of an index that is offered, or of one of a cluster."""
         check_integer("top_n", task.question.top_n, 1, MAX_FOUND)
 
-        def answer(index: Searchable, asked: Question, models: Models) -> types.SearchResponse:
+        def answer(index: BaseIndex, asked: SearchParams, models: Models) -> types.SearchResponse:
             return index.answer_all([asked], models, allow_partial=named.allow_partial)[0]
 
         response = self.named.ask(named.index, scope, partial(self._lifted_by, task, answer))
-        announce("found_character", sum(len(result.chunk_txt) for result in response.results))
+        reserve("found_character", sum(len(result.chunk_txt) for result in response.results))
         return response
 
     def explain(self, task: ExplanationTask, scope: str) -> types.Explanation:
@@ -236,7 +236,7 @@ class Searcher:
             InvalidRequestError: also where there is no chunk at the position.
         """
 
-        def explain(index: Searchable, asked: Question, models: Models) -> types.Explanation:
+        def explain(index: BaseIndex, asked: SearchParams, models: Models) -> types.Explanation:
             try:
                 return index.explain_one(asked, task.position, models)
             except InvalidRequestError as error:
@@ -267,7 +267,7 @@ class Searcher:
         elif task.digest is not None:
             listed = self._kept(task.digest, scope).index.chunks
             chunks, positions = Chunks.read(list(listed)), listed.positions.tolist()
-            announce("found_character", sum(map(len, chunks.texts)))
+            reserve("found_character", sum(map(len, chunks.texts)))
         else:
             chunks = self._check(task.chunks, task.path)
         kept = compress(
@@ -283,12 +283,12 @@ class Searcher:
 
     def cite(self, request: types.CitationRequest) -> list[types.CitedSentence]:
         """Say which places of chunks support the sentences of a text; see `search`."""
-        from relevance_gen.asking.citations import Citer
+        from relevance_gen.asking.citations import Attributor
 
-        return [*Citer(self._check(request.chunk_txts, "chunk_txts").texts).cite(request.text)]
+        return [*Attributor(self._check(request.chunk_txts, "chunk_txts").texts).cite(request.text)]
 
     def _lifted_by(
-        self, task: _Task, ask: Callable[..., Found], index: Searchable, lifts: bool
+        self, task: _Task, ask: Callable[..., Found], index: BaseIndex, lifts: bool
     ) -> Found:
         """Ask an index, with the encoder's part where it may have one: those of a cluster have none."""
         do = partial(ask, index)
@@ -301,8 +301,8 @@ class Searcher:
     def _lifted(
         self,
         task: _Task,
-        question: Question,
-        do: Callable[[Question, Models], Found],
+        question: SearchParams,
+        do: Callable[[SearchParams, Models], Found],
         n_chunks: float = math.inf,
     ) -> Found:
         """Return what `do` finds with the models that the task is to have, as far as they are to be had."""
@@ -318,8 +318,8 @@ class Searcher:
             return do(attrs.evolve(question, candidates=0), models)
 
     def _reranked(
-        self, task: _Task, question: Question, n_chunks: float = math.inf
-    ) -> tuple[Question, Models]:
+        self, task: _Task, question: SearchParams, n_chunks: float = math.inf
+    ) -> tuple[SearchParams, Models]:
         """Return a question with as many chunks to read as the reranker may, and the models for that."""
         wanted, most, skip = (
             question.reranked,
@@ -341,7 +341,7 @@ class Searcher:
                 f"must have at most {self._max_chunks} items", path, str(len(given))
             )
         chunks = Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
-        announce("titled", len(chunks.titles))
+        reserve("titled", len(chunks.titles))
         return chunks
 
     def _chunks_of(self, task: _Task, scope: str, blank: Blank | None = None) -> Chunks:
@@ -358,7 +358,7 @@ class Searcher:
             raise UnknownIndexError(
                 "index: no such index is kept any more; send its chunks again", field="index"
             )
-        announce("chunk", len(kept.index.chunks))
+        reserve("chunk", len(kept.index.chunks))
         return kept
 
     @contextmanager

@@ -18,7 +18,7 @@ from relevance_gen import errors
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.embedding.jobs import Vectors
 from relevance_gen.quota import Quota
-from relevance_gen.request_scope import check_wanted, while_wanted
+from relevance_gen.request_scope import cancel_scope, raise_if_cancelled
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService, EmbeddingTask
 from relevance_gen.serve.services.model_registry import ModelRegistry
@@ -86,7 +86,7 @@ class _SearchEncoder:
             raise SkippedError("unavailable") from None
 
 
-class _PatientEncoder:
+class _BackgroundEncoder:
     """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted.
 
     It is lent for one call at a time, so that in between it can make room for other models.
@@ -103,7 +103,7 @@ class _PatientEncoder:
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text is."""
-        check_wanted()
+        raise_if_cancelled()
         if self._encoder.closed:  # it has made room for another since
             with self._registry.lent("embed", None) as encoder:
                 self._encoder = encoder.result()
@@ -111,16 +111,16 @@ class _PatientEncoder:
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
-        check_wanted()
+        raise_if_cancelled()
         with self._registry.lent("embed", None) as encoder:
             return encoder.result().submit(texts, kind=kind).result().vectors  # type: ignore[no-any-return]
 
 
 IsWanted: TypeAlias = Callable[[], bool]
-Make: TypeAlias = Callable[[_PatientEncoder], None]
+Make: TypeAlias = Callable[[_BackgroundEncoder], None]
 
 
-class Lifting:
+class SearchEncoderService:
     """The encoder's part in searches. Safe to use from several threads."""
 
     def __init__(self, settings: Settings, embedder: EmbeddingService, metrics: Metrics) -> None:
@@ -172,8 +172,8 @@ class Lifting:
             make, is_wanted = self._pending.get()
             if is_wanted():
                 try:
-                    with while_wanted(is_wanted):
-                        make(_PatientEncoder(self._embedder.registry))
+                    with cancel_scope(is_wanted):
+                        make(_BackgroundEncoder(self._embedder.registry))
                 except errors.RelevanceGenError as error:
                     _log.info("chunks are kept without vectors: %s", error)
                 except Exception:

@@ -13,11 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from relevance_gen.errors import IndexFormatError, IndexUnavailableError, RelevanceGenError, counted
+from relevance_gen.errors import (
+    IndexFormatError,
+    IndexUnavailableError,
+    RelevanceGenError,
+    pluralize,
+)
 from relevance_gen.folders.cache import default_folder, fingerprint
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
-from relevance_gen.retrieval.base_index import Searchable
+from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.serve.settings import Settings
 from relevance_gen.shards.folder import (
@@ -33,14 +38,14 @@ _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
 """How old may be what is known of a file: to ask an object store takes long, and costs money."""
-PATIENCE_S: Final = 2.0
+MAX_DEFER_S: Final = 2.0
 """How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
 _UNANSWERED: Final = "its store has not answered yet"
 _PAUSES_S: Final = (60.0, 3600.0)
 """How long a state that is not as it was written is left alone, at first and at most: reading it again costs much."""
 
 
-class OfferedIndex:
+class ServedIndex:
     """Opens an index in a thread, and again whenever what it is of has changed. Safe to use from several threads.
 
     Whoever asks for a look while one runs shares the next one, with all others: no change is missed that came before.
@@ -77,9 +82,9 @@ class OfferedIndex:
         self._asking, self._looking = threading.Lock(), threading.Lock()
         self._next: Future[None] | None = None
 
-    def now(self) -> Searchable:
+    def now(self) -> BaseIndex:
         """Return what can be searched; where nothing can, raise an `IndexUnavailableError`."""
-        if isinstance(found := self.found, Searchable):  # read once: a look may end meanwhile
+        if isinstance(found := self.found, BaseIndex):  # read once: a look may end meanwhile
             return found
         why = found or (_UNANSWERED if self.is_unanswered else "it is being read")
         raise IndexUnavailableError(f"index {self.name} cannot be searched now: {why}")
@@ -89,7 +94,7 @@ class OfferedIndex:
         found = self.found or (_UNANSWERED if self.is_unanswered else None)
         state = "reading" if found is None else "unavailable" if isinstance(found, str) else "ready"
         told: dict[str, object] = {"name": self.name, "kind": self._kind, "state": state}
-        if not isinstance(found, Searchable):
+        if not isinstance(found, BaseIndex):
             return told | {"reason": found}
         told["num_chunks"] = len(found)
         if self.is_behind:
@@ -108,7 +113,7 @@ class OfferedIndex:
     def is_behind(self) -> bool:
         """Whether what is searched are shards that were seen some time ago, and nobody knows what is there now."""
         is_behind = self._is_late or self._failure is not None
-        return self._kind == "shards" and isinstance(self.found, Searchable) and is_behind
+        return self._kind == "shards" and isinstance(self.found, BaseIndex) and is_behind
 
     @property
     def is_unanswered(self) -> bool:
@@ -117,7 +122,7 @@ class OfferedIndex:
 
     @property
     def _is_late(self) -> bool:
-        return self._looking.locked() and time.monotonic() > self._began_s + PATIENCE_S
+        return self._looking.locked() and time.monotonic() > self._began_s + MAX_DEFER_S
 
     def look(self) -> Future[None]:
         """Begin to look what is there; what is returned is done when a look is over that began after this."""
@@ -137,12 +142,12 @@ class OfferedIndex:
             try:
                 self.found = self._open()
                 if self.found is not before and not (
-                    self._kind == "folder" and isinstance(before, Searchable)
+                    self._kind == "folder" and isinstance(before, BaseIndex)
                 ):
                     _log.info(
                         "index %s: %s in %s",
                         self.name,
-                        counted(len(self.found), "chunk"),
+                        pluralize(len(self.found), "chunk"),
                         self._place,
                     )
             except BaseException as error:  # of this thread, which nobody else would hear of

@@ -18,7 +18,7 @@ Piece: TypeAlias = tuple[int, str | Part]
 Pieces: TypeAlias = list[Piece]
 
 
-class Arrivals:
+class StreamBuffer:
     """Pieces of text that wait to be yielded, and then the end, as where `hold` refuses their bytes."""
 
     def __init__(self, hold: Callable[[int], None]) -> None:

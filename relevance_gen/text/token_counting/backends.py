@@ -67,7 +67,7 @@ def _as_file(content: bytes) -> Iterator[Path]:
         yield path
 
 
-class ByGigatoken:
+class GigatokenBackend:
     """Count by gigatoken, with a new tokenizer whenever the old one has counted `_RENEW_AFTER_TOKENS`."""
 
     def __init__(self, definition: Definition) -> None:

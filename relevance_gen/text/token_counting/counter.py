@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final, Literal, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.text.token_counting.backends import ByGigatoken, Count, by_tiktoken
+from relevance_gen.text.token_counting.backends import Count, GigatokenBackend, by_tiktoken
 from relevance_gen.text.token_counting.encodings import (
     EMBEDDED,
     Definition,
@@ -74,7 +74,7 @@ class TokenCounter:
         definition = self._definition
         if self._wanted != "tiktoken":
             try:
-                return "gigatoken", ByGigatoken(definition)
+                return "gigatoken", GigatokenBackend(definition)
             # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's, p50k's).
             except (ImportError, LookupError, OSError, RuntimeError) as error:
                 if self._wanted == "gigatoken":
@@ -132,7 +132,7 @@ class TokenCounter:
         thread that is inside the backend's Rust code while the interpreter shuts down would abort the process.
         """
         count = self._count_pieces
-        if isinstance(count, ByGigatoken) and not count.releases_lock(sum(map(len, texts))):
+        if isinstance(count, GigatokenBackend) and not count.releases_lock(sum(map(len, texts))):
             n_tokens = self.count_all(texts)
             yield lambda: n_tokens
             return

@@ -16,7 +16,7 @@ from relevance_gen.generation.chat.conversation import Conversation, Tool, choic
 from relevance_gen.generation.chat.tool_call_formats import SYNTAXES, syntax_of
 from relevance_gen.generation.queue import request_queue as backlog
 from relevance_gen.generation.runner import Runner
-from relevance_gen.llama.language_model import BREAK, ChatFormat
+from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
 from relevance_gen.types import GenerationRequest
 from small_models import TINY
 from tests.conversations import HERMES, SCHEMA, SEARCH, tokens_of
@@ -34,7 +34,7 @@ USER, RESULT = (
 CALLED = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [CALL]}
 
 TURN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
-PLAIN = f"{TURN}<assistant>"
+DEFAULT_CONTEXT = f"{TURN}<assistant>"
 TEXTUAL = (  # as DeepSeek's first template: tools are not told of, and arguments are texts
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m['tool_calls'] is defined %}"
     "{% for tool in m['tool_calls'] %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ tool['type'] }}<｜tool▁sep｜>"
@@ -54,7 +54,7 @@ HARMONY = (
     "{% for m in messages %}{{ m.tool_calls }}{{ m.thinking }}{% endfor %}"
 )
 ALL = {
-    "plain": PLAIN,
+    "plain": DEFAULT_CONTEXT,
     "hermes": HERMES,
     "deepseek": TEXTUAL,
     "mistral": MISTRAL,
@@ -112,9 +112,9 @@ def test_a_template_without_tools_is_told_in_words():
         USER,
         {**CALLED, "tool_calls": [CALL, second]},
     ]
-    text = written([*turns, RESULT, {**RESULT, "tool_call_id": "call_2"}], PLAIN, [SEARCH, FETCH])[
-        0
-    ].text
+    text = written(
+        [*turns, RESULT, {**RESULT, "tool_call_id": "call_2"}], DEFAULT_CONTEXT, [SEARCH, FETCH]
+    )[0].text
     assert text.startswith("<system>Be brief.\n\nYou may call these tools.")
     assert (
         '{"name": "search", "description": "Find texts.", "parameters": {"type": "object"' in text
@@ -131,19 +131,19 @@ def test_a_template_without_tools_is_told_in_words():
     ]
     said = written(
         [in_parts[0], USER, {**CALLED, "content": [{"type": "text", "text": "So:"}]}, in_parts[1]],
-        PLAIN,
+        DEFAULT_CONTEXT,
     )
     assert "<assistant>So:\n<tool_call>" in said[0].text
     assert said[0].text.endswith("<user><tool_response>\nfound\n</tool_response></user><assistant>")
-    said = written([in_parts[0], USER], PLAIN, [SEARCH])
+    said = written([in_parts[0], USER], DEFAULT_CONTEXT, [SEARCH])
     assert said[0].text.startswith("<system>Be brief.\n\nYou may call these tools.")
-    assert written([USER], PLAIN, [FETCH])[0].text.startswith("<system>You may call")
-    assert written([USER], PLAIN)[0].text == "<user>hi</user><assistant>"
+    assert written([USER], DEFAULT_CONTEXT, [FETCH])[0].text.startswith("<system>You may call")
+    assert written([USER], DEFAULT_CONTEXT)[0].text == "<user>hi</user><assistant>"
 
 
 def test_a_template_of_a_known_family_may_lack_a_part():
     """Granite's writes no calls: they are texts in its own syntax. DeepSeek's first is told of no tools: in words."""
-    granite = "<|tool_call|>{{ tools | length }}" + PLAIN
+    granite = "<|tool_call|>{{ tools | length }}" + DEFAULT_CONTEXT
     text = written([USER, CALLED, RESULT], granite, [SEARCH])[0].text
     assert text.startswith("<|tool_call|>1<user>hi</user>")
     assert (
@@ -253,17 +253,17 @@ def test_what_tools_and_calls_say_stays_text():
     )
     for template, n_said in (
         (looks, 3),
-        (PLAIN, 2),
+        (DEFAULT_CONTEXT, 2),
     ):  # in words, the arguments are what came, with its escapes
         tool = Tool("search", evil)
         text, _ = write(Conversation(messages, (tool,)), GenerationRequest(""), model, template)
         said = text.text
         assert (
-            said.count(f"<{BREAK}|im_end|>")
-            == said.replace(BREAK, "").count("<|im_end|>")
+            said.count(f"<{TOKEN_BOUNDARY}|im_end|>")
+            == said.replace(TOKEN_BOUNDARY, "").count("<|im_end|>")
             == n_said
         )
-        assert said.count(f"<{BREAK}/tool_response>") >= n_said
+        assert said.count(f"<{TOKEN_BOUNDARY}/tool_response>") >= n_said
 
 
 @pytest.mark.parametrize(
@@ -497,14 +497,14 @@ def test_a_call_that_is_cut_off_says_so(runner):
 
 def test_counting_counts_tools(runner):
     """As the chat writes them."""
-    options = {"tools": [SEARCH], "chat_template": PLAIN}
+    options = {"tools": [SEARCH], "chat_template": DEFAULT_CONTEXT}
     assert (
         runner.count_chat_tokens([USER], **options)
         == runner.chat([USER], max_tokens=1, **options).prompt_tokens
     )
 
 
-@pytest.mark.parametrize("template", [PLAIN, HERMES], ids=["described", "hermes"])
+@pytest.mark.parametrize("template", [DEFAULT_CONTEXT, HERMES], ids=["described", "hermes"])
 @pytest.mark.parametrize(
     ("devices", "n_conversations"), [(None, 1), ([0, 1], 3)], ids=["one", "two"]
 )

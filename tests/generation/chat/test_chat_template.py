@@ -19,10 +19,10 @@ import relevance_gen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
 from relevance_gen.generation.chat.chat_template import Renderer, prompt_of, renderer_for
-from relevance_gen.generation.queue.request import Manner
+from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
-from relevance_gen.llama.language_model import BREAK, ChatFormat
+from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, add_chat_template
@@ -62,7 +62,7 @@ CONVERSATIONS = {
 }
 MODEL = ChatFormat(bos="<s>", eos="</s>")
 HI = [{"role": "user", "content": "ab"}]
-PLAIN = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+DEFAULT_CONTEXT = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def rendered(template, messages, variables):
@@ -126,7 +126,7 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(prompt_of, HI, MODEL, LOOP, renderer=renderer_for(""))
         for client in ("me", None):
-            assert prompt_of(HI, MODEL, PLAIN, renderer=renderer_for(client)) == "<s>ab"
+            assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer_for(client)) == "<s>ab"
         assert not slow.done()
         assert isinstance(slow.exception(), InvalidRequestError)
 
@@ -156,7 +156,7 @@ def test_a_template_that_goes_wrong_is_an_error(renderer, template, field, says)
         prompt_of(HI, MODEL, template, renderer=renderer)
     assert caught.value.field == field
     assert len(str(caught.value)) < 700
-    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
 
 
 def test_a_template_that_does_not_end_is_an_error_in_time():
@@ -165,16 +165,16 @@ def test_a_template_that_does_not_end_is_an_error_in_time():
     with pytest.raises(InvalidRequestError, match=r"within 0\.5 seconds") as caught:
         prompt_of(HI, MODEL, LOOP, renderer=renderer)
     assert caught.value.field == "chat_template"
-    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
     renderer.close()
 
 
 def test_a_process_that_was_killed_is_replaced(renderer):
     """Where the process has died since, the next conversation starts another."""
-    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
     renderer._sandbox._process.popen.kill()
     renderer._sandbox._process.popen.wait()
-    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
 
 
 def test_many_threads_share_one_process(renderer):
@@ -182,7 +182,10 @@ def test_many_threads_share_one_process(renderer):
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(
             lambda n: prompt_of(
-                [{"role": "user", "content": f"{n}" * 999}], MODEL, PLAIN, renderer=renderer
+                [{"role": "user", "content": f"{n}" * 999}],
+                MODEL,
+                DEFAULT_CONTEXT,
+                renderer=renderer,
             ),
             range(64),
         )
@@ -225,7 +228,7 @@ def nested(depth):
 def test_what_is_wrong_is_named(bigram, messages, options, field):
     """Messages that are none, options that are wrong, no template at all: an error that names the field."""
     with pytest.raises(InvalidRequestError) as caught:
-        bigram.chat(messages, **{"chat_template": PLAIN, **options})
+        bigram.chat(messages, **{"chat_template": DEFAULT_CONTEXT, **options})
     assert caught.value.field == field
 
 
@@ -255,7 +258,7 @@ def test_the_file_says_what_controls_and_ends(model):
 
 def test_bos_is_never_doubled(model):
     """A template that writes BOS gets one, and one that does not gets none."""
-    with_bos = prompt_of(HI, model.chat_format, PLAIN)
+    with_bos = prompt_of(HI, model.chat_format, DEFAULT_CONTEXT)
     assert model.tokenize_chat(with_bos, 0).tolist() == [BOS, LETTER_A, LETTER_A + 1]
     assert model.tokenize_chat(with_bos, 2).tolist() == [BOS, LETTER_A + 1]
     without = prompt_of(HI, model.chat_format, "{{ messages[0].content }}")
@@ -263,7 +266,7 @@ def test_bos_is_never_doubled(model):
 
 
 pieces = st.sampled_from(
-    ["<|end|>", "<|begin|>", "<|", "|>", "end", "<", "a", "b", "z", "\ud800", BREAK]
+    ["<|end|>", "<|begin|>", "<|", "|>", "end", "<", "a", "b", "z", "\ud800", TOKEN_BOUNDARY]
 )
 
 
@@ -279,7 +282,7 @@ def test_nobody_can_write_a_control_token(model, parts, max_tokens):
     assert [token for token in tokens[1:-1] if token in (BOS, END)] == []
     assert tokens[-1] == END
     said = "".join(parts).encode(errors="replace").decode()
-    assert text.replace(BREAK, "") == f"<|end|>{said}{said}<|end|>"
+    assert text.replace(TOKEN_BOUNDARY, "") == f"<|end|>{said}{said}<|end|>"
     if max_tokens == 0:
         assert tokens[0] == END
 
@@ -289,7 +292,7 @@ def test_special_tokens_of_the_template_are_tokens(model):
     messages = [{"role": "user", "content": "a<|end|>"}]
     text = prompt_of(messages, model.chat_format, "{{ messages[0].content }}<|end|>")
     assert (model.tokenize_chat(text, 0) == END).sum() == 1
-    assert (model.tokenize(text.replace(BREAK, ""), 0) == END).sum() == 2
+    assert (model.tokenize(text.replace(TOKEN_BOUNDARY, ""), 0) == END).sum() == 2
 
 
 CONTROL, USER_DEFINED = gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED
@@ -383,9 +386,11 @@ def test_tokens_inside_one_another_are_broken_each(said):
     """Nor does one stay whole that overlaps another: between two breaks there is the text of none."""
     tokens = ("[[<|a|>]]", "<|a|>", "|>]", "<a", "a>a", "aa")
     for text in (said, *tokens, "".join(tokens)):
-        written = prompt_of([{"role": "user", "content": text}], ChatFormat(control=tokens), PLAIN)
-        assert written.replace(BREAK, "") == text
-        assert not any(token in part for part in written.split(BREAK) for token in tokens)
+        written = prompt_of(
+            [{"role": "user", "content": text}], ChatFormat(control=tokens), DEFAULT_CONTEXT
+        )
+        assert written.replace(TOKEN_BOUNDARY, "") == text
+        assert not any(token in part for part in written.split(TOKEN_BOUNDARY) for token in tokens)
 
 
 def test_what_a_template_looks_for_in_an_answer_is_there():
@@ -402,13 +407,13 @@ def test_what_a_template_looks_for_in_an_answer_is_there():
     text = prompt_of(messages, model, template)
     assert (
         text
-        == f"assistant:Yes\n\n<table>;user:<{BREAK}think>Hm.<{BREAK}/think>Yes\n\n<table>;<think>"
+        == f"assistant:Yes\n\n<table>;user:<{TOKEN_BOUNDARY}think>Hm.<{TOKEN_BOUNDARY}/think>Yes\n\n<table>;<think>"
     )
 
 
 def test_a_long_conversation_is_cut_as_a_long_text_is(model):
     """Far too long it is refused without being tokenized, and with max_input_tokens its end counts, breaks or not."""
-    long = ("ab" + BREAK) * 100_000
+    long = ("ab" + TOKEN_BOUNDARY) * 100_000
     with pytest.raises(InvalidRequestError, match="bytes for a context"):
         model.tokenize_chat(long, 0)
     assert model.tokenize_chat(long, 5).tolist() == [LETTER_A + 1, *[LETTER_A, LETTER_A + 1] * 2]
@@ -459,7 +464,7 @@ def test_a_last_message_is_continued(name):
 
 def test_only_a_text_that_the_template_writes_is_continued():
     """Parts, or a template that leaves the message out, are errors that say so."""
-    for content, template in (([], PLAIN), ("a", "nothing")):
+    for content, template in (([], DEFAULT_CONTEXT), ("a", "nothing")):
         with pytest.raises(InvalidRequestError, match="messages"):
             prompt_of([{"role": "assistant", "content": content}], MODEL, template, continues=True)
 
@@ -536,11 +541,11 @@ def test_the_models_own_end_of_turn_ends_a_chat(bigram):
     """A chat ends with the model's end token, which a plain generation runs past; eos_token_ids adds others."""
     forced = {"logit_bias": {END: 100}, "max_tokens": 5, "return_tokens": True}
     (plain,) = bigram.generate({"text": "a", **forced}).responses
-    (chat,) = bigram.chat(HI, chat_template=PLAIN, **forced).responses
+    (chat,) = bigram.chat(HI, chat_template=DEFAULT_CONTEXT, **forced).responses
     assert (plain.generated_tokens, plain.finish_reason) == (5, "length")
     assert (chat.tokens, chat.finish_reason, chat.text) == ((END,), "eos", "")
     (other,) = bigram.chat(
-        HI, chat_template=PLAIN, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}
+        HI, chat_template=DEFAULT_CONTEXT, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}
     ).responses
     assert other.finish_reason == "eos"
 
@@ -592,7 +597,7 @@ def test_a_closed_runner_takes_no_chat():
     with Runner(BIGRAM, n_slots=1, n_ctx=64, n_threads=1) as runner:
         pass
     with pytest.raises(RunnerClosedError):
-        runner.chat(HI, chat_template=PLAIN)
+        runner.chat(HI, chat_template=DEFAULT_CONTEXT)
 
 
 def test_a_bigram_prompt_is_what_its_tokens_print():
@@ -610,7 +615,7 @@ def test_a_response_says_how_its_tokens_are_written(with_template):
         "return_tokens": True,
         "top_logprobs": 3,
     }
-    response = with_template.submit(asked, manner=Manner(spells=True)).result()
+    response = with_template.submit(asked, manner=RequestContext(spells=True)).result()
     pieces = response.spelling.pieces
     assert b"".join(pieces[token] for token in response.responses[0].tokens).decode() == STORY
     assert b"".join(pieces[token] for token in response.spelling.prompt) == b"z"
@@ -625,9 +630,13 @@ def test_a_response_says_how_its_tokens_are_written(with_template):
 def test_a_generation_may_end_by_itself(with_template):
     """Where it may stop by itself, the model's own end token ends a generation, beside those that are asked for."""
     forced = {"text": "z", "logit_bias": {END: 100}, "max_tokens": 3, "eos_token_ids": [5]}
-    (ended,) = with_template.submit(forced, manner=Manner(stops_itself=True)).result().responses
+    (ended,) = (
+        with_template.submit(forced, manner=RequestContext(stops_itself=True)).result().responses
+    )
     (other,) = (
-        with_template.submit({**forced, "logit_bias": {5: 100}}, manner=Manner(stops_itself=True))
+        with_template.submit(
+            {**forced, "logit_bias": {5: 100}}, manner=RequestContext(stops_itself=True)
+        )
         .result()
         .responses
     )
@@ -640,7 +649,7 @@ def test_submitting_costs_little_whatever_the_request_holds(with_template):
     request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
     started_s = time.thread_time()
     futures = [
-        with_template.submit(request, manner=Manner(stops_itself=True, spells=True))
+        with_template.submit(request, manner=RequestContext(stops_itself=True, spells=True))
         for _ in range(100)
     ]
     assert time.thread_time() - started_s < 0.5

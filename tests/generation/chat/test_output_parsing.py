@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.chat.conversation import joined
-from relevance_gen.generation.chat.output_parsing import AnswerFormat, Reader, ThoughtCount
+from relevance_gen.generation.chat.output_parsing import OutputFormat, Reader, ReasoningTokenCounter
 from relevance_gen.generation.chat.tool_call_arguments import BareArguments, as_json
 from relevance_gen.generation.chat.tool_call_formats import (
     HERMES,
@@ -49,7 +49,7 @@ SIGNS = {
 
 def form_of(family, *, is_thinking=False):
     """Return how the models of a family write turns."""
-    return AnswerFormat(
+    return OutputFormat(
         TOOLS,
         syntax_of(SIGNS[family]),
         thoughts_of(SIGNS[family]),
@@ -113,8 +113,8 @@ def test_a_prompt_that_ends_with_thinking_begins_with_it():
 def test_without_tools_and_thoughts_all_is_text():
     """A form that knows nothing changes nothing."""
     written = '<think>a</think><tool_call>{"name": "search", "arguments": {}}</tool_call> '
-    assert told(read(AnswerFormat(), written)) == [text(written)]
-    assert told(read(AnswerFormat(frozenset(), None, thoughts_of(SIGNS["hermes"])), written)) == [
+    assert told(read(OutputFormat(), written)) == [text(written)]
+    assert told(read(OutputFormat(frozenset(), None, thoughts_of(SIGNS["hermes"])), written)) == [
         thought("a"),
         text(written[len("<think>a</think>") :]),
     ]
@@ -162,11 +162,11 @@ def test_arguments_stream():
 )
 def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
     """From the one that completes the mark to the one that completes the end, also where characters are cut."""
-    count = ThoughtCount(form_of(family, is_thinking=is_thinking))
+    count = ReasoningTokenCounter(form_of(family, is_thinking=is_thinking))
     for token in tokens:
         count.note(token.encode("latin-1"))
     assert count.n_tokens == n
-    none = ThoughtCount(AnswerFormat(TOOLS, HERMES, None))
+    none = ReasoningTokenCounter(OutputFormat(TOOLS, HERMES, None))
     none.note(b"<think>")
     assert none.n_tokens == 0
 
@@ -207,7 +207,7 @@ def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
         syntax.call(name, one) for (name, _), one in zip(calls, arguments, strict=True)
     )
     written += syntax.closing
-    form = AnswerFormat(TOOLS, syntax, None)
+    form = OutputFormat(TOOLS, syntax, None)
     whole = read(form, written)
     if syntax.mark:  # whose white space is not kept
         arguments = [json.dumps(given, ensure_ascii=ascii_only) for _, given in calls]
@@ -237,7 +237,7 @@ def test_arguments_between_tags_are_read(syntax, arguments, cuts):
     assume(not any(after.strip() in value or "\r" in value for value in said.values()))
     written = "\n".join(before + name + between + value + after for name, value in said.items())
     written = syntax.opening + syntax.call("search", f"{written}\n") + syntax.closing
-    form = AnswerFormat(TOOLS, syntax, None, schemas={"search": schemas})
+    form = OutputFormat(TOOLS, syntax, None, schemas={"search": schemas})
     whole = read(form, written)
     ((name, read_as),) = told(whole)
     assert (name, json.loads(read_as)) == ("search", arguments)
@@ -323,7 +323,7 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thi
     whole = read(form, written)
     assert read(form, *written) == whole
     assert read(form, *cut(written, cuts)) == whole
-    assert "".join(part.text for part in read(AnswerFormat(), *cut(written, cuts))) == written
+    assert "".join(part.text for part in read(OutputFormat(), *cut(written, cuts))) == written
 
 
 def beginning(syntax):
@@ -392,7 +392,7 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
         *((syntax, syntax.opening) for syntax in SYNTAXES),
     ]
     for syntax, start in starts:
-        reader = Reader(AnswerFormat(TOOLS, syntax, THOUGHTS[-1]), "")
+        reader = Reader(OutputFormat(TOOLS, syntax, THOUGHTS[-1]), "")
         reader.push(start)
         n_held = 0
         for character in sign * (1000 // len(sign)):
@@ -403,7 +403,7 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
 
 def test_a_long_text_is_read_as_its_parts_are():
     """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
-    form = AnswerFormat(frozenset(["f"]), HERMES)
+    form = OutputFormat(frozenset(["f"]), HERMES)
     reader = Reader(form, "")
     text = (
         'a <tool_call> {"name": "f", "arguments": {"x": '

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.constraints.choices import Choices, Pieces
-from relevance_gen.generation.constraints.token_constraint import Effort
+from relevance_gen.generation.constraints.token_constraint import MaskTimeBudget
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest
 from small_models import LETTER_A, bigram_table
@@ -55,7 +55,7 @@ def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
     """After any allowed tokens: those after which a text still begins with what was said; an end where one is whole."""
     vocabulary = [*vocabulary, b"|"]
     end, some = len(vocabulary) - 1, sorted({*some, b"a"} - {b""})
-    constraint = Choices(some, Pieces(vocabulary)).begin([end], Effort())
+    constraint = Choices(some, Pieces(vocabulary)).begin([end], MaskTimeBudget())
     said = b""
     for _ in range(8):
         going_on = {

@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError
-from relevance_gen.generation.constraints.token_constraint import Effort, GrammarSource, source_of
+from relevance_gen.generation.constraints.token_constraint import (
+    GrammarSource,
+    MaskTimeBudget,
+    source_of,
+)
 from relevance_gen.generation.constraints.token_constraint import grammar_compiler as grammars
 from relevance_gen.generation.constraints.token_constraint import llguidance_backend as guidance
-from relevance_gen.generation.queue.request import STRANGERS, Manner
+from relevance_gen.generation.queue.request import ANONYMOUS, RequestContext
 from relevance_gen.generation.runner import Runner
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
@@ -438,7 +442,7 @@ def test_what_takes_long_to_follow_is_in_its_requests_account(embedded):
 def overdrawn(seconds):
     """Return the error of a sample whose request has taken so long for three tokens, if there is one."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
-    effort = Effort()
+    effort = MaskTimeBudget()
     constraint = (
         compiler.compile(GrammarSource("grammar", 'start: "abcdef"'), None)
         .result(60)
@@ -487,13 +491,15 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
     """Nor anybody whose grammar is known; they are refused once theirs have taken too long, with when to come again."""
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
-        runner.submit(known, manner=Manner(client=STRANGERS)).result(60)
+        runner.submit(known, manner=RequestContext(client=ANONYMOUS)).result(60)
         slow = [
-            runner.submit({"text": "a", "json_schema": schema}, manner=Manner(client=STRANGERS))
+            runner.submit(
+                {"text": "a", "json_schema": schema}, manner=RequestContext(client=ANONYMOUS)
+            )
             for schema in SLOW
         ]
-        at_hand = runner.submit(known, manner=Manner(client=STRANGERS))
-        named = runner.submit({"text": "z", "regex": "abcd"}, manner=Manner(client="me"))
+        at_hand = runner.submit(known, manner=RequestContext(client=ANONYMOUS))
+        named = runner.submit({"text": "z", "regex": "abcd"}, manner=RequestContext(client="me"))
         assert at_hand.result(60).responses[0].text == "abc"
         assert named.result(60).responses[0].text == "abcd"
         assert not any(

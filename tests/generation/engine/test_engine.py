@@ -15,8 +15,8 @@ from relevance_gen.generation.constraints import token_constraint as constraints
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
 from relevance_gen.generation.engine.stop_strings import NO_STOPS
-from relevance_gen.generation.queue.request import STRANGERS, Manner, Ticket
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request import ANONYMOUS, QueuedRequest, RequestContext
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
 from tests.profiles import costly
@@ -54,7 +54,9 @@ class Recorder:
     def ticket(self, request, client=None):
         """Make the next ticket."""
         self.tickets.append(
-            Ticket(len(self.tickets), request, request.seed or 0, 0.0, Manner(client=client))
+            QueuedRequest(
+                len(self.tickets), request, request.seed or 0, 0.0, RequestContext(client=client)
+            )
         )
         self.outcomes.append([])
         self.texts.append([""] * request.num_samples)
@@ -108,7 +110,7 @@ def alone(request):
     gaps=st.lists(st.integers(0, 6), max_size=6),
     n_slots=st.integers(1, 5),
     n_bytes=st.sampled_from([0, 1000, 10_000]),
-    who=st.lists(st.sampled_from([None, STRANGERS, STRANGERS, "a"]), min_size=6, max_size=6),
+    who=st.lists(st.sampled_from([None, ANONYMOUS, ANONYMOUS, "a"]), min_size=6, max_size=6),
 )
 def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes, who):
     """Any requests of anybody, in any order of arrival, on any number of slots, cached or not: each gets its own, once.
@@ -137,7 +139,7 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     engine, recorder = make_engine(model, 1000)
     prompts = weakref.WeakSet()
     for number, request in enumerate(requests):
-        engine.add(recorder.ticket(request, STRANGERS if number % 2 else None))
+        engine.add(recorder.ticket(request, ANONYMOUS if number % 2 else None))
         prompts.update([*engine._queue, *engine._compilation.prompts])
     dropped = set()
     step = 0
@@ -237,7 +239,7 @@ def test_cancelling_one_of_several_prompts_lets_the_others_be_computed():
     engine.step()
     assert model.n_together == 2
     assert all(recorder.outcomes)
-    engine.add(Ticket(0, GenerationRequest("ab", max_tokens=1), 0, 0.0))
+    engine.add(QueuedRequest(0, GenerationRequest("ab", max_tokens=1), 0, 0.0))
     engine.step()
     assert not engine.idle
 
@@ -372,7 +374,7 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
     The slices of their prompts come on top. They arrive while all slots are taken, through a backlog, as to a worker;
     the large request ends whole all the same.
     """
-    backlog, first_tokens, n_steps = Backlog(256), {}, itertools.count()
+    backlog, first_tokens, n_steps = RequestQueue(256), {}, itertools.count()
     engine = Engine(
         ScriptedModel(16, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None)
     )
@@ -383,12 +385,14 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
         engine.step()
         return next(n_steps)
 
-    large = backlog.put(Ticket(0, GenerationRequest("a", max_tokens=100, num_samples=256), 0, 0.0))
+    large = backlog.put(
+        QueuedRequest(0, GenerationRequest("a", max_tokens=100, num_samples=256), 0, 0.0)
+    )
     before = [step() for _ in range(3)][-1]
     for n_tokens in range(1, 9):
         request = GenerationRequest("b" * n_tokens, max_tokens=5)
         backlog.put(
-            Ticket(n_tokens, request, 0, 0.0),
+            QueuedRequest(n_tokens, request, 0, 0.0),
             lambda *_, number=n_tokens: first_tokens.setdefault(number, len(first_tokens)),
         )
     while len(first_tokens) < 8:
@@ -403,7 +407,7 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
 @pytest.mark.parametrize("n_samples", [1, 256])
 def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
     """Two tokens for a client with a name take two steps, whatever strangers have; they get theirs whole afterwards."""
-    backlog = Backlog(256)
+    backlog = RequestQueue(256)
     engine = Engine(
         ScriptedModel(4, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None)
     )
@@ -415,14 +419,20 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
 
     request = GenerationRequest("a", max_tokens=40, num_samples=n_samples, seed=1)
     strangers = [
-        backlog.put(Ticket(number, request, 1, 0.0, Manner(client=STRANGERS)))
+        backlog.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client=ANONYMOUS)))
         for number in range(256 // n_samples)
     ]
     for _ in range(5):
         step()
     for number in range(1000, 1003):
         known = backlog.put(
-            Ticket(number, GenerationRequest("b", max_tokens=2), 0, 0.0, Manner(client=f"{number}"))
+            QueuedRequest(
+                number,
+                GenerationRequest("b", max_tokens=2),
+                0,
+                0.0,
+                RequestContext(client=f"{number}"),
+            )
         )
         step()
         step()
@@ -442,9 +452,9 @@ def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
     gate = threading.Event()
     engine._masks[True].submit(gate.wait, 60)
     masked = GenerationRequest("a", regex="[a-p]{9}", max_tokens=9, num_samples=2, seed=1)
-    engine.add(recorder.ticket(masked, STRANGERS))
+    engine.add(recorder.ticket(masked, ANONYMOUS))
     wait(engine._compilation.prompts.values(), 60)
-    for client in ("me", STRANGERS, None):
+    for client in ("me", ANONYMOUS, None):
         engine.add(recorder.ticket(GenerationRequest("b", max_tokens=20), client))
     while not all(recorder.outcomes[1:]):
         engine.step()
@@ -470,11 +480,12 @@ def fill(puller, engine):
 
 def test_many_grammars_of_one_client_keep_no_other_waiting():
     """However many are compiled at once, a request of somebody else gets one of the next slots."""
-    backlog = Backlog(256)
+    backlog = RequestQueue(256)
     engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
     request = GenerationRequest("a", max_tokens=9, regex="[a-p]{30}")
     many = [
-        backlog.put(Ticket(number, request, 1, 0.0, Manner(client="a"))) for number in range(20)
+        backlog.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client="a")))
+        for number in range(20)
     ]
     while fill(puller, engine):
         pass
@@ -482,7 +493,7 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
     engine.step()
     assert not engine._compilation.prompts
     other = backlog.put(
-        Ticket(99, GenerationRequest("b", max_tokens=3), 1, 0.0, Manner(client="b"))
+        QueuedRequest(99, GenerationRequest("b", max_tokens=3), 1, 0.0, RequestContext(client="b"))
     )
     while not other.done():
         fill(puller, engine)
@@ -494,20 +505,23 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
 @pytest.mark.parametrize("regex", [None, "[a-p]{30}"])
 def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex):
     """However many of one client hold their prompts or wait to, the first of another client is served beside them."""
-    backlog = Backlog(10**6)
+    backlog = RequestQueue(10**6)
     engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
     large = GenerationRequest("a", max_tokens=9, num_samples=60, regex=regex)
-    many = [backlog.put(Ticket(number, large, 1, 0.0, Manner(client="a"))) for number in range(4)]
+    many = [
+        backlog.put(QueuedRequest(number, large, 1, 0.0, RequestContext(client="a")))
+        for number in range(4)
+    ]
     while fill(puller, engine) or engine._compilation.prompts:
         wait(engine._compilation.prompts.values(), 60)
         engine.step()
     for number in range(3):
-        small = Ticket(
+        small = QueuedRequest(
             90 + number,
             attrs.evolve(large, num_samples=2, regex=None),
             1,
             0.0,
-            Manner(client=f"{number}"),
+            RequestContext(client=f"{number}"),
         )
         other = backlog.put(small)
         while not other.done():

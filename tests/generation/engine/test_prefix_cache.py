@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
-from relevance_gen.generation.queue.request import STRANGERS
+from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.lru import _ENTRY_BYTES
 
 prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda tokens: np.array(tokens, np.int32))
@@ -85,10 +85,10 @@ def test_no_client_pushes_out_anothers_prompts():
     ours, *others = (np.full(5, number, np.int32) for number in range(9))
     cache.put(ours, state(), "ours")
     for other in others[:4]:
-        cache.put(other, state(), STRANGERS)
+        cache.put(other, state(), ANONYMOUS)
     assert cache.longest(ours, "ours")[0] == 5
     for other in others[4:]:
         cache.put(other, state(), "greedy")
     assert cache.longest(ours, "ours")[0] == 5
     assert cache.longest(others[-1], "greedy")[0] == 5
-    assert [cache.longest(other, STRANGERS)[0] for other in others[:4]] == [0, 0, 0, 0]
+    assert [cache.longest(other, ANONYMOUS)[0] for other in others[:4]] == [0, 0, 0, 0]

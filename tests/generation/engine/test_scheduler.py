@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.engine.scheduler import (
+    AssignSlot,
     Decode,
     EngineState,
     Move,
+    Preempt,
     Prefill,
+    PrefillChunk,
     Resume,
-    Seat,
-    Slice,
     Start,
     Tokenize,
-    Vacate,
     holds,
     most_held,
     next_action,
     padded,
 )
-from relevance_gen.generation.queue.request import STRANGERS
+from relevance_gen.generation.queue.request import ANONYMOUS
 
 
 @define
@@ -44,17 +44,17 @@ class Request:
         return 0 < self.n_prompt == self.n_done
 
 
-clients = st.sampled_from([None, STRANGERS, STRANGERS, "a", "b"])
+clients = st.sampled_from([None, ANONYMOUS, ANONYMOUS, "a", "b"])
 
 
-def is_open(request):
+def is_anonymous(request):
     """Tell whether it is a stranger's."""
-    return request.client == STRANGERS
+    return request.client == ANONYMOUS
 
 
 def n_holding(waiting, like):
     """Count the requests that hold their prompts among those of strangers, or of others, as `like` is."""
-    return sum(holds(request) for request in waiting if is_open(request) == is_open(like))
+    return sum(holds(request) for request in waiting if is_anonymous(request) == is_anonymous(like))
 
 
 def may_hold(waiting, request, n_slots):
@@ -110,17 +110,17 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
     """
     free = free_slots(state)
     match next_action(state):
-        case Seat(place, slot):
+        case AssignSlot(place, slot):
             assert slot in free
             assert state.waiting[place].slot is None
             assert not state.waiting[place].computed
-        case Vacate(slot):
+        case Preempt(slot):
             owners = {request.slot: request.client for request in state.waiting} | dict(
                 state.running
             )
-            assert owners[slot] == STRANGERS
+            assert owners[slot] == ANONYMOUS
             assert not free
-            assert not all(map(is_open, state.waiting))
+            assert not all(map(is_anonymous, state.waiting))
         case Resume(slot):
             assert slot in free
             assert state.n_paused
@@ -131,7 +131,9 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
         case Prefill(slices):
             length = padded(slices, state.slice_multiple)
             assert length * len(slices) <= state.budget
-            in_turn = sorted((is_open(state.waiting[each.place]), each.place) for each in slices)
+            in_turn = sorted(
+                (is_anonymous(state.waiting[each.place]), each.place) for each in slices
+            )
             assert [each.place for each in slices] == [place for _, place in in_turn]
             for each in slices:
                 request = state.waiting[each.place]
@@ -192,13 +194,13 @@ def test_no_slot_stays_free_while_samples_wait(state):
 def test_prompts_are_held_for_so_many_requests_only(state):
     """One that will hold its prompt gets a slot only where fewer than the bound do, or none of its client's does."""
     action = next_action(state)
-    if isinstance(action, Seat) and state.waiting[action.place].n_unstarted > 1:
+    if isinstance(action, AssignSlot) and state.waiting[action.place].n_unstarted > 1:
         assert may_hold(state.waiting, state.waiting[action.place], state.n_slots)
 
 
 def test_whoever_is_no_stranger_gets_a_strangers_slot():
     """Where strangers have all slots, one gives way, as many as are wanted; they go on before further strangers do."""
-    waiting = [Request(client=STRANGERS), Request(n_prompt=0, n_done=0, client="a")]
+    waiting = [Request(client=ANONYMOUS), Request(n_prompt=0, n_done=0, client="a")]
     state = EngineState(
         2,
         99,
@@ -206,13 +208,13 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
         2,
         4,
         may_read=True,
-        running=dict.fromkeys((0, 1), STRANGERS),
+        running=dict.fromkeys((0, 1), ANONYMOUS),
         n_paused=0,
         waiting=waiting,
     )
-    assert next_action(state) == Vacate(1)
-    state = evolve(state, running={0: STRANGERS}, n_paused=1)
-    assert next_action(state) == Seat(1, 1)
+    assert next_action(state) == Preempt(1)
+    state = evolve(state, running={0: ANONYMOUS}, n_paused=1)
+    assert next_action(state) == AssignSlot(1, 1)
     assert next_action(evolve(state, waiting=waiting[:1])) == Resume(1)
     assert next_action(evolve(state, waiting=waiting[:1], n_paused=0)) == Start(0, (1,))
     running = dict.fromkeys((0, 1), "b")
@@ -247,8 +249,8 @@ def test_free_slots_go_by_client_first(requests, n_slots):
         for other in waiting:
             if not other.n_unstarted or not one.n_running:
                 continue
-            assert not is_open(one) or is_open(other)
-            if not is_open(one) and not is_open(other):
+            assert not is_anonymous(one) or is_anonymous(other)
+            if not is_anonymous(one) and not is_anonymous(other):
                 assert held[one.client] <= held[other.client] + 1
             if one.client == other.client:
                 assert one.n_running <= other.n_running + 1
@@ -303,7 +305,7 @@ class Simulation:
             waiting = [who.request for who in self.queue]
             assert sum(map(holds, waiting)) <= most_held(self.n_slots)
             match next_action(self.state(budget, waiting)):
-                case Seat(place, slot):
+                case AssignSlot(place, slot):
                     self.queue[place].request.slot = slot
                     self.note_slots(self.queue[place], 1)
                 case Tokenize(place):
@@ -485,4 +487,4 @@ def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
     """Where slices are not padded, each is computed alone."""
     waiting = [Request(4, 0, slot) for slot in range(3)]
     state = EngineState(8, 99, 64, 1, 64, may_read=True, running={}, n_paused=0, waiting=waiting)
-    assert next_action(state) == Prefill((Slice(0, 0, 0, 4),))
+    assert next_action(state) == Prefill((PrefillChunk(0, 0, 0, 4),))

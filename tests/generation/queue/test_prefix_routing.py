@@ -11,27 +11,27 @@ from relevance_gen.generation.queue import request_queue as backlog_module
 from relevance_gen.generation.queue.prefix_routing import (
     BLOCK_CHARS,
     MUCH_BUSIER,
-    KnownPrompts,
-    Standing,
+    PrefixTable,
+    WorkerLoad,
     blocks_of,
     leaves,
 )
-from relevance_gen.generation.queue.request import Ticket
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request import QueuedRequest
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.lru import _ENTRY_BYTES
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import rooms
 from tests.generation.test_runner import until
 
 LONG = "x" * (4 * BLOCK_CHARS)
-standings = st.builds(Standing, st.integers(0, 4), st.integers(0, 12), st.booleans())
+standings = st.builds(WorkerLoad, st.integers(0, 4), st.integers(0, 12), st.booleans())
 prompts = st.lists(st.integers(0, 2), max_size=6).map(
     lambda parts: "".join(str(part) * BLOCK_CHARS for part in parts)
 )
 
 
 def ticket(number, text=LONG):
-    return Ticket(number, GenerationRequest(text), 7, 0.0)
+    return QueuedRequest(number, GenerationRequest(text), 7, 0.0)
 
 
 def n_shared(one, other):
@@ -72,7 +72,7 @@ def test_somebody_with_room_always_takes_it(workers):
 @given(st.lists(prompts, max_size=8), prompts, st.integers(0, 12))
 def test_what_is_known_is_the_longest_common_beginning(seen, asked, max_blocks):
     """A worker knows of a prompt as many blocks as any of its recent ones shares, and remembers no more than it may."""
-    known, everything = KnownPrompts(max_blocks * _ENTRY_BYTES), KnownPrompts()
+    known, everything = PrefixTable(max_blocks * _ENTRY_BYTES), PrefixTable()
     for prompt in seen:
         known.add(blocks_of(prompt))
         everything.add(blocks_of(prompt))
@@ -91,7 +91,7 @@ def test_what_is_known_is_the_longest_common_beginning(seen, asked, max_blocks):
 @pytest.fixture
 def pair():
     """Two workers of a backlog, of which the first has computed a long prompt."""
-    backlog = Backlog(99)
+    backlog = RequestQueue(99)
     first, second = (backlog.join(lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
     (done,) = first.take(rooms(8), timeout_s=0)
@@ -170,7 +170,7 @@ def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
 
 def test_without_a_prefix_cache_nothing_is_left():
     """Where workers keep no prompts, whoever comes first takes the oldest."""
-    backlog = Backlog(99, keeps_prompts=False)
+    backlog = RequestQueue(99, keeps_prompts=False)
     first, second = (backlog.join(lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
     first.take(rooms(8))

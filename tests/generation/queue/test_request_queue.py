@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from relevance_gen.errors import GenerationError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
-from relevance_gen.generation.queue.request import Manner, Ticket
-from relevance_gen.generation.queue.request_queue import Backlog
+from relevance_gen.generation.queue.request import QueuedRequest, RequestContext
+from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, rooms
@@ -23,7 +23,7 @@ MOST = 12
 
 def ticket(number, num_samples=1, **options):
     regex = options.pop("regex", None)
-    return Ticket(
+    return QueuedRequest(
         number, GenerationRequest("a", num_samples=num_samples, regex=regex), 7, 0.0, **options
     )
 
@@ -37,7 +37,7 @@ class Law(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.backlog, self.dropped = Backlog(MOST), [[], [], []]
+        self.backlog, self.dropped = RequestQueue(MOST), [[], [], []]
         self.pullers = [self.backlog.join(dropped.append) for dropped in self.dropped]
         self.joined, self.closed = [0, 1, 2], False
         self.tickets, self.futures, self.waiting = [], [], []
@@ -73,7 +73,9 @@ class Law(RuleBasedStateMachine):
     )
     def put(self, num_samples, regex, client):
         """Accepted until it is closed or nobody is left, and while not too much waits."""
-        one = ticket(len(self.tickets), num_samples, regex=regex, manner=Manner(client=client))
+        one = ticket(
+            len(self.tickets), num_samples, regex=regex, manner=RequestContext(client=client)
+        )
         if self.closed or not self.joined:
             with pytest.raises(RunnerClosedError):
                 self.backlog.put(one, ignore)
@@ -133,12 +135,12 @@ class Law(RuleBasedStateMachine):
             manner = self.tickets[number].manner
             if (
                 n_most_to_hold is not None
-                and n_held[manner.is_open] >= n_most_to_hold
+                and n_held[manner.is_anonymous] >= n_most_to_hold
                 and manner.client in holding
             ):
                 passed.append(number)
             else:
-                n_held[manner.is_open] += 1
+                n_held[manner.is_anonymous] += 1
                 holding.add(manner.client)
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
         expected = [number for number in in_turn if number not in passed][:n]
@@ -235,7 +237,7 @@ TestEveryTicketComesInItsTurnAndEndsOnce = Law.TestCase
 
 def test_what_a_puller_lost_comes_first_and_from_the_start():
     """Tickets go back in front of what waits, in order, all samples to start anew; those whose text was seen fail."""
-    backlog = Backlog(99)
+    backlog = RequestQueue(99)
     failing, other = backlog.join(ignore), backlog.join(ignore)
     futures = [backlog.put(ticket(number, 2), ignore) for number in range(6)]
     first, second, third = failing.take(rooms(3))
@@ -255,7 +257,7 @@ def test_a_callback_that_raises_stops_its_ticket():
     def explode(*_):
         raise KeyboardInterrupt
 
-    backlog, dropped = Backlog(9), []
+    backlog, dropped = RequestQueue(9), []
     puller = backlog.join(dropped.append)
     future = backlog.put(ticket(7), explode)
     puller.text(*puller.take(rooms(1)), 0, "b")
@@ -266,7 +268,7 @@ def test_a_callback_that_raises_stops_its_ticket():
 
 def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
     """After its end, or after it went to another puller, a ticket's old holder changes nothing."""
-    backlog, texts = Backlog(9), []
+    backlog, texts = RequestQueue(9), []
     first, second = backlog.join(ignore), backlog.join(ignore)
     future = backlog.put(ticket(1), lambda _, text: texts.append(text))
     (taken,) = first.take(rooms(1))
@@ -286,7 +288,7 @@ def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
 
 def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
     """`take` comes back when there is something to take or nothing to come, and after `timeout_s` at the latest."""
-    backlog = Backlog(9)
+    backlog = RequestQueue(9)
     puller, other = backlog.join(ignore), backlog.join(ignore)
     assert puller.take(rooms(1), timeout_s=0.001) == []
     for act, answer in (
@@ -304,7 +306,7 @@ def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
 
 def test_a_full_queue_refuses():
     """While as many samples wait as may, further ones are refused; those that were taken do not count."""
-    backlog = Backlog(3)
+    backlog = RequestQueue(3)
     puller = backlog.join(ignore)
     backlog.put(ticket(1, 3))
     with pytest.raises(OverloadedError, match="3 samples wait already"):
@@ -325,7 +327,7 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
         def __del__(self):
             self.future.cancel()
 
-    backlog = Backlog(9)
+    backlog = RequestQueue(9)
     puller = backlog.join(ignore)
     futures = [backlog.put(ticket(number)) for number in range(4)]
     puller.take(rooms(2))
@@ -340,7 +342,7 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
 
 def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
     """What is cancelled then ends as cancelled, and all others fail."""
-    backlog = Backlog(9)
+    backlog = RequestQueue(9)
     puller = backlog.join(ignore)
     futures = [backlog.put(ticket(number)) for number in range(3)]
 
@@ -362,7 +364,7 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
     requests = [
         GenerationRequest("abc", max_tokens=6, num_samples=3, seed=seed) for seed in range(4)
     ]
-    backlog, texts = Backlog(99), {}
+    backlog, texts = RequestQueue(99), {}
     sent, received = [], []
     puller = backlog.join(received.append)
     futures = []
@@ -372,7 +374,7 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
         def collect(sample, text, each=each):
             each[sample] += text
 
-        futures.append(backlog.put(Ticket(number, request, request.seed, 0.0), collect))
+        futures.append(backlog.put(QueuedRequest(number, request, request.seed, 0.0), collect))
 
     class Wire:
         """Satisfies `Reports`: sends everything as bytes."""
@@ -400,6 +402,6 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
 
 def test_a_ticket_can_be_pickled():
     """All of it travels: request, seed, time and number."""
-    one = Ticket(3, GenerationRequest("é", stop=["."], seed=1), 1, 12.5)
+    one = QueuedRequest(3, GenerationRequest("é", stop=["."], seed=1), 1, 12.5)
     other = pickle.loads(pickle.dumps(one))
     assert (other, other.request, other.seed, other.created) == (one, one.request, 1, 12.5)

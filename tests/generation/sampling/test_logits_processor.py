@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.generation.sampling.logits_processor import Adjustment
+from relevance_gen.generation.sampling.logits_processor import LogitsProcessor
 from relevance_gen.types import GenerationRequest
 from tests.reference_generation import distribution
 
@@ -27,7 +27,7 @@ requests = st.builds(
 
 def adjusted(request, logits, generated):
     """Return the logits after `generated` tokens."""
-    adjustment = Adjustment(request, request.eos_token_ids, len(logits))
+    adjustment = LogitsProcessor(request, request.eos_token_ids, len(logits))
     for token in generated:
         adjustment.count(token)
     if not adjustment.changes_logits:
@@ -77,7 +77,9 @@ def test_penalties_that_cancel_are_still_counted():
 @pytest.mark.parametrize("fields", [{}, {"eos_token_ids": [1]}, {"logit_bias": {}}])
 def test_what_is_not_asked_for_costs_nothing(fields):
     """Without bias, penalties and min_tokens no logit is looked at, however many tokens come."""
-    adjustment = Adjustment(GenerationRequest("", **fields), fields.get("eos_token_ids", ()), 8)
+    adjustment = LogitsProcessor(
+        GenerationRequest("", **fields), fields.get("eos_token_ids", ()), 8
+    )
     for token in range(8):
         adjustment.count(token)
     assert not adjustment.changes_logits

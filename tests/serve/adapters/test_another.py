@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.http.actions import GENERATION, SEARCH
 from relevance_gen.serve.http.auth import Keys, digest
 from relevance_gen.serve.http.connection import Listener
@@ -45,7 +45,9 @@ def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], objec
             key=lambda s: (-s[0], s[1]),
         )
 
-    return SearchTask(Question(body["question"], len(texts), False), texts, path="texts"), present
+    return SearchTask(
+        SearchParams(body["question"], len(texts), False), texts, path="texts"
+    ), present
 
 
 class Lines:

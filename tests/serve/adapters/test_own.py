@@ -9,7 +9,7 @@ import pytest
 
 from relevance_gen import ChunkIndex, search, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.services.generation import GenerationTask
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
@@ -23,7 +23,7 @@ def test_a_search_is_read_and_presented() -> None:
         {"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False}
     )
     assert (task.question, list(task.chunks)) == (
-        Question("cats", 3, False, reranked=0),
+        SearchParams("cats", 3, False, reranked=0),
         ["Cats purr."],
     )
     assert task.path == "chunk_txts"

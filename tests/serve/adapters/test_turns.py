@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
 from relevance_gen.generation.chat.conversation import ToolChoice, finish_reason_of, joined
-from relevance_gen.request_scope import expecting
+from relevance_gen.request_scope import budget_scope
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, responses
 from relevance_gen.types import Completion, GenerationResponse, Part
@@ -261,7 +261,7 @@ def test_what_there_is_no_room_for_is_cited_no_further() -> None:
                 if next(left) <= 0:  # noqa: B023
                     raise error("no room")  # noqa: B023
 
-            with expecting(expect):
+            with budget_scope(expect):
                 found = cited_blocks(of_cited(), [Part("text", said)])
             assert "".join(block["text"] for block in found) == said
             told.append(

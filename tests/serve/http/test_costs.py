@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from relevance_gen import ChunkIndex, wire
-from relevance_gen.asking.citations import Citer
-from relevance_gen.request_scope import expecting
-from relevance_gen.retrieval.query import Question
+from relevance_gen.asking.citations import Attributor
+from relevance_gen.request_scope import budget_scope
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.adapters.openai import chat, completions
 from relevance_gen.serve.http import costs
@@ -129,14 +129,14 @@ def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
         announced_bytes += getattr(costs.CITATION, unit) * number
 
     task, present = own.read_citation({"text": text, "chunk_txts": [source]})
-    Citer(["x"]).cite("x")  # what is remembered is
+    Attributor(["x"]).cite("x")  # what is remembered is
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     try:
         tracemalloc.reset_peak()
         before_bytes = tracemalloc.get_traced_memory()[0]
-        with expecting(expect):
-            wire.serialize(present([*Citer(task.chunk_txts).cite(task.text)]))
+        with budget_scope(expect):
+            wire.serialize(present([*Attributor(task.chunk_txts).cite(task.text)]))
         taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
     finally:
         if not was_tracing:
@@ -167,13 +167,13 @@ def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> 
     """Of a saved index, whose texts are made when they are read, many short ones or a long one."""
     said = text * (150_000 // len(text) // n_texts) + " black cat"
     index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
-    question = Question('"black cat"', 1, syntax="signs")
+    question = SearchParams('"black cat"', 1, syntax="signs")
     index.answer_all([question])  # what is remembered is
     told: Counter[str] = Counter()
     tracemalloc.start()
     try:
         before_bytes = tracemalloc.get_traced_memory()[0]
-        with expecting(lambda unit, number: told.update({unit: number})):
+        with budget_scope(lambda unit, number: told.update({unit: number})):
             index.answer_all([question])
         taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
     finally:

@@ -13,7 +13,7 @@ from relevance_gen.errors import TimedOutError
 from relevance_gen.serve.http.bodies import Body
 from relevance_gen.serve.http.forwarding import Forwarder
 from relevance_gen.serve.http.http_errors import problem_of
-from relevance_gen.serve.http.resource_pools import Holding, make_lanes
+from relevance_gen.serve.http.resource_pools import MemoryReservation, make_lanes
 from relevance_gen.serve.http.service import REQUEST_ID
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
@@ -29,7 +29,11 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
         settings = Settings()
         lanes = make_lanes(settings, Metrics.alone())
         body = Body(
-            [b"{}"], "identity", Holding(lanes["generation"].memory), lanes["generation"], 64
+            [b"{}"],
+            "identity",
+            MemoryReservation(lanes["generation"].memory),
+            lanes["generation"],
+            64,
         )
         forwarder = Forwarder(tmp_path / "socket", 0.1)
         try:

@@ -17,7 +17,7 @@ from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.http.bodies import Body
 from relevance_gen.serve.http.json_stats import shape_of
-from relevance_gen.serve.http.resource_pools import Holding, make_lanes
+from relevance_gen.serve.http.resource_pools import MemoryReservation, make_lanes
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 
@@ -64,7 +64,7 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
 def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
     """A body that would become larger than the quota is refused when the first piece too many is there."""
     bomb = gzip.compress(bytes(64 << 20), 9)
-    with Holding(Quota(1 << 20)) as held:
+    with MemoryReservation(Quota(1 << 20)) as held:
         body = Body([bomb], "gzip", held, LANE, 64)
         with pytest.raises(TooLargeError, match="may take 1048576 bytes of memory") as caught:
             body.parse()
@@ -75,7 +75,7 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
     """They are counted before, and those in strings are none."""
     allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
     for text in (*allowed, "[1,2,3,4,5,6,7]"):
-        with Holding(Quota(1 << 20)) as held:
+        with MemoryReservation(Quota(1 << 20)) as held:
             body = Body([text.encode()], "identity", held, attrs.evolve(LANE, most_values=7), 64)
             if text in allowed:
                 assert body.parse() == json.loads(text)
@@ -97,7 +97,7 @@ def test_a_quota_is_never_exceeded_and_ends_at_nothing(
     """Whoever takes or replaces what, no more than the limit is held; at the end nothing is."""
     memory = Quota(limit)
     with ExitStack() as stack:
-        holdings = [stack.enter_context(Holding(memory)) for _ in range(4)]
+        holdings = [stack.enter_context(MemoryReservation(memory)) for _ in range(4)]
         for place, verb, n_bytes in steps:
             holding = holdings[place]
             before = holding.taken_bytes
@@ -120,13 +120,13 @@ def test_a_quota_is_never_exceeded_and_ends_at_nothing(
 def test_the_last_user_gives_back() -> None:
     """A thread that still works on a request holds its memory after the client has left."""
     memory = Quota(10)
-    with Holding(memory) as holding:
+    with MemoryReservation(memory) as holding:
         holding.take(8)
         thread = holding.__enter__()
-    with Holding(memory) as other, pytest.raises(BusyError):
+    with MemoryReservation(memory) as other, pytest.raises(BusyError):
         other.take(8)
     thread.take(1)
     assert holding.taken_bytes == 9
     holding.__exit__(None, None, None)
-    with Holding(memory) as other:
+    with MemoryReservation(memory) as other:
         other.take(10)

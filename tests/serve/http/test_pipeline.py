@@ -17,7 +17,7 @@ from relevance_gen.quota import Quota
 from relevance_gen.serve.adapters.own import Events
 from relevance_gen.serve.http.costs import GENERATION
 from relevance_gen.serve.http.pipeline import _ON_LOOP_BYTES, _worded, made_of
-from relevance_gen.serve.http.resource_pools import Holding
+from relevance_gen.serve.http.resource_pools import MemoryReservation
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import (
     Completion,
@@ -82,7 +82,7 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
 
     for room in (n_bytes, n_bytes - 1):
         memory = Quota(room)
-        with Holding(memory) as held, suppress(TooLargeError):
+        with MemoryReservation(memory) as held, suppress(TooLargeError):
             assert asyncio.run(
                 _worded(held, GENERATION, task, responses, Watched())
             ) == Events().end(responses)

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
-from relevance_gen.request_scope import check_wanted
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.bounded_executor import Gate
+from relevance_gen.serve.services.bounded_executor import BoundedExecutor
 
 
-def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> Gate:
+def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> BoundedExecutor:
     """Make a gate."""
-    return Gate(
+    return BoundedExecutor(
         "search", n_threads, max_waiting=max_waiting, max_wait_s=max_wait_s, metrics=Metrics.alone()
     )
 
@@ -175,7 +175,7 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
     """While a client has its share, what it asks for further waits, and another's later work is done before."""
 
     async def run() -> list[str]:
-        tried = Gate(
+        tried = BoundedExecutor(
             "extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1
         )
         done: list[str] = []
@@ -201,7 +201,7 @@ def test_a_client_has_only_its_share_of_the_places() -> None:
     """However much one client asks for, there are places for others; and it has its own again once its work is done."""
 
     async def run() -> None:
-        tried = Gate(
+        tried = BoundedExecutor(
             "extraction", 4, max_waiting=8, max_wait_s=60, metrics=Metrics.alone(), share=1
         )
         held = threading.Event()
@@ -230,7 +230,7 @@ def test_work_that_nobody_waits_for_learns_of_it() -> None:
         def work() -> None:
             begun.set()
             while True:
-                check_wanted()
+                raise_if_cancelled()
 
         caller = asyncio.create_task(tried.run(work))
         await until(begun.is_set)

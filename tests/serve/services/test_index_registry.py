@@ -14,8 +14,8 @@ from relevance_gen import ChunkIndex
 from relevance_gen.errors import IndexUnavailableError, InvalidRequestError
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.flags import read
-from relevance_gen.serve.services.index_registry import Named, NamedIndexes
-from relevance_gen.serve.services.served_index import OfferedIndex
+from relevance_gen.serve.services.index_registry import IndexRegistry, Named
+from relevance_gen.serve.services.served_index import ServedIndex
 from relevance_gen.serve.settings import Settings
 from tests.serve.harness import KEYED, Server
 from tests.serve.shards import save_shards
@@ -115,20 +115,20 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(
     """However many ask, there are two looks: the one that runs, and one that began after all of them came."""
     (tmp_path / "a.txt").write_text("Cats purr.")
     one, begun, released, n_looks = (
-        OfferedIndex("docs", str(tmp_path), Settings()),
+        ServedIndex("docs", str(tmp_path), Settings()),
         Event(),
         Event(),
         [],
     )
-    look = OfferedIndex._open
+    look = ServedIndex._open
 
-    def slow(self: OfferedIndex) -> Any:
+    def slow(self: ServedIndex) -> Any:
         n_looks.append(1)
         begun.set()
         assert released.wait(60)
         return look(self)
 
-    monkeypatch.setattr(OfferedIndex, "_open", slow)
+    monkeypatch.setattr(ServedIndex, "_open", slow)
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", "off")
     first = one.look()
     assert begun.wait(60)
@@ -151,7 +151,7 @@ def test_where_no_thread_is_to_be_had_the_next_look_is_another(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", "off")
-    one = OfferedIndex("docs", str(tmp_path), Settings())
+    one = ServedIndex("docs", str(tmp_path), Settings())
     with monkeypatch.context() as patched:
         patched.setattr(Thread, "start", fail)
         with pytest.raises(RuntimeError):
@@ -164,7 +164,7 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
     chunks = [f"A cat number {n} purrs." for n in range(20)]
     for address in ("memory://named/shards", f"file://{tmp_path}/a", str(tmp_path / "b")):
         save_shards(address, chunks)
-        one = OfferedIndex("cats", address, Settings())
+        one = ServedIndex("cats", address, Settings())
         one.look().result(60)
         index = one.now()
         assert list(index.search("purring cat 7", 5)) == list(
@@ -177,13 +177,13 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
         assert [found.original_index for found in one.now().search("okapi")] == [0]
     for shard in (tmp_path / "b").glob("*.shard"):
         shard.rename(tmp_path / shard.name)
-    left = OfferedIndex("cats", str(tmp_path / "b"), Settings())
+    left = ServedIndex("cats", str(tmp_path / "b"), Settings())
     left.look().result(60)
     assert left.described()["state"] == "unavailable"
     for shard in tmp_path.glob("*.shard"):
         shard.rename(tmp_path / "b" / shard.name)
     (tmp_path / "b" / "index.json").unlink()
-    for again in (one, OfferedIndex("cats", str(tmp_path / "b"), Settings())):
+    for again in (one, ServedIndex("cats", str(tmp_path / "b"), Settings())):
         again.look().result(60)
         with pytest.raises(IndexUnavailableError, match="holds no saved index"):
             again.now()
@@ -212,7 +212,7 @@ def test_a_key_for_no_index_is_refused() -> None:
     settings = read(["--index", "pets=a,b.index", "--index-key", "pats=0123456789ab"], {})
     assert settings.index == (("pets", "a,b.index"),)
     with pytest.raises(InvalidRequestError, match="--index-key must be the name of an --index"):
-        NamedIndexes(settings)
+        IndexRegistry(settings)
     environ = {"RELEVANCE_GEN_INDEX": "pets=a,b.index,docs=/srv/docs"}
     assert read([], environ).index == (("pets", "a,b.index"), ("docs", "/srv/docs"))
 
@@ -222,12 +222,12 @@ def test_a_name_is_given_once() -> None:
     with pytest.raises(
         InvalidRequestError, match="--index must be given once for each name, got 'pets'"
     ):
-        NamedIndexes(read(["--index", "pets=a", "--index", "laws=a", "--index", "pets=b"], {}))
+        IndexRegistry(read(["--index", "pets=a", "--index", "laws=a", "--index", "pets=b"], {}))
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=3), st.sampled_from("abcd"))
 def test_only_keys_that_are_named_may_ask(allowed: list[str], asking: str) -> None:
     """An index that no key is named for is for all; one that some are named for is for these alone."""
     pairs = tuple(("pets", key * 12) for key in allowed)
-    named = NamedIndexes(Settings(index=(("pets", "a"),), index_key=pairs))
+    named = IndexRegistry(Settings(index=(("pets", "a"),), index_key=pairs))
     assert named._may_ask(asking * 12, "pets") == (not allowed or asking in allowed)

@@ -29,7 +29,7 @@ SIZES = {"a": 1, "b": 2, "c": 3, "d": 2}
 ROOM = 4
 IDLE_S = 100.0
 PAUSE_S = 5.0
-PATIENCE_S = 0.25
+MAX_DEFER_S = 0.25
 KEPT_S = 60.0
 LOAD_TIMEOUT_S = 30.0
 
@@ -101,7 +101,7 @@ class Stepwise(ModelRegistry):
         work, entry = self.pending.pop(place)
         work(entry)
 
-    def pass_time(self, seconds: float = PATIENCE_S) -> None:
+    def pass_time(self, seconds: float = MAX_DEFER_S) -> None:
         """Let time pass: without more, what makes those who wait worth others' room."""
         self.shop.now_s += seconds
         self.look()
@@ -242,7 +242,7 @@ class Borrowing(RuleBasedStateMachine):
             if entry.source.name == "a" and entry.state == "loaded":
                 entry.model.closed = True
 
-    @rule(seconds=st.sampled_from([PATIENCE_S / 2, PATIENCE_S, 1.0, PAUSE_S, KEPT_S, IDLE_S]))
+    @rule(seconds=st.sampled_from([MAX_DEFER_S / 2, MAX_DEFER_S, 1.0, PAUSE_S, KEPT_S, IDLE_S]))
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.shop.now_s += seconds
@@ -371,14 +371,14 @@ def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
     loaded_for(registry, "c", client="")
     for _ in range(10):
         with registry.lent("generate", "b", client=""):
-            registry.pass_time(PATIENCE_S / 2)
+            registry.pass_time(MAX_DEFER_S / 2)
     with (
         registry.lent("generate", "b", client=""),
         registry.lent("generate", "b", client="") as wanted,
     ):
-        registry.pass_time(PATIENCE_S / 2)
+        registry.pass_time(MAX_DEFER_S / 2)
         assert not registry.pending
-        registry.pass_time(PATIENCE_S / 2)
+        registry.pass_time(MAX_DEFER_S / 2)
         assert registry.leaving == ["c"]
         registry.step()
         registry.step()

@@ -15,8 +15,8 @@ import pytest
 from relevance_gen import ChunkIndex, ModelLoadError, Reranker, search
 from relevance_gen.embedding.reranker import Scores
 from relevance_gen.errors import RequestCancelledError
-from relevance_gen.request_scope import while_wanted
-from relevance_gen.retrieval.query import Question
+from relevance_gen.request_scope import cancel_scope
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.reranking import AT_ONCE, RerankingService
@@ -87,7 +87,7 @@ def ask(
     searcher: Searcher, reranked: int | None, chunks: list[Any] = CHUNKS
 ) -> tuple[dict[str, str], list[Any]]:
     """Search, and return why the reranker had no part, if it had none, and positions and scores of what was found."""
-    task = SearchTask(Question(QUERY, 1000, False, reranked=reranked), chunks)
+    task = SearchTask(SearchParams(QUERY, 1000, False, reranked=reranked), chunks)
     found = searcher.search(task, "a-key")
     return {**task.skipped}, [(one.original_index, one.chunk_score) for one in found]
 
@@ -108,7 +108,9 @@ def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
             for n in (2, None, 0, 2):
                 assert ask(searcher, n) == ({}, expected(reranker=reranker, reranked=n))
         assert ask(searcher, 0) == ({}, expected())
-        told = searcher.explain(ExplanationTask(Question(QUERY, reranked=None), CHUNKS, 2), "a-key")
+        told = searcher.explain(
+            ExplanationTask(SearchParams(QUERY, reranked=None), CHUNKS, 2), "a-key"
+        )
         assert told.score == told.relevance == told.reranking == dict(ask(searcher, None)[1])[2]
         text = metrics.exposition({})
         assert "relevance_gen_searches_without_reranker_total 0" in text
@@ -212,7 +214,7 @@ def test_a_search_that_nobody_waits_for_is_given_up() -> None:
         left = threading.Event()
 
         def wait() -> None:
-            with while_wanted(lambda: not left.is_set()):
+            with cancel_scope(lambda: not left.is_set()):
                 ask(searcher, 2)
 
         with ThreadPoolExecutor(1) as pool:

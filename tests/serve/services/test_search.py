@@ -10,8 +10,8 @@ import pytest
 
 from relevance_gen import ChunkIndex, search
 from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
-from relevance_gen.request_scope import expecting
-from relevance_gen.retrieval.query import Question
+from relevance_gen.request_scope import budget_scope
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.index_registry import Named
@@ -39,7 +39,7 @@ def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
     tried = searcher(index_cache_bytes=cache_bytes)
     for true_order in (True, False):
         for _ in range(4):
-            task = SearchTask(Question("What does a cat do?", 2, true_order), CHUNKS)
+            task = SearchTask(SearchParams("What does a cat do?", 2, true_order), CHUNKS)
             assert tried.search(task, "a-key") == search(task.question.query, CHUNKS, 2, true_order)
 
 
@@ -48,18 +48,18 @@ def test_kept_indexes_know_no_metadata() -> None:
     tried = searcher()
     for page in range(5):
         chunks = [{"text": "Cats purr.", "metadata": {"page": page}}]
-        (found,) = tried.search(SearchTask(Question("cats", 1), chunks), "a-key").results
+        (found,) = tried.search(SearchTask(SearchParams("cats", 1), chunks), "a-key").results
         assert found.metadata == {"page": page}
 
 
 def test_errors_name_the_chunk() -> None:
     """A chunk that is not allowed is named by its place; too many are too large a request, named as the client does."""
     with pytest.raises(InvalidRequestError) as caught:
-        searcher().search(SearchTask(Question("x"), ["a", {"text": " "}]), "a-key")
+        searcher().search(SearchTask(SearchParams("x"), ["a", {"text": " "}]), "a-key")
     assert caught.value.field == "chunk_txts[1].text"
     with pytest.raises(TooLargeError) as large:
         searcher(max_chunks=2).search(
-            SearchTask(Question("x"), ["a"] * 3, path="documents"), "a-key"
+            SearchTask(SearchParams("x"), ["a"] * 3, path="documents"), "a-key"
         )
     assert (large.value.field, str(large.value)) == (
         "documents",
@@ -73,7 +73,7 @@ def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
     tried = searcher(index_cache_bytes=cache_bytes)
     index = ChunkIndex(CHUNKS)
     for position in (0, 1, 2, 1):
-        task = ExplanationTask(Question("What does a cat do?"), CHUNKS, position)
+        task = ExplanationTask(SearchParams("What does a cat do?"), CHUNKS, position)
         assert tried.explain(task, "a-key") == index.explain(task.question.query, position)
 
 
@@ -81,7 +81,7 @@ def test_there_must_be_a_chunk_to_explain() -> None:
     """A position beyond the chunks, and a request without chunks, are refused as the client named them."""
     for chunks, field in ((CHUNKS, "original_index"), ([], "chunk_txts")):
         with pytest.raises(InvalidRequestError) as caught:
-            searcher().explain(ExplanationTask(Question("x"), chunks, 3), "a-key")
+            searcher().explain(ExplanationTask(SearchParams("x"), chunks, 3), "a-key")
         assert caught.value.field == field
 
 
@@ -134,7 +134,7 @@ def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
 def test_chunks_that_are_kept_need_not_come_again() -> None:
     """What an index was kept of is searched and explained by its name, with the same results but for metadata."""
     tried = searcher(index_cache_bytes=1 << 20)
-    asked = Question("What does a cat do?", spans=True)
+    asked = SearchParams("What does a cat do?", spans=True)
     first = SearchTask(asked, CHUNKS, keeps=True)
     found = tried.search(first, "a-key")
     (name,) = first.kept
@@ -156,7 +156,7 @@ def test_chunks_that_are_kept_need_not_come_again() -> None:
 
 def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
     """Blank ones, which bodies of other dialects may have, count as well, and have nothing to explain."""
-    tried, question = searcher(), Question("cats", where=[True] * 4)
+    tried, question = searcher(), SearchParams("cats", where=[True] * 4)
     first = SearchTask(
         question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True
     )
@@ -186,13 +186,13 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
         {"text": "They weigh four kilos.", "title": "Cats"},
         {"text": "They weigh about ten whole kilos each.", "title": "Dogs"},
     ]
-    tried, question = searcher(), Question("how much do dogs weigh")
+    tried, question = searcher(), SearchParams("how much do dogs weigh")
     first = SearchTask(question, titled, keeps=True)
     tried.search(first, "a-key")
     named = Named(first.kept[0])
     brought = tried.compress(CompressionTask(question, titled, max_tokens=12), "a-key")
     announced: list[tuple[str, int]] = []
-    with expecting(lambda *units: announced.append(units)):
+    with budget_scope(lambda *units: announced.append(units)):
         assert (
             tried.compress(CompressionTask(question, (), named=named, max_tokens=12), "a-key")
             == brought
@@ -205,17 +205,17 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
 def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:
     """Another key does not find it, nor does its own when the memory is another's; what was never kept has no name."""
     tried = searcher(index_cache_bytes=40_000)
-    task = SearchTask(Question("cats"), CHUNKS, keeps=True)
+    task = SearchTask(SearchParams("cats"), CHUNKS, keeps=True)
     tried.search(task, "a-key")
     named, _ = own.read_search({"query": "cats", "index": task.kept[0]})
     assert tried.search(named, "a-key").results
     with pytest.raises(UnknownIndexError, match="send its chunks again"):
         tried.search(named, "another-key")
-    too_large = SearchTask(Question("cats"), ["cats " * 200_000], keeps=True)
+    too_large = SearchTask(SearchParams("cats"), ["cats " * 200_000], keeps=True)
     assert tried.search(too_large, "a-key").results
     assert too_large.kept == []
     for number in range(40):
-        tried.search(SearchTask(Question("cats"), [f"cats {number}"], keeps=True), "a-key")
+        tried.search(SearchTask(SearchParams("cats"), [f"cats {number}"], keeps=True), "a-key")
     for at in (tried, searcher(index_cache_bytes=0)):
         with pytest.raises(UnknownIndexError):
             at.search(named, "a-key")

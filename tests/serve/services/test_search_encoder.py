@@ -14,7 +14,7 @@ import pytest
 
 from relevance_gen import Encoder, ModelLoadError, SearchResponse, search
 from relevance_gen.errors import EncoderError
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService
 from relevance_gen.serve.services.model_registry import ModelRegistry
@@ -24,7 +24,7 @@ from relevance_gen.serve.services.search import (
     Searcher,
     SearchTask,
 )
-from relevance_gen.serve.services.search_encoder import Lifting
+from relevance_gen.serve.services.search_encoder import SearchEncoderService
 from relevance_gen.serve.settings import NamedModel, Settings, named_models
 from small_models import ENCODER
 from tests.serve.harness import eventually
@@ -51,7 +51,10 @@ def with_searcher(
         registry.preload()
         embedder = EmbeddingService(registry, settings, metrics)
         searcher = Searcher(
-            settings, LibraryRetrieval(settings), metrics, Lifting(settings, embedder, metrics)
+            settings,
+            LibraryRetrieval(settings),
+            metrics,
+            SearchEncoderService(settings, embedder, metrics),
         )
         while registry.is_loading:
             await asyncio.sleep(0.01)
@@ -65,7 +68,7 @@ def with_searcher(
 
 def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
     """Search, and return why the encoder had no part, if it had none, and what was found."""
-    task = SearchTask(Question(QUERY, 10, False, reranked=0), chunks)
+    task = SearchTask(SearchParams(QUERY, 10, False, reranked=0), chunks)
     found = searcher.search(task, "a-key")
     return [*task.skipped.values()], found
 
@@ -100,7 +103,7 @@ def test_it_explains_as_it_searches() -> None:
         _, found = ask(searcher)
         for result in found:
             told = searcher.explain(
-                ExplanationTask(Question(QUERY), CHUNKS, result.original_index), "a-key"
+                ExplanationTask(SearchParams(QUERY), CHUNKS, result.original_index), "a-key"
             )
             assert told.score == result.chunk_score
             assert told.passage is not None
@@ -147,7 +150,7 @@ def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
 def test_blank_chunks_keep_their_positions() -> None:
     """With blank chunks among them, the chunks are found at their own positions also once their vectors are there."""
     chunks = ["", "Dogs bark at the cat.", " ", "Cats purr.", ""]
-    asked = SearchTask(Question(QUERY, 10, False), chunks, blank="skip")
+    asked = SearchTask(SearchParams(QUERY, 10, False), chunks, blank="skip")
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         with Encoder(ENCODER) as encoder:

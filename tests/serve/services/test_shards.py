@@ -36,8 +36,8 @@ from relevance_gen.errors import (
     TimedOutError,
 )
 from relevance_gen.index import storage
-from relevance_gen.serve.services.index_registry import NamedIndexes
-from relevance_gen.serve.services.served_index import OfferedIndex
+from relevance_gen.serve.services.index_registry import IndexRegistry
+from relevance_gen.serve.services.served_index import ServedIndex
 from relevance_gen.serve.settings import Settings
 from relevance_gen.shards import folder, shard_cache
 from relevance_gen.shards.object_store import Store
@@ -454,7 +454,7 @@ def test_what_has_no_room_opens_no_file(
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
     place, opened, open_file = f"{scheme}://{tmp_path}/saved", list[Any](), os.open
     save_shards(place, state(0), 2)
-    one = looked(OfferedIndex("cats", place, Settings()))
+    one = looked(ServedIndex("cats", place, Settings()))
     manifest = folder.read_manifest(place)
     names = [f"{number:016x}-00000.shard" for number in range(100_000)]
     many = {name: folder.SavedShard(1, 1, f"{number:064x}") for number, name in enumerate(names)}
@@ -510,18 +510,18 @@ def test_what_was_used_last_stays(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], OfferedIndex]:
+def searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ServedIndex]:
     """Makes what a process of this machine offers."""
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "of-this-machine"))
-    return lambda place: OfferedIndex("cats", place, Settings())
+    return lambda place: ServedIndex("cats", place, Settings())
 
 
-def looked(one: OfferedIndex) -> OfferedIndex:
+def looked(one: ServedIndex) -> ServedIndex:
     one.look().result(60)
     return one
 
 
-def test_readers_see_whole_states(store: Any, searcher: Callable[[str], OfferedIndex]) -> None:
+def test_readers_see_whole_states(store: Any, searcher: Callable[[str], ServedIndex]) -> None:
     """While states replace each other, every answer of every searcher is of one of them, and in the end of the last."""
     place, ended = "s3://corpora/whole", threading.Event()
     save_shards(place, state(0), 3)
@@ -545,7 +545,7 @@ def test_readers_see_whole_states(store: Any, searcher: Callable[[str], OfferedI
 
 
 def test_a_store_that_is_away(
-    searcher: Callable[[str], OfferedIndex], tmp_path: Path, caplog: Any
+    searcher: Callable[[str], ServedIndex], tmp_path: Path, caplog: Any
 ) -> None:
     """What was opened is searched, by a new process too; it is told since when; what was never opened is refused."""
     place, away = f"memory://{tmp_path.name}", pytest.MonkeyPatch()
@@ -585,7 +585,7 @@ def test_a_store_that_is_away(
 
 
 def test_a_change_that_cannot_be_had(
-    searcher: Callable[[str], OfferedIndex], tmp_path: Path
+    searcher: Callable[[str], ServedIndex], tmp_path: Path
 ) -> None:
     """If a file is missing, or there is no room, the state before it is searched, and why is told."""
     place = f"memory://{tmp_path.name}"
@@ -599,10 +599,10 @@ def test_a_change_that_cannot_be_had(
     assert one.is_behind
     Store(place).write(name, content)
     assert states(looked(one).now()) == {"1"}
-    small = OfferedIndex("cats", place, Settings(shard_cache_bytes=1000))
+    small = ServedIndex("cats", place, Settings(shard_cache_bytes=1000))
     with pytest.raises(IndexUnavailableError, match="there is room for 1,000 bytes"):
         looked(small).now()
-    none = OfferedIndex("cats", place, Settings(shard_cache_bytes=0))
+    none = ServedIndex("cats", place, Settings(shard_cache_bytes=0))
     assert states(looked(none).now()) == {"1"}
 
 
@@ -619,7 +619,7 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
     )
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
     save_shards(place, state(0), 2)
-    one = looked(OfferedIndex("cats", place, Settings(shard_cache_bytes=room)))
+    one = looked(ServedIndex("cats", place, Settings(shard_cache_bytes=room)))
     save_shards(place, state(1), 2)
     whole, name = folder.read_manifest(place).shards
     content = Store(place).read_all(name)
@@ -666,7 +666,7 @@ def test_a_damaged_file_is_left_alone_for_a_while(
     ChunkIndex(state(0)).save(path)
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    one = OfferedIndex("cats", str(path), Settings())
+    one = ServedIndex("cats", str(path), Settings())
     for _ in range(3):
         with pytest.raises(IndexUnavailableError, match="checksum does not match"):
             looked(one).now()
@@ -677,7 +677,7 @@ def test_a_damaged_file_is_left_alone_for_a_while(
 
 def test_a_store_that_hangs(
     store: subprocess.Popen[str],
-    searcher: Callable[[str], OfferedIndex],
+    searcher: Callable[[str], ServedIndex],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A look ends within its limit, and nobody waits for the next one."""
@@ -695,7 +695,7 @@ def test_a_store_that_hangs(
 
 def test_whoever_starts_while_a_store_hangs(
     store: subprocess.Popen[str],
-    searcher: Callable[[str], OfferedIndex],
+    searcher: Callable[[str], ServedIndex],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is on this machine is searched at once; of what is not, questions learn soon that nobody answers."""
@@ -709,7 +709,7 @@ def test_whoever_starts_while_a_store_hangs(
     monkeypatch.setattr("relevance_gen.serve.services.index_registry.PATIENCE_S", 0.1)
     store.send_signal(signal.SIGSTOP)
     try:
-        one, cold = searcher(place), NamedIndexes(settings)
+        one, cold = searcher(place), IndexRegistry(settings)
         look = one.look()
         assert eventually(lambda: isinstance(one.found, ChunkIndex))
         assert not look.done()
@@ -754,7 +754,7 @@ class Hanging(MemoryFileSystem):
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_store_that_hangs_for_ever(
-    searcher: Callable[[str], OfferedIndex], monkeypatch: pytest.MonkeyPatch, is_known: bool
+    searcher: Callable[[str], ServedIndex], monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Each look ends within its limit though the store's package has none, and few threads are left behind."""
     place = f"hanging://{is_known}"

@@ -8,11 +8,11 @@ from typing import Any
 
 from attrs import frozen
 
-from relevance_gen.asking.citations import CitedStream, Citer
+from relevance_gen.asking.citations import Attributor, StreamingAttributor
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.generation.chat.conversation import texts_of
-from relevance_gen.request_scope import announce
-from relevance_gen.types import CitedPlace, CitedSentence
+from relevance_gen.request_scope import reserve
+from relevance_gen.types import CitedSentence, CitedSpan
 
 _TEXTS = {"text": "text"}
 
@@ -26,7 +26,7 @@ class _Source:
     title: str | None
     block: int | None = None
 
-    def citation(self, place: CitedPlace) -> dict[str, object]:
+    def citation(self, place: CitedSpan) -> dict[str, object]:
         """Return the citation of a place; its strings are as long as `cost` says."""
         named = {"document_index": self.document, "document_title": self.title, "file_id": None}
         if self.block is not None:
@@ -40,13 +40,13 @@ class _Source:
             **where,
         }
 
-    def cost(self, place: CitedPlace) -> int:
+    def cost(self, place: CitedSpan) -> int:
         return len(self.title or "") + (
             place.end - place.start if self.block is None else len(self.text)
         )
 
 
-class DocumentCiter(Citer):
+class DocumentCiter(Attributor):
     """Cites from documents. Sentences for which there is no room, or too much to compare, are not cited."""
 
     def __init__(self, sources: Sequence[_Source]) -> None:
@@ -56,11 +56,11 @@ class DocumentCiter(Citer):
     def cite(
         self, text: str, offset: int = 0, ends: Sequence[int] | None = None
     ) -> tuple[CitedSentence, ...]:
-        """Return what `Citer.cite` does, or nothing."""
+        """Return what `Attributor.cite` does, or nothing."""
         with suppress(TooLargeError, BusyError):
             cited = super().cite(text, offset, ends)
             places = [place for one in cited for place in one.places]
-            announce(
+            reserve(
                 "found_character", sum(self.sources[place.source].cost(place) for place in places)
             )
             return cited
@@ -92,7 +92,7 @@ class CitedText:
 
     def __init__(self, citer: DocumentCiter) -> None:
         self._sources = citer.sources
-        self._stream = CitedStream(citer)
+        self._stream = StreamingAttributor(citer)
         self._is_ended = False
 
     def deltas(self, text: str, *, is_last: bool = False) -> Iterator[tuple[bool, dict[str, Any]]]:

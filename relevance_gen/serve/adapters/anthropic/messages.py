@@ -23,7 +23,7 @@ from relevance_gen.generation.chat.conversation import (
     tools_of,
     turn_of,
 )
-from relevance_gen.generation.queue.request import Manner
+from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.anthropic.blocks import BlockEvents
 from relevance_gen.serve.adapters.anthropic.citations import citer_of
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
@@ -132,7 +132,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
             )
     request = wire.structure(MessagesRequest, body, is_lenient=True)
     generation, conversation = request.generation(), request.conversation()
-    manner = Manner(stops_itself=True)
+    manner = RequestContext(stops_itself=True)
     citer = citer_of(request.messages)
     if citer is not None and generation.json_schema is not None:
         raise InvalidRequestError(
@@ -153,8 +153,8 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
 def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
     """Read the body of ``POST /v1/messages/count_tokens``."""
     task, _ = read(body)
-    counted = attrs.evolve(task, manner=attrs.evolve(task.manner, only_counts=True))
-    return counted, lambda responses: {"input_tokens": responses[0].prompt_tokens}
+    pluralize = attrs.evolve(task, manner=attrs.evolve(task.manner, only_counts=True))
+    return pluralize, lambda responses: {"input_tokens": responses[0].prompt_tokens}
 
 
 def _add(message: object, turns: list[dict[str, Any]], path: str) -> None:

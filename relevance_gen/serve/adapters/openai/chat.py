@@ -18,7 +18,7 @@ from relevance_gen.generation.chat.conversation import (
     texts_of,
     tools_of,
 )
-from relevance_gen.generation.queue.request import Manner
+from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.citations import DocumentCiter
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
@@ -124,7 +124,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
     max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives, names)
-    manner = Manner(stops_itself=not request.ignore_eos, spells=request.logprobs)
+    manner = RequestContext(stops_itself=not request.ignore_eos, spells=request.logprobs)
     citer = (
         None if generation.json_schema is not None else DocumentCiter.of(request.documents or ())
     )

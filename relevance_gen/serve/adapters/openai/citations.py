@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from relevance_gen.asking.citations import Citer
+from relevance_gen.asking.citations import Attributor
 from relevance_gen.errors import BusyError, TooLargeError
 
 _TEXTS = ("text", "content", "snippet")
 """Where objects that are documents have their text, Cohere's below ``data``."""
 
 
-class DocumentCiter(Citer):
+class DocumentCiter(Attributor):
     """Cites from those documents of a chat that have a text."""
 
     def __init__(self, documents: Sequence[tuple[str, str]]) -> None:

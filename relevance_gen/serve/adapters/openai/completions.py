@@ -13,7 +13,11 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.queue.request import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS, Manner
+from relevance_gen.generation.queue.request import (
+    MAX_ALTERNATIVES,
+    MAX_STOP_CHARACTERS,
+    RequestContext,
+)
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
 from relevance_gen.serve.adapters.openai.requests import (
@@ -87,7 +91,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     ):  # of one, the engine knows its room
         allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
-    manner = Manner(
+    manner = RequestContext(
         stops_itself=not request.ignore_eos,
         spells=request.logprobs is not None or (request.echo and are_tokens),
         only_reads=not max_tokens,

@@ -21,7 +21,7 @@ from relevance_gen.generation.chat.conversation import (
     tools_of,
     turn_of,
 )
-from relevance_gen.generation.queue.request import Manner
+from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.openai.items import ItemEvents, unpacked
 from relevance_gen.serve.adapters.openai.requests import (
     REFUSED,
@@ -138,7 +138,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         )
     conversation = request.conversation()
     generation = request.generation("", request.max_output_tokens or AS_MUCH_AS_FITS, None, names)
-    manner = Manner(stops_itself=not request.ignore_eos)
+    manner = RequestContext(stops_itself=not request.ignore_eos)
     task = GenerationTask(
         (generation,), conversation=conversation, manner=manner, names=names, model=request.model
     )
