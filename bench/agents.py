@@ -21,7 +21,7 @@ import numpy as np
 
 from relevance_gen.agents.folders import Folders
 from relevance_gen.agents.tools import Tools
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.token_counting import token_counter
 
 _MOST_TOKENS = 10_000
@@ -57,7 +57,9 @@ def _grep(files: _Files, words: list[str]) -> list[str]:
 def by_grep(files: _Files, query: str, relevant: set[str]) -> _Cost:
     """Read what grep finds."""
     words = dict.fromkeys(
-        word for word in re.findall(r"\w+", query.lower()) if word not in ENGLISH and len(word) > 2
+        word
+        for word in re.findall(r"\w+", query.lower())
+        if word not in ENGLISH_STOP_WORDS and len(word) > 2
     )
     found = {word: len(lines) for word in words if (lines := _grep(files, [word]))}
     rarest = sorted(found, key=found.__getitem__)

@@ -22,7 +22,7 @@ import numpy as np
 
 from relevance_gen import FolderIndex, split
 from relevance_gen.retrieval.chunk_index import ChunkIndex
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _CODE = frozenset(
     "py js ts tsx jsx go java php rb rs cs kt scala swift ex exs c cc cpp h hpp hs lua sh bash bats zig mjs cjs".split()
@@ -33,7 +33,7 @@ _Files = list[dict[str, str]]
 
 def _words(query: str) -> list[str]:
     words = re.findall(r"\w+", query.lower())
-    return [word for word in words if word not in ENGLISH] or words
+    return [word for word in words if word not in ENGLISH_STOP_WORDS] or words
 
 
 def _ordered(files: _Files, scores: np.ndarray) -> list[str]:

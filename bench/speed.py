@@ -54,7 +54,10 @@ def without_counts(chunks: list[str], query: str) -> object:
     weighting = weighting_named("pivoted")
     asked = parse(query, inflects=weighting.inflects)
     segment = build(
-        Chunks(chunks, {}), np.arange(len(chunks)), keep_occurrences=False, wanted=asked.beginnings
+        Chunks(chunks, {}),
+        np.arange(len(chunks)),
+        keep_occurrences=False,
+        wanted=asked.prefix_buckets,
     )
     return Collection([segment], weighting).rank(asked, 10)[0]
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.uint64]
 """Ids of terms."""
-TermNumbers = npt.NDArray[np.uint32]
+TermOrds = npt.NDArray[np.uint32]
 """Numbers of terms in a lexicon."""
 Hashes = npt.NDArray[np.uint32]
 """Hashes of what words have in common: their beginnings, or letters in a row."""
-ChunkNumbers = npt.NDArray[np.uint32]
+ChunkOrds = npt.NDArray[np.uint32]
 """Numbers of chunks in a segment."""
 Counts = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class GrowingArray(Generic[Number]):
         return array
 
 
-def steps(size: int, step: int) -> Iterator[slice]:
+def batch_slices(size: int, step: int) -> Iterator[slice]:
     """Cut an array of some size into slices of `step` elements; the last may reach beyond the end.
 
     >>> list(steps(5, 3))
@@ -67,7 +67,7 @@ def steps(size: int, step: int) -> Iterator[slice]:
     return (slice(low, low + step) for low in range(0, size, step))
 
 
-def joined(arrays: Iterable[npt.NDArray[Number]], dtype: type[Number]) -> npt.NDArray[Number]:
+def concat(arrays: Iterable[npt.NDArray[Number]], dtype: type[Number]) -> npt.NDArray[Number]:
     """Concatenate arrays of one type, or none; a single one is returned as it is."""
     parts = list(arrays)
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])

@@ -88,7 +88,7 @@ class LruCache(Generic[Value]):
 class SharedCache(LruCache[Value]):
     """The same for clients, none of whom can push the others out: who has most bytes forgets first.
 
-    Every key is a pair, of which the first is whose it is. Whoever `gives_way` forgets before all others, however
+    Every key is a pair, of which the first is whose it is. Whoever `evict_first` forgets before all others, however
     little it has.
     """
 
@@ -96,10 +96,10 @@ class SharedCache(LruCache[Value]):
         self,
         limit_bytes: int,
         size_of: Callable[[Value], int],
-        gives_way: Callable[[Hashable], bool] = lambda _: False,
+        evict_first: Callable[[Hashable], bool] = lambda _: False,
     ) -> None:
         super().__init__(limit_bytes, size_of)
-        self._gives_way = gives_way
+        self._gives_way = evict_first
 
     def _next_to_go(self) -> Hashable:
         clients = {key: cast("tuple[Hashable, Hashable]", key)[0] for key in self._values}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import Stemmer
 
 from relevance_gen.text.normalization import fold_character
-from relevance_gen.text.question_words import ASKING, OTHER_ASKING
-from relevance_gen.text.stop_words import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.question_words import OTHER_QUESTION_WORDS, QUESTION_WORDS
+from relevance_gen.text.stop_words import ENGLISH_MARKERS, ENGLISH_STOP_WORDS, OTHER_MARKERS
+from relevance_gen.text.tokenization import tokenize
 
 KNEE = 1 - 5e-7
 PAIRS, TRIPLES, WORD = "pairs", "triples", "word"
@@ -116,7 +116,7 @@ def stem(word: str) -> str:
     return _stem(word) if word.isascii() and len(word) < 64 else word
 
 
-def is_inflected(word: str) -> bool:
+def can_inflect(word: str) -> bool:
     return (
         len(word) >= 3
         and len(word.encode()) < 64
@@ -162,10 +162,10 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
             for term in vocabulary
             if word in term
         }
-    if not is_inflected(word):
+    if not can_inflect(word):
         return own
     found = {}
-    for other in filter(is_inflected, vocabulary - ENGLISH):
+    for other in filter(can_inflect, vocabulary - ENGLISH_STOP_WORDS):
         by_prefix = similarity(word, other) if not english or not word.isascii() else 0.0
         found[other] = 1.0 if stem(other) == stem(word) else by_prefix
     return {other: weight for other, weight in found.items() if weight} | own
@@ -290,11 +290,14 @@ def likeness(
     chunks: list[list[str]], scores: list[float], everything: list[list[str]]
 ) -> list[float]:
     """Return what chunks are given for being like the best five of them."""
-    bags = [Counter(_stump(word) for word in chunk if word not in ENGLISH) for chunk in chunks]
+    bags = [
+        Counter(_stump(word) for word in chunk if word not in ENGLISH_STOP_WORDS)
+        for chunk in chunks
+    ]
     if len(chunks) < 2 or not any(bags):
         return scores
     sample = [
-        {_stump(word) for word in chunk if word not in ENGLISH}
+        {_stump(word) for word in chunk if word not in ENGLISH_STOP_WORDS}
         for chunk in sorted(everything, key=_hash)[:128]
     ]
     idf = {
@@ -330,7 +333,7 @@ def _stump(word: str) -> bytes:
 
 def _hash(chunk: list[str]) -> int:
     """Hash a chunk's words, whatever their order."""
-    hashed = sum(int(cut_terms([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
+    hashed = sum(int(tokenize([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
     return hashed ^ (hashed >> 32)
 
 
@@ -378,8 +381,8 @@ class _Asked:
             self.word.setdefault(self.key(word), word)
         self.terms = list(self.word)
         qtf = Counter(map(self.key, query))
-        self.stop = {t: self.word[t] in ENGLISH for t in self.terms}
-        self.asks = {t: self.word[t] in ASKING for t in self.terms}
+        self.stop = {t: self.word[t] in ENGLISH_STOP_WORDS for t in self.terms}
+        self.asks = {t: self.word[t] in QUESTION_WORDS for t in self.terms}
         form = self._form(query_is_ascii and english, english)
         if any(not self.stop[t] and t not in form for t in self.terms):
             self.stop |= dict.fromkeys(form, True)
@@ -436,7 +439,7 @@ class _Asked:
         if not query_is_plain:
             asking = {
                 word
-                for words in OTHER_ASKING
+                for words in OTHER_QUESTION_WORDS
                 for word in terms(words)
                 if not english or not word[0].isascii()
             }
@@ -445,7 +448,7 @@ class _Asked:
 
     @staticmethod
     def key(word: str) -> object:
-        return stem(word), word in ENGLISH
+        return stem(word), word in ENGLISH_STOP_WORDS
 
     def counts(self, t: object) -> bool:
         return self.known[t] or self.idf[t] > 0
@@ -503,7 +506,7 @@ class _Asked:
         return min(1.0, max(map(weigh, runs)) / whole) if whole else 0.0
 
     def title(self, title: list[str]) -> float:
-        unique = {word for word in title if word not in ENGLISH}
+        unique = {word for word in title if word not in ENGLISH_STOP_WORDS}
         found = {word: self.stands_for(word) for word in unique}
         found = {word: t for word, t in found.items() if t is not None and self.idf[t]}
         whole = math.fsum(self.idf[t] for t in self.near)

@@ -28,7 +28,7 @@ import numpy as np
 from relevance_gen.arrays import (
     Ids,
     Offsets,
-    joined,
+    concat,
     ragged_ranges,
     run_starts,
     runs,
@@ -37,11 +37,11 @@ from relevance_gen.arrays import (
 from relevance_gen.errors import TooLargeError
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.text.blocks import BLOCK_CHARS, cut_by_size, lengths
+from relevance_gen.text.blocks import BLOCK_CHARS, batch_by_size, lengths
 from relevance_gen.text.chunking import sentences
 from relevance_gen.text.sentences import sentence_ends
-from relevance_gen.text.term_hashes import stumps_of
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.term_hashes import hash_prefixes
+from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import Chunk, CitationRequest, CitedSentence, CitedSpan, Metadata
 
 _LEAST: Final = 0.35
@@ -240,16 +240,16 @@ class StreamingAttributor:
 def _words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
     """Return the different words of each of some texts, ascending, and the number of the text that has each."""
     words, numbers = list[Ids](), list[Offsets]()
-    for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
+    for start, end in batch_by_size(lengths(texts), BLOCK_CHARS):
         raise_if_cancelled()
-        block = cut_terms(texts[start:end])
-        stumps = stumps_of(block.ids, block.folded, block.start, block.length)
-        is_same_alone = (stumps == 0) | (
+        block = tokenize(texts[start:end])
+        prefixes = hash_prefixes(block.ids, block.folded, block.start, block.length)
+        is_same_alone = (prefixes == 0) | (
             np.frombuffer(block.folded, np.uint8)[block.start] <= ord("9")
         )
-        words.append(np.where(is_same_alone, block.ids, stumps))
+        words.append(np.where(is_same_alone, block.ids, prefixes))
         numbers.append(np.arange(start, end).repeat(block.counts))
-    word, number = joined(words, np.uint64), joined(numbers, np.int64)
+    word, number = concat(words, np.uint64), concat(numbers, np.int64)
     order = np.lexsort((number, word))
     word, number = word[order], number[order]
     is_new = run_starts(word) | run_starts(number)

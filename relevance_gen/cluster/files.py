@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from attrs import evolve, frozen
 
-from relevance_gen.arrays import steps
+from relevance_gen.arrays import batch_slices
 from relevance_gen.cluster.parts import BATCH, Product, make
 from relevance_gen.cluster.placing import optional_count
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
@@ -196,4 +196,4 @@ def _chunks_of(content: bytes, address: str) -> Iterator[Batch]:
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"must be UTF-8: byte {error.start} is not", address) from None
     numbered = [(f"{address} chunk {number}", part) for number, part in enumerate(split(text))]
-    yield from (numbered[some] for some in steps(len(numbered), BATCH))
+    yield from (numbered[some] for some in batch_slices(len(numbered), BATCH))

@@ -95,7 +95,7 @@ class Host(Actor):
                     )
                 if file.tell() < n_bytes:
                     raise SilentError("it has another state now")
-                return made.take(arrayfile.mapped(file), sizes)
+                return made.take(arrayfile.map_file(file), sizes)
         except (RayActorError, SilentError) as error:
             raise ClusterError(f"the replica that was being copied is gone: {error}") from None
 

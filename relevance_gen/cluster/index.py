@@ -48,7 +48,7 @@ from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards import folder as folders
 from relevance_gen.shards.background import in_thread
-from relevance_gen.text.blocks import cut_evenly
+from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.token_counting import (
     Encoding,
     TokenCounter,
@@ -488,7 +488,7 @@ def _n_cpus() -> int:
 
 def _hand_over(chunks: Chunks, n_parts: int) -> list[StoredChunks]:
     """Put chunks where other processes can fetch them, in at most so many parts of about as many characters."""
-    cuts = list(cut_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
+    cuts = list(split_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
     return [StoredChunks.put(chunks.take(range(cut.start, cut.stop))) for cut in cuts]
 
 

@@ -358,7 +358,7 @@ class Keeper(Actor):
                     version=0,
                     epoch=epoch,
                     shards=tuple(shard.state(self._hosts.n_wanted) for shard in self._shards),
-                    statistics=total.numbers,
+                    statistics=total.scalars,
                     n_positions=self._n_positions,
                     n_tokens=sum(shard.contribution.n_tokens for shard in self._shards),
                     weighting=self._weighting,

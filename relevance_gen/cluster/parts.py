@@ -15,7 +15,7 @@ import numpy as np
 import ray
 from attrs import evolve, frozen
 
-from relevance_gen.arrays import Offsets, steps
+from relevance_gen.arrays import Offsets, batch_slices
 from relevance_gen.cluster.actors import get
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import ClusterError
@@ -128,7 +128,7 @@ class ShardFile:
 
 
 def _batches(chunks: Chunks, numbers: Offsets) -> Iterator[Chunks]:
-    return (chunks.take(numbers[some].tolist()) for some in steps(numbers.size, BATCH))
+    return (chunks.take(numbers[some].tolist()) for some in batch_slices(numbers.size, BATCH))
 
 
 def make_again(segment: Segment, numbers: Offsets) -> Segment:
@@ -161,9 +161,9 @@ def make(
             )
             n_tokens += counter.count_all(kept.texts) if counter is not None else 0
             if first or not is_last:
-                spill.add_whole(segment)
+                spill.add_with_chunks(segment)
             if is_last:
-                return Product(spill.mapped() if first else segment, n_read, n_tokens)
+                return Product(spill.open_mapped() if first else segment, n_read, n_tokens)
             del chunks, kept, segment  # before the next block is read
 
 
@@ -177,10 +177,10 @@ def merged(segments: Sequence[Segment]) -> Segment:
         return merge(segments)
     with closing(Spill(Path(tempfile.gettempdir()))) as spill:
         for one in segments:
-            spill.add_whole(
+            spill.add_with_chunks(
                 one if one.postings.live is None else make_again(one, np.flatnonzero(one.live))
             )
-        return spill.mapped()
+        return spill.open_mapped()
 
 
 def _told(progress: Progress, first: int, n_read: int, done: int, _: int) -> None:
@@ -195,8 +195,8 @@ def _block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
         n_bytes += sum(map(sys.getsizeof, (*batch.texts, *batch.titles.values())))
         n_bytes += len(ray.cloudpickle.dumps(batch.metadata))  # of what callers made, too
         if n_bytes >= _BLOCK_BYTES:
-            return Chunks.joined(held), False
-    return Chunks.joined(held), True
+            return Chunks.concat(held), False
+    return Chunks.concat(held), True
 
 
 @frozen(eq=False)

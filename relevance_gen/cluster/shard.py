@@ -20,7 +20,7 @@ from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.index import storage
 from relevance_gen.index.array_file import padded
 from relevance_gen.index.array_layout import Array
-from relevance_gen.index.builder import in_tiers, without
+from relevance_gen.index.builder import merge_tiered, remove_chunks
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
@@ -83,7 +83,7 @@ class Shard:
         segments = _moved([one.segment for one in made], [first for _, first in recipe.parts])
         segments = [one for one in segments if one.size] or segments[:1]
         return self._propose(
-            in_tiers(segments, merged),
+            merge_tiered(segments, merged),
             sum(one.n_tokens for one in made),
             sum(one.n_positions for one in made),
         )
@@ -124,12 +124,12 @@ class Shard:
     def add(self, part: Part, first: int) -> Contribution:
         """Add chunks behind those that are there, at positions from `first` on."""
         made = part.make(self._counter, self._note)
-        segments = in_tiers([*self._segments(), *_moved([made.segment], [first])], merged)
+        segments = merge_tiered([*self._segments(), *_moved([made.segment], [first])], merged)
         return self._propose(segments, self._n_tokens + made.n_tokens)
 
     def remove(self, positions: Offsets) -> Contribution:
         """Remove the chunks at some positions."""
-        segments, texts = without(self._segments(), positions, merged)
+        segments, texts = remove_chunks(self._segments(), positions, merged)
         return self._propose(segments, self._n_tokens - self._counter.count_all(texts))
 
     def middle(self) -> int | None:

@@ -37,11 +37,11 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets, starts_of
 from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
-from relevance_gen.index.formulas import rarity
+from relevance_gen.index.formulas import idf
 from relevance_gen.retrieval.features import contents
 from relevance_gen.retrieval.stage import Reranking, Table, WeightedQuery
 from relevance_gen.text.stems import stem
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MORE: Final = 0.3
 _FADE: Final = 0.7
@@ -78,7 +78,7 @@ class QueryIdentifiers:
     def __init__(self, text: str, rarities: dict[str, float]) -> None:
         tokens = _IDENTIFIER.findall(text)[:_MOST_WORDS]
         said = [part for token in tokens for part in name_parts(token)][: 2 * _MOST_WORDS]
-        words = [word for word in dict.fromkeys(said) if word not in ENGLISH] or list(
+        words = [word for word in dict.fromkeys(said) if word not in ENGLISH_STOP_WORDS] or list(
             dict.fromkeys(said)
         )
         unknown = max(rarities.values(), default=1.0)
@@ -110,7 +110,7 @@ class QueryIdentifiers:
         terms, n_chunks = plan.terms, plan.terms.statistics.n_chunks
         words = zip(terms.query.terms, terms.df, strict=True)
         return cls(
-            terms.query.text, {stem(term.word): rarity(max(n, 1), n_chunks) for term, n in words}
+            terms.query.text, {stem(term.word): idf(max(n, 1), n_chunks) for term, n in words}
         )
 
     def alike(self, part: str) -> dict[int, float]:

@@ -18,7 +18,7 @@ from typing import Final
 
 from attrs import frozen
 
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MOST_CHARS: Final = 20_000
 """Definitions further on in a chunk are not looked for, which bounds the work for chunks of any length."""
@@ -111,7 +111,7 @@ _KEYWORDS: Final = (
     " throw elif unless until when match await with print sizeof defined super yield foreach elseif using lock fixed"
     " after"
 )
-_NO_NAMES: Final = ENGLISH.union(
+_NO_NAMES: Final = ENGLISH_STOP_WORDS.union(
     _FUNCTION_WORDS, _ADDING_WORDS, _TYPES.split("|"), _KEYWORDS.split()
 )
 

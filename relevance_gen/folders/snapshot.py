@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.arrays import Flags, Offsets, bounds_of, joined, ragged_ranges
+from relevance_gen.arrays import Flags, Offsets, bounds_of, concat, ragged_ranges
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.folders.file_ranking import FileRanking
@@ -199,7 +199,7 @@ class FolderSnapshot(BaseIndex):
         if keys is None or not keys & _OF_ONE:  # all chunks of a page, or of a text, have the same
             begins = (
                 np.diff(
-                    joined((file.cuts[:, 0] for file in self.files.values()), np.int32), prepend=-1
+                    concat((file.cuts[:, 0] for file in self.files.values()), np.int32), prepend=-1
                 )
                 != 0
             )

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.arrays import steps
+from relevance_gen.arrays import batch_slices
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError
 
@@ -99,7 +99,7 @@ def write(
     return writer
 
 
-def mapped(file: BinaryIO) -> npt.NDArray[np.uint8]:
+def map_file(file: BinaryIO) -> npt.NDArray[np.uint8]:
     """Return what is written to a file, mapped into memory; it stays when the file is closed."""
     file.flush()
     if not file.tell():  # nothing was written, and nothing can be mapped
@@ -107,7 +107,7 @@ def mapped(file: BinaryIO) -> npt.NDArray[np.uint8]:
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
-def is_replaceable(path: Path) -> bool:
+def is_index_or_empty(path: Path) -> bool:
     """Tell whether a file is one that `write` wrote, whatever the version, or empty."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) in (MAGIC, b"")
@@ -142,7 +142,7 @@ def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = T
         )
     if content_too:
         crc, rest = 0, content[_CRC_AT + 4 :]
-        for some in steps(rest.size, _CRC_STEP):
+        for some in batch_slices(rest.size, _CRC_STEP):
             crc = zlib.crc32(rest[some].data, crc)
         if crc != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
             raise IndexFormatError(

@@ -92,7 +92,7 @@ _TABLE: Final = (
     Row("first_token", "<i8", "chunk", "first_occurrence", into="occurrence"),
     Row("n_tokens", "<i8", "chunk", "n_occurrences"),
     Row("norms", "<f8", "chunk", "norms"),
-    Row("votes", "<i4", "chunk", "votes"),
+    Row("votes", "<i4", "chunk", "english_margin"),
     Row("hashes", "<u8", "chunk", "hashes"),
     Row("first_passage", "<i8", "chunk", "passages.first", _bounds, "passage", is_bounds=True),
     Row("passage_starts", "<i8", "passage", "passages.starts"),

@@ -21,7 +21,7 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.array_layout import OF_CHUNKS
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.formulas import saturated
+from relevance_gen.index.formulas import saturate
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import (
     MAX_BLOCK_CHUNKS,
@@ -33,10 +33,10 @@ from relevance_gen.index.segment import Segment, Votes
 from relevance_gen.progress import Progress
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.text import blocks as portions
-from relevance_gen.text.blocks import cut_by_size, lengths, pieces
+from relevance_gen.text.blocks import batch_by_size, lengths, pieces
 from relevance_gen.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
 from relevance_gen.text.term_hashes import buckets
-from relevance_gen.text.tokenization import Occurrences, cut_terms
+from relevance_gen.text.tokenization import Occurrences, tokenize
 
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_PER_OCCURRENCE: Final = 4
@@ -63,11 +63,11 @@ def build(
     One-shot search keeps no occurrences: it needs those of a few chunks only. Postings are kept of the terms of
     `wanted` beginnings, shape (BEGINNINGS,), or all. Progress is told as (chunks done, all chunks) after every block.
     """
-    texts = chunks.said
+    texts = chunks.indexed_texts
     expected = int(lengths(texts).sum()) // _CHARS_PER_OCCURRENCE
     builder = PostingsBuilder(expected, wanted, keep_occurrences=keep_occurrences)
     squares = np.zeros(len(texts))
-    votes = np.zeros(len(texts), np.int32)
+    english_margin = np.zeros(len(texts), np.int32)
     hashes = np.zeros(len(texts), np.uint64)
     n_occurrences = np.zeros(len(texts), np.int64)
     is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
@@ -75,14 +75,14 @@ def build(
     parts: list[tuple[Ids, Counts]] = []
     for numbers, some, is_last in _blocks(texts, is_ascii):
         raise_if_cancelled()
-        block = cut_terms(some)
+        block = tokenize(some)
         found = count_terms(block.ids, block.counts, keep_occurrences=keep_occurrences)
         builder.add(block, found, numbers)
-        votes[numbers] += _votes(found, numbers.size)
+        english_margin[numbers] += _votes(found, numbers.size)
         hashes[numbers] += _sum_ids(block)
         n_occurrences[numbers] += block.counts
         if is_last and not parts:
-            squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
+            squares[numbers] = sum_by(found.chunk, np.square(saturate(found.tf)), numbers.size)
         else:
             parts.append((found.ids, found.tf.astype(np.uint32)))
             if is_last:
@@ -102,7 +102,7 @@ def build(
         first_occurrence=_first_occurrences(n_occurrences, is_ascii),
         n_occurrences=n_occurrences,
         norms=np.sqrt(squares),
-        votes=votes,
+        english_margin=english_margin,
         hashes=hashes ^ (hashes >> np.uint64(32)),
         title_hashes=title_hashes,
         title_sizes=title_sizes,
@@ -121,7 +121,7 @@ def _titles(chunks: Chunks) -> tuple[Ids, Counts]:
         for numbers, some, _ in _blocks(
             titles, np.fromiter(map(str.isascii, titles), bool, len(titles))
         ):
-            counts[numbers] += cut_terms(some).counts
+            counts[numbers] += tokenize(some).counts
         hashed = [
             hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8)
             for title in titles
@@ -164,7 +164,7 @@ def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
         tf = np.concatenate([tf[some] for (_, tf), some in zip(parts, slices, strict=True)])
         unique, first, which = np.unique(ids, return_index=True, return_inverse=True)
         in_order = np.lexsort((first, buckets(unique)))
-        values = np.square(saturated(sum_by(which, tf, unique.size)[in_order]))
+        values = np.square(saturate(sum_by(which, tf, unique.size)[in_order]))
         total = float(sum_by(np.zeros(values.size + 1, np.int64), np.append(total, values), 1)[0])
     return total
 
@@ -182,7 +182,7 @@ def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, li
             portions.BLOCK_CHARS // 2,
         ),  # two bytes to a character, or three
     ):
-        for start, end in cut_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
+        for start, end in batch_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
             some = numbers[start:end]
             if some.size > 1:
                 yield some, [texts[number] for number in some.tolist()], True
@@ -206,7 +206,7 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
 @functools.cache
 def _markers() -> tuple[Ids, Offsets]:
     """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
-    ids = cut_terms([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
+    ids = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
     return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
 
 
@@ -241,19 +241,19 @@ def merge(segments: Sequence[Segment]) -> Segment:
         segment.passages.take(kept) for segment, kept in parts if segment.passages is not None
     ]
     return Segment(
-        chunks=Chunks.joined([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(
+        chunks=Chunks.concat([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(
             order.tolist()
         ),
         postings=postings,
         occurrences=occurrences,
-        passages=Passages.joined(passages).take(order)
+        passages=Passages.concat(passages).take(order)
         if passages and len(passages) == len(parts)
         else None,
         **of_chunks,
     )
 
 
-def in_tiers(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
+def merge_tiered(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
     """Merge the last segments until each is much smaller than the one before it.
 
     So there are few of them, and a chunk is copied only a few times in its life, however it was added.
@@ -266,7 +266,7 @@ def in_tiers(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
     return segments
 
 
-def without(
+def remove_chunks(
     segments: Sequence[Segment], positions: Offsets, merge: Merge = merge
 ) -> tuple[list[Segment], list[str]]:
     """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.

@@ -103,11 +103,11 @@ class Chunks:
         )
 
     @property
-    def said(self) -> Sequence[str]:
+    def indexed_texts(self) -> Sequence[str]:
         """What each chunk says: its text, under its title where it has one."""
-        return LazyTexts(len(self.texts), self._said_by) if self.titles else self.texts
+        return LazyTexts(len(self.texts), self._indexed_text) if self.titles else self.texts
 
-    def _said_by(self, number: int) -> str:
+    def _indexed_text(self, number: int) -> str:
         title, text = self.titles.get(number), self.texts[number]
         return text if title is None else f"{title}\n{text}"
 
@@ -136,7 +136,7 @@ class Chunks:
         return evolve(self, metadata={})
 
     @classmethod
-    def joined(cls, parts: Iterable[Chunks]) -> Chunks:
+    def concat(cls, parts: Iterable[Chunks]) -> Chunks:
         """Return the chunks of several, one behind the other."""
         texts: list[str] = []
         metadata: dict[int, Metadata] = {}
@@ -223,7 +223,7 @@ def record_chunk(record: Any, text: str, place: str, *, title: str = "title") ->
     if not isinstance(record, Mapping):
         return record
     if text not in record:
-        raise lacking(record, text, "text", place)
+        raise missing_field_error(record, text, "text", place)
     return {
         "text": record[text],
         "title": "" if (heading := record.get(title)) is None else heading,
@@ -231,7 +231,9 @@ def record_chunk(record: Any, text: str, place: str, *, title: str = "title") ->
     }
 
 
-def lacking(record: Mapping[Any, Any], name: str, argument: str, place: str) -> InvalidRequestError:
+def missing_field_error(
+    record: Mapping[Any, Any], name: str, argument: str, place: str
+) -> InvalidRequestError:
     """Make the error for a field that an argument names, and that a record has not."""
     fields = [str(one) for one in record]
     remedy = did_you_mean(

@@ -17,7 +17,7 @@ _SATURATED: Final[Floats] = np.arange(256) / (np.arange(256) + _SATURATION)
 _KNEE: Final = 1.0 - 5e-7
 
 
-def saturated(tf: npt.NDArray[Any]) -> Floats:
+def saturate(tf: npt.NDArray[Any]) -> Floats:
     """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence of a term weighs less than the first."""
     try:
         return _SATURATED.take(tf)
@@ -25,8 +25,8 @@ def saturated(tf: npt.NDArray[Any]) -> Floats:
         return np.asarray(tf / (tf + _SATURATION), np.float64)
 
 
-def saturated_one(tf: float) -> float:
-    """Return `saturated` of one count.
+def saturate_scalar(tf: float) -> float:
+    """Return `saturate` of one count.
 
     >>> bool(saturated_one(1) == saturated(np.array([1]))[0])
     True
@@ -39,7 +39,7 @@ def sublinear(tf: npt.NDArray[Any]) -> Floats:
     return np.asarray(1.0 + np.log(tf), np.float64)
 
 
-def rarity(df: int, n_chunks: int) -> float:
+def idf(df: int, n_chunks: int) -> float:
     """Return ``ln(1 + N / df)``; a term that no chunk has is as rare as one that one has."""
     return math.log(1.0 + n_chunks / max(df, 1))
 
@@ -55,7 +55,7 @@ def pivot(norms: Floats, mean_norm: float) -> Floats:
     return np.where(mixed > 0.0, mixed, 1.0)
 
 
-def below_one(ratios: Floats) -> Floats:
+def soft_clip_to_one(ratios: Floats) -> Floats:
     """Squeeze ratios into [0, 1): the same below the knee at 1 − 5·10⁻⁷, above it still in order.
 
         s(r) = r                                  for r ≤ knee
@@ -72,6 +72,6 @@ def below_one(ratios: Floats) -> Floats:
     return squeezed
 
 
-def at_most_one(ratios: Floats) -> Floats:
+def clip_to_one(ratios: Floats) -> Floats:
     """Cut off what rounding lifted above 1."""
     return np.minimum(ratios, 1.0)

@@ -23,12 +23,17 @@ from relevance_gen.arrays import (
     Hashes,
     Ids,
     Offsets,
-    TermNumbers,
+    TermOrds,
 )
 from relevance_gen.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.text.stems import MIN_LETTERS, stem_all
-from relevance_gen.text.stop_words import ENGLISH
-from relevance_gen.text.term_hashes import SPELLED_BYTES, STUMP_BYTES, beginning_bounds, stumps_of
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
+from relevance_gen.text.term_hashes import (
+    SPELLED_BYTES,
+    STUMP_BYTES,
+    hash_prefixes,
+    prefix_bucket_bounds,
+)
 
 MADE_BYTES: Final = 26
 """What is made of a word when first asked for takes at most so many bytes: stem, letters, stump and its number, how
@@ -64,12 +69,12 @@ class Lexicon:
         """Return the number of each id's term; -1 where there is none."""
         return arrays.find(self.ids, ids)
 
-    def own(self, term_id: int) -> Offsets:
+    def find_exact(self, term_id: int) -> Offsets:
         """Return the number of one term, shape (1,), or none, shape (0,)."""
         numbers = self.find(np.array([term_id], np.uint64))
         return numbers[numbers >= 0]
 
-    def spell(self, numbers: Offsets) -> list[str]:
+    def decode_terms(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
         first = self.spelling_first[numbers]
         letters = self.spelling[
@@ -77,7 +82,7 @@ class Lexicon:
         ]
         return letters.tobytes().decode("utf-8", "replace").split("\n")[:-1]
 
-    def containing(self, part: bytes) -> Offsets:
+    def find_by_substring(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
         offsets = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
         return arrays.unique(
@@ -93,9 +98,9 @@ class Lexicon:
 
     @functools.cached_property
     def _bounds(self) -> list[int]:
-        return [*self.ids.searchsorted(beginning_bounds()).tolist(), self.size]
+        return [*self.ids.searchsorted(prefix_bucket_bounds()).tolist(), self.size]
 
-    def with_stem(self, term_id: int, root: str) -> Offsets:
+    def find_by_stem(self, term_id: int, root: str) -> Offsets:
         """Return the numbers of the words that begin as a term does and have its stem, function words left out."""
         low, high = self.range_of(term_id)
         stems = self._stems.get(term_id >> 56)
@@ -104,7 +109,7 @@ class Lexicon:
         numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
         return numbers
 
-    def stem_every(self) -> None:
+    def cache_stems(self) -> None:
         """Remember the stems of all words now, so that no question waits for those of its words' beginnings."""
         stems, ends = self._stemmed(0, self.size), itertools.pairwise(self._bounds)
         self._stems.update(
@@ -113,24 +118,26 @@ class Lexicon:
 
     def _stemmed(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Return hashes of the stems of some words, and 0 for those without other forms."""
-        every = np.flatnonzero(self.inflected[low:high]) + low
+        every = np.flatnonzero(self.can_inflect[low:high]) + low
         stems = np.zeros(high - low, np.int64)
-        for some in (every[step] for step in arrays.steps(every.size, _STEP)):
-            words = self.spell(some)
+        for some in (every[step] for step in arrays.batch_slices(every.size, _STEP)):
+            words = self.decode_terms(some)
             # Python's hashes differ from process to process: these are never saved nor sent.
             stems[some - low] = [
-                0 if word in ENGLISH else hash(stem)
+                0 if word in ENGLISH_STOP_WORDS else hash(stem)
                 for word, stem in zip(words, stem_all(words), strict=True)
             ]
         return stems
 
-    def sharing(self, term_id: int, prefix: bytes, word: bytes) -> tuple[Offsets, Offsets, Offsets]:
+    def find_by_prefix(
+        self, term_id: int, prefix: bytes, word: bytes
+    ) -> tuple[Offsets, Offsets, Offsets]:
         """Return the words that begin as a term does and with a prefix, and may have other forms.
 
         Their numbers, how many letters each shares from the first on with the folded term, and how many it has.
         """
         low, high = self.range_of(term_id)
-        numbers: Offsets = np.flatnonzero(self.inflected[low:high]) + low
+        numbers: Offsets = np.flatnonzero(self.can_inflect[low:high]) + low
         first = self.spelling_first[numbers]
         for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
             same = self.spelling.take(first + offset) == byte
@@ -155,12 +162,12 @@ class Lexicon:
             shared[open_] += 1
         return shared
 
-    def near(self, word: str) -> Offsets:
+    def fuzzy_matches(self, word: str) -> Offsets:
         """Return the numbers of the words that may have other forms and are one letter away from a word.
 
         They have its first letter, and one letter added, dropped or changed, or two neighbours swapped.
         """
-        alike = self.inflected & (np.abs(self.n_letters - len(word)) <= 1)
+        alike = self.can_inflect & (np.abs(self.n_letters - len(word)) <= 1)
         numbers: Offsets = np.flatnonzero(alike)
         letters = word.encode()
         first = self.spelling_first[numbers]
@@ -171,13 +178,15 @@ class Lexicon:
         # All but two letters of the word are at both ends; this leaves few words to be looked at letter by letter.
         numbers = numbers[shared >= len(letters) - 2 * max(len(letter.encode()) for letter in word)]
         asked = np.frombuffer(word.encode("utf-32-le"), "<u4")
-        parts = (numbers[some] for some in arrays.steps(numbers.size, _STEP))
-        return arrays.joined((some[self._are_near(some, asked)] for some in parts), np.int64)
+        parts = (numbers[some] for some in arrays.batch_slices(numbers.size, _STEP))
+        return arrays.concat((some[self._are_near(some, asked)] for some in parts), np.int64)
 
     def _are_near(self, numbers: Offsets, asked: npt.NDArray[np.uint32]) -> Flags:
         """Tell which of some words of about as many letters are one letter away from a word, told by its letters."""
         n, sizes = asked.size, self.n_letters[numbers]
-        text = np.frombuffer("\n".join([*self.spell(numbers), "\n" * n]).encode("utf-32-le"), "<u4")
+        text = np.frombuffer(
+            "\n".join([*self.decode_terms(numbers), "\n" * n]).encode("utf-32-le"), "<u4"
+        )
         first = arrays.starts_of(sizes + 1)[:, np.newaxis]
         rows = text.take(first + np.arange(n))
         before = np.logical_and.accumulate(rows == asked, axis=1).sum(axis=1)
@@ -187,8 +196,10 @@ class Lexicon:
         every = np.arange(numbers.size)
         swapped = (rows[every, at] == asked[at + 1]) & (rows[every, at + 1] == asked[at])
         swapped &= (sizes == n) & (before + behind == n - 2)
-        near: Flags = (before > 0) & (swapped | (before + behind >= np.maximum(sizes, n) - 1))
-        return near
+        fuzzy_matches: Flags = (before > 0) & (
+            swapped | (before + behind >= np.maximum(sizes, n) - 1)
+        )
+        return fuzzy_matches
 
     @functools.cached_property
     def n_letters(self) -> Offsets:
@@ -197,8 +208,8 @@ class Lexicon:
         return np.add.reduceat(leads, self.spelling_first[:-1], dtype=np.int64) - 1
 
     @functools.cached_property
-    def inflected(self) -> Flags:
-        """Whether each word may have other forms: see `matching.is_inflected`. Shape (V,)."""
+    def can_inflect(self) -> Flags:
+        """Whether each word may have other forms: see `matching.can_inflect`. Shape (V,)."""
         plain = (self.spelling - np.uint8(ord("0"))) > 9
         plain &= self.spelling != ord("_")
         able = np.logical_and.reduceat(plain, self.spelling_first[:-1])
@@ -211,30 +222,30 @@ class Lexicon:
     # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def stumps(self) -> Hashes:
-        """The different stumps of all words, ascending; the first is 0. See `stumps_of`."""
+    def prefixes(self) -> Hashes:
+        """The different stumps of all words, ascending; the first is 0. See `hash_prefixes`."""
         return self._stumps[0]
 
     @property
-    def stump_numbers(self) -> TermNumbers:
+    def prefix_ords(self) -> TermOrds:
         """The number of each word's stump among these, and 0 for no word, the last; shape (V + 1,)."""
         return self._stumps[1]
 
     @functools.cached_property
-    def _stumps(self) -> tuple[Hashes, TermNumbers]:
-        stumps = np.zeros(self.size + 1, np.uint32)
+    def _stumps(self) -> tuple[Hashes, TermOrds]:
+        prefixes = np.zeros(self.size + 1, np.uint32)
         for low in range(0, self.size, _STEP):
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
             letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(STUMP_BYTES)
-            stumps[low : low + ids.size] = stumps_of(
+            prefixes[low : low + ids.size] = hash_prefixes(
                 ids, letters, first[:-1] - first[0], np.diff(first) - 1
             )
-        names = arrays.unique(stumps)
-        for some in arrays.steps(self.size, _STEP):
-            stumps[some] = names.searchsorted(stumps[some])
-        return names, stumps
+        names = arrays.unique(prefixes)
+        for some in arrays.batch_slices(self.size, _STEP):
+            prefixes[some] = names.searchsorted(prefixes[some])
+        return names, prefixes
 
-    def grams(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
+    def char_ngrams(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return hashes, above 0, of all four letters in a row of some words, or of a shorter word, and their numbers.
 
         Terms of scripts without spaces have none: they are letters in a row already.
@@ -272,7 +283,7 @@ def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lex
     n_bytes = np.minimum(length, SPELLED_BYTES) + 1
     first = arrays.bounds_of(n_bytes)
     spelling = np.empty(int(first[-1]), np.uint8)
-    for some in arrays.steps(ids.size, _STEP):
+    for some in arrays.batch_slices(ids.size, _STEP):
         lines = _lines(letters, start[some], n_bytes[some])
         spelling[first[some.start] :][: lines.size] = lines
     return Lexicon(ids, spelling, first)
@@ -302,11 +313,11 @@ class LexiconBuilder:
         self._ids.extend(ids)
         n_bytes = np.minimum(length, SPELLED_BYTES) + 1
         self._n_bytes.extend(n_bytes)
-        for some in arrays.steps(ids.size, _STEP):
+        for some in arrays.batch_slices(ids.size, _STEP):
             self._spelling.extend(_lines(letters, start[some], n_bytes[some]))
         return first
 
-    def build(self) -> tuple[Lexicon, TermNumbers]:
+    def build(self) -> tuple[Lexicon, TermOrds]:
         """Return the lexicon of the different terms, and the number of each entry's term in it; this one is spent."""
         entry_ids = self._ids.finish()
         order = arrays.order_by_id(entry_ids)

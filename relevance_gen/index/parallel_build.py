@@ -36,7 +36,7 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.machine import usable_cpus
 from relevance_gen.progress import Progress
-from relevance_gen.text.blocks import cut_evenly
+from relevance_gen.text.blocks import split_evenly
 
 _CHARS_PER_FORK: Final = 8 << 20
 _CHARS_PER_NEW_PROCESS: Final = 32 << 20
@@ -102,7 +102,7 @@ def start_building(
     builders: list[_Builder] = []
     try:
         can_fork = _can_fork()
-        for part in cut_evenly(chunks.texts, n_parts):
+        for part in split_evenly(chunks.texts, n_parts):
             _start(part, _taken(chunks, part) if can_fork else None, builders)
         for builder in builders if not can_fork else ():
             with suppress(ConnectionError):  # the process died; `_wait` will find out and raise

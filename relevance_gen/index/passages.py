@@ -31,10 +31,10 @@ from relevance_gen.arrays import (
     Floats,
     Halves,
     Offsets,
+    batch_slices,
     bounds_of,
     ragged_ranges,
     starts_of,
-    steps,
 )
 from relevance_gen.errors import EncoderError
 from relevance_gen.progress import Progress
@@ -127,7 +127,7 @@ class Passages:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Passages]) -> Passages:
+    def concat(cls, parts: Sequence[Passages]) -> Passages:
         """Return the passages of the chunks of several segments, one behind the other."""
         counts = np.concatenate([np.diff(part.first) for part in parts])
         vectors = [part.vectors for part in parts if part.vectors.size] or [
@@ -159,7 +159,7 @@ class Passages:
         compared = ragged_ranges(self.first[numbers], counts)
         wanted = question.astype(np.float64)
         cosines = np.empty(compared.size)
-        for some in steps(compared.size, _STEP):
+        for some in batch_slices(compared.size, _STEP):
             cosines[some] = self.vectors[compared[some]].astype(np.float64) @ wanted
         heads = starts_of(counts)
         best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)

@@ -14,16 +14,16 @@ from attrs import frozen
 
 from relevance_gen import arrays
 from relevance_gen.arrays import (
-    ChunkNumbers,
+    ChunkOrds,
     Counts,
     Flags,
     GrowingArray,
     Ids,
     Offsets,
-    TermNumbers,
+    TermOrds,
 )
 from relevance_gen.index.lexicon import Lexicon, LexiconBuilder
-from relevance_gen.text.term_hashes import beginnings, buckets
+from relevance_gen.text.term_hashes import buckets, prefix_buckets
 from relevance_gen.text.tokenization import Occurrences
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
@@ -105,13 +105,13 @@ class Postings:
 
     lexicon: Lexicon  # the terms
     first: Offsets  # offset of each term's postings, shape (V + 1,)
-    chunk: ChunkNumbers  # number of the chunk of each posting, ascending for each term, shape (P,)
+    chunk: ChunkOrds  # number of the chunk of each posting, ascending for each term, shape (P,)
     tf: Counts  # occurrences of the term in the chunk, shape (P,)
     # whether each chunk is still there, shape (N,); None where all are. Every method passes over chunks that are not,
     # and over terms that no other chunk has
     live: Flags | None = None
 
-    def of_terms(self, numbers: Sequence[int]) -> tuple[ChunkNumbers, Counts, list[int]]:
+    def of_terms(self, numbers: Sequence[int]) -> tuple[ChunkOrds, Counts, list[int]]:
         """Return chunk and tf of the postings of some terms, term after term, and how many each term has."""
         first = self.first
         spans = [slice(int(first[number]), int(first[number + 1])) for number in numbers]
@@ -168,7 +168,7 @@ class PostingsBuilder:
         """
         if self._wanted is not None:
             kept, _ = arrays.find_all(
-                beginnings(counts.ids), self._wanted
+                prefix_buckets(counts.ids), self._wanted
             )  # they ascend, as the ids' top 16 bits do
             counts = TermCounts(
                 counts.occurrence[kept], counts.ids[kept], counts.chunk[kept], counts.tf[kept]
@@ -191,7 +191,7 @@ class PostingsBuilder:
         self._tfs.extend(counts.tf)
 
     def add_segment(
-        self, postings: Postings, occurrences: TermNumbers, chunk_numbers: Offsets
+        self, postings: Postings, occurrences: TermOrds, chunk_numbers: Offsets
     ) -> None:
         """Add what is known of another segment, but for the terms that no chunk has any more.
 
@@ -215,7 +215,7 @@ class PostingsBuilder:
             entries[kept] = np.arange(first, first + kept.size)
             self._occurrences.extend(entries.take(occurrences))
 
-    def build(self) -> tuple[Postings, TermNumbers | None]:
+    def build(self) -> tuple[Postings, TermOrds | None]:
         """Sort everything by term, and return also the number of each kept occurrence's term; the builder is spent."""
         lexicon, number = self._lexicon.build()
         occurrences = (
@@ -238,8 +238,8 @@ class PostingsBuilder:
         return Postings(lexicon, arrays.bounds_of(df), chunk, tf), occurrences
 
 
-def _renumbered(values: TermNumbers, number: TermNumbers) -> TermNumbers:
+def _renumbered(values: TermOrds, number: TermOrds) -> TermOrds:
     """Replace each value by its number, in its place; a step at a time, so that no array of indices is made of all."""
-    for some in arrays.steps(values.size, _STEP):
+    for some in arrays.batch_slices(values.size, _STEP):
         values[some] = number.take(values[some])
     return values

@@ -23,7 +23,7 @@ from relevance_gen.arrays import (
     Hashes,
     Ids,
     Offsets,
-    TermNumbers,
+    TermOrds,
 )
 from relevance_gen.index import array_layout as layout
 from relevance_gen.index.chunks import Chunks
@@ -31,8 +31,8 @@ from relevance_gen.index.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.blocks import blocks
-from relevance_gen.text.term_hashes import stumps_of
-from relevance_gen.text.tokenization import Occurrences, cut_terms
+from relevance_gen.text.term_hashes import hash_prefixes
+from relevance_gen.text.tokenization import Occurrences, tokenize
 
 Votes = npt.NDArray[np.int32]
 
@@ -50,24 +50,38 @@ class Statistics:
 
     n_chunks: int = 0  # number of chunks, N
     norm_sum: int = 0  # exact sum of their norms; see `exact_sum`
-    votes: int = 0  # frequent words of English among their words, less those of other languages
+    english_margin: int = (
+        0  # frequent words of English among their words, less those of other languages
+    )
     ids: Ids = _NO_IDS  # ids of all terms, ascending, shape (V,); empty where the weighting does not need them
     df: Offsets = _NO_COUNTS  # number of chunks that hold each, shape (V,)
     titles: Ids = _NO_IDS  # hashes of all titles, ascending, shape (T,)
-    n_under: Offsets = _NO_COUNTS  # number of chunks that have each, shape (T,)
-    n_titled: int = 0  # number of chunks that have any
+    title_df: Offsets = _NO_COUNTS  # number of chunks that have each, shape (T,)
+    n_chunks_with_title: int = 0  # number of chunks that have any
 
     def __add__(self, other: Statistics) -> Statistics:
-        ids, df = _added(self.ids, self.df, other.ids, other.df)
-        titles, n_under = _added(self.titles, self.n_under, other.titles, other.n_under)
-        n_chunks, norm_sum = self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum
-        votes, n_titled = self.votes + other.votes, self.n_titled + other.n_titled
-        return Statistics(n_chunks, norm_sum, votes, ids, df, titles, n_under, n_titled)
+        ids, df = _add_counts(self.ids, self.df, other.ids, other.df)
+        titles, title_df = _add_counts(self.titles, self.title_df, other.titles, other.title_df)
+        return Statistics(
+            n_chunks=self.n_chunks + other.n_chunks,
+            norm_sum=self.norm_sum + other.norm_sum,
+            english_margin=self.english_margin + other.english_margin,
+            ids=ids,
+            df=df,
+            titles=titles,
+            title_df=title_df,
+            n_chunks_with_title=self.n_chunks_with_title + other.n_chunks_with_title,
+        )
 
     @functools.cached_property
-    def numbers(self) -> Statistics:
+    def scalars(self) -> Statistics:
         """The same without its arrays: what a plan needs of it, and small."""
-        return Statistics(self.n_chunks, self.norm_sum, self.votes, n_titled=self.n_titled)
+        return Statistics(
+            self.n_chunks,
+            self.norm_sum,
+            self.english_margin,
+            n_chunks_with_title=self.n_chunks_with_title,
+        )
 
     @functools.cached_property
     def mean_norm(self) -> float:
@@ -81,10 +95,12 @@ class Statistics:
     @property
     def is_english(self) -> bool:
         """Whether frequent words of other languages are in the minority, as they are where there are none of either."""
-        return self.votes >= 0
+        return self.english_margin >= 0
 
 
-def _added(ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets) -> tuple[Ids, Offsets]:
+def _add_counts(
+    ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets
+) -> tuple[Ids, Offsets]:
     """Add up what is counted for some ids, ascending, and for some others."""
     if not ids.size or not other_ids.size:
         return (ids, counts) if ids.size else (other_ids, other_counts)
@@ -112,7 +128,7 @@ def exact_sum(values: Floats) -> int:
     )
 
 
-BETWEEN: Final = 24
+POSITION_GAP: Final = 24
 """Empty elements between the chunks of a reading, so many that no window of proximity spans two chunks."""
 
 
@@ -122,8 +138,8 @@ class TokenSequences:
 
     lexicon: Lexicon  # at least all terms of the chunks, V of them
     # number in the lexicon of each occurrence's term, chunk after chunk, shape (T,). Before, between and behind the
-    # chunks stand `BETWEEN` empty elements, which are V
-    terms: TermNumbers
+    # chunks stand `POSITION_GAP` empty elements, which are V
+    terms: TermOrds
     starts: Offsets  # index in `terms` of each chunk's first occurrence, shape (n,)
     counts: Offsets  # occurrences of each chunk, shape (n,)
 
@@ -137,11 +153,11 @@ class Segment:
     postings: Postings  # where each term stands
     # number in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which keeps no occurrences
     # and cuts the few candidates again
-    occurrences: TermNumbers | None
+    occurrences: TermOrds | None
     first_occurrence: Offsets  # index in `occurrences` of each chunk's first, shape (N,)
     n_occurrences: Offsets  # number of occurrences in each chunk, shape (N,)
     norms: Floats  # Euclidean length of each chunk's vector of saturated counts, shape (N,)
-    votes: Votes  # frequent English words among each chunk's words, less those of other languages, shape (N,)
+    english_margin: Votes  # frequent English words among each chunk's words, less those of other languages, shape (N,)
     hashes: Ids  # a hash of each chunk's words in any order, shape (N,)
     title_hashes: Ids  # a hash of each chunk's title; 0 for none, shape (N,)
     title_sizes: Counts  # number of occurrences in it, which are the chunk's first, shape (N,)
@@ -162,13 +178,17 @@ class Segment:
         """The facts of its chunks, but for the terms'."""
         live = self.live
         plain = Statistics(
-            int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64))
+            int(live.sum()),
+            exact_sum(self.norms[live]),
+            int(self.english_margin[live].sum(dtype=np.int64)),
         )
         if not self.chunks.titles:
             return plain
         titled = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
-        first, n_under = arrays.runs(titled)
-        return evolve(plain, titles=titled[first], n_under=n_under, n_titled=titled.size)
+        first, title_df = arrays.runs(titled)
+        return evolve(
+            plain, titles=titled[first], title_df=title_df, n_chunks_with_title=titled.size
+        )
 
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
@@ -188,7 +208,7 @@ class Segment:
         """Memory of the arrays, in bytes."""
         return sum(array.nbytes for _, array in layout.arrays_of(self))
 
-    def read(self, numbers: Offsets) -> TokenSequences:
+    def token_sequences(self, numbers: Offsets) -> TokenSequences:
         """Return the terms of some chunks."""
         counts = self.n_occurrences[numbers]
         if self.occurrences is None:
@@ -200,16 +220,19 @@ class Segment:
                 self.occurrences,
                 self.first_occurrence[numbers],
             )
-        pieces = [np.full(BETWEEN, lexicon.size, np.uint32)] * (2 * numbers.size + 1)
+        pieces = [np.full(POSITION_GAP, lexicon.size, np.uint32)] * (2 * numbers.size + 1)
         ends = (first + counts).tolist()
         pieces[1::2] = [
             occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)
         ]
         return TokenSequences(
-            lexicon, np.concatenate(pieces), arrays.starts_of(counts + BETWEEN) + BETWEEN, counts
+            lexicon,
+            np.concatenate(pieces),
+            arrays.starts_of(counts + POSITION_GAP) + POSITION_GAP,
+            counts,
         )
 
-    def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermNumbers]:
+    def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermOrds]:
         """Return the terms of some chunks and each of their occurrences, chunk after chunk, from the texts."""
         builder = LexiconBuilder(0)
         entries = GrowingArray(np.uint32, int(self.n_occurrences[numbers].sum()))
@@ -223,17 +246,17 @@ class Segment:
         lexicon, numbers_of_terms = builder.build()
         return lexicon, numbers_of_terms.take(entries.finish())
 
-    def stumps_again(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
+    def prefix_hashes_from_texts(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
-        stumps = (
-            stumps_of(block.ids, block.folded, block.start, block.length)
+        prefixes = (
+            hash_prefixes(block.ids, block.folded, block.start, block.length)
             for block in self._blocks(numbers)
         )
-        return arrays.joined(stumps, np.uint32), self.n_occurrences[numbers]
+        return arrays.concat(prefixes, np.uint32), self.n_occurrences[numbers]
 
     def _blocks(self, numbers: Offsets) -> Iterator[Occurrences]:
-        said = self.chunks.said
-        return map(cut_terms, blocks([said[number] for number in numbers.tolist()]))
+        said = self.chunks.indexed_texts
+        return map(tokenize, blocks([said[number] for number in numbers.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
@@ -242,7 +265,7 @@ class Segment:
             numbers[~self.postings.live.take(numbers)] = -1
         return numbers
 
-    def occurrences_of(self, numbers: Offsets) -> TermNumbers:
+    def occurrences_of(self, numbers: Offsets) -> TermOrds:
         """Return the term of every occurrence in some chunks, chunk after chunk; occurrences must be kept."""
         if self.occurrences is None:
             raise ValueError("a segment that keeps no occurrences cannot be merged")

@@ -23,7 +23,7 @@ from relevance_gen.index.chunks import (
     Blank,
     Chunks,
     is_table,
-    lacking,
+    missing_field_error,
     read_records,
     rows_of,
 )
@@ -117,7 +117,7 @@ class Records:
                 n_bytes += size
             self.n_read += 1
         if is_missing and seen is not None:
-            raise lacking(seen, self.title, "title", "a record of the source")
+            raise missing_field_error(seen, self.title, "title", "a record of the source")
         yield Chunks(texts, {}, titles), np.array(positions, np.int64)
 
     def _records(self) -> Iterator[tuple[str, Any]]:

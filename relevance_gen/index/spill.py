@@ -20,10 +20,10 @@ from attrs import evolve, frozen
 from relevance_gen.arrays import (
     Flags,
     Offsets,
+    batch_slices,
     ragged_ranges,
     run_starts,
     starts_of,
-    steps,
 )
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import array_file as arrayfile
@@ -67,7 +67,7 @@ class Spill:
             arrayfile.write(self._file, layout.TYPES, {}, storage.arrays_of(segment)).end
         )
 
-    def add_whole(self, segment: Segment) -> None:
+    def add_with_chunks(self, segment: Segment) -> None:
         """Write a segment with its chunks, for `mapped`; metadata that is not JSON stays in memory."""
         self.add(segment)
         for number, chunk in enumerate(segment.chunks, self._n_chunks):
@@ -78,11 +78,11 @@ class Spill:
                 self.content.add(chunk.text, {}, chunk.title)
         self._n_chunks += segment.size
 
-    def mapped(self) -> Segment:
-        """Return one segment of all that `add_whole` wrote, mapped from a file that is gone when the segment is."""
+    def open_mapped(self) -> Segment:
+        """Return one segment of all that `add_with_chunks` wrote, mapped from a file that is gone when the segment is."""
         file = self._open()
         self.merge(file, {})
-        content = arrayfile.mapped(file)
+        content = arrayfile.map_file(file)
         chunks = storage.chunks_in(arrayfile.read(content, layout.TYPES)[1])
         if self._kept:
             chunks = evolve(chunks, metadata=ChainMap(self._kept, chunks.metadata))  # type: ignore[arg-type]
@@ -90,9 +90,9 @@ class Spill:
 
     def merge(self, file: BinaryIO, settings: Mapping[str, Any]) -> None:
         """Write the chunks and all segments, of which there must be one or more, to a file as one segment."""
-        every, bounds = arrayfile.mapped(self._file), itertools.pairwise(self._ends)
+        every, bounds = arrayfile.map_file(self._file), itertools.pairwise(self._ends)
         parts = [arrayfile.read(every[start:end], layout.TYPES)[1] for start, end in bounds]
-        content = self.content.finish(arrayfile.mapped)
+        content = self.content.finish(arrayfile.map_file)
         sizes = [layout.sizes_of(part) for part in parts]
         numbers_file = self._open()
         n_terms, n_letters = _number_terms(parts, numbers_file)
@@ -108,13 +108,13 @@ class Spill:
         }
         writer = arrayfile.Writer(file, layout.TYPES, settings, elements)
         for name, array in content.items():
-            for some in steps(array.size, _STEP):
+            for some in batch_slices(array.size, _STEP):
                 writer.extend(name, array[some])
         _copy(parts, sizes, writer)
         _merge_terms(parts, [size["chunk"] for size in sizes], writer)
-        _, number_of = arrayfile.read(arrayfile.mapped(numbers_file), _numbers(parts))
+        _, number_of = arrayfile.read(arrayfile.map_file(numbers_file), _numbers(parts))
         for name, part in zip(number_of, parts, strict=True):
-            for some in steps(part["tokens"].size, _STEP):
+            for some in batch_slices(part["tokens"].size, _STEP):
                 writer.extend("tokens", number_of[name][part["tokens"][some]])
         writer.seal()
 
@@ -129,7 +129,7 @@ def _copy(
         before = 0
         for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             array = part[row.name][1:] if row.is_bounds and number else part[row.name]
-            for some in steps(array.size, _STEP):
+            for some in batch_slices(array.size, _STEP):
                 writer.extend(row.name, array[some] + before if row.into else array[some])
             before += size.get(row.into, 0)
 

@@ -72,7 +72,7 @@ def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
     if (
         not overwrite
         and target.exists()
-        and not (target.is_file() and arrayfile.is_replaceable(target))
+        and not (target.is_file() and arrayfile.is_index_or_empty(target))
     ):
         remedy = "name another file, or pass overwrite=True"
         raise InvalidRequestError.must_be(

@@ -161,7 +161,7 @@ def answer_once(
         wanted = (
             None
             if weigher.needs_all_terms
-            else parse(question.query, inflects=weigher.inflects).beginnings
+            else parse(question.query, inflects=weigher.inflects).prefix_buckets
         )
         segment = build(kept, positions, keep_occurrences=False, wanted=wanted, progress=report)
         collection = Collection([segment], weigher)

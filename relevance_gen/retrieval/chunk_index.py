@@ -15,10 +15,10 @@ from typing import Any, Final, overload
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.arrays import Offsets, joined, unique
+from relevance_gen.arrays import Offsets, concat, unique
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import storage
-from relevance_gen.index.builder import build, in_tiers, merge, without
+from relevance_gen.index.builder import build, merge, merge_tiered, remove_chunks
 from relevance_gen.index.chunks import Blank, Chunks
 from relevance_gen.index.passages import Passages, TextEncoder
 from relevance_gen.index.segment import Segment
@@ -129,7 +129,7 @@ class ChunkIndex(BaseIndex):
             segments, n_tokens = _segments_of(kept, positions, counter, encoder, n_jobs, report)
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
-                lexicon.stem_every()
+                lexicon.cache_stems()
         self._keep(
             _State(Collection(segments, weigher), len(checked.texts), n_tokens), counter, encoder
         )
@@ -296,7 +296,7 @@ class ChunkIndex(BaseIndex):
                 new = evolve(new, positions=added.start + numbers)
                 self._change(
                     state,
-                    in_tiers([*state.collection.segments, new]),
+                    merge_tiered([*state.collection.segments, new]),
                     added.stop,
                     state.n_tokens + n_tokens,
                 )
@@ -315,7 +315,7 @@ class ChunkIndex(BaseIndex):
         with self._changing:
             state = self._state
             at = positions_to_remove(positions, where, state.n_positions, state.collection)
-            segments, texts = without(state.collection.segments, at)
+            segments, texts = remove_chunks(state.collection.segments, at)
             self._change(
                 state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts)
             )
@@ -339,9 +339,9 @@ class ChunkIndex(BaseIndex):
         """
         state, checked = self._state, Chunks.read(chunks)
         gone = check_positions(removed, state.n_positions, state.collection.holds)
-        segments, texts = without(state.collection.segments, gone)
+        segments, texts = remove_chunks(state.collection.segments, gone)
         before = np.sort(
-            joined((segment.positions[segment.live] for segment in segments), np.int64)
+            concat((segment.positions[segment.live] for segment in segments), np.int64)
         )
         places = np.fromiter(at, np.int64)
         n_positions = before.size + places.size
@@ -365,7 +365,7 @@ class ChunkIndex(BaseIndex):
         n_tokens = (
             state.n_tokens + self._counter.count_all(checked.texts) - self._counter.count_all(texts)
         )
-        segments = in_tiers([*moved, new]) if places.size else moved
+        segments = merge_tiered([*moved, new]) if places.size else moved
         collection = Collection(segments, state.collection.weighting, before=state.collection)
         index._keep(_State(collection, n_positions, n_tokens), self._counter, None)
         return index

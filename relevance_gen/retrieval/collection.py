@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from attrs import evolve
 
-from relevance_gen.arrays import Flags, Ids, Offsets, find, joined, unique
+from relevance_gen.arrays import Flags, Ids, Offsets, concat, find, unique
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.request_scope import raise_if_cancelled
@@ -73,7 +73,7 @@ class Collection(Scorers):
         """Number of different terms of all chunks."""
         postings = [segment.postings for segment in self.segments]
         return unique(
-            joined((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)
+            concat((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)
         ).size
 
     @property

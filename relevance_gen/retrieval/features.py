@@ -36,11 +36,11 @@ class ChunkBatch:
         return self._denominators.take(self.numbers)
 
     @property
-    def n_under(self) -> Offsets:
+    def title_df(self) -> Offsets:
         """Number of chunks of all segments that have each chunk's title; any for one without. Shape (n,)."""
         titles = self._statistics.titles
         at = titles.searchsorted(self.segment.title_hashes.take(self.numbers))
-        return self._statistics.n_under.take(at, mode="clip")
+        return self._statistics.title_df.take(at, mode="clip")
 
     @property
     def is_read(self) -> bool:
@@ -51,7 +51,7 @@ class ChunkBatch:
     def reading(self) -> TokenSequences:
         """The words of the chunks."""
         if self._reading is None:
-            self._reading = self.segment.read(self.numbers)
+            self._reading = self.segment.token_sequences(self.numbers)
         return self._reading
 
 

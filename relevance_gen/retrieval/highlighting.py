@@ -23,13 +23,13 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import Ids, Offsets, find, joined, run_starts, starts_of, steps
+from relevance_gen.arrays import Ids, Offsets, batch_slices, concat, find, run_starts, starts_of
 from relevance_gen.errors import TooLargeError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.stage import WeightedTerms
-from relevance_gen.text.blocks import cut_by_size, lengths
+from relevance_gen.text.blocks import batch_by_size, lengths
 from relevance_gen.text.normalization import folded_sizes, without_tones
-from relevance_gen.text.tokenization import Occurrences, cut_terms
+from relevance_gen.text.tokenization import Occurrences, tokenize
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
@@ -69,7 +69,7 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     spans: list[tuple[Span, ...]] = []
     n_spans = 0
     n_chars = lengths(texts)
-    portions = [*cut_by_size(n_chars, _PORTION)]
+    portions = [*batch_by_size(n_chars, _PORTION)]
     reserve(
         "marked_character",
         max((int(n_chars[start:end].sum()) for start, end in portions), default=0),
@@ -106,10 +106,10 @@ def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     """Find the words of the query in some texts joined by line ends, which begin at `first`."""
     pluralize = [(number, terms.idf[number], terms.matches[number]) for number in terms.subject]
     total_idf = math.fsum([idf for _, idf, _ in pluralize]) or 1.0
-    ids = joined((match.ids for _, _, match in pluralize), np.uint64)
-    shares = joined((match.weight * (idf / total_idf) for _, idf, match in pluralize), np.float64)
+    ids = concat((match.ids for _, _, match in pluralize), np.uint64)
+    shares = concat((match.weight * (idf / total_idf) for _, idf, match in pluralize), np.float64)
     weight = np.maximum(np.rint(shares * _WHOLE), 1.0).astype(np.int64)
-    similar = joined((match.weight for _, _, match in pluralize), np.float64)
+    similar = concat((match.weight for _, _, match in pluralize), np.float64)
     term = np.repeat(
         np.array([number for number, _, _ in pluralize], np.int64),
         [m.ids.size for _, _, m in pluralize],
@@ -117,11 +117,11 @@ def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
     ids, weight, term = ids[order], weight[order], term[order]
 
-    block = cut_terms([text], toneless=False)
+    block = tokenize([text], toneless=False)
     at, place = _found(ids, block)
     plain = without_tones(text)
     if plain != text:  # the same words in the same places, as they may have been asked for
-        more_at, more = _found(ids, cut_terms([plain], toneless=False))
+        more_at, more = _found(ids, tokenize([plain], toneless=False))
         place, once = np.unique(np.concatenate((place, more)), return_index=True)
         at = np.concatenate((at, more_at))[once]
     start, end = code_points(text, block, place)
@@ -177,7 +177,7 @@ def _coverage(hits: _Hits) -> tuple[Offsets, Offsets]:
     previous[same[1:]] = np.where(hits.term[same[1:]] == hits.term[same[:-1]], same[:-1], -1)
     covered = np.zeros(n, np.int64)
     last = np.arange(n)
-    for some in steps(n, _BATCH):
+    for some in batch_slices(n, _BATCH):
         first = np.arange(n)[some]
         column = first - some.start
         width = int((behind[first] - first).max())

@@ -21,16 +21,16 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import Flags, Ids, bounds_of, find, joined
+from relevance_gen.arrays import Flags, Ids, bounds_of, concat, find
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.term_matching import inflections
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
 from relevance_gen.text.scripts import PAIRED, TRIPLED
-from relevance_gen.text.stems import is_fragment
-from relevance_gen.text.stop_words import ENGLISH
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.stems import is_partial_ngram
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
+from relevance_gen.text.tokenization import tokenize
 
 MAX_WORDS: Final = 64
 """Most words behind all signs and in all quotes of a question: it bounds the work for each chunk."""
@@ -83,7 +83,7 @@ def allowed(
             among = stands if sign.is_wanted else among & ~stands
     if phrases:
         numbers = (among & has_some).nonzero()[0]
-        said = segment.chunks.said
+        said = segment.chunks.indexed_texts
         found = _in_rows(
             [sign.ids for sign in phrases],
             numbers.size,
@@ -125,11 +125,13 @@ def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[QueryOperator,
 def _read(match: re.Match[str], inflects: bool) -> QueryOperator | None:
     phrase = match["phrase"]
     # Small letters, for a word is one however it is cut: JavaScript is "javascript", too.
-    block = cut_terms([(phrase or match["word"]).lower()], toneless=False)
+    block = tokenize([(phrase or match["word"]).lower()], toneless=False)
     if not block.ids.size:
         return None
-    word, is_one = block.spell(0), block.ids.size == 1
-    has_forms = is_one and (is_fragment(word) or (inflects and not phrase and word not in ENGLISH))
+    word, is_one = block.decode_term(0), block.ids.size == 1
+    has_forms = is_one and (
+        is_partial_ngram(word) or (inflects and not phrase and word not in ENGLISH_STOP_WORDS)
+    )
     return QueryOperator(
         match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word
     )
@@ -148,14 +150,14 @@ def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
         reserve("phrase_character", max(n_chars - n_announced, 0))
         n_announced = max(n_chars, n_announced)
         if len(some) > 1:
-            block = cut_terms([text.lower() for text in some], toneless=False)
+            block = tokenize([text.lower() for text in some], toneless=False)
             ids, bounds = block.ids, bounds_of(block.counts)
         else:
             cut = (
-                cut_terms([piece], toneless=False).ids
+                tokenize([piece], toneless=False).ids
                 for piece in pieces(some[0].lower(), BLOCK_CHARS)
             )
-            ids = joined(cut, np.uint64)
+            ids = concat(cut, np.uint64)
             bounds = np.array([0, ids.size])
         # Bytes for ids: Python then looks for a row in linear time, however much it repeats itself.
         said = (find(words, ids) + 1).astype(np.uint8).tobytes()

@@ -7,7 +7,7 @@ from typing import Final, overload
 
 import numpy as np
 
-from relevance_gen.arrays import Flags, Offsets, joined, steps, unique
+from relevance_gen.arrays import Flags, Offsets, batch_slices, concat, unique
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.collection import Collection
@@ -56,7 +56,7 @@ def positions_to_remove(
     if where is None:
         return check_positions(positions, n_positions, collection.holds)
     at = np.sort(
-        joined(collection.ask(SegmentScorer.positions, Filter.read(where, n_positions)), np.int64)
+        concat(collection.ask(SegmentScorer.positions, Filter.read(where, n_positions)), np.int64)
     )
     if isinstance(where, Mapping) and not at.size and collection.statistics.n_chunks:
         check_keys(where, collection.metadata_keys)
@@ -92,7 +92,7 @@ class ChunkList(Sequence[Chunk]):
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self.positions = np.sort(joined(collection.ask(SegmentScorer.positions), np.int64))
+        self.positions = np.sort(concat(collection.ask(SegmentScorer.positions), np.int64))
 
     def __len__(self) -> int:
         return self.positions.size
@@ -107,7 +107,7 @@ class ChunkList(Sequence[Chunk]):
         return chunks_at(self._collection, self.positions[[place]])[0]
 
     def __iter__(self) -> Iterator[Chunk]:
-        for some in steps(len(self), _STEP):
+        for some in batch_slices(len(self), _STEP):
             yield from self[some]
 
     def __repr__(self) -> str:

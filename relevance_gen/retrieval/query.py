@@ -12,18 +12,23 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen import checks
-from relevance_gen.arrays import Flags, Ids, joined, steps
+from relevance_gen.arrays import Flags, Ids, batch_slices, concat
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.operators import QueryOperator, read_signs
 from relevance_gen.retrieval.term_matching import MAX_INFLECTED
 from relevance_gen.text.blocks import blocks
-from relevance_gen.text.question_words import ASKING, framed, other_asking
-from relevance_gen.text.stems import is_fragment, stem
-from relevance_gen.text.stop_words import ENGLISH
-from relevance_gen.text.term_hashes import BEGINNINGS, SPELLED_BYTES, beginnings, identify
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.question_words import QUESTION_WORDS, other_question_words, question_frame
+from relevance_gen.text.stems import is_partial_ngram, stem
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
+from relevance_gen.text.term_hashes import (
+    N_PREFIX_BUCKETS,
+    SPELLED_BYTES,
+    hash_term,
+    prefix_buckets,
+)
+from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import Syntax
 
 N_CANDIDATES: Final = 50
@@ -146,12 +151,12 @@ class Query:
     )  # what was corrected, by what the question had instead
 
     @property
-    def beginnings(self) -> Flags | None:
+    def prefix_buckets(self) -> Flags | None:
         """Which beginnings words have that the query can match, shape (BEGINNINGS,); None where it may be any."""
-        if any(is_fragment(term.word) for term in self.terms):
+        if any(is_partial_ngram(term.word) for term in self.terms):
             return None
-        flags = np.zeros(BEGINNINGS, bool)
-        flags[beginnings(self.ids)] = True
+        flags = np.zeros(N_PREFIX_BUCKETS, bool)
+        flags[prefix_buckets(self.ids)] = True
         return flags
 
 
@@ -181,20 +186,20 @@ def _cut(text: str, inflects: bool) -> Query:
         return _query(text, np.array([word.term_id for word in words], np.uint64), words)
     ids_of_blocks = []
     heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
-    for block in map(cut_terms, blocks([text])):
+    for block in map(tokenize, blocks([text])):
         ids_of_blocks.append(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
                 term_id = int(block.ids[first])
                 if len(heads) < MAX_TERMS and term_id not in heads:
                     heads[term_id] = _word(
-                        block.spell(first), term_id, int(block.length[first]), inflects
+                        block.decode_term(first), term_id, int(block.length[first]), inflects
                     )
-    ids = joined(ids_of_blocks, np.uint64)
+    ids = concat(ids_of_blocks, np.uint64)
     known = np.array([*heads], np.uint64)
     in_order = known.argsort().astype(np.int16)
     word_at = np.full(ids.size, -1, np.int16)
-    for some in steps(ids.size, _STEP):
+    for some in batch_slices(ids.size, _STEP):
         at = in_order.take(known.searchsorted(ids[some], sorter=in_order), mode="clip")
         at[known.take(at) != ids[some]] = -1
         word_at[some] = at
@@ -204,15 +209,17 @@ def _cut(text: str, inflects: bool) -> Query:
 def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTerm:
     if not inflects:
         return QueryTerm(spelling, term_id, term_id, stop=False, inflected=False)
-    stop = spelling in ENGLISH
+    stop = spelling in ENGLISH_STOP_WORDS
     # Words of one stem are one term, but not "can" and "cans"; of a longer word not all letters are known here.
     key = (stem(spelling), stop) if n_bytes < SPELLED_BYTES else term_id
-    return QueryTerm(spelling, term_id, key, stop, inflected=not stop, asks=spelling in ASKING)
+    return QueryTerm(
+        spelling, term_id, key, stop, inflected=not stop, asks=spelling in QUESTION_WORDS
+    )
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_WORDS)
 def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
-    return _word(spelling, identify(spelling), len(spelling), inflects)
+    return _word(spelling, hash_term(spelling), len(spelling), inflects)
 
 
 def _query(
@@ -249,12 +256,12 @@ def _without_form(query: Query, is_english: bool) -> Query:
     A query that has no other words is left as it is.
     """
     terms, order = query.terms, query.order.tolist() if query.order.size <= _FEW_WORDS else []
-    frame = framed([terms[number].word for number in order])
+    frame = question_frame([terms[number].word for number in order])
     form = {order[place] for place in frame} - {
         number for place, number in enumerate(order) if place not in frame
     }
     if not (is_english and query.text.isascii()):
-        asking = other_asking(latin=not is_english)
+        asking = other_question_words(latin=not is_english)
         form |= {number for number, term in enumerate(terms) if term.word in asking}
     if not form or all(term.stop or number in form for number, term in enumerate(terms)):
         return query

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.arrays import (
-    ChunkNumbers,
+    ChunkOrds,
     Flags,
     Floats,
     Ids,
@@ -30,7 +30,7 @@ from relevance_gen.arrays import (
     sum_by,
     unique,
 )
-from relevance_gen.index.segment import BETWEEN, Segment, Statistics
+from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.features import ChunkBatch, FeatureExtractor, merged
 from relevance_gen.retrieval.filters import Filter
@@ -40,7 +40,7 @@ from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
 from relevance_gen.retrieval.stage import WeightedQuery
 from relevance_gen.retrieval.term_matching import Match, match_among, match_inflections
 from relevance_gen.retrieval.weighting import Weighting
-from relevance_gen.text.blocks import cut_by_size
+from relevance_gen.text.blocks import batch_by_size
 
 _AT_ONCE: Final = 1 << 17
 """Chunks of about so many words are read together: ties may make them many, and each may be long."""
@@ -73,7 +73,7 @@ class TermPostings:
     """What one term of the query stands for in a segment, and where."""
 
     matched: TermMatch  # the segment's terms that it stands for, and df
-    chunk: ChunkNumbers  # numbers of the chunks that hold any of them, ascending, shape (df,)
+    chunk: ChunkOrds  # numbers of the chunks that hold any of them, ascending, shape (df,)
     tf: npt.NDArray[Any]  # how often each does, every match times its weight, shape (df,)
     weight: Floats  # what that weighs in the chunk, before idf, shape (df,)
 
@@ -222,8 +222,8 @@ class SegmentScorer:
             return here, []
         sizes = self.segment.n_occurrences.take(numbers)
         cuts = [(0, here.size)]
-        if int(sizes.sum()) + BETWEEN * here.size > _AT_ONCE:
-            cuts = list(cut_by_size(sizes + BETWEEN, _AT_ONCE))
+        if int(sizes.sum()) + POSITION_GAP * here.size > _AT_ONCE:
+            cuts = list(batch_by_size(sizes + POSITION_GAP, _AT_ONCE))
         told = []
         for start, end in cuts:
             excerpt = ChunkBatch(
@@ -269,14 +269,14 @@ class SegmentScorer:
         lexicon = self.segment.postings.lexicon
         numbers = lexicon.find(ids)
         here = numbers >= 0
-        return dict(zip(ids[here].tolist(), lexicon.spell(numbers[here]), strict=True))
+        return dict(zip(ids[here].tolist(), lexicon.decode_terms(numbers[here]), strict=True))
 
     def near(self, words: Sequence[str]) -> list[Counter[str]]:
         """Return for each of some words those here that are a letter away, and the number of chunks that hold each."""
         postings = self.segment.postings
-        near = [postings.lexicon.near(word) for word in words]
+        near = [postings.lexicon.fuzzy_matches(word) for word in words]
         found = [
-            zip(postings.lexicon.spell(some), postings.df(some).tolist(), strict=True)
+            zip(postings.lexicon.decode_terms(some), postings.df(some).tolist(), strict=True)
             for some in near
         ]
         return [Counter({word: n for word, n in some if n}) for some in found]
@@ -321,7 +321,7 @@ class SegmentScorer:
         ]
         others = [one for one in pluralize if not one[0][0].stop] or pluralize
         sums: Floats | None = None
-        parts: list[tuple[ChunkNumbers, Floats]] = []
+        parts: list[tuple[ChunkOrds, Floats]] = []
         n_postings = 0
         for (_, gain), found in zip(
             others, self._find([asked for asked, _ in others]), strict=True
@@ -341,7 +341,7 @@ class SegmentScorer:
             sums[chunk] = before + gain * found.weight * (before > 0.0)
         return sums
 
-    def _add(self, sums: Floats | None, parts: Sequence[tuple[ChunkNumbers, Floats]]) -> Floats:
+    def _add(self, sums: Floats | None, parts: Sequence[tuple[ChunkOrds, Floats]]) -> Floats:
         """Return the sum of each chunk with what the parts add, in their order."""
         chunk = np.concatenate([chunk for chunk, _ in parts], dtype=np.intp)
         value = np.concatenate([value for _, value in parts])
@@ -361,8 +361,8 @@ class SegmentScorer:
             & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)
         ]
         found = [_NOTHING]
-        for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _AT_ONCE):
-            reading = segment.read(same[start:end])
+        for start, end in batch_by_size(segment.n_occurrences.take(same) + POSITION_GAP, _AT_ONCE):
+            reading = segment.token_sequences(same[start:end])
             ids = reading.lexicon.ids.take(
                 reading.terms[reading.terms < reading.lexicon.size]
             ).reshape(-1, said.size)
@@ -413,9 +413,7 @@ class SegmentScorer:
             chunk, tf = self._added(chunk, tf)
         return TermPostings(TermMatch(match, chunk.size), chunk, tf, self._weighting.saturate(tf))
 
-    def _added(
-        self, chunk: ChunkNumbers, tf: npt.NDArray[Any]
-    ) -> tuple[ChunkNumbers, npt.NDArray[Any]]:
+    def _added(self, chunk: ChunkOrds, tf: npt.NDArray[Any]) -> tuple[ChunkOrds, npt.NDArray[Any]]:
         """Add up the postings of several terms, in the order of the terms."""
         if chunk.size > self.segment.size // _DENSE:
             dense = np.bincount(chunk, tf, self.segment.size)

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import Offsets, joined
+from relevance_gen.arrays import Offsets, concat
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.features import E, FeatureExtractor, merged
 from relevance_gen.retrieval.filters import Filter
@@ -38,7 +38,7 @@ class TopCandidates:
     def merge(cls, parts: Sequence[TopCandidates], n: int | None) -> TopCandidates:
         """Return those of several parts together; `n` is as for `Candidates.merge`."""
         telling = [part for part in parts if part.positions.size]
-        positions = np.sort(joined((part.positions for part in telling), np.int64))
+        positions = np.sort(concat((part.positions for part in telling), np.int64))
         places = [positions.searchsorted(part.positions) for part in telling]
         told = [
             merged(of_each, places)

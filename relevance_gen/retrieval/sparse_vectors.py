@@ -12,7 +12,7 @@ from attrs import frozen
 
 from relevance_gen import arrays
 from relevance_gen.arrays import Floats, Hashes, Offsets
-from relevance_gen.index.segment import BETWEEN, TokenSequences
+from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 
 MAX_CHUNKS: Final = 1 << 8
 """Most chunks compared with each other; only ties make them more than a few dozen."""
@@ -45,11 +45,12 @@ class SparseVector:
     @classmethod
     def of_words(cls, reading: TokenSequences) -> SparseVector:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
-        words, numbers = reading.terms[BETWEEN:], reading.lexicon.stump_numbers
-        features = arrays.joined(
-            (numbers.take(words[some]) for some in arrays.steps(words.size, _STEP)), np.uint32
+        words, numbers = reading.terms[POSITION_GAP:], reading.lexicon.prefix_ords
+        features = arrays.concat(
+            (numbers.take(words[some]) for some in arrays.batch_slices(words.size, _STEP)),
+            np.uint32,
         )
-        return cls(features, reading.counts + BETWEEN, reading.lexicon.stumps)
+        return cls(features, reading.counts + POSITION_GAP, reading.lexicon.prefixes)
 
     @classmethod
     def merge(cls, bags: Sequence[SparseVector], places: Sequence[Offsets]) -> SparseVector:
@@ -74,7 +75,8 @@ class SparseVector:
         """Count how often each chunk has each feature."""
         ends = self.counts.cumsum()
         counts = [
-            self._count(some, ends) for some in arrays.steps(max(self.features.size, 1), _STEP)
+            self._count(some, ends)
+            for some in arrays.batch_slices(max(self.features.size, 1), _STEP)
         ]
         key, tf = counts[0]
         if len(counts) > 1:
@@ -163,7 +165,7 @@ class Sample:
         df[tally.features] = tally.df
         return cls(tally.n_chunks, tally.names, df)
 
-    def rarity(self, tally: Tally) -> Floats:
+    def idf(self, tally: Tally) -> Floats:
         """Return ``ln(1 + S / max(df, 1))`` for each feature of a tally."""
         if tally.names is self.names:
             return rarities(self.size).take(self.df.take(tally.features))

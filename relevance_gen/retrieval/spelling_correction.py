@@ -18,8 +18,8 @@ from attrs import evolve
 
 from relevance_gen.retrieval.highlighting import code_points
 from relevance_gen.retrieval.query import Query, parse
-from relevance_gen.text.stems import is_inflected
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.stems import can_inflect
+from relevance_gen.text.tokenization import tokenize
 
 _MIN_LETTERS: Final = 7
 _MAX_LENGTH: Final = 64
@@ -35,7 +35,7 @@ def misspelt(query: Query, df: Sequence[int]) -> tuple[str, ...]:
         term.word for term, n in zip(query.terms, df, strict=True) if not n and not term.stop
     ]
     return tuple(
-        [word for word in unknown if len(word) >= _MIN_LETTERS and is_inflected(word)][:_MAX_WORDS]
+        [word for word in unknown if len(word) >= _MIN_LETTERS and can_inflect(word)][:_MAX_WORDS]
     )
 
 
@@ -56,18 +56,20 @@ def corrected(
     taken = {word: min(n, key=lambda one: (-n[one], one)) for word, n in counts.items() if n}
     if not taken:
         return query
-    block = cut_terms([query.text], toneless=False)
+    block = tokenize([query.text], toneless=False)
     ends = block.start + block.length
     alone = np.append(
         block.start[1:] >= np.maximum.accumulate(ends)[:-1], True
     )  # no part of an identifier
     alone[1:] &= alone[:-1]
-    places = [place for place in np.flatnonzero(alone).tolist() if block.spell(place) in taken]
+    places = [
+        place for place in np.flatnonzero(alone).tolist() if block.decode_term(place) in taken
+    ]
     text, done, corrections = "", 0, {}
     for place, start, end in zip(
         places, *code_points(query.text, block, np.array(places, int)), strict=True
     ):
-        word = taken[block.spell(place)]
+        word = taken[block.decode_term(place)]
         corrections[query.text[start:end]] = word
         text += query.text[done:start] + word
         done = int(end)

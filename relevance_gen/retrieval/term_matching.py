@@ -31,12 +31,12 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.arrays import Floats, Ids, Offsets, joined, unique
+from relevance_gen.arrays import Floats, Ids, Offsets, concat, unique
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.scripts import ngram_size
-from relevance_gen.text.stems import MIN_LETTERS, is_fragment, is_inflected, stem
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stems import MIN_LETTERS, can_inflect, is_partial_ngram, stem
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MIN_PREFIX: Final = 4
 _MIN_SIMILARITY: Final = 0.5
@@ -65,11 +65,11 @@ class Match:
         if len(matches) == 1:
             return matches[0]
         ids, first = np.unique(
-            joined((match.ids for match in matches), np.uint64), return_index=True
+            concat((match.ids for match in matches), np.uint64), return_index=True
         )
         if all(match.counts_in_full for match in matches):
             return cls.in_full(ids)
-        return cls(ids, joined((match.weight for match in matches), np.float64)[first])
+        return cls(ids, concat((match.weight for match in matches), np.float64)[first])
 
     @classmethod
     def in_full(cls, ids: Ids) -> Match:
@@ -98,7 +98,7 @@ def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArra
     Of several that have a word, the one counts in which it has the greatest weight. Shape (V + 1,).
     """
     matches = matches[::-1]
-    ids = joined([match.ids for match in matches], np.uint64)
+    ids = concat([match.ids for match in matches], np.uint64)
     number = np.arange(len(matches), 0, -1, dtype=np.uint8).repeat(
         [match.ids.size for match in matches]
     )
@@ -141,18 +141,18 @@ def inflections(
     With `by_prefix` words that share a Latin word's beginning match, too; for others they always do.
     """
     lexicon = postings.lexicon
-    if is_fragment(word):
-        numbers = lexicon.containing(word.encode())
+    if is_partial_ngram(word):
+        numbers = lexicon.find_by_substring(word.encode())
         size = ngram_size(word)
         least = 1.0 / (size - len(word) + 1)
         return numbers, np.array(
-            [1.0 if len(one) < size else least for one in lexicon.spell(numbers)]
+            [1.0 if len(one) < size else least for one in lexicon.decode_terms(numbers)]
         )
-    if not is_inflected(word):
-        return lexicon.own(term_id), None
-    numbers = lexicon.with_stem(term_id, stem(word))
-    if word in ENGLISH:
-        numbers = unique(np.concatenate((numbers, lexicon.own(term_id))))
+    if not can_inflect(word):
+        return lexicon.find_exact(term_id), None
+    numbers = lexicon.find_by_stem(term_id, stem(word))
+    if word in ENGLISH_STOP_WORDS:
+        numbers = unique(np.concatenate((numbers, lexicon.find_exact(term_id))))
     if not by_prefix and word.isascii():
         return numbers, None
     related, weight = _by_prefix(postings, term_id, word)
@@ -167,10 +167,12 @@ def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Fl
     """Return the numbers of the words that share their beginning with a word, and the weight of each."""
     lexicon = postings.lexicon
     least = max(MIN_LETTERS, math.ceil(len(word) * _MIN_SIMILARITY))
-    numbers, shared, n_letters = lexicon.sharing(term_id, word[:least].encode(), word.encode())
+    numbers, shared, n_letters = lexicon.find_by_prefix(
+        term_id, word[:least].encode(), word.encode()
+    )
     weight = shared / np.maximum(n_letters, len(word))
     enough = (shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
     if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor, with its tones, Vietnamese
         enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
-    enough &= lexicon.stump_numbers[numbers] != 0  # no function word is a form of another
+    enough &= lexicon.prefix_ords[numbers] != 0  # no function word is a form of another
     return numbers[enough], weight[enough]

@@ -102,7 +102,7 @@ class Weighting:
             (1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)
         ]
         norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
-        terms = WeightedTerms(query, matches, df, idf, norm, statistics.numbers)
+        terms = WeightedTerms(query, matches, df, idf, norm, statistics.scalars)
         stages = tuple([stage for make in self.stages if (stage := make(terms)) is not None])
 
         def said_of(part: Sequence[bool]) -> Ids:
@@ -156,14 +156,14 @@ def _norm(ids: Ids) -> float:
     if ids.size <= _FEW:
         said = ids.tolist()
         return math.sqrt(
-            math.fsum([formulas.saturated_one(said.count(one)) ** 2 for one in set(said)])
+            math.fsum([formulas.saturate_scalar(said.count(one)) ** 2 for one in set(said)])
         )
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     n_terms_of = np.bincount(
         np.diff(edges, prepend=-1, append=ids.size - 1)
     )  # by how often they stand there
     counts = np.flatnonzero(n_terms_of).tolist()
-    squares = (repeat(formulas.saturated_one(n) ** 2, int(n_terms_of[n])) for n in counts if n)
+    squares = (repeat(formulas.saturate_scalar(n) ** 2, int(n_terms_of[n])) for n in counts if n)
     return math.sqrt(math.fsum(chain.from_iterable(squares)))
 
 
@@ -173,13 +173,13 @@ def _idf_of_subject(
     """Return ``ln(1 + N / df)``, and of function words what is left of it beside n other words that some chunk has."""
     n_others = sum([1 for n, term in zip(df, terms, strict=True) if n and not term.stop])
     if not n_others:
-        return tuple([formulas.rarity(n, n_chunks) for n in df])
+        return tuple([formulas.idf(n, n_chunks) for n in df])
     share = 2.0 ** (1 - n_others) if n_others <= _MOST_OTHERS else 0.0
     shares = [
         1.0 if not term.stop else share if n and not term.asks else 0.0
         for n, term in zip(df, terms, strict=True)
     ]
-    return tuple([formulas.rarity(n, n_chunks) * part for n, part in zip(df, shares, strict=True)])
+    return tuple([formulas.idf(n, n_chunks) * part for n, part in zip(df, shares, strict=True)])
 
 
 def _own_pivoted_cosine(
@@ -187,7 +187,7 @@ def _own_pivoted_cosine(
 ) -> tuple[float, float]:
     denominator = ((1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * length or 1.0) * norm
     return math.fsum(
-        [weight * formulas.saturated_one(qtf) for weight, qtf in terms]
+        [weight * formulas.saturate_scalar(qtf) for weight, qtf in terms]
     ) / denominator, denominator
 
 
@@ -195,7 +195,7 @@ PIVOTED: Final = Weighting(
     name="pivoted",
     inflects=True,
     needs_all_terms=False,
-    saturate=formulas.saturated,
+    saturate=formulas.saturate,
     idf=_idf_of_subject,
     denominators=lambda segment, statistics: formulas.pivot(segment.norms, statistics.mean_norm),
     own_cosine=_own_pivoted_cosine,
@@ -203,7 +203,7 @@ PIVOTED: Final = Weighting(
         Proximity.of,
         TitleMatch.of,
         CharNgrams.of,
-        lambda _: ScoreNormalization(formulas.below_one),
+        lambda _: ScoreNormalization(formulas.soft_clip_to_one),
         lambda _: ScoreRegularization(),
     ),
 )
@@ -237,7 +237,7 @@ COSINE: Final = Weighting(
     idf=_idf_as_scikit_learn,
     denominators=_lengths,
     own_cosine=lambda *_: (1.0, 1.0),
-    stages=(lambda _: ScoreNormalization(formulas.at_most_one),),
+    stages=(lambda _: ScoreNormalization(formulas.clip_to_one),),
 )
 
 _WEIGHTINGS: Final[dict[object, Weighting]] = {one.name: one for one in (PIVOTED, COSINE)}

@@ -61,7 +61,7 @@ def lengths(texts: Sequence[str]) -> Offsets:
     return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
-def cut_by_size(
+def batch_by_size(
     n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsize
 ) -> Iterator[tuple[int, int]]:
     """Yield where runs of texts begin and end that have about so many characters together.
@@ -80,14 +80,14 @@ def cut_by_size(
 
 def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield texts, and the pieces of long ones, block by block and in their order."""
-    for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
+    for start, end in batch_by_size(lengths(texts), BLOCK_CHARS):
         if end - start > 1:
             yield list(texts[start:end])
         else:
             yield from ([piece] for piece in pieces(texts[start], BLOCK_CHARS))
 
 
-def cut_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
+def split_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
     """Cut texts, none of them empty, into at most so many runs of about as many characters each; no run is empty."""
     ends = np.cumsum(lengths(texts))
     wanted = ends[-1:].sum() * np.arange(1, n_parts) // n_parts

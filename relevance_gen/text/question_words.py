@@ -1,6 +1,6 @@
 """Words that only make a text a question, and say nothing about what it asks for.
 
-`ASKING` are those of English among its function words, and `OTHER_ASKING` those of fifteen other languages. Their rule:
+`QUESTION_WORDS` are those of English among its function words, and `OTHER_QUESTION_WORDS` those of fifteen other languages. Their rule:
 words that ask for a person, thing, kind, place, time, manner, reason or number, in the forms that begin questions. A
 word that is also a name, or a frequent noun or verb in one of these languages, is left out (Turkish "kim", Vietnamese
 "ai"), and so are Chinese and Thai, whose words are not told apart.
@@ -17,9 +17,11 @@ from typing import Final
 
 from relevance_gen.text.normalization import fold
 
-ASKING: Final = frozenset("did do does doing how what when where which who whom whose why".split())
+QUESTION_WORDS: Final = frozenset(
+    "did do does doing how what when where which who whom whose why".split()
+)
 
-OTHER_ASKING: Final = (
+OTHER_QUESTION_WORDS: Final = (
     # Latin
     "was welche welcher welches welchem welchen wer wem wessen wann wo wohin woher warum wieso weshalb wie viel viele",
     "quel quelle quels quelles qui quand où pourquoi comment combien",
@@ -61,13 +63,13 @@ _REACH: Final = 8
 
 
 @functools.cache
-def other_asking(*, latin: bool) -> frozenset[str]:
-    """Return the words of `OTHER_ASKING` as terms are spelled; those in Latin letters only if `latin`."""
-    words = fold([" ".join(OTHER_ASKING)])[0][:-1].decode().split()
+def other_question_words(*, latin: bool) -> frozenset[str]:
+    """Return the words of `OTHER_QUESTION_WORDS` as terms are spelled; those in Latin letters only if `latin`."""
+    words = fold([" ".join(OTHER_QUESTION_WORDS)])[0][:-1].decode().split()
     return frozenset(word for word in words if latin or not "a" <= word[0] <= "z")
 
 
-def framed(words: Sequence[str]) -> set[int]:
+def question_frame(words: Sequence[str]) -> set[int]:
     """Return the places of the words that are the frame of an English question.
 
     >>> framed("how many kinds of whales are there".split()), framed("what has happened to many whales".split())

@@ -41,7 +41,7 @@ def _stemmer() -> Any:
     return _stemmers.english
 
 
-def is_inflected(word: str) -> bool:
+def can_inflect(word: str) -> bool:
     """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
     return (
         len(word) >= MIN_LETTERS
@@ -51,6 +51,6 @@ def is_inflected(word: str) -> bool:
     )
 
 
-def is_fragment(word: str) -> bool:
+def is_partial_ngram(word: str) -> bool:
     """Tell whether a folded term is of a script without spaces and shorter than its n-grams."""
     return len(word) < ngram_size(word)

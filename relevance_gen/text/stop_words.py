@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-ENGLISH: Final = frozenset(
+ENGLISH_STOP_WORDS: Final = frozenset(
     """
     a about above after again against all also am an and any are as at be because been before being below between both
     but by can cannot could did do does doing down during each few for from further had has have having he her here hers

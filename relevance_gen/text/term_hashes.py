@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from relevance_gen.arrays import Hashes, Ids, Offsets, find
 from relevance_gen.text.scripts import TRIPLE_LEAD
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Masks that keep the first n of 8 bytes (little-endian)."""
@@ -34,21 +34,21 @@ LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 SPELLED_BYTES: Final = 64
 """A term is shown by this much of its spelling, and no longer one has inflections."""
-BEGINNINGS: Final = 256
+N_PREFIX_BUCKETS: Final = 256
 """Number of different beginnings, the ids' top 8 bits."""
 _STUMP_LETTERS: Final = 5
 STUMP_BYTES: Final = 16
 """Most bytes that a stump is made of."""
 
 
-def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
+def prefix_buckets(ids: Ids) -> npt.NDArray[np.uint8]:
     """Return the beginning, in [0, BEGINNINGS), that each id's term has."""
     return (ids >> _BEGINNING_BITS).astype(np.uint8)
 
 
-def beginning_bounds() -> Ids:
+def prefix_bucket_bounds() -> Ids:
     """Return the least id of each beginning, shape (BEGINNINGS,)."""
-    return np.arange(BEGINNINGS, dtype=np.uint64) << _BEGINNING_BITS
+    return np.arange(N_PREFIX_BUCKETS, dtype=np.uint64) << _BEGINNING_BITS
 
 
 def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
@@ -61,7 +61,7 @@ def eight_bytes(lowered: bytes) -> Ids:
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
 
 
-def identify(word: str) -> int:
+def hash_term(word: str) -> int:
     """Return the id of one ASCII word of lower-case letters and digits, shorter than `SPELLED_BYTES`."""
     spelling = word.encode()
     first = int.from_bytes(spelling[:8], "little")
@@ -78,7 +78,7 @@ def identify(word: str) -> int:
     return beginning >> 56 << 56 | hashed
 
 
-def identify_all(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
+def hash_terms(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     """Hash each occurrence to its term's id."""
     words = eight_bytes(lowered)
     long = length > 8
@@ -135,7 +135,7 @@ def _mix_rest(
         )
 
 
-def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:
+def hash_prefixes(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:
     """Return a hash of the first five letters of words in folded text, shape (n,); 0 for English function words.
 
     Of a word of several scripts it is as many bytes as five letters like the first have. Behind the last word the text
@@ -145,16 +145,18 @@ def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hash
     n_bytes = np.minimum(length, _STUMP_LETTERS + np.where(lead >= 0xC0, _STUMP_LETTERS, 0))
     n_bytes += np.where(lead >= 0xE0, np.minimum(length - n_bytes, _STUMP_LETTERS), 0)
     eight = eight_bytes(letters)
-    stumps = (eight.take(start) & LOW_BYTES.take(n_bytes, mode="clip")) * _MIX[0]
+    prefixes = (eight.take(start) & LOW_BYTES.take(n_bytes, mode="clip")) * _MIX[0]
     longer: Offsets = (n_bytes > 8).nonzero()[0]
     rest = eight.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
-    stumps[longer] ^= rest * _MIX[2]
-    stumps ^= stumps >> np.uint64(32)
-    hashed: Hashes = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
+    prefixes[longer] ^= rest * _MIX[2]
+    prefixes ^= prefixes >> np.uint64(32)
+    hashed: Hashes = np.maximum(
+        (prefixes * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1)
+    )
     hashed[find(_function_words(), ids) >= 0] = 0
     return hashed
 
 
 @functools.cache
 def _function_words() -> Ids:
-    return np.array(sorted(map(identify, ENGLISH)), np.uint64)
+    return np.array(sorted(map(hash_term, ENGLISH_STOP_WORDS)), np.uint64)

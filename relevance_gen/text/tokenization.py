@@ -28,7 +28,7 @@ from relevance_gen.text.term_hashes import (
     LOW_BYTES,
     SPELLED_BYTES,
     eight_bytes,
-    identify_all,
+    hash_terms,
 )
 
 _IDENTIFIER_BYTES: Final = 1 << 16
@@ -52,7 +52,7 @@ class Occurrences:
     ids: Ids  # id of each occurrence's term, shape (T,)
     counts: Offsets  # occurrences of each text, shape (number of texts,)
 
-    def spell(self, occurrence: int) -> str:
+    def decode_term(self, occurrence: int) -> str:
         """Return the folded spelling of an occurrence, at most `SPELLED_BYTES` of it."""
         start = int(self.start[occurrence])
         return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode(
@@ -60,7 +60,7 @@ class Occurrences:
         )
 
 
-def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
+def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     """Cut any strings into terms, with `toneless` Vietnamese words a second time without their tones.
 
     Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
@@ -93,7 +93,7 @@ def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     counts = np.diff(
         np.searchsorted(start, ends + 1), prepend=0
     )  # +1: `cased` begins with a line end
-    return Occurrences(lowered, start, length, identify_all(lowered, start, length), counts)
+    return Occurrences(lowered, start, length, hash_terms(lowered, start, length), counts)
 
 
 def _without_articles(

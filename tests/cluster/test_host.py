@@ -83,7 +83,7 @@ def spread(
         ShardState(number, one.runs, one.statistics.n_chunks, (states[number % n_hosts],), 0, None)
         for number, one in enumerate(told)
     )
-    whole = statistics.numbers, len(chunks), 1, weighting, counter
+    whole = statistics.scalars, len(chunks), 1, weighting, counter
     return Called(IndexState(0, 0, shards, *whole), called)
 
 

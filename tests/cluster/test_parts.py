@@ -65,7 +65,7 @@ def test_blocks_are_what_all_at_once_is(n_blocks: int) -> None:
             for query in QUERIES
         ]
         answers.append((found, [one.confidence for one in found], collection.statistics.norm_sum))
-        for name in ("positions", "hashes", "norms", "votes", "title_hashes"):
+        for name in ("positions", "hashes", "norms", "english_margin", "title_hashes"):
             assert (
                 np.asarray(getattr(made.segment, name)).tobytes()
                 == getattr(one.segment, name).tobytes()

@@ -16,8 +16,8 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.progress import Progress
 from relevance_gen.text import blocks as portions
-from relevance_gen.text.term_hashes import BEGINNINGS, beginnings
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.term_hashes import N_PREFIX_BUCKETS, prefix_buckets
+from relevance_gen.text.tokenization import tokenize
 from tests import reference, strategies
 from tests.profiles import costly
 
@@ -39,7 +39,7 @@ def collect(
 
 def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
     """Return the term ids of some chunks, in reading order."""
-    reading = segment.read(np.array(numbers, np.int64))
+    reading = segment.token_sequences(np.array(numbers, np.int64))
     ids = [*reading.lexicon.ids.tolist(), None]
     read = [
         [ids[word] for word in reading.terms.tolist()][start:] for start in reading.starts.tolist()
@@ -73,7 +73,7 @@ def test_block_borders_do_not_show(
         blocks = collect(texts)
     assert blocks.norms.tobytes() == whole.norms.tobytes()
     assert blocks.n_occurrences.tolist() == whole.n_occurrences.tolist()
-    assert blocks.votes.tolist() == whole.votes.tolist()
+    assert blocks.english_margin.tolist() == whole.english_margin.tolist()
     assert postings_of(blocks) == postings_of(whole)
     assert blocks.hashes.tolist() == whole.hashes.tolist()
     every = list(range(len(texts)))
@@ -84,7 +84,7 @@ def test_block_borders_do_not_show(
 def test_a_segment_holds_the_terms_of_its_texts(texts: list[str]) -> None:
     """Tokens, counts and postings are those of each text alone."""
     segment = collect(texts)
-    ids = [cut_terms([text]).ids.tolist() for text in texts]
+    ids = [tokenize([text]).ids.tolist() for text in texts]
     assert segment.statistics.n_chunks == len(texts)
     assert segment.n_occurrences.tolist() == [len(part) for part in ids]
     assert tokens_of(segment, list(range(len(texts)))[::-1]) == ids[::-1]
@@ -111,15 +111,15 @@ def test_reading_for_one_query_changes_only_what_it_does_not_need(
     texts: list[str], query: str
 ) -> None:
     """Read for one query, a segment lacks postings of other beginnings and is the same in all else."""
-    ids = cut_terms([query]).ids
-    flags = np.zeros(BEGINNINGS, bool)
-    flags[beginnings(ids)] = True
+    ids = tokenize([query]).ids
+    flags = np.zeros(N_PREFIX_BUCKETS, bool)
+    flags[prefix_buckets(ids)] = True
     whole, some = collect(texts), collect(texts, flags)
     assert some.norms.tobytes() == whole.norms.tobytes()
     every = list(range(len(texts)))
     assert tokens_of(some, every) == tokens_of(whole, every)
     assert some.statistics.is_english == whole.statistics.is_english
-    wanted = set(beginnings(ids).tolist())
+    wanted = set(prefix_buckets(ids).tolist())
     kept = {term: part for term, part in postings_of(whole).items() if term >> 56 in wanted}
     assert postings_of(some) == kept
 

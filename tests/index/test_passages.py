@@ -73,12 +73,12 @@ def test_joined_and_taken_passages_are_those_of_their_chunks(
 ) -> None:
     """However passages were put together and chosen, each chunk has its own."""
     cut = data.draw(st.integers(0, len(texts)))
-    joined = Passages.joined(
+    concat = Passages.concat(
         [Passages.of(texts[:cut], Lengths()), Passages.of(texts[cut:], Lengths())]
     )
     order = data.draw(st.permutations(range(len(texts))))
     taken, expected = (
-        joined.take(np.array(order, np.int64)),
+        concat.take(np.array(order, np.int64)),
         Passages.of([texts[at] for at in order], Lengths()),
     )
     for one, other in zip(astuple(taken), astuple(expected), strict=True):

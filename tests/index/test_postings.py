@@ -15,8 +15,8 @@ from relevance_gen.index.postings import (
     PostingsBuilder,
     count_terms,
 )
-from relevance_gen.text.term_hashes import BEGINNINGS, beginnings
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.term_hashes import N_PREFIX_BUCKETS, prefix_buckets
+from relevance_gen.text.tokenization import tokenize
 from tests import strategies
 
 colliding_ids = st.builds(
@@ -74,7 +74,7 @@ def build(blocks: list[list[str]], wanted: np.ndarray | None = None) -> Postings
     builder = PostingsBuilder(4, wanted)
     done = 0
     for block in blocks:
-        tokens = cut_terms(block)
+        tokens = tokenize(block)
         builder.add(
             tokens, count_terms(tokens.ids, tokens.counts), np.arange(done, done + len(block))
         )
@@ -89,10 +89,10 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
     expected: dict[int, Counter[int]] = {}
     spelled: dict[int, str] = {}
     for place, text in enumerate(text for block in blocks for text in block):
-        tokens = cut_terms([text])
+        tokens = tokenize([text])
         for token, term_id in enumerate(tokens.ids.tolist()):
             expected.setdefault(term_id, Counter())[place] += 1
-            spelled[term_id] = tokens.spell(token)
+            spelled[term_id] = tokens.decode_term(token)
     assert postings.lexicon.ids.tolist() == sorted(expected)
     for number, term_id in enumerate(postings.lexicon.ids.tolist()):
         part = slice(postings.first[number], postings.first[number + 1])
@@ -100,7 +100,7 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
             zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True)
         )
         assert pluralize == expected[term_id]
-        assert postings.lexicon.spell(np.array([number]))[0] == spelled[term_id]
+        assert postings.lexicon.decode_terms(np.array([number]))[0] == spelled[term_id]
         assert postings.lexicon.find(np.array([term_id], np.uint64)).tolist() == [number]
     assert postings.document_frequency().tolist() == [
         len(expected[term_id]) for term_id in sorted(expected)
@@ -118,13 +118,13 @@ def test_terms_that_no_chunk_has_are_not_found(texts: list[str], term_id: int) -
 @given(st.lists(strategies.word_texts(), max_size=4), strategies.words)
 def test_wanted_beginnings_are_kept_whole(texts: list[str], word: str) -> None:
     """Keeping some beginnings keeps all their terms as they are, and no other."""
-    wanted = np.zeros(BEGINNINGS, bool)
-    wanted[beginnings(cut_terms([word]).ids)] = True
+    wanted = np.zeros(N_PREFIX_BUCKETS, bool)
+    wanted[prefix_buckets(tokenize([word]).ids)] = True
     whole, some = build([texts]), build([texts], wanted)
-    kept = np.flatnonzero(wanted[beginnings(whole.lexicon.ids)])
+    kept = np.flatnonzero(wanted[prefix_buckets(whole.lexicon.ids)])
     assert some.lexicon.ids.tolist() == whole.lexicon.ids[kept].tolist()
     assert some.document_frequency().tolist() == whole.document_frequency()[kept].tolist()
-    assert [*some.lexicon.spell(np.arange(kept.size))] == [*whole.lexicon.spell(kept)]
+    assert [*some.lexicon.decode_terms(np.arange(kept.size))] == [*whole.lexicon.decode_terms(kept)]
 
 
 def test_no_terms_make_empty_postings() -> None:
@@ -132,5 +132,5 @@ def test_no_terms_make_empty_postings() -> None:
     postings = build([["..."], []])
     assert postings.lexicon.ids.size == postings.chunk.size == postings.tf.size == 0
     assert postings.lexicon.find(np.array([7], np.uint64)).tolist() == [-1]
-    assert postings.lexicon.sharing(2**64 - 1, b"a", b"abc")[0].tolist() == []
-    assert postings.lexicon.stumps.tolist() == [0]
+    assert postings.lexicon.find_by_prefix(2**64 - 1, b"a", b"abc")[0].tolist() == []
+    assert postings.lexicon.prefixes.tolist() == [0]

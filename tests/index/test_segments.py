@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
-from relevance_gen.index.builder import build, merge, without
+from relevance_gen.index.builder import build, merge, remove_chunks
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.answer import explain
@@ -93,7 +93,7 @@ def test_what_is_forgotten_is_found_again(
     query, chunks, parts = drawn
     segments = segments_of(chunks, parts)
     if removes:
-        segments, _ = without(segments, np.arange(0, len(chunks), 2))
+        segments, _ = remove_chunks(segments, np.arange(0, len(chunks), 2))
     collection = Collection(segments, weighting_named(name))
     terms = collection.plan(parsed(collection, query)).terms
     asked = [

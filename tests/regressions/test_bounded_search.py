@@ -12,13 +12,13 @@ from relevance_gen import ChunkIndex, search
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
-from relevance_gen.index.segment import BETWEEN, TokenSequences
+from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval import term_matching as matching
 from relevance_gen.retrieval.query import MAX_TERMS, parse
 from relevance_gen.retrieval.stages.proximity import Proximity
 from relevance_gen.retrieval.term_matching import MAX_FORMS, Match, match_inflections
 from relevance_gen.text.normalization import _toned_word
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.tokenization import tokenize
 
 
 def peak_bytes(job: object) -> int:
@@ -38,9 +38,9 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
         np.frombuffer(b"a\n" * n_words, np.uint8),
         np.arange(0, 2 * n_words + 2, 2),
     )
-    words = np.full(n_tokens + 2 * BETWEEN, n_words, np.uint32)
-    words[BETWEEN:-BETWEEN] = np.arange(n_tokens) % n_words
-    reading = TokenSequences(lexicon, words, np.array([BETWEEN]), np.array([n_tokens]))
+    words = np.full(n_tokens + 2 * POSITION_GAP, n_words, np.uint32)
+    words[POSITION_GAP:-POSITION_GAP] = np.arange(n_tokens) % n_words
+    reading = TokenSequences(lexicon, words, np.array([POSITION_GAP]), np.array([n_tokens]))
     matches = [Match.exact(word) for word in range(n_words)]
     scorer = Proximity(matches, [1.0] * n_words, list(range(n_words)), 1.0)
     assert peak_bytes(lambda: scorer.measure(reading)) < 60 * n_tokens
@@ -53,7 +53,7 @@ def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.Monke
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     index = ChunkIndex([" ".join(words[start : start + 64]) for start in range(0, len(words), 64)])
     asked = []
-    monkeypatch.setattr(matching, "is_inflected", lambda word: asked.append(word) or True)
+    monkeypatch.setattr(matching, "can_inflect", lambda word: asked.append(word) or True)
     plan = index._state.collection.plan(parse(" ".join(words[:200]), inflects=True))
     assert len(asked) <= 2 * 200
     assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_FORMS
@@ -75,7 +75,7 @@ def test_a_match_holds_no_more_forms_than_tell_that_it_is_crowded() -> None:
     letters = "абвгдежз"
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     segment = build(Chunks([" ".join(words)], {}), np.arange(1))
-    term_id = int(cut_terms(words[:1]).ids[0])
+    term_id = int(tokenize(words[:1]).ids[0])
     match = match_inflections(segment.postings, term_id, words[0], by_prefix=True)
     assert match.is_crowded
     assert match.ids.size == match.weight.size == MAX_FORMS + 1

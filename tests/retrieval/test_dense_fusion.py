@@ -30,7 +30,7 @@ from relevance_gen import (
 )
 from relevance_gen.index.passages import Passages, question_vector
 from relevance_gen.retrieval.stages import dense_fusion as meaning
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from small_models import ENCODER
 from tests import strategies
 from tests.profiles import costly
@@ -110,7 +110,7 @@ def fused(words: float, nearness: float) -> float:
 def by_function_words(query: str, chunks: list[str]) -> bool:
     """Tell whether a question has words of its own, of which no chunk has any."""
     terms = ChunkIndex(chunks).explain(query, 0).terms if chunks else ()
-    is_stop = [term.term in ENGLISH for term in terms]
+    is_stop = [term.term in ENGLISH_STOP_WORDS for term in terms]
     return not all(is_stop) and all(
         stop or not term.df for stop, term in zip(is_stop, terms, strict=True)
     )

@@ -15,7 +15,7 @@ from relevance_gen.retrieval import highlighting
 from relevance_gen.retrieval.highlighting import WINDOW
 from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.stage import WeightedQuery
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.tokenization import tokenize
 from tests import corpus, strategies
 
 
@@ -85,10 +85,10 @@ def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str
     for result in found(query, chunks):
         everything: set[int] = set()
         for span in result.words:
-            ids = cut_terms([result.chunk_txt[span.start : span.end]]).ids.tolist()
+            ids = tokenize([result.chunk_txt[span.start : span.end]]).ids.tolist()
             assert weigh([meant[one] for one in ids if one in meant]) >= span.score - 1e-9
             everything.update(ids)
-        assert set(cut_terms([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(
+        assert set(tokenize([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(
             meant
         )
 
@@ -106,7 +106,7 @@ def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) ->
     result = next((one for one in found(query, chunks) if one.original_index == 0), None)
     hits = [
         (place, meant[one])
-        for place, one in enumerate(cut_terms([text]).ids.tolist())
+        for place, one in enumerate(tokenize([text]).ids.tolist())
         if one in meant
     ]
     if result is None:

@@ -19,7 +19,7 @@ from relevance_gen.retrieval.operators import MAX_WORDS, read_signs
 from relevance_gen.retrieval.query import parse
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.blocks import BLOCK_CHARS
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.tokenization import tokenize
 from tests import strategies
 from tests.profiles import costly
 from tests.retrieval.asking import ALL
@@ -255,8 +255,8 @@ def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) ->
     cut: list[int] = []
     monkeypatch.setattr(
         signs_module,
-        "cut_terms",
-        lambda some, **told: cut.append(len(some)) or cut_terms(some, **told),
+        "tokenize",
+        lambda some, **told: cut.append(len(some)) or tokenize(some, **told),
     )
     for query, kept in (
         ('"black cat" "red dog"', {0, 3}),

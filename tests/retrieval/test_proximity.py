@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen.index.lexicon import Lexicon
-from relevance_gen.index.segment import BETWEEN, TokenSequences
+from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.stage import SelfMatch
 from relevance_gen.retrieval.stages import proximity as module
 from relevance_gen.retrieval.stages.proximity import HEAD, WINDOW, Measures, Proximity
@@ -28,13 +28,13 @@ def match(*ids: int) -> Match:
 VOCABULARY = Lexicon(
     np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2)
 )
-BETWEEN_CHUNKS = [VOCABULARY.size] * BETWEEN
+BETWEEN_CHUNKS = [VOCABULARY.size] * POSITION_GAP
 
 
 def proximity(scorer: Proximity, chunks: list[list[int]]) -> Measures:
     counts = np.array([len(chunk) for chunk in chunks], np.int64)
     words = BETWEEN_CHUNKS + [word for chunk in chunks for word in chunk + BETWEEN_CHUNKS]
-    starts = np.cumsum(counts + BETWEEN) - counts
+    starts = np.cumsum(counts + POSITION_GAP) - counts
     return scorer.measure(TokenSequences(VOCABULARY, np.array(words, np.uint32), starts, counts))
 
 
@@ -98,9 +98,9 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
             np.frombuffer(b"a\n" * n_words, np.uint8),
             np.arange(0, 2 * n_words + 2, 2),
         )
-        words = [n_words] * BETWEEN + [n_words - 1, 0] + [n_words] * BETWEEN
+        words = [n_words] * POSITION_GAP + [n_words - 1, 0] + [n_words] * POSITION_GAP
         reading = TokenSequences(
-            lexicon, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2])
+            lexicon, np.array(words, np.uint32), np.array([POSITION_GAP]), np.array([2])
         )
         near = Proximity([match(word) for word in range(n_words)], idf, [], 1.0).measure(reading)
         assert near.coverage[0] == near.head[0] == (n_words + (n_words > 1)) / sum(idf)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.index.formulas import below_one
+from relevance_gen.index.formulas import soft_clip_to_one
 from relevance_gen.retrieval import ranking
 from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
 
@@ -18,7 +18,7 @@ scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000000000000001, 1.0,
 @given(st.lists(st.floats(0.0, 1e3), max_size=10))
 def test_ratios_stay_in_order_and_below_one(ratios: list[float]) -> None:
     """Below the knee a score is its ratio; above it, it stays below 1 and in order."""
-    squeezed = below_one(np.array(ratios)).tolist()
+    squeezed = soft_clip_to_one(np.array(ratios)).tolist()
     ranked = sorted(zip(ratios, squeezed, strict=True))
     assert [score for _, score in ranked] == sorted(squeezed)
     assert all(score == ratio if ratio <= KNEE else KNEE <= score < 1.0 for ratio, score in ranked)
@@ -27,7 +27,7 @@ def test_ratios_stay_in_order_and_below_one(ratios: list[float]) -> None:
 def test_ratios_above_one_are_told_apart() -> None:
     """A chunk that is better than the query itself keeps its place before those that are less so."""
     ratios = np.linspace(KNEE, 5.0, 1001)
-    assert (np.diff(below_one(ratios)) > 0.0).all()
+    assert (np.diff(soft_clip_to_one(ratios)) > 0.0).all()
 
 
 @pytest.mark.parametrize("many", [0, 1 << 14])

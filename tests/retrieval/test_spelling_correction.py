@@ -75,7 +75,7 @@ def one_letter_away(word: str, other: str) -> bool:
 def test_near_words_are_those_of_the_slow_rule(word: str, words: list[str]) -> None:
     """A lexicon finds exactly the words at that distance, however they are spelled."""
     lexicon = build(Chunks([" ".join(words)], {}), np.array([0])).postings.lexicon
-    assert set(lexicon.spell(lexicon.near(word))) - {word} == {
+    assert set(lexicon.decode_terms(lexicon.fuzzy_matches(word))) - {word} == {
         one for one in words if one_letter_away(word, one)
     }
 

@@ -13,23 +13,25 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex
 from relevance_gen.index.postings import Postings, PostingsBuilder, count_terms
 from relevance_gen.retrieval.term_matching import MAX_FORMS, match_inflections
-from relevance_gen.text.stems import is_fragment, is_inflected, stem
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
+from relevance_gen.text.tokenization import tokenize
 from tests import reference, strategies
 
 
 def vocabulary(text: str) -> Postings:
-    tokens = cut_terms([text])
+    tokens = tokenize([text])
     builder = PostingsBuilder(4)
     builder.add(tokens, count_terms(tokens.ids, tokens.counts), np.array([0]))
     return builder.build()[0]
 
 
 def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float]:
-    tokens = cut_terms([word])
+    tokens = tokenize([word])
     postings = vocabulary(text)
-    found = match_inflections(postings, int(tokens.ids[0]), tokens.spell(0), by_prefix=by_prefix)
-    spellings = postings.lexicon.spell(postings.lexicon.find(found.ids))
+    found = match_inflections(
+        postings, int(tokens.ids[0]), tokens.decode_term(0), by_prefix=by_prefix
+    )
+    spellings = postings.lexicon.decode_terms(postings.lexicon.find(found.ids))
     return dict(zip(spellings, found.weight.tolist(), strict=True))
 
 
@@ -60,10 +62,12 @@ def test_english_words_match_their_inflections(word: str, text: str, expected: s
 
 def test_what_was_matched_is_not_pickled() -> None:
     """Words that were asked for change nothing in a pickle: what is remembered of them holds in this process alone."""
-    postings, asked = vocabulary("connect connected"), cut_terms(["connections"])
+    postings, asked = vocabulary("connect connected"), tokenize(["connections"])
     before = pickle.dumps(postings)
     assert (
-        match_inflections(postings, int(asked.ids[0]), asked.spell(0), by_prefix=False).ids.size
+        match_inflections(
+            postings, int(asked.ids[0]), asked.decode_term(0), by_prefix=False
+        ).ids.size
         == 2
     )
     assert pickle.dumps(postings) == before
@@ -112,8 +116,8 @@ def test_fragments_match_what_they_are_part_of(
     word: str, text: str, expected: dict[str, float]
 ) -> None:
     """A run shorter than its script's n-grams matches all n-grams that hold it, and counts each occurrence once."""
-    as_moved = {cut_terms([term]).spell(0): weight for term, weight in expected.items()}
-    assert is_fragment(cut_terms([word]).spell(0)) == (expected != {"猫が": 1.0})
+    as_moved = {tokenize([term]).decode_term(0): weight for term, weight in expected.items()}
+    assert is_partial_ngram(tokenize([word]).decode_term(0)) == (expected != {"猫が": 1.0})
     assert matches(word, text) == as_moved
 
 
@@ -122,13 +126,13 @@ def test_matches_are_those_of_the_reference(text: str, word: str, by_prefix: boo
     """A word matches what comparing it with every word of the vocabulary finds."""
     spelled = [reference.terms(word), reference.terms(text)]
     for place, term in enumerate(spelled[0]):
-        tokens = cut_terms([word])
+        tokens = tokenize([word])
         found = match_inflections(
-            vocabulary(text), int(tokens.ids[place]), tokens.spell(place), by_prefix=by_prefix
+            vocabulary(text), int(tokens.ids[place]), tokens.decode_term(place), by_prefix=by_prefix
         )
         expected = reference.forms(term, set(spelled[1]), stop=False, english=not by_prefix)
         assert sorted(found.weight.tolist()) == pytest.approx(sorted(expected.values()))
-        assert found.ids.tolist() == sorted(int(cut_terms([other]).ids[0]) for other in expected)
+        assert found.ids.tolist() == sorted(int(tokenize([other]).ids[0]) for other in expected)
 
 
 @pytest.mark.parametrize("letter", ["a", "ж", "ह"])
@@ -187,7 +191,7 @@ def test_numbers_and_identifiers_are_not_inflected() -> None:
     assert [
         word
         for word in ["abc", "ab", "a1c", "a_c", "жж", "ждж", "猫猫猫", ""[:0] or "x" * 64]
-        if is_inflected(word)
+        if can_inflect(word)
     ] == [
         "abc",
         "ждж",

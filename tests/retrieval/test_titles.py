@@ -17,7 +17,7 @@ from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import WeightingName
 from tests import corpus, reference, strategies
 from tests.profiles import costly
@@ -100,8 +100,8 @@ def test_blank_titles_are_none(query: str, texts: list[str]) -> None:
 def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> None:
     """A chunk's words are those of its title and those of its text, and a segment knows how many are the title's."""
     segment = build(Chunks.read([Chunk(text, title=title)]), np.arange(1))
-    own, rest = cut_terms([title]), cut_terms([text])
-    reading = segment.read(np.arange(1))
+    own, rest = tokenize([title]), tokenize([text])
+    reading = segment.token_sequences(np.arange(1))
     ids = reading.lexicon.ids.take(reading.terms[reading.terms < reading.lexicon.size])
     assert ids.tolist() == [*own.ids.tolist(), *rest.ids.tolist()]
     assert segment.title_sizes.tolist() == [own.ids.size]
@@ -115,7 +115,7 @@ def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         Chunks.read([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]),
         np.arange(2),
     )
-    assert segment.title_sizes.tolist() == [100, cut_terms(["猫" * 90]).ids.size]
+    assert segment.title_sizes.tolist() == [100, tokenize(["猫" * 90]).ids.size]
 
 
 def test_titles_find_and_order() -> None:

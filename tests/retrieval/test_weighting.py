@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError
 from relevance_gen.arrays import sum_by
-from relevance_gen.index.formulas import pivot, rarity, saturated, smoothed_idf, sublinear
+from relevance_gen.index.formulas import idf, pivot, saturate, smoothed_idf, sublinear
 from relevance_gen.index.segment import Statistics, exact_sum
 from relevance_gen.retrieval.weighting import weighting_named
 
@@ -23,7 +23,7 @@ norms = st.lists(st.floats(0.0, 1e6), max_size=20)
 @given(counts)
 def test_saturation_is_below_one_and_never_falls(tf: int) -> None:
     """Each further occurrence counts, but less than the one before."""
-    before, here, after = saturated(np.array([tf - 1, tf, tf + 1], np.uint32))
+    before, here, after = saturate(np.array([tf - 1, tf, tf + 1], np.uint32))
     assert here == tf / (tf + 1.6)
     assert 0.0 <= before <= here <= after < 1.0
 
@@ -37,8 +37,8 @@ def test_sublinear_is_one_and_the_logarithm(tf: int) -> None:
 @given(st.integers(0, 10**9), st.integers(1, 10**9))
 def test_rare_terms_weigh_more(df: int, n_chunks: int) -> None:
     """A term in fewer chunks weighs more, and one in none as much as one in one."""
-    assert rarity(df + 1, n_chunks) <= rarity(df, n_chunks)
-    assert rarity(0, n_chunks) == rarity(1, n_chunks) == math.log(1 + n_chunks)
+    assert idf(df + 1, n_chunks) <= idf(df, n_chunks)
+    assert idf(0, n_chunks) == idf(1, n_chunks) == math.log(1 + n_chunks)
     assert smoothed_idf(np.array([df]), n_chunks)[0] == pytest.approx(
         1.0 + math.log((1 + n_chunks) / (1 + df))
     )

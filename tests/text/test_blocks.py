@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relevance_gen import search
 from relevance_gen.text import blocks as portions
 from relevance_gen.text.blocks import blocks, pieces
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.tokenization import tokenize
 from tests import strategies
 from tests.profiles import costly
 
@@ -21,11 +21,11 @@ mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำ
 @given(st.one_of(mixed, strategies.texts, st.lists(mixed).map("".join)), st.integers(1, 12))
 def test_pieces_have_the_terms_of_the_text(text: str, n_chars: int) -> None:
     """Wherever a text is cut, its pieces give the same terms in the same order."""
-    whole = cut_terms([text])
-    parts = [cut_terms([piece]) for piece in pieces(text, n_chars)]
+    whole = tokenize([text])
+    parts = [tokenize([piece]) for piece in pieces(text, n_chars)]
     assert np.concatenate([part.ids for part in parts]).tolist() == whole.ids.tolist()
-    spelled = [part.spell(token) for part in parts for token in range(part.ids.size)]
-    assert spelled == [whole.spell(token) for token in range(whole.ids.size)]
+    spelled = [part.decode_term(token) for part in parts for token in range(part.ids.size)]
+    assert spelled == [whole.decode_term(token) for token in range(whole.ids.size)]
 
 
 @pytest.mark.parametrize(

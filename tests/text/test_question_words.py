@@ -8,8 +8,12 @@ import pytest
 
 from relevance_gen import ChunkIndex, search
 from relevance_gen.retrieval.query import parse
-from relevance_gen.text.question_words import OTHER_ASKING, framed, other_asking
-from relevance_gen.text.stop_words import ENGLISH
+from relevance_gen.text.question_words import (
+    OTHER_QUESTION_WORDS,
+    other_question_words,
+    question_frame,
+)
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from tests.retrieval.asking import ALL, ranking
 
 GERMAN = [
@@ -62,13 +66,15 @@ def test_latin_question_words_are_read_by_the_language_of_the_chunks() -> None:
 
 def test_the_list_holds_terms() -> None:
     """Every word of the list is a term as chunks have it, and none of it is lost to a name that is left out."""
-    words = other_asking(latin=True)
+    words = other_question_words(latin=True)
     assert {"wie", "cuantos", "сколько", "ποσοι", "متي", "कितने", "nhieu"} <= words
     assert not {"kim", "ai", "co"} & words
-    assert other_asking(latin=False) < words
-    for text in OTHER_ASKING:
-        assert {term.word for term in parse(text, inflects=True).terms} <= words | ENGLISH
-    assert framed(["many"]) == framed([]) == set()
+    assert other_question_words(latin=False) < words
+    for text in OTHER_QUESTION_WORDS:
+        assert {
+            term.word for term in parse(text, inflects=True).terms
+        } <= words | ENGLISH_STOP_WORDS
+    assert question_frame(["many"]) == question_frame([]) == set()
 
 
 def test_function_words_weigh_by_what_else_is_asked() -> None:

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.arrays import ragged_ranges
-from relevance_gen.text.term_hashes import beginnings, identify
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.term_hashes import hash_term, prefix_buckets
+from relevance_gen.text.tokenization import tokenize
 from tests import reference, strategies
 
 
 def terms(text: str) -> list[str]:
     """Cut a text, and put moved scripts back where Unicode has them."""
-    tokens = cut_terms([text])
-    return ["".join(map(_unmoved, tokens.spell(token))) for token in range(tokens.ids.size)]
+    tokens = tokenize([text])
+    return ["".join(map(_unmoved, tokens.decode_term(token))) for token in range(tokens.ids.size)]
 
 
 def _unmoved(character: str) -> str:
@@ -85,7 +85,7 @@ def test_every_script_is_cut_as_its_readers_expect(text: str, expected: str) -> 
 @given(strategies.texts)
 def test_terms_are_those_of_the_reference(text: str) -> None:
     """Any text is cut as the rules say, applied one character at a time."""
-    tokens = cut_terms([text])
+    tokens = tokenize([text])
     expected = reference.terms(text)
     assert terms(text) == [term.encode()[:64].decode("utf-8", "replace") for term in expected]
     by_term = dict(zip(expected, tokens.ids.tolist(), strict=True))
@@ -96,12 +96,12 @@ def test_terms_are_those_of_the_reference(text: str) -> None:
 @given(st.lists(strategies.texts, max_size=8))
 def test_texts_are_cut_as_if_alone(texts: list[str]) -> None:
     """The terms of a text do not depend on the texts it is cut together with."""
-    together = cut_terms(texts)
-    alone = [cut_terms([text]) for text in texts]
+    together = tokenize(texts)
+    alone = [tokenize([text]) for text in texts]
     assert together.counts.tolist() == [tokens.ids.size for tokens in alone]
     assert together.ids.tolist() == [term_id for tokens in alone for term_id in tokens.ids.tolist()]
-    spelled = [tokens.spell(token) for tokens in alone for token in range(tokens.ids.size)]
-    assert [together.spell(token) for token in range(together.ids.size)] == spelled
+    spelled = [tokens.decode_term(token) for tokens in alone for token in range(tokens.ids.size)]
+    assert [together.decode_term(token) for token in range(together.ids.size)] == spelled
 
 
 PINNED_IDS = {
@@ -122,7 +122,7 @@ PINNED_IDS = {
 
 def test_ids_never_change() -> None:
     """The ids of terms are those that saved indexes hold."""
-    assert {text: hex(int(cut_terms([text]).ids[0])) for text in PINNED_IDS} == PINNED_IDS
+    assert {text: hex(int(tokenize([text]).ids[0])) for text in PINNED_IDS} == PINNED_IDS
 
 
 @given(
@@ -134,7 +134,7 @@ def test_ids_never_change() -> None:
 )
 def test_different_terms_have_different_ids(words: list[str]) -> None:
     """Ids are equal exactly where terms are, however long."""
-    tokens = cut_terms(words)
+    tokens = tokenize(words)
     spelled = [
         tokens.folded[start : start + length]
         for start, length in zip(tokens.start.tolist(), tokens.length.tolist(), strict=True)
@@ -151,7 +151,7 @@ def test_different_terms_have_different_ids(words: list[str]) -> None:
 )
 def test_forms_of_a_word_begin_alike(text: str) -> None:
     """Words that share their first letters stand together when ids are sorted."""
-    assert len(set(beginnings(cut_terms([text]).ids).tolist())) == 1
+    assert len(set(prefix_buckets(tokenize([text]).ids).tolist())) == 1
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_long_runs_are_cut_like_short_ones(unit: str) -> None:
 
 def test_nothing_gives_nothing() -> None:
     """No texts, and texts without terms, give no tokens and the right counts."""
-    assert cut_terms([]).ids.dtype == np.uint64
-    assert cut_terms([]).counts.tolist() == []
-    assert cut_terms(["", "...", "é", "—", ""]).counts.tolist() == [0, 0, 1, 0, 0]
+    assert tokenize([]).ids.dtype == np.uint64
+    assert tokenize([]).counts.tolist() == []
+    assert tokenize(["", "...", "é", "—", ""]).counts.tolist() == [0, 0, 1, 0, 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=8))
@@ -182,7 +182,7 @@ def test_ragged_ranges_are_ranges_end_to_end(ranges: list[tuple[int, int]]) -> N
 @given(st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=63))
 def test_one_word_has_the_id_that_it_has_in_a_text(word: str) -> None:
     """The id of a word alone is the id of its token."""
-    assert identify(word) == int(cut_terms([word]).ids[0])
+    assert hash_term(word) == int(tokenize([word]).ids[0])
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_one_word_has_the_id_that_it_has_in_a_text(word: str) -> None:
 )
 def test_the_arabic_article_comes_off(text: str, expected: list[str]) -> None:
     """The article, and a particle before it, come off words that keep two letters, and stay on identifiers."""
-    tokens = cut_terms([text])
+    tokens = tokenize([text])
     assert (
-        [tokens.spell(token) for token in range(tokens.ids.size)]
+        [tokens.decode_term(token) for token in range(tokens.ids.size)]
         == expected
         == reference.terms(text)
     )

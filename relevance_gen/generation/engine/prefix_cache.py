@@ -31,7 +31,7 @@ class PrefixCache:
         self._entries: SharedCache[Entry] = SharedCache(
             max_bytes,
             lambda entry: entry.tokens.nbytes + entry.state.nbytes,
-            gives_way=lambda client: client == ANONYMOUS,
+            evict_first=lambda client: client == ANONYMOUS,
         )
         self.clear = self._entries.clear
 

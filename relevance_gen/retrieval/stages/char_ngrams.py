@@ -24,20 +24,20 @@ from attrs import frozen
 from relevance_gen.arrays import (
     Floats,
     Hashes,
+    batch_slices,
     bounds_of,
+    concat,
     find,
-    joined,
     ragged_ranges,
     starts_of,
-    steps,
 )
-from relevance_gen.index.formulas import pivot, saturated
+from relevance_gen.index.formulas import pivot, saturate
 from relevance_gen.index.lexicon import lexicon_of
 from relevance_gen.retrieval.features import ChunkBatch
 from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, SparseVector
 from relevance_gen.retrieval.stage import SelfMatch, Stage, Table, WeightedTerms
 from relevance_gen.text.blocks import blocks
-from relevance_gen.text.tokenization import cut_terms
+from relevance_gen.text.tokenization import tokenize
 
 WEIGHT: Final = 0.6
 _STEP: Final = 1 << 15
@@ -76,11 +76,11 @@ class CharNgrams(Stage):
         """Return all four letters in a row in the words of some chunks."""
         reading = excerpt.reading
         found, n_found = [], np.zeros(excerpt.numbers.size, np.int64)
-        for some in steps(reading.terms.size, _STEP):
+        for some in batch_slices(reading.terms.size, _STEP):
             words = reading.terms[some]
             spoken = (words < reading.lexicon.size).nonzero()[0]
             unique, place = np.unique(words.take(spoken), return_inverse=True)
-            grams, n_grams = reading.lexicon.grams(unique.astype(np.int64))
+            grams, n_grams = reading.lexicon.char_ngrams(unique.astype(np.int64))
             n_of_word = n_grams[place]
             found.append(grams[ragged_ranges(starts_of(n_grams)[place], n_of_word)])
             n_before = bounds_of(n_of_word)
@@ -93,27 +93,29 @@ class CharNgrams(Stage):
 def letters_of(text: str) -> Hashes:
     """Return the 4-grams of all words of a text."""
     found = []
-    for block in map(cut_terms, blocks([text])):
+    for block in map(tokenize, blocks([text])):
         lexicon = lexicon_of(
             block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length
         )
         numbers = np.arange(lexicon.size)
-        found += [lexicon.grams(numbers[some])[0] for some in steps(lexicon.size, _STEP)]
-    return joined(found, np.uint32)
+        found += [
+            lexicon.char_ngrams(numbers[some])[0] for some in batch_slices(lexicon.size, _STEP)
+        ]
+    return concat(found, np.uint32)
 
 
 def letter_share(asked: Hashes, bag: SparseVector) -> Floats:
     """Return how much of a query's 4-grams some chunks have, in [0, 1], shape (n,)."""
     tally = bag.tally()
-    value = saturated(tally.tf)
+    value = saturate(tally.tf)
     norms = tally.norms(value)
     mean = math.fsum(norms.tolist()) / max(norms.size, 1)
     wanted, times = np.unique(asked, return_counts=True)
     at = find(tally.hashes, wanted)
     at, times = at[at >= 0], times[at >= 0]
     weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
-    own_norm = math.sqrt(math.fsum(np.square(saturated(times)).tolist()))
-    own = math.fsum((saturated(times) * weight).tolist()) / float(
+    own_norm = math.sqrt(math.fsum(np.square(saturate(times)).tolist()))
+    own = math.fsum((saturate(times) * weight).tolist()) / float(
         pivot(np.array([own_norm]), mean)[0]
     )
     if not own:

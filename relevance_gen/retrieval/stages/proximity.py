@@ -32,8 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relevance_gen.arrays import Floats, Offsets
-from relevance_gen.index.formulas import saturated, saturated_one
-from relevance_gen.index.segment import BETWEEN, TokenSequences
+from relevance_gen.index.formulas import saturate, saturate_scalar
+from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.features import ChunkBatch, NumericFeatures
 from relevance_gen.retrieval.stage import (
     MAX_WORDS,
@@ -135,7 +135,7 @@ class Proximity(Stage):
     def of_query(self, total: float, own: SelfMatch) -> float:
         """Add what the query itself has of each part: all of it."""
         pairs = [
-            weight * saturated_one(n)
+            weight * saturate_scalar(n)
             for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)
         ]
         total += PAIR_WEIGHT * math.fsum(pairs) / own.denominator
@@ -200,7 +200,7 @@ class Proximity(Stage):
             size = min(step, n - low)
             begin, end = chunk.searchsorted((low, low + size)).tolist()
             place = (chunk[begin:end] - low) * kinds + number[begin:end]
-            values = saturated(
+            values = saturate(
                 np.bincount(place, minlength=size * kinds + 1)[1:].reshape(size, kinds)
             )
             values *= self._pair_weight
@@ -239,10 +239,10 @@ class Proximity(Stage):
         low, high = starts.searchsorted((0, min(_STEP, values.size))).tolist()
         heads[low:high] = in_head.take(starts[low:high])
         # A window that begins between two chunks has nothing that the first window of the second does not have.
-        first, last = (starts - BETWEEN).searchsorted((0, values.size)).tolist()
+        first, last = (starts - POSITION_GAP).searchsorted((0, values.size)).tolist()
         here = slice(max(first - 1, 0), last)
         if last:
-            found = np.maximum.reduceat(values, np.maximum(starts[here] - BETWEEN, 0))
+            found = np.maximum.reduceat(values, np.maximum(starts[here] - POSITION_GAP, 0))
             np.maximum(covered[here], found, out=covered[here])
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
-from relevance_gen.index.formulas import saturated
+from relevance_gen.index.formulas import saturate
 from relevance_gen.retrieval.features import ChunkBatch
 from relevance_gen.retrieval.ranking import at_least_as_good
 from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample, SparseVector, rarities
@@ -74,7 +74,7 @@ class ScoreRegularization(Stage):
 def words(excerpt: ChunkBatch) -> SparseVector:
     """Return the beginnings of the words of some chunks."""
     if excerpt.segment.occurrences is None and not excerpt.is_read:
-        return SparseVector(*excerpt.segment.stumps_again(excerpt.numbers))
+        return SparseVector(*excerpt.segment.prefix_hashes_from_texts(excerpt.numbers))
     return SparseVector.of_words(excerpt.reading)
 
 
@@ -88,8 +88,8 @@ def likeness(bag: SparseVector, scores: Floats, sample: Sample) -> Floats:
     ):  # the words of one may be very many: they are not counted
         return scores.copy()
     idf = rarities(tally.n_chunks).take(tally.df)
-    idf += sample.rarity(tally)
-    value = saturated(tally.tf)
+    idf += sample.idf(tally)
+    value = saturate(tally.tf)
     value *= idf.repeat(tally.df)
     norms = tally.norms(value)
     norms[norms == 0.0] = 1.0

@@ -47,7 +47,7 @@ class TitleMatch(Stage):
     @classmethod
     def of(cls, terms: WeightedTerms) -> TitleMatch | None:
         """Look at titles where any chunk has one."""
-        if not terms.statistics.n_titled:
+        if not terms.statistics.n_chunks_with_title:
             return None
         words = terms.rarest
         return cls([terms.matches[word] for word in words], [terms.idf[word] for word in words])
@@ -70,7 +70,7 @@ class TitleMatch(Stage):
         reading, n_words = excerpt.reading, n_words.take(titled)
         word = reading.terms.take(ragged_ranges(reading.starts.take(titled), n_words))
         chunk = np.arange(titled.size).repeat(n_words)
-        counts = reading.lexicon.stump_numbers.take(word) != 0  # function words do not
+        counts = reading.lexicon.prefix_ords.take(word) != 0  # function words do not
         said = unique(chunk[counts] * (reading.lexicon.size + 1) + word[counts])
         chunk, word = np.divmod(said, reading.lexicon.size + 1)
         asked = numbers_of_matches(self.matches, reading.lexicon).take(word).astype(np.int64)
@@ -82,12 +82,12 @@ class TitleMatch(Stage):
         share = np.bincount(heard, np.array([0.0, *self.idf]).take(asked), titled.size) / math.fsum(
             self.idf
         )
-        n_under = excerpt.n_under.take(titled)
+        title_df = excerpt.title_df.take(titled)
         given[0, titled] = (
             WEIGHT
             * np.sqrt(np.minimum(share, 1.0))
             * n_asked
             / np.maximum(n_different, 1)
-            / n_under
+            / title_df
         )
         return NumericFeatures(given)
