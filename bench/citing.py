@@ -110,7 +110,7 @@ def changed(case: Case, change: str, draw: random.Random) -> str:
 
 def named(text: str, sources: list[str]) -> list[list[str]]:
     """Return for each sentence of a text what the places say that support it."""
-    cited = [one.places for one in cite(text, sources)]
+    cited = [one.spans for one in cite(text, sources)]
     return [
         [at(sources, (place.source, place.start, place.end)) for place in places]
         for places in cited
@@ -126,7 +126,7 @@ def is_right(case: Case, text: str) -> bool:
 def best_share(text: str, sources: list[str]) -> float:
     """Return the share of the best place of a text, whether it is enough or not."""
     least, citing._LEAST = citing._LEAST, 0.0
-    shares = [place.score for one in cite(text, sources) for place in one.places[:1]]
+    shares = [place.score for one in cite(text, sources) for place in one.spans[:1]]
     citing._LEAST = least
     return max(shares, default=0.0)
 

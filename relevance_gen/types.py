@@ -629,18 +629,18 @@ class CitedSentence:
     Attributes:
         start: position of its first character in the answer, in code points.
         end: the position behind its last.
-        places: the places that support it, the one of the greatest share first, then what adds most; none where the
+        spans: the places that support it, the one of the greatest share first, then what adds most; none where the
             sources do not.
     """
 
     start: int
     end: int
-    places: tuple[CitedSpan, ...]
+    spans: tuple[CitedSpan, ...]
 
     @property
     def mark(self) -> str:
         """What stands behind the sentence: the numbers of its sources, from 1, or that there are none."""
-        numbers = dict.fromkeys(place.source + 1 for place in self.places)
+        numbers = dict.fromkeys(place.source + 1 for place in self.spans)
         return "".join(f"[{number}]" for number in numbers) or "[not found in the sources]"
 
 

@@ -81,8 +81,8 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
         TooLargeError: there is too much to compare.
 
     >>> purr, moo = cite("Cats purr. Cows moo loudly.", ["It rained.", "Dogs bark. Cats purr."])
-    >>> purr.places, moo.places
-    ((CitedPlace(start=11, end=21, score=1.0, source=1),), ())
+    >>> purr.spans, moo.spans
+    ((CitedSpan(start=11, end=21, score=1.0, source=1),), ())
     """
     request = CitationRequest(text, ())
     return Attributor(Chunks.read(chunks).texts).cite(request.text)

@@ -343,7 +343,7 @@ def test_what_is_copied_is_cited_from_its_place(embedded):
     chunks = [f"The old pier was long and grey. {CHUNKS[1]['text']}", CHUNKS[0], CHUNKS[2]]
     answer = ask("How do bees find flowers?", chunks, runner=embedded)
     (cited,) = answer.citations
-    source, place = answer.sources[0], cited.places[0]
+    source, place = answer.sources[0], cited.spans[0]
     assert (place.source, place.score, cited.mark) == (0, 1.0, "[1]")
     assert (
         source.result.chunk_txt[place.start : place.end]
@@ -363,7 +363,7 @@ def test_what_the_sources_do_not_say_is_marked(bigram):
     """What a model writes from elsewhere has no places, and says so."""
     answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
     assert answer.text == STORY.strip()
-    assert [one.places for one in answer.citations] == [()]
+    assert [one.spans for one in answer.citations] == [()]
     assert answer.marked == f"{answer.text} [not found in the sources]"
 
 
@@ -435,7 +435,7 @@ def test_an_answer_can_be_written_as_json(embedded):
     }
     (source,) = read["sources"]
     assert read["citations"] == [
-        {"start": 0, "end": 54, "places": [{"start": 0, "end": 54, "score": 1.0, "source": 0}]}
+        {"start": 0, "end": 54, "spans": [{"start": 0, "end": 54, "score": 1.0, "source": 0}]}
     ]
     shown = source["chunk_txt"][source["shown"]["start"] : source["shown"]["end"]]
     assert (shown, source["metadata"]) == (answer.sources[0].text, {"page": 3})

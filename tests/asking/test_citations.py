@@ -33,9 +33,9 @@ def test_a_sentence_of_a_source_has_there_a_share_of_one(chunks, data):
     source = data.draw(st.integers(0, len(chunks) - 1))
     start, end = data.draw(st.sampled_from(list(sentences(chunks[source]))))
     for one in cite(chunks[source][start:end], chunks):
-        first = one.places[0]
+        first = one.spans[0]
         assert first.score == 1.0
-        assert len(one.places) == 1
+        assert len(one.spans) == 1
         assert (first.source, first.start) <= (source, start)
 
 
@@ -50,7 +50,7 @@ def test_citations_name_sentences_with_shares_that_are_so(text, chunks):
     for one in cited:
         left = words(text[one.start : one.end])
         whole = sum(map(weigh, left))
-        for number, place in enumerate(one.places):
+        for number, place in enumerate(one.spans):
             there = words(chunks[place.source][place.start : place.end])
             assert (place.start, place.end) in list(sentences(chunks[place.source]))
             added = sum(map(weigh, left & there)) / whole
@@ -61,7 +61,7 @@ def test_citations_name_sentences_with_shares_that_are_so(text, chunks):
             assert place.score == pytest.approx(all_there, abs=1e-5)
             left -= there
         best = max(sum(map(weigh, left & words(a))) / whole for a in every(chunks))
-        assert best < (0.2 if one.places else 0.35) + 1e-5
+        assert best < (0.2 if one.spans else 0.35) + 1e-5
 
 
 def words(text):
@@ -105,21 +105,21 @@ def test_words_are_found_in_any_script_and_form(sentence, source):
         "It was built in 1831 of 34,567 stones. It was built in 1999 of 34,568 stones.",
     ]
     (one,) = cite(sentence, chunks)
-    assert (one.places[0].source if one.places else None) == source
+    assert (one.spans[0].source if one.spans else None) == source
 
 
 def test_a_sentence_of_two_has_two_places():
     """Where the words of a sentence stand in two places, both are named, the larger share first, and each once."""
     (one,) = cite("Cats purr while they sleep, and in January the harbour freezes.", CHUNKS)
-    assert [place.source for place in one.places] == [1, 2]
+    assert [place.source for place in one.spans] == [1, 2]
     assert one.mark == "[2][3]"
-    assert 1 > one.places[0].score >= one.places[1].score >= 0.2
+    assert 1 > one.spans[0].score >= one.spans[1].score >= 0.2
 
 
 def test_numbers_are_alike_only_as_a_whole():
     """A number that only begins like another is another."""
     (wrong,) = cite("100001", ["100002 and much else"])
-    assert wrong.places == ()
+    assert wrong.spans == ()
 
 
 def test_numbers_of_sources_are_no_words():
@@ -128,8 +128,8 @@ def test_numbers_of_sources_are_no_words():
         "Dogs bark [1]. Cats purr while they sleep [2, 3].",
         "Dogs bark. Cats purr while they sleep.",
     )
-    assert [one.places for one in cite(marked, CHUNKS)] == [
-        one.places for one in cite(plain, CHUNKS)
+    assert [one.spans for one in cite(marked, CHUNKS)] == [
+        one.spans for one in cite(plain, CHUNKS)
     ]
     assert cite("[1] *** –", CHUNKS) == cite("", CHUNKS) == ()
 
@@ -150,7 +150,7 @@ def test_chunks_of_every_kind_are_cited_alike():
     )
     assert pickle.loads(pickle.dumps(cited)) == cited
     place = {"start": 11, "end": 38, "score": 1.0, "source": 1}
-    assert json.loads(serialize(cited)) == [{"start": 0, "end": 27, "places": [place]}]
+    assert json.loads(serialize(cited)) == [{"start": 0, "end": 27, "spans": [place]}]
 
 
 @pytest.mark.parametrize(

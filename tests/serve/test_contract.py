@@ -157,8 +157,8 @@ def test_cite_says_what_supports_each_sentence(real: Server) -> None:
     assert answer.json == {"citations": unstructure(cite(text, chunks))}
     place = {"start": 11, "end": 21, "score": 1.0, "source": 1}
     assert answer.json["citations"] == [
-        {"start": 0, "end": 10, "places": [place]},
-        {"start": 11, "end": 27, "places": []},
+        {"start": 0, "end": 10, "spans": [place]},
+        {"start": 11, "end": 27, "spans": []},
     ]
     for change, field in (
         ({"text": None}, "text"),

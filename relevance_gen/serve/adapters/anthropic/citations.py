@@ -59,7 +59,7 @@ class DocumentCiter(Attributor):
         """Return what `Attributor.cite` does, or nothing."""
         with suppress(TooLargeError, BusyError):
             cited = super().cite(text, offset, ends)
-            places = [place for one in cited for place in one.places]
+            places = [place for one in cited for place in one.spans]
             reserve(
                 "found_character", sum(self.sources[place.source].cost(place) for place in places)
             )
@@ -103,7 +103,7 @@ class CitedText:
                 self._is_ended = False
                 continue
             found = list[dict[str, object]]()
-            for place in told.places:
+            for place in told.spans:
                 if (citation := self._sources[place.source].citation(place)) not in found:
                     yield False, {"type": "citations_delta", "citation": citation}
                     found.append(citation)

@@ -47,10 +47,10 @@ class DocumentCiter(Attributor):
                             "start": place.start,
                             "end": place.end,
                         }
-                        for place in one.places
+                        for place in one.spans
                     ],
                 }
                 for one in self.cite(text)
-                if one.places
+                if one.spans
             ]
         return []

@@ -59,9 +59,9 @@ async function citationsOf({ answers, sources }, signal) {
   return Promise.all(answers.map(async (text) => {
     const { citations } = await (await post("cite", JSON.stringify({ text, chunk_txts }), signal)).json();
     const [units, ofSources] = [unitsOf(text), chunk_txts.map(unitsOf)];
-    return citations.map(({ start, end, places }) => ({
+    return citations.map(({ start, end, spans }) => ({
       start: units(start), end: units(end),
-      places: places.map(({ source, start: first, end: last }) => ({ source, start: ofSources[source](first), end: ofSources[source](last) })),
+      spans: spans.map(({ source, start: first, end: last }) => ({ source, start: ofSources[source](first), end: ofSources[source](last) })),
     }));
   }));
 }
@@ -177,12 +177,12 @@ export function nodesOf(turn, number, go) {
 export function withMarks({ answers, citations = [] }, number, write) {
   const text = answers[number];
   let [marked, last] = ["", 0];
-  for (const { start, end, places } of citations[number] ?? []) {
-    const first = places.filter(({ source }, at) => places.findIndex((one) => one.source === source) === at);
+  for (const { start, end, spans } of citations[number] ?? []) {
+    const first = spans.filter(({ source }, at) => spans.findIndex((one) => one.source === source) === at);
     const sentence = text.slice(start, end);
     const wanted = first.filter(({ source }) => !sentence.includes(`[${source + 1}]`));
     const stop = end + text.slice(end).match(/^[*_`]*/)[0].length;  // what Markdown closes is closed first
-    marked += text.slice(last, stop) + (places.length ? wanted.map(write).join("") : write(null));
+    marked += text.slice(last, stop) + (spans.length ? wanted.map(write).join("") : write(null));
     last = stop;
   }
   return marked + text.slice(last);
