@@ -638,7 +638,7 @@ class CitedSentence:
     spans: tuple[CitedSpan, ...]
 
     @property
-    def mark(self) -> str:
+    def citation_marker(self) -> str:
         """What stands behind the sentence: the numbers of its sources, from 1, or that there are none."""
         numbers = dict.fromkeys(place.source + 1 for place in self.spans)
         return "".join(f"[{number}]" for number in numbers) or "[not found in the sources]"

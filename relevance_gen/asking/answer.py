@@ -108,11 +108,11 @@ class Answer(PydanticSerializable):
         return citer_of(self.sources).cite(self.text) if self.found else ()
 
     @property
-    def marked(self) -> str:
+    def text_with_citations(self) -> str:
         """The text with the numbers of its sources, from 1, behind each sentence, or that there are none."""
         text = self.text
         for one in reversed(self.citations):
-            text = f"{text[: one.end]} {one.mark}{text[one.end :]}"
+            text = f"{text[: one.end]} {one.citation_marker}{text[one.end :]}"
         return text
 
     @property
@@ -133,14 +133,14 @@ class Answer(PydanticSerializable):
         }
 
     def __repr__(self) -> str:
-        head = f"<Answer: {self._summary}>\n  {display.one_line(self.marked)}"
+        head = f"<Answer: {self._summary}>\n  {display.one_line(self.text_with_citations)}"
         return display.as_text(head, list(enumerate(self.sources, 1)), _row_of)
 
     def _repr_html_(self) -> str:
         table = display.as_html(
             self._summary, RESULT_COLUMNS, list(enumerate(self.sources, 1)), _row_of
         )
-        return f'<p style="white-space: pre-wrap">{display.escaped(self.marked)}</p>{table}'
+        return f'<p style="white-space: pre-wrap">{display.escaped(self.text_with_citations)}</p>{table}'
 
     @property
     def _summary(self) -> str:

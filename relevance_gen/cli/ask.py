@@ -118,7 +118,7 @@ def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
     n_marked = 0
     for piece in itertools.chain(stream, ["\n\n"]):
         for sentence in stream.citations[n_marked:]:
-            written.write(f" {sentence.mark}")
+            written.write(f" {sentence.citation_marker}")
         n_marked = len(stream.citations)
         written.write(piece)
     printer = Printer.of(args, output)

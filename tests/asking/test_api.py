@@ -344,16 +344,16 @@ def test_what_is_copied_is_cited_from_its_place(embedded):
     answer = ask("How do bees find flowers?", chunks, runner=embedded)
     (cited,) = answer.citations
     source, place = answer.sources[0], cited.spans[0]
-    assert (place.source, place.score, cited.mark) == (0, 1.0, "[1]")
+    assert (place.source, place.score, cited.citation_marker) == (0, 1.0, "[1]")
     assert (
         source.result.chunk_txt[place.start : place.end]
         == answer.text[cited.start : cited.end]
         == source.text
     )
     assert source.start == place.start > 0
-    assert answer.marked == f"{answer.text} [1]"
-    assert answer.marked in repr(answer)
-    assert answer.marked in answer._repr_html_()
+    assert answer.text_with_citations == f"{answer.text} [1]"
+    assert answer.text_with_citations in repr(answer)
+    assert answer.text_with_citations in answer._repr_html_()
     again = pickle.loads(pickle.dumps(answer))
     assert (again, again.citations) == (answer, answer.citations)
     assert ask("Who sells sharks?", chunks, runner=embedded).citations == ()
@@ -364,7 +364,7 @@ def test_what_the_sources_do_not_say_is_marked(bigram):
     answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
     assert answer.text == STORY.strip()
     assert [one.spans for one in answer.citations] == [()]
-    assert answer.marked == f"{answer.text} [not found in the sources]"
+    assert answer.text_with_citations == f"{answer.text} [not found in the sources]"
 
 
 def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):

@@ -112,7 +112,7 @@ def test_a_sentence_of_two_has_two_places():
     """Where the words of a sentence stand in two places, both are named, the larger share first, and each once."""
     (one,) = cite("Cats purr while they sleep, and in January the harbour freezes.", CHUNKS)
     assert [place.source for place in one.spans] == [1, 2]
-    assert one.mark == "[2][3]"
+    assert one.citation_marker == "[2][3]"
     assert 1 > one.spans[0].score >= one.spans[1].score >= 0.2
 
 
@@ -138,7 +138,7 @@ def test_without_sources_nothing_is_supported():
     """No chunks, or none with words, support nothing."""
     for chunks in ([], ["***"]):
         assert cite("Cats purr.", chunks) == (CitedSentence(0, 10, ()),)
-    assert cite("Cats purr.", [])[0].mark == "[not found in the sources]"
+    assert cite("Cats purr.", [])[0].citation_marker == "[not found in the sources]"
 
 
 def test_chunks_of_every_kind_are_cited_alike():
