@@ -542,14 +542,14 @@ class SelectedSentence:
         start: position of its first character in the chunk's text, in code points.
         end: the position behind its last.
         text: its text, as it stands there.
-        num_left_out: sentences left out between the one that was kept before it, or the first of all, and this one.
+        num_omitted_before: sentences left out between the one that was kept before it, or the first of all, and this one.
     """
 
     original_index: int
     start: int
     end: int
     text: str
-    num_left_out: int
+    num_omitted_before: int
 
 
 @frozen(repr=False)
@@ -590,7 +590,7 @@ class CompressionResponse(Sequence[SelectedSentence]):
 
 def _row_of_sentence(one: SelectedSentence) -> display.Row:
     return display.Row(
-        label=f"[{one.original_index}]  {'… ' * bool(one.num_left_out)}", cells=(), text=one.text
+        label=f"[{one.original_index}]  {'… ' * bool(one.num_omitted_before)}", cells=(), text=one.text
     )
 
 

@@ -74,7 +74,7 @@ def compress(
         InvalidRequestError: an argument is not allowed; the error names it.
 
     >>> kept = compress("Who purrs?", ["It rained. Cats purr. Dogs bark.", "Tea is hot."], max_tokens=5)
-    >>> kept.text, [(one.original_index, one.start, one.end, one.num_left_out) for one in kept]
+    >>> kept.text, [(one.original_index, one.start, one.end, one.num_omitted_before) for one in kept]
     ('Cats purr.', [(0, 11, 21, 1)])
     """
     request = CompressionRequest(question, (), max_tokens)

@@ -27,7 +27,7 @@ def test_what_is_kept_are_sentences_in_order_within_the_budget(
     every = [(chunk, *place) for chunk, text in enumerate(chunks) for place in sentences(text)]
     numbers = [every.index((one.original_index, one.start, one.end)) for one in kept]
     assert numbers == sorted(set(numbers))
-    assert [one.num_left_out for one in kept] == [
+    assert [one.num_omitted_before for one in kept] == [
         number - before - 1 for before, number in zip([-1, *numbers], numbers, strict=False)
     ]
     assert all(one.text == chunks[one.original_index][one.start : one.end] for one in kept)

@@ -134,7 +134,7 @@ def test_compress_keeps_sentences(real: Server) -> None:
             "start": 11,
             "end": 36,
             "text": "Machine learning was fun.",
-            "num_left_out": 1,
+            "num_omitted_before": 1,
         }
     ]
     for change, field in (
