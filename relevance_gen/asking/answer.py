@@ -52,7 +52,7 @@ class Source(PydanticSerializable):
         return self.result.chunk_txt[self.start : self.end]
 
     @property
-    def line(self) -> str:
+    def reference(self) -> str:
         """The same with one space for all white space between two words."""
         return " ".join(self.text.split())
 

@@ -41,5 +41,5 @@ def completion_prompt(question: str, sources: Sequence[Source]) -> str:
 
     The sources stand in one line, and so does the question.
     """
-    context = " ".join(source.line for source in sources)
+    context = " ".join(source.reference for source in sources)
     return f"Context: {context}\nQuestion: {' '.join(question.split())}\nAnswer:"

@@ -181,7 +181,7 @@ def test_an_answer_of_the_embedded_model_is_text_of_its_source(embedded, chunks,
     )
     if answer.found:
         assert answer.finish_reason == "eos"
-        assert answer.text == answer.sources[0].line
+        assert answer.text == answer.sources[0].reference
         assert answer.text in " ".join(answer.sources[0].result.chunk_txt.split())
 
 
