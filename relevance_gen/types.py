@@ -680,11 +680,11 @@ class ExtractionResponse:
 
     Attributes:
         parts: its texts, in order.
-        trouble: why that is not all, to stand behind the file's name; ``None`` if it is all.
+        warning: why that is not all, to stand behind the file's name; ``None`` if it is all.
     """
 
     parts: tuple[DocumentPart, ...]
-    trouble: str | None = None
+    warning: str | None = None
 
 
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ MAX_CHARS = 1 << 23
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``parts`` of a document, each its place and its text, and the ``trouble`` there was with it.
+    """Return the ``parts`` of a document, each its place and its text, and the ``warning`` there was with it.
 
     The question has the ``name`` of the file, and its ``content`` as base64.
     """
@@ -21,4 +21,4 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     trouble = found.trouble
     if trouble is not None and trouble.startswith("needs "):
         trouble += " on the server"
-    return {"parts": [(dict(place), text) for place, text in found.parts], "trouble": trouble}
+    return {"parts": [(dict(place), text) for place, text in found.parts], "warning": trouble}

@@ -107,7 +107,7 @@ def test_extract_returns_the_text(server: Server) -> None:
     answer = server.call("POST", "/extract", {"name": "a.pdf", "content": content}, KEYED)
     assert answer.json == {
         "parts": [{"place": {"page": 1}, "text": "Apples are red"}],
-        "trouble": None,
+        "warning": None,
     }
     for body, field in (
         ({"content": "AAAA"}, "content"),

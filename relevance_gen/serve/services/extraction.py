@@ -65,6 +65,6 @@ class Extractor:
         finally:
             self._free.put(sandbox)
         if not any(text for _, text in found["parts"]):
-            raise InvalidRequestError(found["trouble"] or "holds no text", "content")
+            raise InvalidRequestError(found["warning"] or "holds no text", "content")
         parts = tuple(DocumentPart(place, text) for place, text in found["parts"])
-        return ExtractionResponse(parts, found["trouble"])
+        return ExtractionResponse(parts, found["warning"])

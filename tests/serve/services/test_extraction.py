@@ -52,7 +52,7 @@ def test_every_format_is_read(
     """The parts are those that the command line reads, each with its place."""
     found = extractor.extract(asked(content, name))
     assert [(part.place, part.text.strip(" ")) for part in found.parts] == parts
-    assert found.trouble is None
+    assert found.warning is None
 
 
 def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor) -> None:
@@ -149,6 +149,6 @@ def test_the_names_of_sheets_are_text() -> None:
     try:
         found = extractor.extract(asked(book, "a.xlsx"))
         assert sum(len(str(part.place)) + len(part.text) for part in found.parts) < 9 << 20
-        assert found.trouble == "has more than 8,388,608 characters of text"
+        assert found.warning == "has more than 8,388,608 characters of text"
     finally:
         extractor.close()

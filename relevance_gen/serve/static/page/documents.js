@@ -249,8 +249,8 @@ async function extracted(file) {
     if (error.status === 413) throw tooMuch(`${file.name} was not added: it is`);
     throw error instanceof Problem ? new Problem(error.message.replace(/^Content/, file.name).replace(/ \(\w+Error: .*\)/s, "").replace(/needs pip install (\S+) on the server/, "cannot be read by this server, which lacks $1")) : error;
   }
-  const { parts, trouble } = await response.json();
-  if (trouble) complain(new Problem(`${file.name} ${trouble}.`));
+  const { parts, warning } = await response.json();
+  if (warning) complain(new Problem(`${file.name} ${warning}.`));
   return parts;
 }
 
