@@ -590,7 +590,9 @@ class CompressionResponse(Sequence[SelectedSentence]):
 
 def _row_of_sentence(one: SelectedSentence) -> display.Row:
     return display.Row(
-        label=f"[{one.original_index}]  {'… ' * bool(one.num_omitted_before)}", cells=(), text=one.text
+        label=f"[{one.original_index}]  {'… ' * bool(one.num_omitted_before)}",
+        cells=(),
+        text=one.text,
     )
 
 

@@ -263,7 +263,10 @@ class Tools:
         answer = ask(call.question, chunks, runner=self._runner, top_n=call.top_n)
         sources = enumerate((found[source.result.original_index] for source in answer.sources), 1)
         return "\n".join(
-            [answer.text_with_citations, *(f"[{number}] {_place(one, call.index)}" for number, one in sources)]
+            [
+                answer.text_with_citations,
+                *(f"[{number}] {_place(one, call.index)}" for number, one in sources),
+            ]
         )
 
     def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:

@@ -169,7 +169,9 @@ class _Completion:
         request = {"text": text, "eos_token_ids": ends, "stop": ["\n"], **self.fields}
         # Small models know less of which sentence answers than the search does, so theirs is its best passage.
         return (
-            {**request, "choice": [f" {sources[0].reference}"]} if self.copies and sources else request
+            {**request, "choice": [f" {sources[0].reference}"]}
+            if self.copies and sources
+            else request
         )
 
 

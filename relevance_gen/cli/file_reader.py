@@ -65,11 +65,11 @@ class Reader:
         self.n_bytes += len(content)
         found = read(path, content)
         if (
-            found.left_out is not None and not named
+            found.skipped_kind is not None and not named
         ):  # those that were only found in a folder are counted
-            self._left_out[found.left_out, str(found.trouble)] += 1
-        elif found.trouble is not None:
-            self._fail(path, found.trouble)
+            self._left_out[found.skipped_kind, str(found.warning)] += 1
+        elif found.warning is not None:
+            self._fail(path, found.warning)
         yield from chunks_of(path, found, self.max_chars, name="" if path == STDIN else None)
 
     def _fail(self, path: str, why: str) -> None:

@@ -62,16 +62,16 @@ class Extracted:
 
     Attributes:
         parts: its texts in order, each with its place.
-        trouble: why that is not all, to stand behind the file's name; None if it is all.
-        left_out: what kind of file it is, where that kind is not read at all; else None.
+        warning: why that is not all, to stand behind the file's name; None if it is all.
+        skipped_kind: what kind of file it is, where that kind is not read at all; else None.
         has_headings: whether headings are written as Markdown's.
         n_chars: length of all texts, and of what their places are called.
         max_chars: most that it may be.
     """
 
     parts: list[tuple[Place, str]] = field(factory=list)
-    trouble: str | None = None
-    left_out: str | None = None
+    warning: str | None = None
+    skipped_kind: str | None = None
     has_headings: bool = False
     n_chars: int = 0
     max_chars: int = MAX_CHARS
@@ -109,7 +109,7 @@ def format_of(name: str, content: bytes) -> Format | None:
     return None
 
 
-def why_not(kind: Format) -> str | None:
+def unavailable_reason(kind: Format) -> str | None:
     """Return why no document of a format can be read here; None if they can."""
     if kind == "old Office":
         return "is encrypted, or in a format of Office before 2007"
@@ -122,17 +122,17 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
     """Take the text out of a file of any kind; why nothing of it can be read is said in the result."""
     kind = format_of(name, content)
     if kind is not None:
-        why = why_not(kind)
+        why = unavailable_reason(kind)
         return (
             extract(content, kind, max_chars)
             if why is None
-            else Extracted(trouble=why, left_out=kind)
+            else Extracted(warning=why, skipped_kind=kind)
         )
     text = decode(content)
     if text is None:
-        return Extracted(trouble="is binary, not text", left_out=BINARY)
+        return Extracted(warning="is binary, not text", skipped_kind=BINARY)
     if max_chars is not None and len(text) > max_chars:
-        return Extracted(trouble=f"has more than {max_chars:,} characters")
+        return Extracted(warning=f"has more than {max_chars:,} characters")
     return Extracted([({}, text)], has_headings=PurePath(name).suffix.lower() in _MARKDOWN_SUFFIXES)
 
 
@@ -145,17 +145,17 @@ def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extra
         has_headings=kind != "PDF", max_chars=MAX_CHARS if max_chars is None else max_chars
     )
     if len(content) > MAX_BYTES:
-        found.trouble = f"is larger than {MAX_BYTES >> 20} MiB"
+        found.warning = f"is larger than {MAX_BYTES >> 20} MiB"
         return found
     try:
         with _time_limit(MAX_S):
             _EXTRACTORS[kind](content, found)
     except DocumentError as error:
-        found.trouble = str(error)
+        found.warning = str(error)
     except _TimeUp:
-        found.trouble = f"took more than {MAX_S:g} s of processor time to read"
+        found.warning = f"took more than {MAX_S:g} s of processor time to read"
     except Exception as error:  # a damaged file may raise anything
-        found.trouble = f"cannot be read ({_in_a_line(error)})"
+        found.warning = f"cannot be read ({_in_a_line(error)})"
     return found
 
 

@@ -18,7 +18,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     The question has the ``name`` of the file, and its ``content`` as base64.
     """
     found = read(question["name"], base64.b64decode(question["content"]), MAX_CHARS)
-    trouble = found.trouble
-    if trouble is not None and trouble.startswith("needs "):
-        trouble += " on the server"
-    return {"parts": [(dict(place), text) for place, text in found.parts], "warning": trouble}
+    warning = found.warning
+    if warning is not None and warning.startswith("needs "):
+        warning += " on the server"
+    return {"parts": [(dict(place), text) for place, text in found.parts], "warning": warning}

@@ -64,8 +64,8 @@ def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) 
     for number, path in enumerate(paths):
         name = fspath(path)
         found = read(name, Path(name).read_bytes())
-        if not found.parts and found.trouble:
-            raise InvalidRequestError(f"{name} {found.trouble}", f"paths[{number}]")
+        if not found.parts and found.warning:
+            raise InvalidRequestError(f"{name} {found.warning}", f"paths[{number}]")
         chunks += chunks_of(name, found, max_chars)
     return chunks
 
@@ -120,7 +120,7 @@ def chunks_of(
 ) -> Iterator[Chunk]:
     """Yield the chunks of a file that was read, as `read_documents` returns them; titles call it `name` or its path."""
     for text, heading, cut in cuts(found, max_chars):
-        metadata = metadata_of(path, found.parts[cut.part][0], cut, found.trouble)
+        metadata = metadata_of(path, found.parts[cut.part][0], cut, found.warning)
         yield Chunk(text, metadata, title=title_of(path if name is None else name, heading))
 
 
@@ -134,7 +134,7 @@ def cuts(found: Extracted, max_chars: int) -> Iterator[tuple[str, str, ChunkLoca
             yield text[cut.start : cut.end], heading, cut
 
 
-def metadata_of(path: str, place: Place, cut: ChunkLocation, trouble: str | None) -> Metadata:
+def metadata_of(path: str, place: Place, cut: ChunkLocation, warning: str | None) -> Metadata:
     """Return what is said of a chunk to those who find it, as `read_documents` tells it."""
     where = {key: value for key, value in place.items() if key != "title"}
     where = where or {"first_line": cut.first_line, "last_line": cut.last_line}
@@ -143,7 +143,7 @@ def metadata_of(path: str, place: Place, cut: ChunkLocation, trouble: str | None
         **where,
         "start": cut.start,
         "end": cut.end,
-        **({INCOMPLETE: trouble} if trouble else {}),
+        **({INCOMPLETE: warning} if warning else {}),
     }
 
 

@@ -38,14 +38,14 @@ class File(NamedTuple):
         seen: its fingerprint when it was read; None where that does not tell whether it has changed since.
         cuts: where each of its chunks stands, shape (n, 5).
         places: the page, slide or sheet that each part of it is.
-        trouble: why it was not read, or not whole; None if it was.
+        warning: why it was not read, or not whole; None if it was.
         kind: what kind of file it is, where that kind is not read at all.
     """
 
     seen: Fingerprint | None
     cuts: Cuts = _NO_CUTS
     places: tuple[Place, ...] = ()
-    trouble: str | None = None
+    warning: str | None = None
     kind: str | None = None
 
     @classmethod
@@ -55,14 +55,14 @@ class File(NamedTuple):
         chunks = list(cuts(found, max_chars))
         rows = np.array([cut for *_, cut in chunks], np.int32).reshape(-1, 5)
         places = tuple(place for place, _ in found.parts)
-        return cls(seen, rows, places, found.trouble, found.left_out), [
+        return cls(seen, rows, places, found.warning, found.skipped_kind), [
             (text, title) for text, title, _ in chunks
         ]
 
     def metadata(self, path: str, number: int) -> Metadata:
         """Return what is said of one of its chunks to those who find it."""
         cut = ChunkLocation(*self.cuts[number].tolist())
-        return metadata_of(path, self.places[cut.part], cut, self.trouble)
+        return metadata_of(path, self.places[cut.part], cut, self.warning)
 
 
 def open_file(path: str, *, follow: bool) -> int:
@@ -88,13 +88,13 @@ def read_file(path: str, *, follow: bool) -> tuple[Extracted, Fingerprint | None
         with open(open_file(path, follow=follow), "rb") as file:
             before = os.fstat(file.fileno())
             if before.st_size > MAX_BYTES:
-                return Extracted(trouble=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(
+                return Extracted(warning=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(
                     before
                 )
             content = file.read()
             after = os.fstat(file.fileno())
     except OSError as error:
-        return Extracted(trouble=error.strerror or str(error)), None
+        return Extracted(warning=error.strerror or str(error)), None
     tick_ns = _TICK_NS if after.st_ctime_ns % _COARSE_NS else _COARSE_TICK_NS
     is_settled = fingerprint(before) == fingerprint(after) and after.st_ctime_ns + tick_ns < now
     return read(path, content), fingerprint(after) if is_settled else None
@@ -106,27 +106,27 @@ class Skipped:
 
     Attributes:
         failed: why a file or a folder could not be read, or a file not whole, by its path.
-        left_out: number of files by their kind and why that kind is not read.
+        skipped_kind: number of files by their kind and why that kind is not read.
         n_links: number of symbolic links that were not followed.
     """
 
     failed: dict[str, str] = field(factory=dict)
-    left_out: Counter[tuple[str, str]] = field(factory=Counter)
+    skipped_kind: Counter[tuple[str, str]] = field(factory=Counter)
     n_links: int = 0
 
     def in_words(self) -> Iterator[str]:
         """Yield sentences that say it."""
         yield from (f"{path}: {why}" for path, why in self.failed.items())
-        yield from in_words(self.left_out, self.n_links)
+        yield from in_words(self.skipped_kind, self.n_links)
 
 
-def in_words(left_out: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
+def in_words(skipped_kind: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
     """Say what of a folder is not searched: files by their kind and why that is not read, and symbolic links.
 
     >>> list(in_words({("binary", "is binary, not text"): 2}, 1))
     ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']
     """
-    for (kind, why), number in left_out.items():
+    for (kind, why), number in skipped_kind.items():
         yield f"skipped {pluralize(number, f'{kind} file')}" + (
             "" if kind == BINARY else f": each {why}"
         )
@@ -145,6 +145,6 @@ def from_records(records: list[Any], cuts: npt.NDArray[np.int32]) -> dict[str, F
     ends = accumulate(n for _, _, n, *_ in records)
     cuts = cuts.reshape(-1, 5)
     return {
-        path: File(tuple(seen) if seen else None, cuts[end - n : end], tuple(places), trouble, kind)
-        for (path, seen, n, places, trouble, kind), end in zip(records, ends, strict=True)
+        path: File(tuple(seen) if seen else None, cuts[end - n : end], tuple(places), warning, kind)
+        for (path, seen, n, places, warning, kind), end in zip(records, ends, strict=True)
     }

@@ -19,7 +19,7 @@ from attrs import asdict, evolve
 
 import relevance_gen
 from relevance_gen.checks import as_texts, check_integer
-from relevance_gen.documents.extraction import why_not
+from relevance_gen.documents.extraction import unavailable_reason
 from relevance_gen.documents.reading import title_of
 from relevance_gen.documents.walker import Selection, Walker, matching
 from relevance_gen.errors import InvalidRequestError, pluralize
@@ -119,7 +119,7 @@ class FolderIndex(BaseIndex):
         self._new = partial(ChunkIndex, weighting=weighting, encoding=encoding, n_jobs=n_jobs)
         self._encoding = encoding
         counter = token_counter(encoding)
-        reading = [_FORMAT, relevance_gen.__version__, why_not("PDF") is None]
+        reading = [_FORMAT, relevance_gen.__version__, unavailable_reason("PDF") is None]
         options = [
             asdict(self._selection),
             self._max_chars,
@@ -298,16 +298,16 @@ class FolderIndex(BaseIndex):
         self.activity = f"indexing {draw_bar(done, total)}"
 
     def _skipped(self, files: Mapping[str, File]) -> Skipped:
-        troubled = [(path, file) for path, file in files.items() if file.trouble is not None]
+        troubled = [(path, file) for path, file in files.items() if file.warning is not None]
         failed = self._failed | {
-            path: str(file.trouble) for path, file in troubled if file.kind is None
+            path: str(file.warning) for path, file in troubled if file.kind is None
         }
-        left_out = Counter(
-            (file.kind, str(file.trouble)) for _, file in troubled if file.kind is not None
+        skipped_kind = Counter(
+            (file.kind, str(file.warning)) for _, file in troubled if file.kind is not None
         )
         return Skipped(
             {self._shown["shown_as"] + path: why for path, why in failed.items()},
-            left_out,
+            skipped_kind,
             self._walker.n_links,
         )
 

@@ -132,8 +132,8 @@ class FolderSnapshot(BaseIndex):
                 "path", "the path of a file that is searched", path, remedy=remedy
             )
         reading, _ = read_file(os.path.join(self.root, path), follow=self.follow)
-        if reading.trouble is not None and not reading.parts:
-            raise InvalidRequestError(f"cannot be read: {path} {reading.trouble}", "path")
+        if reading.warning is not None and not reading.parts:
+            raise InvalidRequestError(f"cannot be read: {path} {reading.warning}", "path")
         lines = "\n".join(text for _, text in reading.parts).split("\n")
         n_lines = len(lines) - (not lines[-1])
         first_line = check_integer("first_line", first_line, 1, max(n_lines, 1))

@@ -195,6 +195,6 @@ def _documents(folder: Path) -> Iterator[tuple[str, Any]]:
         except OSError as error:  # it is another's, too large, or was removed meanwhile
             _log.warning("%s: %s", path, error.strerror or error)
             continue
-        if found.trouble is not None:
-            _log.warning("%s: %s", path, found.trouble)
+        if found.warning is not None:
+            _log.warning("%s: %s", path, found.warning)
         yield from ((path, chunk) for chunk in chunks_of(path, found, _DOCUMENT_CHARS))

@@ -128,9 +128,7 @@ def test_numbers_of_sources_are_no_words():
         "Dogs bark [1]. Cats purr while they sleep [2, 3].",
         "Dogs bark. Cats purr while they sleep.",
     )
-    assert [one.spans for one in cite(marked, CHUNKS)] == [
-        one.spans for one in cite(plain, CHUNKS)
-    ]
+    assert [one.spans for one in cite(marked, CHUNKS)] == [one.spans for one in cite(plain, CHUNKS)]
     assert cite("[1] *** –", CHUNKS) == cite("", CHUNKS) == ()
 
 

@@ -159,11 +159,11 @@ def test_no_bytes_break_it(name: str, data: st.DataObject) -> None:
     kind = format_of(name, bytes(content))
     if kind is not None:
         extracted = extract(bytes(content), kind)
-        assert extracted.trouble is None or (extracted.trouble and "\n" not in extracted.trouble)
+        assert extracted.warning is None or (extracted.warning and "\n" not in extracted.warning)
 
 
 @pytest.mark.parametrize(
-    ("content", "trouble"),
+    ("content", "warning"),
     [
         (b"%PDF-1.4\nnot really", "cannot be read (Pdf"),
         (pdf(""), "has no text, only pictures"),
@@ -176,10 +176,10 @@ def test_no_bytes_break_it(name: str, data: st.DataObject) -> None:
         (docx(run("red"))[:-30], "is damaged or encrypted ("),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, trouble: str) -> None:
+def test_what_is_wrong_is_said(content: bytes, warning: str) -> None:
     """Each thing that can be wrong with a document has a message to stand behind its name."""
     kind = format_of("a", content) or "Office"
-    assert (extract(content, kind).trouble or "").startswith(trouble)
+    assert (extract(content, kind).warning or "").startswith(warning)
 
 
 OPEN = (
@@ -206,12 +206,12 @@ LOCKED = (
 
 
 @pytest.mark.parametrize(
-    ("packed", "trouble", "n_parts"), [(OPEN, None, 2), (LOCKED, "is encrypted", 0)]
+    ("packed", "warning", "n_parts"), [(OPEN, None, 2), (LOCKED, "is encrypted", 0)]
 )
-def test_an_encrypted_pdf(packed: str, trouble: str | None, n_parts: int) -> None:
+def test_an_encrypted_pdf(packed: str, warning: str | None, n_parts: int) -> None:
     """A PDF that anybody may open is read though it is encrypted; one with a password is named."""
     extracted = read("a.pdf", zlib.decompress(base64.b85decode(packed)))
-    assert (extracted.trouble, len(extracted.parts)) == (trouble, n_parts)
+    assert (extracted.warning, len(extracted.parts)) == (warning, n_parts)
 
 
 def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None
     extracted = read("a.pdf", pdf("one", "two", "three"))
     assert [place["page"] for place, _ in extracted.parts] == [1, 3]
     assert (
-        extracted.trouble
+        extracted.warning
         == "has 1 of 3 pages that cannot be read (page 2: PdfiumError: no text and more)"
     )
 
@@ -259,11 +259,11 @@ def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pypdfium2.PdfPage, "get_textpage", slow)
     extracted = read("a.pdf", pdf("one", "two", "three"))
     assert [text for _, text in extracted.parts] == ["one", "two"]
-    assert extracted.trouble == "took more than 0.1 s of processor time to read"
+    assert extracted.warning == "took more than 0.1 s of processor time to read"
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "name", "content", "trouble", "n_parts"),
+    ("limit", "value", "name", "content", "warning", "n_parts"),
     [
         ("MAX_BYTES", 1 << 20, "a.html", b"x" * ((1 << 20) + 1), "is larger than 1 MiB", 0),
         (
@@ -290,14 +290,14 @@ def test_limits_of_size(
     value: int,
     name: str,
     content: bytes,
-    trouble: str,
+    warning: str,
     n_parts: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is too large is read up to the limit, and the limit is named."""
     monkeypatch.setattr(extraction if hasattr(extraction, limit) else office, limit, value)
     extracted = read(name, content)
-    assert (extracted.trouble, len(extracted.parts)) == (trouble, n_parts)
+    assert (extracted.warning, len(extracted.parts)) == (warning, n_parts)
 
 
 @pytest.mark.parametrize("n_caught", [0, 1])
@@ -315,9 +315,9 @@ def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(extraction, "MAX_S", 0.1)
     monkeypatch.setitem(extraction._EXTRACTORS, "HTML", endless)
-    trouble = "took more than 0.1 s of processor time to read"
+    warning = "took more than 0.1 s of processor time to read"
     assert extract(b"", "HTML") == Extracted(
-        [({"page": 1}, "read before")], trouble, has_headings=True, n_chars=11
+        [({"page": 1}, "read before")], warning, has_headings=True, n_chars=11
     )
 
 
@@ -375,7 +375,7 @@ def test_a_string_that_many_cells_share_is_counted(monkeypatch: pytest.MonkeyPat
             "xl/sharedStrings.xml": f"<sst><si><t>{'x' * 10_000}</t></si></sst>",
         }
     )
-    assert read("a", bomb) == Extracted(trouble="has more than 1 MiB unpacked", has_headings=True)
+    assert read("a", bomb) == Extracted(warning="has more than 1 MiB unpacked", has_headings=True)
 
 
 def test_titles_of_slides() -> None:
@@ -391,7 +391,7 @@ def test_titles_of_slides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "trouble"),
+    ("content", "warning"),
     [
         (archive({"META-INF/container.xml": "<container/>"}), "names no package"),
         (
@@ -405,16 +405,16 @@ def test_titles_of_slides() -> None:
         (epub("text\0"), "a chapter is no text"),
     ],
 )
-def test_what_is_wrong_with_a_book(content: bytes, trouble: str) -> None:
+def test_what_is_wrong_with_a_book(content: bytes, warning: str) -> None:
     """A book that names what is not there, or whose text is encrypted, says so."""
-    assert trouble in str(read("a", content).trouble)
+    assert warning in str(read("a", content).warning)
 
 
 def test_a_book_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chapter that unpacks to very much ends the book, and those before it are kept."""
     monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
     found = read("a", epub("<p>One", "x" * (1 << 20)))
-    assert (found.parts, found.trouble) == (
+    assert (found.parts, found.warning) == (
         [({"chapter": 1}, "One")],
         "has more than 1 MiB unpacked",
     )

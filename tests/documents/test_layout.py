@@ -84,7 +84,7 @@ def report(n_pages: int) -> bytes:
 def test_chunks_of_a_long_report_begin_with_sentences() -> None:
     """Of a report of 191 pages at most a twentieth of the chunks begin within a sentence, and no head is left."""
     found = extract(report(191), "PDF")
-    assert (len(found.parts), found.trouble) == (191, None)
+    assert (len(found.parts), found.warning) == (191, None)
     chunks = [chunk for _, text in found.parts for chunk in split(text)]
     assert sum(chunk[0].islower() for chunk in chunks) <= 0.05 * len(chunks)
     assert not any("Annual Report" in chunk or "liabili-" in chunk for chunk in chunks)

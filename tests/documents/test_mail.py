@@ -75,7 +75,7 @@ def test_many_and_deep_parts_end() -> None:
         b'Content-Type: multipart/mixed; boundary="%d"\n\n--%d\n' % (n, n) for n in range(3000)
     )
     found = extract(deep + b"\nword", "e-mail")
-    assert found.trouble is None or found.trouble.startswith("cannot be read (RecursionError")
+    assert found.warning is None or found.warning.startswith("cannot be read (RecursionError")
 
 
 _LINES = st.sampled_from(
@@ -88,4 +88,4 @@ _LINES = st.sampled_from(
 def test_no_bytes_break_it(content: bytes) -> None:
     """Any bytes are a mail that says something, or nothing."""
     found = extract(content, "e-mail")
-    assert found.trouble is None
+    assert found.warning is None
