@@ -66,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
     # Refuses nonsense before files are read.
-    question = SearchParams(args.query, args.top_n, syntax="signs", corrections=args.corrections)
+    question = SearchParams(
+        args.query, args.top_n, syntax="signs", corrections=args.correct_spelling
+    )
     PromptRequest(args.query, (), copy=args.copy, min_confidence=args.min_confidence)
     fields = given_parameters(args)
     GenerationRequest("", **fields)

@@ -162,7 +162,7 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Ope
         follow=args.follow,
         max_chars=args.max_chars,
         max_files=_MAX_FILES,
-        by_file=not getattr(args, "passages", True),
+        by_file=not getattr(args, "rank_passages", True),
         weighting=args.weighting,
         encoding=args.encoding,
         n_jobs=args.jobs,

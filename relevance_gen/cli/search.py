@@ -55,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.epilog = "Exits with 0 if something was found, 1 if nothing was, 2 if there was trouble."
     results = add_search_arguments(parser, top_n=10, json="the response of the REST interface")
-    order: dict[str, Any] = {"choices": ("best", "text"), "default": "best"}
+    order: dict[str, Any] = {"choices": ("score", "position"), "default": "score"}
     add_rows(
         results,
-        ("--order", order, "best first, or as they stand in the text (default: %(default)s)"),
+        ("--sort", order, "best first, or as they stand in the text (default: %(default)s)"),
         (
-            "--passages",
+            "--rank-passages",
             SWITCH,
             "in a folder, rank passages by themselves, and not files with the best passage of each",
         ),
@@ -94,7 +94,7 @@ def add_search_arguments(
     colour: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
     encoder = "a GGUF embedding model, to lift what says in other words what is asked"
     reranker = "a GGUF reranker, which reads the best 20 together with the question and puts them in its own order"
-    exact: dict[str, Any] = {"dest": "corrections", "action": "store_false"}
+    exact: dict[str, Any] = {"dest": "correct_spelling", "action": "store_false"}
     add_rows(
         results,
         ("-n --top-n", _NUMBER | {"default": top_n}, "most results to show (default: %(default)s)"),
@@ -104,7 +104,11 @@ def add_search_arguments(
         ("--color", colour, "mark the question's words (default: %(default)s)"),
         ("--encoder", FILE, encoder),
         ("--reranker", FILE, reranker),
-        ("--no-corrections", exact, "take no word that is not there for one that is a letter away"),
+        (
+            "--no-spelling-correction",
+            exact,
+            "take no word that is not there for one that is a letter away",
+        ),
         ("--json", SWITCH, f"print {json}, with file positions as metadata"),
     )
     add_files(parser.add_argument_group("which files of a folder"))
@@ -177,9 +181,9 @@ def add_building(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
-    in_text_order, where = args.order == "text", wanted_metadata(args)
+    in_text_order, where = args.sort == "position", wanted_metadata(args)
     more: dict[str, Any] = {"spans": not args.json, "distinct": args.distinct, "syntax": "signs"}
-    more["corrections"] = args.corrections
+    more["corrections"] = args.correct_spelling
     question = SearchParams(args.query, args.top_n, in_text_order, where=where, **more)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
@@ -246,7 +250,7 @@ def say_corrections(response: SearchResponse, status: StatusLine) -> None:
     """Say which words of the question were taken for others."""
     for word, taken in response.metadata.corrections.items():
         status.say(
-            f"took {word!r}, which is not there, for {taken!r}; --no-corrections leaves it as it is"
+            f"took {word!r}, which is not there, for {taken!r}; --no-spelling-correction leaves it as it is"
         )
 
 

@@ -17,7 +17,8 @@ def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixt
     """What `index` kept, --index searches without the files, with the same results, places and conditions."""
     arguments = ["apples", "--json", "--where", "path=fruit.txt"]
     assert (
-        main(["search", *arguments, ".", "--passages", "--no-cache", "--weighting", "cosine"]) == 0
+        main(["search", *arguments, ".", "--rank-passages", "--no-cache", "--weighting", "cosine"])
+        == 0
     )
     built = capsys.readouterr()
     assert main(["index", ".", "--save", "kept.index", "--weighting", "cosine"]) == 0

@@ -87,11 +87,11 @@ def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     for name, text in texts.items():
         Path(name).write_text(text)
     shown = {}
-    for order in ("best", "text"):
-        assert main(["search", "apple tart", *texts, "--json", "--order", order, "-n", "2"]) == 0
+    for order in ("score", "position"):
+        assert main(["search", "apple tart", *texts, "--json", "--sort", order, "-n", "2"]) == 0
         found = json.loads(capsys.readouterr().out)["results"]
         shown[order] = [result["metadata"]["path"] for result in found]
-    assert shown == {"best": ["d", "c"], "text": ["c", "d"]}
+    assert shown == {"score": ["d", "c"], "position": ["c", "d"]}
 
 
 def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -396,5 +396,5 @@ def test_says_what_a_word_was_taken_for(folder: Path, capsys: pytest.CaptureFixt
     Path("rain.txt").write_text("Take an umbrella.")
     assert main(["search", "umbrela", "rain.txt"]) == 0
     assert "took 'umbrela', which is not there, for 'umbrella'" in capsys.readouterr().err
-    assert main(["search", "--no-corrections", "umbrela", "rain.txt"]) == 1
+    assert main(["search", "--no-spelling-correction", "umbrela", "rain.txt"]) == 1
     assert "took" not in capsys.readouterr().err
