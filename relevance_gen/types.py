@@ -907,7 +907,7 @@ class TokenLogprob:
 
 
 @frozen
-class Part:
+class ContentPart:
     """A part of a turn of the model's, or what a stream adds to one: then its text goes behind that of its place.
 
     Attributes:
@@ -958,7 +958,7 @@ class Completion:
     tokens: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[ContentPart, ...] | None = None
     stopped_by: str = ""
     reasoning_tokens: int | None = None
 
@@ -968,7 +968,7 @@ class Completion:
         return "".join(part.text for part in self.parts or () if part.kind == "reasoning")
 
     @property
-    def tool_calls(self) -> tuple[Part, ...]:
+    def tool_calls(self) -> tuple[ContentPart, ...]:
         """The calls of tools."""
         return tuple(part for part in self.parts or () if part.kind == "tool_call")
 

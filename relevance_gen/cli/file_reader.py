@@ -20,7 +20,7 @@ from relevance_gen.types import Chunk
 
 
 @define
-class Reader:
+class FileReader:
     """Read files and cut them into chunks, and remember what could not be read.
 
     The walker finds the files below folders, and `warn` is told of every file that cannot be read. It has `failed`

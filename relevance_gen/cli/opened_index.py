@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.cli.arguments import STDIN
-from relevance_gen.cli.file_reader import Reader
+from relevance_gen.cli.file_reader import FileReader
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.documents.walker import Selection, Walker
@@ -127,19 +127,19 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
     )
 
 
-def reader_of(args: argparse.Namespace, status: StatusLine) -> Reader:
+def reader_of(args: argparse.Namespace, status: StatusLine) -> FileReader:
     """Return what reads the files that `args` choose."""
     selection = Selection(
         args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type)
     )
-    return Reader(
+    return FileReader(
         Walker(selection, lambda path, why: status.say(f"{path}: {why}")),
         status.say,
         args.max_chars,
     )
 
 
-def origin_of(paths: Sequence[str], reader: Reader) -> str:
+def origin_of(paths: Sequence[str], reader: FileReader) -> str:
     """Say where the chunks are from that were read."""
     return "the standard input" if paths == [STDIN] else pluralize(reader.n_files, "file")
 

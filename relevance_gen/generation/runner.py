@@ -25,14 +25,14 @@ from relevance_gen.errors import InvalidRequestError, RequestCancelledError, Run
 from relevance_gen.generation.chat import chat_rendering as writing
 from relevance_gen.generation.chat.conversation import (
     Conversation,
-    Tool,
     ToolChoice,
+    ToolDefinition,
     choice_of,
     tools_of,
 )
-from relevance_gen.generation.chat.output_parsing import OutputFormat
-from relevance_gen.generation.chat.tool_call_formats import MARKERS
 from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.output_parsing.output_parser import OutputFormat
+from relevance_gen.generation.output_parsing.tool_call_formats import MARKERS
 from relevance_gen.generation.queue.pending_request import OnText
 from relevance_gen.generation.queue.request import (
     DEFAULT_CONTEXT,
@@ -66,7 +66,7 @@ _CHAT = RequestContext(is_chat=True, stops_itself=True)
 class ChatOptions(RequestFields, total=False):
     """The types of the options of `Runner.submit_chat`, for type checkers of code that passes them by keyword."""
 
-    tools: Sequence[Tool | Mapping[str, Any]]
+    tools: Sequence[ToolDefinition | Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any] | ToolChoice
     parallel_tool_calls: bool
     chat_template: str | None
@@ -211,7 +211,7 @@ class Runner:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Tool | Mapping[str, Any]] = (),
+        tools: Sequence[ToolDefinition | Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] | ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         chat_template: str | None = None,
@@ -223,8 +223,8 @@ class Runner:
         """Submit a conversation, which takes milliseconds to write as the model's template has it, 5 seconds at most.
 
         Args:
-            messages: objects with ``role`` and ``content``, and whatever else the template reads; see `Message`.
-            tools: what the model may call: objects of OpenAI's form, or `Tool`.
+            messages: objects with ``role`` and ``content``, and whatever else the template reads; see `ChatMessage`.
+            tools: what the model may call: objects of OpenAI's form, or `ToolDefinition`.
             tool_choice: ``"auto"``, ``"none"``, ``"required"`` or an object of OpenAI's that names tools.
             parallel_tool_calls: whether a turn may have several calls.
             chat_template: a Jinja template instead of the one in the model's file.
@@ -247,7 +247,7 @@ class Runner:
         choice = choice_of(tool_choice, known, is_parallel=parallel_tool_calls)
         variables = {} if template_variables is None else template_variables
         given = [
-            f"tools[{place}]{'' if isinstance(tool, Tool) else '.function'}"
+            f"tools[{place}]{'' if isinstance(tool, ToolDefinition) else '.function'}"
             for place, tool in enumerate(tools)
         ]
         named = {tool.name: f"{path}.parameters" for tool, path in zip(known, given, strict=True)}
@@ -293,7 +293,7 @@ class Runner:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Tool | Mapping[str, Any]] = (),
+        tools: Sequence[ToolDefinition | Mapping[str, Any]] = (),
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
     ) -> int:

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from relevance_gen.errors import RequestCancelledError
 from relevance_gen.generation.queue.pending_request import OnText
-from relevance_gen.types import GenerationResponse, Part
+from relevance_gen.types import ContentPart, GenerationResponse
 
 
 @frozen
@@ -27,7 +27,7 @@ class TextPiece:
 
     sample: int
     text: str
-    part: Part | None = None
+    part: ContentPart | None = None
 
 
 class TextStream(Iterator[TextPiece]):
@@ -46,10 +46,10 @@ class TextStream(Iterator[TextPiece]):
         pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
         self._pieces = pieces
 
-        def put(sample: int, text: str | Part) -> None:
+        def put(sample: int, text: str | ContentPart) -> None:
             pieces.put(
                 TextPiece(sample, text.text, text)
-                if isinstance(text, Part)
+                if isinstance(text, ContentPart)
                 else TextPiece(sample, text)
             )
 

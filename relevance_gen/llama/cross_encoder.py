@@ -14,7 +14,7 @@ import numpy as np
 from relevance_gen.errors import InvalidRequestError, ModelLoadError, RerankerError
 from relevance_gen.llama.language_model import Tokens
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.pooled_model import Reader
+from relevance_gen.llama.pooled_model import PooledModel
 from relevance_gen.llama.runtime.library import lib
 from relevance_gen.llama.weights import OnProgress, has_tensor, metadata
 from relevance_gen.text.chunking import spans
@@ -39,10 +39,10 @@ _Piece: TypeAlias = tuple[Tokens | str, int]
 """Tokens, or a text with places for query and document, and what is added to the numbers of its tokens."""
 
 
-class CrossEncoder(Reader):
+class CrossEncoder(PooledModel):
     """A GGUF file of a reranker, loaded: BERT's family with a ranking head, Qwen3-Reranker, or any judge.
 
-    Template and answers say how a judge is asked, see `relevance_gen.Reranker`; the rest is as for `Reader`. It raises
+    Template and answers say how a judge is asked, see `relevance_gen.Reranker`; the rest is as for `PooledModel`. It raises
     a `ModelLoadError` also where llama.cpp would compute wrong scores with this file, and an `InvalidRequestError`
     where `n_ctx` or `answers` do not fit the model.
     """

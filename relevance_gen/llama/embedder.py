@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.errors import EncoderError, ModelLoadError
-from relevance_gen.llama.pooled_model import Reader, Vector
+from relevance_gen.llama.pooled_model import PooledModel, Vector
 from relevance_gen.llama.runtime.library import lib
 
 _POOLINGS = {
@@ -19,7 +19,7 @@ _POOLINGS = {
 }
 
 
-class Embedder(Reader):
+class Embedder(PooledModel):
     """A GGUF file of an embedding model, loaded; its metadata names a pooling.
 
     Vectors have `n_dims` components, and `n_around` tokens begin and end every text. The `pooling`, how the vectors of

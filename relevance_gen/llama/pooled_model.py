@@ -27,7 +27,7 @@ _DEFAULT_N_CTX = 1024
 """Memory grows with the square of this: every token of a text looks at every other."""
 
 
-class Reader(OpenContext, ABC):
+class PooledModel(OpenContext, ABC):
     """A GGUF file, loaded, whose model reads one text at a time. It belongs to the thread that made it.
 
     A batch of several texts is slower on a CPU, where every token of a batch is compared with every other, and what

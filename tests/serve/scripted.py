@@ -19,7 +19,7 @@ from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.chat.conversation import Conversation
-from relevance_gen.generation.chat.output_parsing import OutputFormat
+from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
@@ -30,10 +30,10 @@ from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.settings import NamedModel, Settings
 from relevance_gen.types import (
     Completion,
+    ContentPart,
     Explanation,
     GenerationRequest,
     GenerationResponse,
-    Part,
     SearchMetadata,
     SearchResponse,
     SearchResult,
@@ -192,7 +192,7 @@ class ScriptedBackend:
                 tell = on_text
                 job = _Job(
                     request,
-                    lambda sample, text: tell(sample, Part("text", text)),
+                    lambda sample, text: tell(sample, ContentPart("text", text)),
                     manner.spells,
                     is_turn,
                 )
@@ -281,7 +281,7 @@ def _response(job: _Job) -> GenerationResponse:
         n_words,
         now,
         "length",
-        parts=(Part("text", text),) if job.is_turn else None,
+        parts=(ContentPart("text", text),) if job.is_turn else None,
         tokens=tuple(range(n_words)) if job.request.return_tokens else None,
         logprobs=(0.0,) * n_words if job.request.logprobs else None,
         top_logprobs=tuple((TokenLogprob(word, 0.0),) for word in range(n_words))

@@ -16,10 +16,24 @@ from relevance_gen.generation.chat.chat_template import (
     renderer_for,
     said_in,
 )
-from relevance_gen.generation.chat.conversation import Conversation, Message, Tool, check_calls
-from relevance_gen.generation.chat.output_parsing import ID_CHARACTERS, OutputFormat, call_id
-from relevance_gen.generation.chat.tool_call_formats import HERMES, Syntax, syntax_of, thoughts_of
+from relevance_gen.generation.chat.conversation import (
+    ChatMessage,
+    Conversation,
+    ToolDefinition,
+    check_calls,
+)
 from relevance_gen.generation.chat.tool_choice_grammar import grammar_of
+from relevance_gen.generation.output_parsing.output_parser import (
+    ID_CHARACTERS,
+    OutputFormat,
+    call_id,
+)
+from relevance_gen.generation.output_parsing.tool_call_formats import (
+    HERMES,
+    ToolCallFormat,
+    reasoning_format_of,
+    tool_call_format_of,
+)
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.types import GenerationRequest
 
@@ -66,7 +80,7 @@ def write(
             raise InvalidRequestError(
                 "is not known to the chat template of this model", called, remedy=remedy
             )
-    known, thoughts = syntax_of(template), thoughts_of(template)
+    known, thoughts = tool_call_format_of(template), reasoning_format_of(template)
     syntax = known or HERMES
     check_messages(conversation.messages, continues=conversation.continues)
     messages = _as_read(conversation.messages, template)
@@ -74,7 +88,10 @@ def write(
         messages = _in_words(messages, syntax)
     variables = conversation.variables
     if conversation.tools and known is not None and "tools" in words:
-        variables = {**variables, "tools": [tool.as_told() for tool in conversation.tools]}
+        variables = {
+            **variables,
+            "tools": [tool.to_template_value() for tool in conversation.tools],
+        }
     elif conversation.tools:
         messages = _described(messages, conversation.tools, syntax)
     text = prompt_of(
@@ -98,7 +115,7 @@ def write(
     ), answer
 
 
-def _as_read(messages: Sequence[Message], template: str) -> list[dict[str, Any]]:
+def _as_read(messages: Sequence[ChatMessage], template: str) -> list[dict[str, Any]]:
     """Return messages with their thoughts, calls and results as a template reads them."""
     thoughts = [name for name in _THOUGHTS if re.search(rf"\b{name}\b", template)]
     takes_objects, wants_ids = _READS_OBJECTS.search(template), _WANTS_IDS.search(template)
@@ -164,7 +181,7 @@ def _text_of(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _in_words(messages: Sequence[dict[str, Any]], syntax: Syntax) -> list[dict[str, Any]]:
+def _in_words(messages: Sequence[dict[str, Any]], syntax: ToolCallFormat) -> list[dict[str, Any]]:
     """Return messages with calls as texts of the assistant, and the results of a turn as one text of the user."""
     turns: list[dict[str, Any]] = []
     is_result = False
@@ -186,10 +203,10 @@ def _in_words(messages: Sequence[dict[str, Any]], syntax: Syntax) -> list[dict[s
 
 
 def _described(
-    messages: Sequence[dict[str, Any]], tools: Sequence[Tool], syntax: Syntax
+    messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition], syntax: ToolCallFormat
 ) -> list[dict[str, Any]]:
     """Put a description of the tools into the system's message."""
-    told = [json.dumps(tool.as_told()["function"], ensure_ascii=False) for tool in tools]
+    told = [json.dumps(tool.to_template_value()["function"], ensure_ascii=False) for tool in tools]
     call = f"{syntax.opening}{syntax.call('NAME', 'ARGUMENTS')}{syntax.closing}"
     text = _DESCRIPTION.format(tools="\n".join(told), call=call)
     first = messages[0]

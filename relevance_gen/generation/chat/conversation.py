@@ -11,7 +11,6 @@ from attrs import field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.types import FinishReason, Part
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
@@ -24,7 +23,7 @@ def _or_no_parameters(schema: Any) -> Any:
 _NAMES = "1 to 128 letters, digits, dots, hyphens and underscores"
 _MODES = ("auto", "none", "required")
 
-Message: TypeAlias = Mapping[str, Any]
+ChatMessage: TypeAlias = Mapping[str, Any]
 """A turn, as transformers has it: ``role`` ("system", "user", "assistant", "tool") and ``content``, a text or a list of
 parts of type ``text``; of an assistant's also ``reasoning_content``, a text, and ``tool_calls``, a list of
 ``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as an object or as its JSON; of a
@@ -32,7 +31,7 @@ tool's ``tool_call_id``, and its ``name`` where that is known."""
 
 
 @frozen
-class Tool:
+class ToolDefinition:
     """A function of the client's that the model may call.
 
     Args:
@@ -58,7 +57,7 @@ class Tool:
     )
     strict: bool = field(default=False, validator=checks.flag)
 
-    def as_told(self) -> dict[str, Any]:
+    def to_template_value(self) -> dict[str, Any]:
         """Return what a template is told of it, as transformers tells."""
         told = {
             "name": self.name,
@@ -94,8 +93,8 @@ class Conversation:
         schema_fields: what the caller calls the parameters of each tool, by its name, for errors.
     """
 
-    messages: Sequence[Message]
-    tools: tuple[Tool, ...] = ()
+    messages: Sequence[ChatMessage]
+    tools: tuple[ToolDefinition, ...] = ()
     choice: ToolChoice = ToolChoice()
     variables: Mapping[str, Any] = field(factory=dict)
     required: Mapping[str, str] = field(factory=dict)
@@ -103,7 +102,7 @@ class Conversation:
     schema_fields: Mapping[str, str] = field(factory=dict)
 
     @property
-    def callable(self) -> tuple[Tool, ...]:
+    def callable(self) -> tuple[ToolDefinition, ...]:
         """The tools that may be called in the next turn."""
         if self.choice.mode == "none":
             return ()
@@ -119,7 +118,7 @@ def turn_of(role: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
     return turns[-1]
 
 
-def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[Message]:
+def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     """Return the messages that the turns of `turn_of` have become."""
     texts = ("content", "reasoning_content")
     joined = [{**turn, **{name: "\n".join(turn[name]) for name in texts}} for turn in turns]
@@ -155,8 +154,8 @@ def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
     return texts
 
 
-def check_calls(message: Message, path: str) -> None:
-    """Refuse a message whose calls, or what they refer to, are not as `Message` says."""
+def check_calls(message: ChatMessage, path: str) -> None:
+    """Refuse a message whose calls, or what they refer to, are not as `ChatMessage` says."""
     for name in ("reasoning_content", "tool_call_id", "name"):
         if not isinstance(message.get(name), str | None):
             raise InvalidRequestError.must_be(f"{path}.{name}", "a string", message[name])
@@ -174,12 +173,12 @@ def check_calls(message: Message, path: str) -> None:
                 raise InvalidRequestError.must_be(here, allowed, call)
 
 
-def tools_of(given: object) -> tuple[Tool, ...]:
-    """Read a list of `Tool`, or of OpenAI's ``{"type": "function", "function": {…}}``; refuse anything else."""
+def tools_of(given: object) -> tuple[ToolDefinition, ...]:
+    """Read a list of `ToolDefinition`, or of OpenAI's ``{"type": "function", "function": {…}}``; refuse anything else."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > MAX_TOOLS:
         raise InvalidRequestError.must_be("tools", f"a list of at most {MAX_TOOLS} tools", given)
     tools = tuple(
-        one if isinstance(one, Tool) else _tool(one, f"tools[{place}]")
+        one if isinstance(one, ToolDefinition) else _tool(one, f"tools[{place}]")
         for place, one in enumerate(given)
     )
     for place, tool in enumerate(tools):
@@ -188,7 +187,7 @@ def tools_of(given: object) -> tuple[Tool, ...]:
     return tools
 
 
-def _tool(given: object, path: str) -> Tool:
+def _tool(given: object, path: str) -> ToolDefinition:
     if not isinstance(given, Mapping) or given.get("type") != "function":
         kind = given.get("type") if isinstance(given, Mapping) else given
         raise InvalidRequestError.must_be(
@@ -197,12 +196,14 @@ def _tool(given: object, path: str) -> Tool:
     return tool_of(given.get("function"), f"{path}.function")
 
 
-def tool_of(given: object, path: str) -> Tool:
+def tool_of(given: object, path: str) -> ToolDefinition:
     """Read an object with a ``name``, perhaps ``description``, ``parameters`` and ``strict``; refuse anything else."""
-    return wire.structure(Tool, given, path=path, is_lenient=True)
+    return wire.structure(ToolDefinition, given, path=path, is_lenient=True)
 
 
-def choice_of(given: object, tools: Sequence[Tool], *, is_parallel: bool = True) -> ToolChoice:
+def choice_of(
+    given: object, tools: Sequence[ToolDefinition], *, is_parallel: bool = True
+) -> ToolChoice:
     """Read a choice as OpenAI's chats and responses have it: a mode, a tool, or tools that are allowed.
 
     It raises an `InvalidRequestError` where it is none of these, or chooses what is not among the tools.
@@ -238,40 +239,3 @@ def _named(given: object, is_parallel: bool) -> ToolChoice:
                 return ToolChoice(mode, names, is_parallel)
     allowed = '"auto", "none", "required", a function, or allowed_tools'
     raise InvalidRequestError.must_be("tool_choice", allowed, given)
-
-
-def joined(pieces: Sequence[Part]) -> tuple[Part, ...]:
-    """Put the pieces of a turn together: what a stream has told, as the whole answer has it.
-
-    >>> joined([Part("text", "He", 0), Part("text", "llo", 0)])
-    (Part(kind='text', text='Hello', place=0, name='', id=''),)
-    """
-    parts: dict[int, list[Part]] = {}
-    for piece in pieces:
-        parts.setdefault(piece.place, []).append(piece)
-    return tuple(
-        Part(
-            first.kind,
-            "".join([first.text, *(piece.text for piece in rest)]),
-            place,
-            first.name,
-            first.id,
-        )
-        for place, (first, *rest) in parts.items()
-    )
-
-
-def finish_reason_of(reason: FinishReason, parts: Sequence[Part]) -> FinishReason:
-    """Return why a turn ended whose sample ended for a `reason`: calls end it, unless something cut it off."""
-    is_called = reason != "length" and any(part.kind == "tool_call" for part in parts)
-    return "tool_calls" if is_called and _is_whole(parts[-1]) else reason
-
-
-def _is_whole(part: Part) -> bool:
-    """Tell whether a part is not a call whose arguments were cut off."""
-    try:
-        return part.kind != "tool_call" or isinstance(
-            wire.parse(part.text.encode(errors="replace")), dict
-        )
-    except InvalidRequestError:
-        return False

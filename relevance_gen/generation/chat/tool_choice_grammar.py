@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.conversation import Conversation, Tool
-from relevance_gen.generation.chat.tool_call_formats import Syntax
+from relevance_gen.generation.chat.conversation import Conversation, ToolDefinition
 from relevance_gen.generation.constraints.json_schemas import without_unknown_formats
 from relevance_gen.generation.constraints.token_constraint import (
     NAMED_FOR,
     guidance_module,
     source_of,
 )
+from relevance_gen.generation.output_parsing.tool_call_formats import ToolCallFormat
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS, MAX_GRAMMAR_CHARACTERS
 from relevance_gen.types import GenerationRequest
 
@@ -27,7 +27,10 @@ _START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bst
 
 
 def grammar_of(
-    conversation: Conversation, request: GenerationRequest, syntax: Syntax | None, thought_end: str
+    conversation: Conversation,
+    request: GenerationRequest,
+    syntax: ToolCallFormat | None,
+    thought_end: str,
 ) -> dict[str, Any]:
     """Return what a turn in a conversation must be, as fields of a `GenerationRequest` to change.
 
@@ -69,7 +72,11 @@ def grammar_of(
 
 
 def _calls(
-    tools: tuple[Tool, ...], syntax: Syntax, fields: Mapping[str, str] | None, *, is_parallel: bool
+    tools: tuple[ToolDefinition, ...],
+    syntax: ToolCallFormat,
+    fields: Mapping[str, str] | None,
+    *,
+    is_parallel: bool,
 ) -> list[str]:
     """Return the rules of calls, the first without the rule ``lead``; with `fields` they fit the schemas so called."""
     more = f"({_quoted(syntax.separator + syntax.before)} one)*" if is_parallel else ""
@@ -90,7 +97,7 @@ def _calls(
     return rules
 
 
-def _turn(syntax: Syntax, *, must_call: bool, has_answer: bool) -> list[str]:
+def _turn(syntax: ToolCallFormat, *, must_call: bool, has_answer: bool) -> list[str]:
     """Return the rules of a turn: calls, or also what may come in their place or before them."""
     lead = syntax.opening + syntax.before
     if must_call:
@@ -109,7 +116,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def _schema(tool: Tool) -> Mapping[str, Any]:
+def _schema(tool: ToolDefinition) -> Mapping[str, Any]:
     """Return the schema of a tool's arguments, which has no others than it names."""
     schema = without_unknown_formats(dict(tool.parameters))
     closed = {"additionalProperties": False} if "properties" in schema else {}

@@ -7,12 +7,12 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.output_parsing import ReasoningTokenCounter
 from relevance_gen.generation.constraints.choices import Choices
 from relevance_gen.generation.constraints.token_constraint import Grammar, MaskTimeBudget
 from relevance_gen.generation.engine.draft_tokens import Lookup
 from relevance_gen.generation.engine.sample_state import Sequence
 from relevance_gen.generation.engine.stop_strings import NO_STOPS, StopStrings
+from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
 from relevance_gen.generation.queue.request import MAX_ALTERNATIVES, QueuedRequest
 from relevance_gen.generation.sampling import sampler as sampling
 from relevance_gen.llama.language_model import (

@@ -8,10 +8,10 @@ from contextlib import suppress
 import numpy as np
 from attrs import define, field
 
-from relevance_gen.generation.chat.output_parsing import ReasoningTokenCounter
 from relevance_gen.generation.constraints.token_constraint import Constraint
 from relevance_gen.generation.engine.draft_tokens import Lookup
 from relevance_gen.generation.engine.stop_strings import StopStrings, TextAssembler
+from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
 from relevance_gen.generation.sampling.logits_processor import LogitsProcessor
 from relevance_gen.generation.sampling.sampler import Mask
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import define, field
 
-from relevance_gen.generation.chat.conversation import finish_reason_of, joined
-from relevance_gen.generation.chat.output_parsing import OutputFormat, Reader
+from relevance_gen.generation.output_parsing.content_parts import finish_reason_of, merge_parts
+from relevance_gen.generation.output_parsing.output_parser import OutputFormat, OutputParser
 from relevance_gen.generation.queue.prefix_routing import Blocks
 from relevance_gen.generation.queue.request import QueuedRequest
-from relevance_gen.types import Completion, GenerationResponse, Part
+from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 OnText: TypeAlias = Callable[[int, Any], None]
-"""Takes a sample's number and its text; of a conversation, whose turns are read, in place of that a `Part`."""
+"""Takes a sample's number and its text; of a conversation, whose turns are read, in place of that a `ContentPart`."""
 Outcome: TypeAlias = GenerationResponse | BaseException
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Call:
     was_lost: bool = False
     blocks: Blocks = ()
     left_s: float | None = None
-    turns: dict[int, tuple[Reader, list[Part]]] = field(factory=dict)
+    turns: dict[int, tuple[OutputParser, list[ContentPart]]] = field(factory=dict)
 
     def tell(self, sample: int, text: str) -> None:
         """Take a sample's text, and give the callback what is known of it."""
@@ -70,17 +70,17 @@ class Call:
         is_begun = sample in self.turns
         reader, pieces = self._turn(sample, form)
         self._tell(sample, [*([] if is_begun else reader.push(completion.text)), *reader.end()])
-        parts = joined(pieces)
+        parts = merge_parts(pieces)
         text = "".join(part.text for part in parts if part.kind == "text")
         reason = finish_reason_of(completion.finish_reason, parts)
         return attrs.evolve(completion, text=text, finish_reason=reason, parts=parts)
 
-    def _turn(self, sample: int, form: OutputFormat) -> tuple[Reader, list[Part]]:
+    def _turn(self, sample: int, form: OutputFormat) -> tuple[OutputParser, list[ContentPart]]:
         if (turn := self.turns.get(sample)) is None:
-            turn = self.turns[sample] = Reader(form, secrets.token_hex(8)), []
+            turn = self.turns[sample] = OutputParser(form, secrets.token_hex(8)), []
         return turn
 
-    def _tell(self, sample: int, pieces: list[Part]) -> None:
+    def _tell(self, sample: int, pieces: list[ContentPart]) -> None:
         self.turns[sample][1].extend(pieces)
         if self.on_text is not None:
             for piece in pieces:

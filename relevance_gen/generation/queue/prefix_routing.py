@@ -80,7 +80,7 @@ def leaves(own: WorkerLoad, others: Iterable[WorkerLoad]) -> bool:
 
     Of the workers with room, one that knows most never does, so there is always one that takes the ticket.
 
-    >>> leaves(Standing(0, 0, True), [Standing(3, 4, True)]), leaves(Standing(0, 0, True), [Standing(3, 5, True)])
+    >>> leaves(WorkerLoad(0, 0, True), [WorkerLoad(3, 4, True)]), leaves(WorkerLoad(0, 0, True), [WorkerLoad(3, 5, True)])
     (True, False)
     """
     return any(

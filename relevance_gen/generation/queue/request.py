@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.output_parsing import OutputFormat
+from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
@@ -47,7 +47,7 @@ class RequestContext:
         prompt: the tokens to continue, in place of the request's text; none where that is meant.
         only_reads: whether samples end before their first token, where what the model says of the prompt is wanted.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
-        answer: how its turns are written, where it is a conversation whose turns are to be read, and told as `Part`.
+        answer: how its turns are written, where it is a conversation whose turns are to be read, and told as `ContentPart`.
         client: who asks, where this process serves others: a name, or `ANONYMOUS`; ``None`` for this process itself.
     """
 

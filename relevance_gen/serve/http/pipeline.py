@@ -46,7 +46,7 @@ class Events(Protocol):
     """How a dialect words one stream."""
 
     def text(self, sample: int, piece: Any) -> bytes:
-        """Return what is sent for a piece of text, or of a conversation for a `Part` of a turn."""
+        """Return what is sent for a piece of text, or of a conversation for a `ContentPart` of a turn."""
 
     def end(self, responses: Responses) -> bytes:
         """Return what is sent at the end."""

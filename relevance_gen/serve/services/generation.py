@@ -24,7 +24,7 @@ from relevance_gen.errors import (
     TimedOutError,
 )
 from relevance_gen.generation.chat.conversation import Conversation
-from relevance_gen.generation.chat.output_parsing import OutputFormat
+from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.pending_request import OnText
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.llama.options import MAX_SLOTS

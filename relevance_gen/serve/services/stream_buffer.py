@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from relevance_gen.errors import RelevanceGenError
-from relevance_gen.types import Part
+from relevance_gen.types import ContentPart
 
 _WAITING_BYTES = 400
 """What Python needs for a piece of text that waits, or of a turn, beside the text."""
 
-Piece: TypeAlias = tuple[int, str | Part]
+Piece: TypeAlias = tuple[int, str | ContentPart]
 """A text, or a piece of a turn, with the number of its sample."""
 Pieces: TypeAlias = list[Piece]
 

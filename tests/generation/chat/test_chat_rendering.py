@@ -12,8 +12,16 @@ import pytest
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.chat_rendering import write
 from relevance_gen.generation.chat.chat_template import prompt_of
-from relevance_gen.generation.chat.conversation import Conversation, Tool, choice_of, tools_of
-from relevance_gen.generation.chat.tool_call_formats import SYNTAXES, syntax_of
+from relevance_gen.generation.chat.conversation import (
+    Conversation,
+    ToolDefinition,
+    choice_of,
+    tools_of,
+)
+from relevance_gen.generation.output_parsing.tool_call_formats import (
+    TOOL_CALL_FORMATS,
+    tool_call_format_of,
+)
 from relevance_gen.generation.queue import request_queue as backlog
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
@@ -196,7 +204,7 @@ def test_a_template_of_a_known_family_may_lack_a_part():
 )
 def test_the_words_of_templates_tell_their_family(template, place):
     """As the templates of these families write them, in pieces that are put together, too."""
-    assert syntax_of(template) is SYNTAXES[place]
+    assert tool_call_format_of(template) is TOOL_CALL_FORMATS[place]
 
 
 def test_ids_of_calls_tell_their_names_where_nothing_else_does():
@@ -255,7 +263,7 @@ def test_what_tools_and_calls_say_stays_text():
         (looks, 3),
         (DEFAULT_CONTEXT, 2),
     ):  # in words, the arguments are what came, with its escapes
-        tool = Tool("search", evil)
+        tool = ToolDefinition("search", evil)
         text, _ = write(Conversation(messages, (tool,)), GenerationRequest(""), model, template)
         said = text.text
         assert (
@@ -459,19 +467,21 @@ def test_a_schema_that_cannot_be_followed_is_the_tools_fault(runner):
     with pytest.raises(InvalidRequestError) as caught:
         runner.chat([USER], tools=[tool], tool_choice="required", chat_template=HERMES)
     assert caught.value.field == "tools[0].function.parameters"
-    broken = Tool("f", "", {"type": "object", "not": {}})
+    broken = ToolDefinition("f", "", {"type": "object", "not": {}})
     with pytest.raises(InvalidRequestError, match=r"at not; leave it out") as caught:
         runner.chat(
             [USER], tools=[SEARCH, FETCH, broken], tool_choice="required", chat_template=HERMES
         )
     assert caught.value.field == "tools[2].parameters"
     for options in (5, {"item_separator": "x"}):
-        odd = Tool("f", "", {"type": "object", "properties": {}, "x-guidance": options})
+        odd = ToolDefinition("f", "", {"type": "object", "properties": {}, "x-guidance": options})
         (sample,) = runner.chat(
             [USER], tools=[odd], tool_choice="required", chat_template=HERMES, seed=1
         ).responses
         assert sample.tool_calls[0].text == "{}"
-    huge = Tool("f", "", {"type": "object", "properties": {"a": {"enum": ["x" * 300_000]}}})
+    huge = ToolDefinition(
+        "f", "", {"type": "object", "properties": {"a": {"enum": ["x" * 300_000]}}}
+    )
     with pytest.raises(InvalidRequestError) as caught:
         runner.chat([USER], tools=[huge], tool_choice="required", chat_template=HERMES)
     assert caught.value.field == "tools"
@@ -513,7 +523,7 @@ def test_a_turn_computes_only_what_is_new(template, devices, n_conversations, mo
 
     Also where there are several devices, for then a turn goes to the one that has computed those before it.
     """
-    monkeypatch.setattr(backlog, "PATIENCE_S", 60.0)  # on a busy machine it may come late
+    monkeypatch.setattr(backlog, "MAX_DEFER_S", 60.0)  # on a busy machine it may come late
     with (
         Runner(TINY, n_slots=4, n_ctx=8192, n_threads=1, n_gpu_layers=0, devices=devices) as runner,
         ThreadPoolExecutor(n_conversations) as threads,

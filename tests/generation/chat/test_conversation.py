@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
-    Tool,
     ToolChoice,
+    ToolDefinition,
     check_calls,
     choice_of,
-    finish_reason_of,
-    joined,
     tools_of,
 )
-from relevance_gen.types import Part
+from relevance_gen.generation.output_parsing.content_parts import finish_reason_of, merge_parts
+from relevance_gen.types import ContentPart
 
-SEARCH, FETCH = Tool("search", "Find texts."), Tool("fetch")
+SEARCH, FETCH = ToolDefinition("search", "Find texts."), ToolDefinition("fetch")
 
 
 def function(name, **more):
@@ -32,9 +31,9 @@ def test_tools_are_read_as_openai_has_them():
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
     assert tools_of([function("search", description="Find texts."), FETCH]) == (SEARCH, FETCH)
     assert tools_of([function("f", parameters=schema, strict=True)]) == (
-        Tool("f", "", schema, strict=True),
+        ToolDefinition("f", "", schema, strict=True),
     )
-    assert FETCH.as_told() == function(
+    assert FETCH.to_template_value() == function(
         "fetch", description="", parameters={"type": "object", "properties": {}}
     )
     assert tools_of(()) == ()
@@ -146,22 +145,26 @@ texts = st.text(max_size=4)
 def test_pieces_put_together_are_the_parts(told):
     """Each part has its place, and the texts of all its pieces."""
     pieces = [
-        Part(kind, text, place) for place, (kind, texts) in enumerate(told) for text in ["", *texts]
+        ContentPart(kind, text, place)
+        for place, (kind, texts) in enumerate(told)
+        for text in ["", *texts]
     ]
-    parts = tuple(Part(kind, "".join(texts), place) for place, (kind, texts) in enumerate(told))
-    assert joined(pieces) == joined(parts) == parts
+    parts = tuple(
+        ContentPart(kind, "".join(texts), place) for place, (kind, texts) in enumerate(told)
+    )
+    assert merge_parts(pieces) == merge_parts(parts) == parts
 
 
 def test_calls_end_a_turn():
     """Unless it was cut off by the length, or within a call: by a stop string, or because the model left it there."""
-    call = Part("tool_call", "{}", 0, "search", "1")
+    call = ContentPart("tool_call", "{}", 0, "search", "1")
     assert finish_reason_of("eos", [call]) == finish_reason_of("stop", [call]) == "tool_calls"
     assert finish_reason_of("length", [call]) == "length"
     for text in ("", '{"query": "a', '"a"'):
-        cut = Part("tool_call", text, 1, "search", "2")
+        cut = ContentPart("tool_call", text, 1, "search", "2")
         assert [finish_reason_of(reason, [call, cut]) for reason in ("stop", "eos")] == [
             "stop",
             "eos",
         ]
-        assert finish_reason_of("stop", [cut, Part("text", "So.", 2)]) == "tool_calls"
-    assert finish_reason_of("eos", [Part("text", "")]) == "eos"
+        assert finish_reason_of("stop", [cut, ContentPart("text", "So.", 2)]) == "tool_calls"
+    assert finish_reason_of("eos", [ContentPart("text", "")]) == "eos"

@@ -147,7 +147,7 @@ def test_a_worker_that_does_not_come_is_not_waited_for_long(pair):
 
 def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
     """Of two that wait, the one that knows the prompt gets it, whoever wakes first."""
-    monkeypatch.setattr(backlog_module, "PATIENCE_S", 60)
+    monkeypatch.setattr(backlog_module, "MAX_DEFER_S", 60)
     backlog, first, second = pair
     got = {}
 

@@ -17,9 +17,9 @@ from relevance_gen.serve.adapters.openai import chat, completions, embeddings, r
 from relevance_gen.serve.services.generation import GenerationTask
 from relevance_gen.types import (
     Completion,
+    ContentPart,
     GenerationRequest,
     GenerationResponse,
-    Part,
     Spelling,
     TokenLogprob,
 )
@@ -52,10 +52,10 @@ def test_each_prompt_has_the_same_request() -> None:
 
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 PARTS = (
-    Part("reasoning", "Hm.", 0),
-    Part("text", "Let me see.", 1),
-    Part("tool_call", '{"q": 1}', 2, "search", "id1"),
-    Part("tool_call", "{}", 3, "fetch", "id2"),
+    ContentPart("reasoning", "Hm.", 0),
+    ContentPart("text", "Let me see.", 1),
+    ContentPart("tool_call", '{"q": 1}', 2, "search", "id1"),
+    ContentPart("tool_call", "{}", 3, "fetch", "id2"),
 )
 
 
@@ -155,7 +155,7 @@ def test_where_citing_takes_too_much_there_are_no_citations(
 def test_a_stream_tells_pieces_of_turns() -> None:
     """Calls are numbered in each sample by themselves; name and id come once, and then arguments."""
     _, events = chat.read({"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 2})
-    pieces = [*PARTS, Part("tool_call", " ", 3, "", "")]
+    pieces = [*PARTS, ContentPart("tool_call", " ", 3, "", "")]
     told = [events.text(sample, piece) for sample in (0, 1) for piece in pieces]
     deltas = [
         json.loads(line[6:])["choices"][0]["delta"]

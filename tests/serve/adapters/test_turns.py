@@ -13,11 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
-from relevance_gen.generation.chat.conversation import ToolChoice, finish_reason_of, joined
+from relevance_gen.generation.chat.conversation import ToolChoice
+from relevance_gen.generation.output_parsing.content_parts import finish_reason_of, merge_parts
 from relevance_gen.request_scope import budget_scope
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, responses
-from relevance_gen.types import Completion, GenerationResponse, Part
+from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 HELLO = {"role": "user", "content": "hello"}
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
@@ -29,7 +30,7 @@ calls = st.dictionaries(
 
 
 @st.composite
-def turns(draw: st.DrawFn) -> list[Part]:
+def turns(draw: st.DrawFn) -> list[ContentPart]:
     """Draw the pieces of a turn: its parts, each cut anywhere."""
     pieces = []
     for place, kind in enumerate(
@@ -38,15 +39,17 @@ def turns(draw: st.DrawFn) -> list[Part]:
         text = draw(calls if kind == "tool_call" else texts.filter(bool))
         name, call_id = ("search", f"call{place}") if kind == "tool_call" else ("", "")
         cuts = [0, *sorted(draw(st.lists(st.integers(0, len(text)), max_size=3))), len(text)]
-        pieces += [Part(kind, text[a:b], place, name, call_id) for a, b in itertools.pairwise(cuts)]
+        pieces += [
+            ContentPart(kind, text[a:b], place, name, call_id) for a, b in itertools.pairwise(cuts)
+        ]
     return pieces
 
 
 def outcome(
-    pieces: Sequence[Part], reason: str = "eos", stopped_by: str = ""
+    pieces: Sequence[ContentPart], reason: str = "eos", stopped_by: str = ""
 ) -> tuple[GenerationResponse, ...]:
     """Return the response to a turn of some pieces."""
-    parts = joined(pieces)
+    parts = merge_parts(pieces)
     text = "".join(part.text for part in parts if part.kind == "text")
     reason = finish_reason_of(reason, parts)
     completion = Completion(
@@ -56,7 +59,7 @@ def outcome(
 
 
 def events(
-    stream: Any, pieces: Sequence[Part], ended: tuple[GenerationResponse, ...]
+    stream: Any, pieces: Sequence[ContentPart], ended: tuple[GenerationResponse, ...]
 ) -> list[dict[str, Any]]:
     """Return the data of a stream's events, each of which is named as its data are."""
     sent = b"".join([*(stream.text(0, piece) for piece in pieces), stream.end(ended)]).decode()
@@ -81,7 +84,7 @@ def of_messages(**more: Any) -> Any:
 @given(pieces=turns(), reason=st.sampled_from(["eos", "length"]))
 @example(pieces=[], reason="eos")
 def test_openais_client_puts_the_events_together_to_the_whole_response(
-    pieces: list[Part], reason: str
+    pieces: list[ContentPart], reason: str
 ) -> None:
     """What its own accumulator has, what items are told when they are done, and what the last event says is one."""
     stream = of_responses(include=["reasoning.encrypted_content"])
@@ -118,7 +121,7 @@ def test_openais_client_puts_the_events_together_to_the_whole_response(
 @given(pieces=turns(), reason=st.sampled_from(["eos", "length", "stop"]))
 @example(pieces=[], reason="eos")
 def test_anthropics_client_puts_the_events_together_to_the_whole_message(
-    pieces: list[Part], reason: str
+    pieces: list[ContentPart], reason: str
 ) -> None:
     """Its own accumulator has the same blocks, reason and usage as the whole message."""
     import anthropic.lib.streaming._messages as anthropics
@@ -186,7 +189,7 @@ def of_cited(**more: Any) -> Any:
     )
 
 
-def cited_blocks(stream: Any, pieces: Sequence[Part]) -> list[dict[str, Any]]:
+def cited_blocks(stream: Any, pieces: Sequence[ContentPart]) -> list[dict[str, Any]]:
     """Return what Anthropic's own accumulator makes of the blocks of a stream."""
     import anthropic.lib.streaming._messages as anthropics
 
@@ -202,7 +205,9 @@ def test_blocks_put_together_are_the_text_and_what_they_cite_stands_there(
 ) -> None:
     """However a text is cut, each citation is of the document that it names, at the place that it names."""
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=6))), len(said)]
-    found = cited_blocks(of_cited(), [Part("text", said[a:b]) for a, b in itertools.pairwise(cuts)])
+    found = cited_blocks(
+        of_cited(), [ContentPart("text", said[a:b]) for a, b in itertools.pairwise(cuts)]
+    )
     assert "".join(block["text"] for block in found) == said
     for block in found:
         for one in block.get("citations") or ():
@@ -223,7 +228,7 @@ def test_blocks_put_together_are_the_text_and_what_they_cite_stands_there(
                 assert one["cited_text"] == TALES[one["start_block_index"]]["text"]
     from anthropic.types import Message
 
-    pieces = [Part("text", said)]
+    pieces = [ContentPart("text", said)]
     whole = Message.model_validate(of_cited().whole(outcome(pieces)))
     assert [block.to_dict() for block in whole.content] == cited_blocks(of_cited(), pieces)
 
@@ -233,9 +238,9 @@ def test_each_sentence_has_a_block_with_what_supports_it() -> None:
     said = "Cats purr at night. Nobody knows Napoleon. Bees dance in the sun and hum."
     hidden = "Cats purr at night."
     pieces = [
-        Part("reasoning", hidden, 0),
-        *(Part("text", letter, 1) for letter in said),
-        Part("text", "Dogs bark.", 2),
+        ContentPart("reasoning", hidden, 0),
+        *(ContentPart("text", letter, 1) for letter in said),
+        ContentPart("text", "Dogs bark.", 2),
     ]
     thought, cats, nobody, bees, dogs = cited_blocks(of_cited(), pieces)
     assert thought == {"type": "thinking", "thinking": hidden, "signature": ""}
@@ -262,7 +267,7 @@ def test_what_there_is_no_room_for_is_cited_no_further() -> None:
                     raise error("no room")  # noqa: B023
 
             with budget_scope(expect):
-                found = cited_blocks(of_cited(), [Part("text", said)])
+                found = cited_blocks(of_cited(), [ContentPart("text", said)])
             assert "".join(block["text"] for block in found) == said
             told.append(
                 [one["cited_text"] for block in found for one in block.get("citations") or ()]
@@ -275,9 +280,9 @@ def test_what_there_is_no_room_for_is_cited_no_further() -> None:
 def test_the_events_of_a_response_come_in_their_order() -> None:
     """Each part is added, told in deltas and done before the next begins."""
     pieces = [
-        Part("reasoning", "Hm.", 0),
-        Part("text", "Hello", 1),
-        Part("tool_call", "{}", 2, "search", "c"),
+        ContentPart("reasoning", "Hm.", 0),
+        ContentPart("text", "Hello", 1),
+        ContentPart("tool_call", "{}", 2, "search", "c"),
     ]
     kinds = [
         event["type"].removeprefix("response.")
@@ -302,9 +307,9 @@ def test_the_events_of_a_response_come_in_their_order() -> None:
 def test_the_events_of_a_message_come_in_their_order() -> None:
     """Each block starts, is told in deltas and stops before the next; its number is its place among the blocks."""
     pieces = [
-        Part("reasoning", "Hm.", 0),
-        Part("text", "Hello", 1),
-        Part("tool_call", "{}", 2, "search", "c"),
+        ContentPart("reasoning", "Hm.", 0),
+        ContentPart("text", "Hello", 1),
+        ContentPart("tool_call", "{}", 2, "search", "c"),
     ]
     told = events(of_messages(), pieces, outcome(pieces, "tool_calls"))
     assert [event["type"] for event in told] == [
@@ -338,9 +343,9 @@ def test_why_a_message_ends() -> None:
 )
 def test_a_call_that_is_cut_off_has_an_empty_input(text: str) -> None:
     """The input of a whole message is an object, whatever the model wrote."""
-    (block,) = of_messages().whole(outcome([Part("tool_call", text, 0, "search", "c")], "length"))[
-        "content"
-    ]
+    (block,) = of_messages().whole(
+        outcome([ContentPart("tool_call", text, 0, "search", "c")], "length")
+    )["content"]
     assert block == {"type": "tool_use", "id": "c", "name": "search", "input": {}}
 
 
@@ -451,14 +456,14 @@ def test_what_codex_sends_is_understood() -> None:
 def test_thoughts_come_back_as_they_were_told() -> None:
     """What an item packs is unpacked where its content is left out, as Codex leaves it out."""
     stream = of_responses(include=["reasoning.encrypted_content"])
-    (item,) = stream.whole(outcome([Part("reasoning", "Hm, ü.", 0)]))["output"]
+    (item,) = stream.whole(outcome([ContentPart("reasoning", "Hm, ü.", 0)]))["output"]
     for sent in ({**item, "content": None}, item):
         task, _ = responses.read({"input": [sent, HELLO]})
         assert task.conversation is not None
         assert task.conversation.messages[0]["reasoning_content"] == "Hm, ü."
     assert (
         "encrypted_content"
-        not in of_responses().whole(outcome([Part("reasoning", "Hm.", 0)]))["output"][0]
+        not in of_responses().whole(outcome([ContentPart("reasoning", "Hm.", 0)]))["output"][0]
     )
 
 

@@ -10,7 +10,7 @@ from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters.anthropic.citations import CitedText, DocumentCiter
 from relevance_gen.serve.services.generation import Responses
-from relevance_gen.types import Completion, GenerationResponse, Part
+from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 _ERRORS = {
     "invalid_request": "invalid_request_error",
@@ -79,14 +79,14 @@ class BlockEvents:
             "usage": _usage(response),
         }
 
-    def text(self, sample: int, piece: Part) -> bytes:
+    def text(self, sample: int, piece: ContentPart) -> bytes:
         """Return the events of a piece of the turn."""
         del sample  # there is one
         events = self._begin()
         if piece.place != self._place:
             events += self._close()
             self._place = piece.place
-            block = _block(Part(piece.kind, "", piece.place, piece.name, piece.id))
+            block = _block(ContentPart(piece.kind, "", piece.place, piece.name, piece.id))
             events += _event("content_block_start", index=self._n_blocks, content_block=block)
             self._cited = CitedText(self._citer) if self._citer and piece.kind == "text" else None
         if self._cited is not None:
@@ -139,17 +139,17 @@ class BlockEvents:
                 events += _event(
                     "content_block_start",
                     index=self._n_blocks,
-                    content_block=_block(Part("text", "")),
+                    content_block=_block(ContentPart("text", "")),
                 )
             events += _event("content_block_delta", index=self._n_blocks, delta=delta)
         return events
 
-    def _blocks(self, part: Part) -> list[dict[str, Any]]:
+    def _blocks(self, part: ContentPart) -> list[dict[str, Any]]:
         if part.kind != "text" or self._citer is None:
             return [_block(part)]
-        blocks = [_block(Part("text", ""))]
+        blocks = [_block(ContentPart("text", ""))]
         for begins, delta in CitedText(self._citer).deltas(part.text, is_last=True):
-            blocks += [_block(Part("text", ""))] if begins else []
+            blocks += [_block(ContentPart("text", ""))] if begins else []
             blocks[-1]["text"] += delta.get("text", "")
             if "citation" in delta:
                 blocks[-1].setdefault("citations", []).append(delta["citation"])
@@ -167,7 +167,7 @@ def _event(kind: str, **said: object) -> bytes:
     return wire.event({"type": kind, **said}, kind)
 
 
-def _block(part: Part) -> dict[str, Any]:
+def _block(part: ContentPart) -> dict[str, Any]:
     match part.kind:
         case "text":
             return {"type": "text", "text": part.text}

@@ -14,8 +14,8 @@ from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
-    Tool,
     ToolChoice,
+    ToolDefinition,
     choice_of,
     messages_of,
     texts_of,
@@ -227,7 +227,7 @@ def _document(kind: str, source: Mapping[Any, Any], more: Mapping[Any, Any], pat
     return "\n".join([*itertools.chain.from_iterable(heads), *texts])
 
 
-def _tool(given: object, path: str) -> Tool:
+def _tool(given: object, path: str) -> ToolDefinition:
     kind = given.get("type") if isinstance(given, dict) else given
     if not isinstance(given, dict) or kind not in (None, "custom"):
         allowed = 'an object with a name and an input_schema, of type "custom" or none: no others are supported'
@@ -238,7 +238,7 @@ def _tool(given: object, path: str) -> Tool:
         raise error.at((error.field or path).replace(".parameters", ".input_schema")) from None
 
 
-def _choice(given: Mapping[str, Any], tools: Sequence[Tool]) -> ToolChoice:
+def _choice(given: Mapping[str, Any], tools: Sequence[ToolDefinition]) -> ToolChoice:
     kind, name = given.get("type"), given.get("name")
     if not isinstance(kind, str) or kind not in _MODES or (kind == "tool") != isinstance(name, str):
         allowed = 'an object of type "auto", "any" or "none", or of type "tool" with a name'

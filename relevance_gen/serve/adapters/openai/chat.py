@@ -31,7 +31,7 @@ from relevance_gen.serve.adapters.openai.requests import (
 )
 from relevance_gen.serve.adapters.openai.tokens import FINISH_REASONS, chat_logprobs, usage
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
-from relevance_gen.types import Completion, GenerationResponse, Part
+from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 _NAMES = {"text": "messages", "num_samples": "n", "template_variables": "chat_template_kwargs"}
 
@@ -193,11 +193,11 @@ def _turn(completion: Completion) -> dict[str, Any]:
     return turn | {"tool_calls": calls} if calls else turn
 
 
-def _delta_writer() -> Callable[[int, Part], dict[str, Any]]:
+def _delta_writer() -> Callable[[int, ContentPart], dict[str, Any]]:
     """Return what writes the pieces of a stream's turns: calls are numbered in each for themselves."""
     calls: dict[int, dict[int, int]] = {}
 
-    def delta(sample: int, piece: Part) -> dict[str, Any]:
+    def delta(sample: int, piece: ContentPart) -> dict[str, Any]:
         if piece.kind == "text":
             return {"delta": {"content": piece.text}}
         if piece.kind == "reasoning":

@@ -10,7 +10,7 @@ from typing import Any
 
 from relevance_gen import wire
 from relevance_gen.serve.services.generation import Responses
-from relevance_gen.types import Part
+from relevance_gen.types import ContentPart
 
 _PACKED = "base64:"
 """Begins thoughts that are packed here: others have packed theirs otherwise, and only they can read those."""
@@ -54,7 +54,7 @@ class ItemEvents:
         }
         self._packs_thoughts = packs_thoughts
         self._n_events = 0
-        self._part: Part | None = None
+        self._part: ContentPart | None = None
         self._texts: list[str] = []
 
     def whole(self, responses: Responses) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ItemEvents:
         status = "incomplete" if is_cut else "completed"
         return self._response(status, output=output, usage=usage, incomplete_details=details)
 
-    def text(self, sample: int, piece: Part) -> bytes:
+    def text(self, sample: int, piece: ContentPart) -> bytes:
         """Return the events of a piece of the turn."""
         del sample  # there is one
         events = self._begin()
@@ -128,7 +128,7 @@ class ItemEvents:
             **more,
         }
 
-    def _item(self, part: Part, status: str) -> dict[str, object]:
+    def _item(self, part: ContentPart, status: str) -> dict[str, object]:
         """Return the item of a part, which is without content while that is still to come."""
         head: dict[str, object] = {
             "id": self._place(part)["item_id"],
@@ -146,7 +146,7 @@ class ItemEvents:
                 packs = {"encrypted_content": packed} if self._packs_thoughts and content else {}
                 return {**head, "summary": [], "content": content, **packs}
 
-    def _place(self, part: Part) -> dict[str, object]:
+    def _place(self, part: ContentPart) -> dict[str, object]:
         index = {} if part.kind == "tool_call" else {"content_index": 0}
         return {
             "item_id": f"{_ITEMS[part.kind][1]}_{self._nonce}{part.place}",
@@ -160,8 +160,8 @@ class ItemEvents:
         begun = self._response("in_progress")
         return self._event("created", response=begun) + self._event("in_progress", response=begun)
 
-    def _open(self, piece: Part) -> bytes:
-        self._part, self._texts = Part(piece.kind, "", piece.place, piece.name, piece.id), []
+    def _open(self, piece: ContentPart) -> bytes:
+        self._part, self._texts = ContentPart(piece.kind, "", piece.place, piece.name, piece.id), []
         item = self._item(self._part, "in_progress")
         event = self._event("output_item.added", output_index=piece.place, item=item)
         if piece.kind == "tool_call":
@@ -173,7 +173,7 @@ class ItemEvents:
     def _close(self, status: str) -> bytes:
         if self._part is None:
             return b""
-        part = Part(
+        part = ContentPart(
             self._part.kind, "".join(self._texts), self._part.place, self._part.name, self._part.id
         )
         self._part, place = None, self._place(part)
@@ -197,7 +197,7 @@ class ItemEvents:
         return wire.event(data, name)
 
 
-def _content(part: Part) -> dict[str, object]:
+def _content(part: ContentPart) -> dict[str, object]:
     if part.kind == "text":
         return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
     return {"type": "reasoning_text", "text": part.text}

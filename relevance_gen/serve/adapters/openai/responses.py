@@ -13,7 +13,7 @@ from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
-    Tool,
+    ToolDefinition,
     choice_of,
     messages_of,
     texts_of,
@@ -194,7 +194,7 @@ def _text(item: Mapping[str, Any], name: str, path: str) -> str:
     return text
 
 
-def _functions(given: Sequence[Any]) -> Iterator[Tool]:
+def _functions(given: Sequence[Any]) -> Iterator[ToolDefinition]:
     for place, tool in enumerate(given):
         kind = tool.get("type") if isinstance(tool, dict) else tool
         if kind == "function":

@@ -11,9 +11,16 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
-from relevance_gen.generation.chat.tool_call_arguments import BareArguments, TaggedArguments
-from relevance_gen.generation.chat.tool_call_formats import Head, ReasoningFormat, Syntax
-from relevance_gen.types import Part, PartKind
+from relevance_gen.generation.output_parsing.tool_call_arguments import (
+    BareArguments,
+    TaggedArguments,
+)
+from relevance_gen.generation.output_parsing.tool_call_formats import (
+    OpeningMarker,
+    ReasoningFormat,
+    ToolCallFormat,
+)
+from relevance_gen.types import ContentPart, PartKind
 
 ID_CHARACTERS = 9
 """Of the ids of calls: so many the templates of Mistral want, and nobody else wants a number."""
@@ -45,7 +52,7 @@ class OutputFormat:
     """
 
     tools: frozenset[str] = frozenset()
-    syntax: Syntax | None = None
+    syntax: ToolCallFormat | None = None
     thoughts: ReasoningFormat | None = None
     is_thinking: bool = False
     schemas: Mapping[str, Any] = field(factory=dict)
@@ -61,7 +68,7 @@ class ReasoningTokenCounter:
     def __init__(self, form: OutputFormat) -> None:
         self.n_tokens = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._reader = Reader(form, "") if form.thoughts else None
+        self._reader = OutputParser(form, "") if form.thoughts else None
 
     def note(self, piece: bytes) -> None:
         """Take the next token, as it is printed."""
@@ -71,7 +78,7 @@ class ReasoningTokenCounter:
             self.n_tokens += was_thinking or self._reader.is_thinking
 
 
-class Reader:
+class OutputParser:
     """Reads one turn, wherever its text is cut; the `nonce` makes the ids of its calls unique.
 
     The pieces that `push` and `end` return are, joined, what the whole text alone would have given: whatever can still
@@ -105,9 +112,9 @@ class Reader:
         """Whether what comes next is thought."""
         return self._state == "thought"
 
-    def push(self, text: str, *, is_whole: bool = False) -> list[Part]:
+    def push(self, text: str, *, is_whole: bool = False) -> list[ContentPart]:
         """Return the pieces that more of the text releases; all that is left where this `is_whole`."""
-        pieces: list[Part] = []
+        pieces: list[ContentPart] = []
         steps = {"text": self._read_text, "thought": self._read_thought, "call": self._read_noted}
         for start in range(0, len(text) or 1, _STEP):
             self._buffer += text[start : start + _STEP]
@@ -115,17 +122,17 @@ class Reader:
                 pass
         return pieces
 
-    def end(self) -> list[Part]:
+    def end(self) -> list[ContentPart]:
         """Return the pieces that were held back, now that nothing follows."""
         pieces = self.push("", is_whole=True)
         if self._kind == "text" and (space := "".join(self._space)):
-            pieces.append(Part("text", space, self._place))
+            pieces.append(ContentPart("text", space, self._place))
         self._space = []
         return pieces
 
     # ── What is said and thought ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_text(self, pieces: list[Part], is_whole: bool) -> bool:
+    def _read_text(self, pieces: list[ContentPart], is_whole: bool) -> bool:
         """Say what comes before the next head, and follow that; tell whether there is more to read."""
         if self._next and (found := self._head_at(self._next, is_whole)) is not None:
             return found != "partly" and self._follow(pieces, *found)
@@ -143,7 +150,7 @@ class Reader:
         self._add(pieces, "text", self._take(1))
         return True
 
-    def _read_thought(self, pieces: list[Part], is_whole: bool) -> bool:
+    def _read_thought(self, pieces: list[ContentPart], is_whole: bool) -> bool:
         thoughts = self._form.thoughts
         ends = thoughts.ends if thoughts else ()
         place, end = min(
@@ -168,7 +175,7 @@ class Reader:
         taken, self._buffer = self._buffer[:n], self._buffer[n:]
         return taken
 
-    def _add(self, pieces: list[Part], kind: PartKind, text: str) -> None:
+    def _add(self, pieces: list[ContentPart], kind: PartKind, text: str) -> None:
         """Add what is said or thought, without the white space between that and what is marked."""
         if self._kind != kind:
             text = text.lstrip() if self._was_marked else text
@@ -177,7 +184,7 @@ class Reader:
             self._kind, self._place = kind, self._place + 1
         said = text.rstrip()
         if said:
-            pieces.append(Part(kind, "".join(self._space) + said, self._place))
+            pieces.append(ContentPart(kind, "".join(self._space) + said, self._place))
             self._space = []
         self._space.append(text[len(said) :])
 
@@ -189,8 +196,8 @@ class Reader:
     # ── What is called ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _head_at(
-        self, heads: Sequence[Head], is_whole: bool
-    ) -> tuple[Head, int, str] | Literal["partly"] | None:
+        self, heads: Sequence[OpeningMarker], is_whole: bool
+    ) -> tuple[OpeningMarker, int, str] | Literal["partly"] | None:
         """Return the head that the text begins with, where it ends, and the tool's name."""
         is_partly = False
         for head in heads:
@@ -203,7 +210,7 @@ class Reader:
                 return head, *found
         return "partly" if is_partly and not is_whole else None
 
-    def _follow(self, pieces: list[Part], head: Head, end: int, name: str) -> bool:
+    def _follow(self, pieces: list[ContentPart], head: OpeningMarker, end: int, name: str) -> bool:
         """Go on behind a head."""
         self._take(end)
         self._close(head.leads_to)
@@ -221,22 +228,24 @@ class Reader:
             )
             self._place, self._n_calls = self._place + 1, self._n_calls + 1
             pieces.append(
-                Part("tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}"))
+                ContentPart(
+                    "tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}")
+                )
             )
         return True
 
-    def _read_noted(self, pieces: list[Part], is_whole: bool) -> bool:
+    def _read_noted(self, pieces: list[ContentPart], is_whole: bool) -> bool:
         """Take arguments in a notation that is not JSON, where there is one."""
         if self._arguments is None:
             return self._read_arguments(pieces, is_whole)
         n_read, told, is_over = self._arguments.read(self._buffer, is_whole=is_whole)
         self._take(n_read)
-        pieces += [Part("tool_call", told, self._place)] if told else []
+        pieces += [ContentPart("tool_call", told, self._place)] if told else []
         if is_over:
             self._close("text")
         return is_over or n_read > 0
 
-    def _read_arguments(self, pieces: list[Part], is_whole: bool) -> bool:
+    def _read_arguments(self, pieces: list[ContentPart], is_whole: bool) -> bool:
         """Take the arguments as they come, up to the brace that closes them, and skip the rest of their object."""
         end, is_closed, escaped = len(self._buffer), False, -1
         for found in _JSON.finditer(self._buffer):
@@ -256,7 +265,7 @@ class Reader:
             end -= 1
         text = self._take(end)
         if self._is_own and text:
-            pieces.append(Part("tool_call", text, self._place))
+            pieces.append(ContentPart("tool_call", text, self._place))
         if is_closed and self._is_own and self._outer:
             self._is_own = False
         elif is_closed:

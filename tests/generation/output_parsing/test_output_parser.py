@@ -11,15 +11,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen.generation.chat.conversation import joined
-from relevance_gen.generation.chat.output_parsing import OutputFormat, Reader, ReasoningTokenCounter
-from relevance_gen.generation.chat.tool_call_arguments import BareArguments, as_json
-from relevance_gen.generation.chat.tool_call_formats import (
+from relevance_gen.generation.output_parsing.content_parts import merge_parts
+from relevance_gen.generation.output_parsing.output_parser import (
+    OutputFormat,
+    OutputParser,
+    ReasoningTokenCounter,
+)
+from relevance_gen.generation.output_parsing.tool_call_arguments import BareArguments, as_json
+from relevance_gen.generation.output_parsing.tool_call_formats import (
     HERMES,
-    SYNTAXES,
-    THOUGHTS,
-    syntax_of,
-    thoughts_of,
+    REASONING_FORMATS,
+    TOOL_CALL_FORMATS,
+    reasoning_format_of,
+    tool_call_format_of,
 )
 
 TOOLS = frozenset({"search", "get_weather", "special_function"})
@@ -51,8 +55,8 @@ def form_of(family, *, is_thinking=False):
     """Return how the models of a family write turns."""
     return OutputFormat(
         TOOLS,
-        syntax_of(SIGNS[family]),
-        thoughts_of(SIGNS[family]),
+        tool_call_format_of(SIGNS[family]),
+        reasoning_format_of(SIGNS[family]),
         is_thinking,
         dict.fromkeys(TOOLS, SCHEMAS),
     )
@@ -60,11 +64,11 @@ def form_of(family, *, is_thinking=False):
 
 def read(form, *cuts):
     """Return the parts of a turn whose text comes in these pieces."""
-    reader = Reader(form, "nonce")
+    reader = OutputParser(form, "nonce")
     pieces = [piece for cut in cuts for piece in reader.push(cut)]
     pieces += reader.end()
     assert all(piece.text or piece.kind == "tool_call" for piece in pieces)
-    return joined(pieces)
+    return merge_parts(pieces)
 
 
 def told(parts):
@@ -114,7 +118,9 @@ def test_without_tools_and_thoughts_all_is_text():
     """A form that knows nothing changes nothing."""
     written = '<think>a</think><tool_call>{"name": "search", "arguments": {}}</tool_call> '
     assert told(read(OutputFormat(), written)) == [text(written)]
-    assert told(read(OutputFormat(frozenset(), None, thoughts_of(SIGNS["hermes"])), written)) == [
+    assert told(
+        read(OutputFormat(frozenset(), None, reasoning_format_of(SIGNS["hermes"])), written)
+    ) == [
         thought("a"),
         text(written[len("<think>a</think>") :]),
     ]
@@ -124,7 +130,10 @@ def test_calls_have_ids_of_their_own():
     """Nine characters, others for each call and each turn."""
     written = '<tool_call>{"name": "search", "arguments": {}}</tool_call>' * 3
     calls = [
-        part for nonce in "ab" for part in Reader(form_of("hermes"), nonce).push(written) if part.id
+        part
+        for nonce in "ab"
+        for part in OutputParser(form_of("hermes"), nonce).push(written)
+        if part.id
     ]
     assert len({call.id for call in calls}) == 6
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
@@ -138,7 +147,7 @@ def test_a_form_travels():
 
 def test_arguments_stream():
     """A long text among the arguments is told as it comes, and not when the call is over."""
-    reader = Reader(form_of("hermes"), "n")
+    reader = OutputParser(form_of("hermes"), "n")
     reader.push('<tool_call>{"name": "search", "arguments": {"q": "')
     assert [piece.text for piece in reader.push("abc")] == ["abc"]
     assert [piece.text for piece in reader.push('d"}')] == ['d"}']
@@ -188,7 +197,7 @@ def cut(written, places):
 
 
 @given(
-    place=st.integers(0, len(SYNTAXES) - 1),
+    place=st.integers(0, len(TOOL_CALL_FORMATS) - 1),
     calls=some_calls,
     ascii_only=st.booleans(),
     spaced=st.booleans(),
@@ -196,7 +205,7 @@ def cut(written, places):
 )
 def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
     """Whatever the arguments hold, marks of the syntax included, and however they are written."""
-    syntax = SYNTAXES[place]
+    syntax = TOOL_CALL_FORMATS[place]
     calls = calls[:1] if place == 0 else calls  # gpt-oss calls one tool in a turn
     separators = None if spaced else (",", ":")
     arguments = [
@@ -219,7 +228,7 @@ names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1,
 
 
 @given(
-    syntax=st.sampled_from([syntax for syntax in SYNTAXES if syntax.tags]),
+    syntax=st.sampled_from([syntax for syntax in TOOL_CALL_FORMATS if syntax.tags]),
     arguments=st.dictionaries(names, values, max_size=3),
     cuts=st.sets(st.integers(0, 200)),
 )
@@ -376,9 +385,10 @@ def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, me
 )
 def test_what_is_long_is_not_looked_at_again_and_again(sign):
     """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
-    starts = [(syntax, beginning(syntax)) for syntax in SYNTAXES]
+    starts = [(syntax, beginning(syntax)) for syntax in TOOL_CALL_FORMATS]
     starts += [
-        (syntax, syntax.opening + syntax.before + "search" + syntax.between) for syntax in SYNTAXES
+        (syntax, syntax.opening + syntax.before + "search" + syntax.between)
+        for syntax in TOOL_CALL_FORMATS
     ]
     starts += [
         (syntax, start + "{q:" + quote)
@@ -389,10 +399,10 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
     starts += [
         (HERMES, ""),
         (HERMES, "<think>"),
-        *((syntax, syntax.opening) for syntax in SYNTAXES),
+        *((syntax, syntax.opening) for syntax in TOOL_CALL_FORMATS),
     ]
     for syntax, start in starts:
-        reader = Reader(OutputFormat(TOOLS, syntax, THOUGHTS[-1]), "")
+        reader = OutputParser(OutputFormat(TOOLS, syntax, REASONING_FORMATS[-1]), "")
         reader.push(start)
         n_held = 0
         for character in sign * (1000 // len(sign)):
@@ -404,7 +414,7 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
 def test_a_long_text_is_read_as_its_parts_are():
     """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
     form = OutputFormat(frozenset(["f"]), HERMES)
-    reader = Reader(form, "")
+    reader = OutputParser(form, "")
     text = (
         'a <tool_call> {"name": "f", "arguments": {"x": '
         + "[1], " * 2000
@@ -413,15 +423,17 @@ def test_a_long_text_is_read_as_its_parts_are():
     )
     pieces = reader.push(text * 2)
     assert max(len(piece.text) for piece in pieces) <= 1 << 12
-    parts = joined([*pieces, *reader.end()])
+    parts = merge_parts([*pieces, *reader.end()])
     assert [part.kind for part in parts] == ["text", "tool_call"] * 2 + ["text"]
     assert [len(part.text) for part in parts] == [1, 10_008, 5001, 10_008, 5000]
 
 
 def test_templates_choose():
     """Each family's row is found by what stands in its templates, and a template without any finds none."""
-    places = [0, 2, 1, 3, 4, 5, 6, 7, *range(8, len(SYNTAXES))]
-    assert [SYNTAXES.index(syntax_of(signs)) for signs in SIGNS.values()] == places
-    assert syntax_of("{{ messages }}") is None
-    assert thoughts_of("{{ messages }}") is None
-    assert thoughts_of("<think>") is THOUGHTS[-1]
+    places = [0, 2, 1, 3, 4, 5, 6, 7, *range(8, len(TOOL_CALL_FORMATS))]
+    assert [
+        TOOL_CALL_FORMATS.index(tool_call_format_of(signs)) for signs in SIGNS.values()
+    ] == places
+    assert tool_call_format_of("{{ messages }}") is None
+    assert reasoning_format_of("{{ messages }}") is None
+    assert reasoning_format_of("<think>") is REASONING_FORMATS[-1]

@@ -27,7 +27,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @frozen
-class Head:
+class OpeningMarker:
     """What a model writes before it calls, thinks or speaks.
 
     The `text` is words, with white space between them or none; NAME is a tool's name, ANY any other, and what a tilde
@@ -65,7 +65,7 @@ class Head:
 
 
 @frozen
-class Syntax:
+class ToolCallFormat:
     """How a family of models calls tools: all that is written, but for what may stand between the words.
 
     Args:
@@ -97,21 +97,23 @@ class Syntax:
             + self.closing
         )
 
-    def _head(self, text: str) -> Head:
-        return Head(text, ahead=("{",) if self.tags is None else ("{", self.tags[0], self._ends[0]))
+    def _head(self, text: str) -> OpeningMarker:
+        return OpeningMarker(
+            text, ahead=("{",) if self.tags is None else ("{", self.tags[0], self._ends[0])
+        )
 
     @property
-    def heads(self) -> tuple[Head, ...]:
+    def heads(self) -> tuple[OpeningMarker, ...]:
         """What leads to a call anywhere; what has no word of its own does so only where a turn begins."""
         written = f"{self.opening}{self.before}NAME{self.between}"
         return tuple(map(self._head, (written, *self.others)))
 
     @property
-    def behind(self) -> tuple[Head, ...]:
+    def behind(self) -> tuple[OpeningMarker, ...]:
         """What may stand behind a call: another one, or what closes this one."""
         another = (f"{self.before}NAME{self.between}", *self.others)
         return *(self._head(self.separator + text) for text in another), *(
-            Head(word, "text") for word in self._ends
+            OpeningMarker(word, "text") for word in self._ends
         )
 
     def call(self, name: str, arguments: str) -> str:
@@ -128,7 +130,7 @@ class ReasoningFormat:
     """
 
     sign: str
-    heads: tuple[Head, ...]
+    heads: tuple[OpeningMarker, ...]
     ends: tuple[str, ...]
     is_kept: bool = False
 
@@ -140,7 +142,7 @@ _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end�
 _FOR, _JSON = "to=functions.NAME", "<|constrain|>~json~<|message|>"
 _CHANNELS: Final = ("<|channel|>commentary", "<|channel|>analysis")
 
-HERMES: Final = Syntax(
+HERMES: Final = ToolCallFormat(
     ("<tool_call>", "!<function=", "!<arg_key>"),
     *("<tool_call>\n" + _OBJECT[0], _OBJECT[1], "}\n</tool_call>"),
     separator="\n",
@@ -151,8 +153,8 @@ _ACTION: Final = [
 _ONE, _GIVEN = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _FUNCTION: Final = f"{_ONE}functions.~NAME:ANY{_GIVEN}"
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
-SYNTAXES: Final = (
-    Syntax(
+TOOL_CALL_FORMATS: Final = (
+    ToolCallFormat(
         *(
             ("<|channel|>", "functions."),
             "<|channel|>commentary to=functions.",
@@ -164,13 +166,13 @@ SYNTAXES: Final = (
             for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
         ),
     ),
-    Syntax(
+    ToolCallFormat(
         ("[TOOL_CALLS]", "[ARGS]"),
         "[TOOL_CALLS]",
         "[ARGS]",
         others=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
     ),
-    Syntax(
+    ToolCallFormat(
         ("[TOOL_CALLS]",),
         *_OBJECT,
         "[TOOL_CALLS] [",
@@ -178,26 +180,26 @@ SYNTAXES: Final = (
         "]",
         others=("[TOOL_CALLS]NAME[ARGS]~",),
     ),
-    Syntax(
+    ToolCallFormat(
         *((_ALL_BEGIN, "```json"), f"{_BEGIN}function{_SEP}", "\n```json\n", f"\n```{_END}"),
         *(_ALL_BEGIN, "\n", _ALL_END),
     ),
-    Syntax((_ALL_BEGIN,), _BEGIN, _SEP, _END, _ALL_BEGIN, "", _ALL_END),
-    Syntax(
+    ToolCallFormat((_ALL_BEGIN,), _BEGIN, _SEP, _END, _ALL_BEGIN, "", _ALL_END),
+    ToolCallFormat(
         ("<|tool_call|>",), *_OBJECT, "<|tool_call|>[", ", ", "]", others=(f"<tool_call>[{_NAMED}",)
     ),
     HERMES,
-    Syntax(
+    ToolCallFormat(
         *(('"parameters"', "<|start_header_id|>"), _OBJECT[0], '", "parameters": ', "}"),
         separator="; ",
         others=(f"<|python_tag|>{_NAMED}",),
     ),
-    Syntax(
+    ToolCallFormat(
         *(("<|START_ACTION|>",), '{"tool_call_id": "0", "tool_name": "', '", "parameters": ', "}"),
         *("<|START_ACTION|>[\n    ", ",\n    ", "\n]<|END_ACTION|>"),
         others=(*("<|START_ACTION|>[" + text for text in _ACTION), *_ACTION),
     ),
-    Syntax(
+    ToolCallFormat(
         *(
             ("tool_declare",),
             f"{_ONE}functions.",
@@ -209,14 +211,16 @@ SYNTAXES: Final = (
         ),
         others=(_SECTION + _FUNCTION, _FUNCTION),
     ),
-    Syntax(("<|tool_call>", "call:"), "<|tool_call>call:", "", "<tool_call|>", mark='<|"|>'),
-    Syntax(
+    ToolCallFormat(
+        ("<|tool_call>", "call:"), "<|tool_call>call:", "", "<tool_call|>", mark='<|"|>'
+    ),
+    ToolCallFormat(
         *(("<minimax:tool_call>",), '<invoke name="', '">\n', "</invoke>\n"),
         *("<minimax:tool_call>\n", "", "</minimax:tool_call>"),
         tags=('<parameter name="', '">', "</parameter>"),
     ),
     *(
-        Syntax(
+        ToolCallFormat(
             *(
                 (f"<{tag}>", "<function="),
                 f"<{tag}>\n<function=",
@@ -230,7 +234,7 @@ SYNTAXES: Final = (
         )
         for tag in ("tool_call", "seed:tool_call")
     ),
-    Syntax(
+    ToolCallFormat(
         *(("<tool_call>", "<arg_key>"), "<tool_call>", "\n", "\n</tool_call>", "", "\n"),
         tags=("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
     ),
@@ -253,23 +257,23 @@ _PAIRS: Final = (
     ("<seed:think>", "</seed:think>"),
     ("<think>", "</think>"),
 )
-THOUGHTS: Final = (
+REASONING_FORMATS: Final = (
     ReasoningFormat(
         "<|channel|>",
         (
-            Head("<|channel|>analysis<|message|>", "thought"),
-            *(Head(words, "text") for words in _SPOKEN),
+            OpeningMarker("<|channel|>analysis<|message|>", "thought"),
+            *(OpeningMarker(words, "text") for words in _SPOKEN),
         ),
         ("<|end|>", "<|start|>", "<|channel|>"),
         is_kept=True,
     ),
-    *(ReasoningFormat(begin, (Head(begin, "thought"),), (end,)) for begin, end in _PAIRS),
+    *(ReasoningFormat(begin, (OpeningMarker(begin, "thought"),), (end,)) for begin, end in _PAIRS),
 )
 """How gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others think."""
 
-_HEADS: Final = [head for row in SYNTAXES for head in (*row.heads, *row.behind)]
-_HEADS.extend(head for row in THOUGHTS for head in row.heads)
-_AROUND: Final = [text for row in SYNTAXES for text in (row.mark, *(row.tags or ()))]
+_HEADS: Final = [head for row in TOOL_CALL_FORMATS for head in (*row.heads, *row.behind)]
+_HEADS.extend(head for row in REASONING_FORMATS for head in row.heads)
+_AROUND: Final = [text for row in TOOL_CALL_FORMATS for text in (row.mark, *(row.tags or ()))]
 MARKERS: Final = frozenset(
     word.rstrip("~")
     for text in (*(head.text for head in _HEADS), *(end for _, end in _PAIRS), *_AROUND)
@@ -279,10 +283,11 @@ MARKERS: Final = frozenset(
 """The words of all these that may be single tokens of a model, which prints nothing for them unless it is told to."""
 
 
-def syntax_of(template: str) -> Syntax | None:
+def tool_call_format_of(template: str) -> ToolCallFormat | None:
     """Return how the models of a template call tools; ``None`` where it does not tell."""
     return next(
-        (row for row in SYNTAXES if all(_holds(template, sign) for sign in row.signs)), None
+        (row for row in TOOL_CALL_FORMATS if all(_holds(template, sign) for sign in row.signs)),
+        None,
     )
 
 
@@ -290,6 +295,6 @@ def _holds(template: str, sign: str) -> bool:
     return sign[1:] not in template if sign.startswith("!") else sign in template
 
 
-def thoughts_of(template: str) -> ReasoningFormat | None:
+def reasoning_format_of(template: str) -> ReasoningFormat | None:
     """Return how the models of a template think; ``None`` where it does not tell."""
-    return next((row for row in THOUGHTS if row.sign in template), None)
+    return next((row for row in REASONING_FORMATS if row.sign in template), None)
