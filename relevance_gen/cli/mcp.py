@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
     """Begin to open indexes, read as the server's flag and opened as there; return what searches and looks at them."""
     from relevance_gen.serve.flags import SETTINGS
-    from relevance_gen.serve.services.index_registry import IndexRegistry
+    from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
     from relevance_gen.serve.settings import Settings
 
     (setting,) = (one for one in SETTINGS if one.flag == "--index")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-LANES = ("search", "generation", "open_generation", "extraction", "agents")
+LANES = ("search", "generation", "anonymous_generation", "extraction", "agents")
 """The classes of callers, each with threads, a queue and memory of its own: see `edge.lanes`."""
 
 STATES = ("loaded", "loading", "failed")

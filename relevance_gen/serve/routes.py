@@ -7,11 +7,11 @@ from relevance_gen.serve.adapters import cohere, mcp, own, tei
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.adapters.openai import requests as openai
+from relevance_gen.serve.handlers.status import health, indexes, metrics, model, models, stats
 from relevance_gen.serve.http import actions
 from relevance_gen.serve.http.http_errors import STATUSES
 from relevance_gen.serve.http.middleware import OTHER
 from relevance_gen.serve.http.route import AlternateBody, Route
-from relevance_gen.serve.http.status import health, indexes, metrics, model, models, stats
 from relevance_gen.serve.metrics import Layout
 from relevance_gen.serve.settings import Settings
 

@@ -318,7 +318,7 @@ class Settings:
     max_chunks: int = _limits(200_000, "most chunks in one search", integer(1))
     max_depth: int = _limits(64, "deepest nesting of a request's JSON", integer(1, 500))
     body_timeout_s: float = _limits(120.0, "seconds to receive a request's body, then 408")
-    answer_timeout_s: float = _limits(
+    write_timeout_s: float = _limits(
         120.0, "seconds a client may take to read its answer, then it is cut"
     )
 

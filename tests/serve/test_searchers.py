@@ -87,10 +87,10 @@ def test_servers_search_one_index(tmp_path: Path) -> None:
         }
         store.send_signal(signal.SIGSTOP)
         try:
-            assert eventually(lambda: "unseen_since" in told(servers[2]))
+            assert eventually(lambda: "store_unreachable_since" in told(servers[2]))
             assert {state_of(server) for server in servers} == {1}
         finally:
             store.send_signal(signal.SIGCONT)
         save(2)
         assert eventually(lambda: {state_of(server) for server in servers * 3} == {2})
-        assert "unseen_since" not in told(servers[2])
+        assert "store_unreachable_since" not in told(servers[2])

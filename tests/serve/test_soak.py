@@ -147,7 +147,7 @@ def test_half_closes_and_resets_in_every_phase(real: Server) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(leave, range(2000)))
     assert eventually(lambda: real.stats()["backlog"] == 0)
-    for lane in ("search", "generation", "open_generation"):
+    for lane in ("search", "generation", "anonymous_generation"):
         assert eventually(
             lambda lane=lane: real.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0
         )

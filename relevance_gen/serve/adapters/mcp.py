@@ -8,7 +8,7 @@ from contextlib import suppress
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.services.agents import Message, Reply
-from relevance_gen.serve.services.index_registry import Named
+from relevance_gen.serve.services.indexes.index_registry import IndexRef
 
 _SERVER_ERROR = -32000
 """JSON-RPC's first number for what is wrong with a server, and not with a message."""
@@ -22,7 +22,7 @@ def read(
     match body:
         case {"method": "tools/call", "params": {"arguments": {"index": name}}}:
             with suppress(InvalidRequestError):  # the tool says what is wrong
-                named = Named(name)
+                named = IndexRef(name)
     told = tuple((name.lower(), value) for name, value in headers)
     return Message(told, wire.serialize(body), named), lambda it: it.body
 

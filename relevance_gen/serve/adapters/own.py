@@ -11,7 +11,7 @@ from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.query import N_CANDIDATES, SearchParams
 from relevance_gen.serve.services.generation import GenerationTask, Responses
-from relevance_gen.serve.services.index_registry import Named
+from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.serve.services.search import (
     CompressionTask,
     ExplanationTask,
@@ -56,13 +56,13 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Exp
     return task, wire.unstructure
 
 
-def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
+def _read_name(body: object, *fields: str) -> tuple[object, IndexRef | None]:
     """Take out of a body which index it asks; one that asks none is returned as it is."""
     if not isinstance(body, dict) or "index" not in body:
         return body, None
     if "chunk_txts" in body:
         raise InvalidRequestError("must be left out where index names an index", "chunk_txts")
-    named = wire.structure(Named, {name: body[name] for name in fields if name in body})
+    named = wire.structure(IndexRef, {name: body[name] for name in fields if name in body})
     return {name: value for name, value in body.items() if name not in fields} | {
         "chunk_txts": ()
     }, named

@@ -11,8 +11,8 @@ from attrs import frozen
 
 from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.http import costs
-from relevance_gen.serve.http.costs import Cost
+from relevance_gen.serve.http.resources import costs
+from relevance_gen.serve.http.resources.costs import Cost
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.agents import Message, Reply, check_offers, open_exchange

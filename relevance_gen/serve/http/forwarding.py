@@ -11,9 +11,9 @@ from aiohttp import web
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError, TimedOutError
-from relevance_gen.serve.http.auth import KEY_ID_HEADER
-from relevance_gen.serve.http.bodies import Body, receive
-from relevance_gen.serve.http.connection import until_read
+from relevance_gen.serve.http.access.auth import KEY_ID_HEADER
+from relevance_gen.serve.http.bodies.body import Body, receive
+from relevance_gen.serve.http.connections.connection import until_read
 from relevance_gen.serve.http.middleware import common_headers
 from relevance_gen.serve.http.service import KEY_ID, REQUEST_ID, Service
 from relevance_gen.serve.settings import Settings
@@ -136,9 +136,9 @@ async def _stream(
 ) -> web.StreamResponse:
     headers = _kept(answer.headers) | common_headers(request, settings)
     response = web.StreamResponse(status=answer.status, headers=headers)
-    async with until_read(request, settings.answer_timeout_s):
+    async with until_read(request, settings.write_timeout_s):
         await response.prepare(request)
     async for piece in answer.content.iter_any():
-        async with until_read(request, settings.answer_timeout_s):
+        async with until_read(request, settings.write_timeout_s):
             await response.write(piece)
     return response

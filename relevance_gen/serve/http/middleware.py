@@ -12,8 +12,8 @@ from aiohttp import web
 
 from relevance_gen.serve import logs
 from relevance_gen.serve.adapters import own
-from relevance_gen.serve.http.auth import HEADER
-from relevance_gen.serve.http.connection import Handle, until_read
+from relevance_gen.serve.http.access.auth import HEADER
+from relevance_gen.serve.http.connections.connection import Handle, until_read
 from relevance_gen.serve.http.http_errors import (
     CLIENT_LEFT,
     STATUSES,
@@ -95,7 +95,7 @@ class Exchange:
                 if self._service.draining:
                     response.force_close()
             # Sent here and not by aiohttp, which would do it after the metrics and the log.
-            async with until_read(self._request, self._service.settings.answer_timeout_s):
+            async with until_read(self._request, self._service.settings.write_timeout_s):
                 await response.prepare(self._request)
                 await response.write_eof()
             if response.status == _TIMED_OUT and self._request.transport is not None:

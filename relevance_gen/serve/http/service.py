@@ -11,9 +11,9 @@ from attrs import define, field
 
 from relevance_gen.errors import ShuttingDownError
 from relevance_gen.quota import Quota
+from relevance_gen.serve.http.access.rate_limit import RateLimit
 from relevance_gen.serve.http.http_errors import WriteError
-from relevance_gen.serve.http.rate_limit import RateLimit
-from relevance_gen.serve.http.resource_pools import ResourcePool
+from relevance_gen.serve.http.resources.resource_pools import ResourcePool
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService
 from relevance_gen.serve.services.extraction import Extractor

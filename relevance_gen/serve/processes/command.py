@@ -14,14 +14,14 @@ from limits.errors import ConfigurationError
 from relevance_gen.errors import to_install
 from relevance_gen.llama.model_files.resolve import NO_MODEL, files_of, refuse_no_model
 from relevance_gen.serve import flags
-from relevance_gen.serve.http import auth
-from relevance_gen.serve.http.rate_limit import RateLimit
+from relevance_gen.serve.http.access import auth
+from relevance_gen.serve.http.access.rate_limit import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes import process, supervisor
 from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.services.agents import check_folders
 from relevance_gen.serve.services.generation import load_backend
-from relevance_gen.serve.services.index_registry import IndexRegistry
+from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
 from relevance_gen.serve.services.search import LibraryRetrieval
 from relevance_gen.serve.settings import Settings
 from relevance_gen.text.token_counting import token_counter

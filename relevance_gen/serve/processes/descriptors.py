@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import frozen
 
-from relevance_gen.serve.http.connection import BACKLOG
+from relevance_gen.serve.http.connections.connection import BACKLOG
 
 
 @frozen

@@ -20,12 +20,13 @@ from attrs import frozen
 
 from relevance_gen.quota import Quota
 from relevance_gen.serve import logs, routes
-from relevance_gen.serve.http import auth, connection
+from relevance_gen.serve.http.access import auth
+from relevance_gen.serve.http.access.rate_limit import RateLimit
+from relevance_gen.serve.http.application import application
+from relevance_gen.serve.http.connections import connection
 from relevance_gen.serve.http.forwarding import Forwarder
 from relevance_gen.serve.http.middleware import surround
-from relevance_gen.serve.http.pipeline import application
-from relevance_gen.serve.http.rate_limit import RateLimit
-from relevance_gen.serve.http.resource_pools import make_lanes
+from relevance_gen.serve.http.resources.resource_pools import make_lanes
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor

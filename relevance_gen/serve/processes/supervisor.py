@@ -18,7 +18,7 @@ import attrs
 from attrs import define
 
 from relevance_gen.serve import logs
-from relevance_gen.serve.http.connection import BACKLOG
+from relevance_gen.serve.http.connections.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import nameless_file, private_socket
 from relevance_gen.serve.processes.process import ProcessSpec, terminal_signals

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError, to_install
-from relevance_gen.serve.services.index_registry import Named
+from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Message:
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
-    named: Named | None = None
+    named: IndexRef | None = None
 
 
 @frozen

@@ -24,8 +24,13 @@ from relevance_gen.retrieval.filters import check_keys, mask_of
 from relevance_gen.retrieval.models import NO_MODELS, Models
 from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.index_cache import IndexCache, Key, content_key
-from relevance_gen.serve.services.index_registry import KEPT, MAX_FOUND, IndexRegistry, Named
+from relevance_gen.serve.services.indexes.index_cache import IndexCache, Key, content_key
+from relevance_gen.serve.services.indexes.index_registry import (
+    KEPT,
+    MAX_FOUND,
+    IndexRef,
+    IndexRegistry,
+)
 from relevance_gen.serve.services.reranking import RerankingService
 from relevance_gen.serve.services.search_encoder import Reason, SearchEncoderService, SkippedError
 from relevance_gen.serve.settings import Settings
@@ -54,7 +59,7 @@ class _Task:
     question: SearchParams
     chunks: Sequence[object]
     path: str = field(default="chunk_txts", kw_only=True)
-    named: Named | None = field(default=None, kw_only=True)
+    named: IndexRef | None = field(default=None, kw_only=True)
     keeps: bool = field(default=False, kw_only=True)
     reranker: str | None = field(default=None, kw_only=True)
     skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(
@@ -171,14 +176,14 @@ class Searcher:
     def look(self, task: object, scope: str) -> Callable[[], Awaitable[None]] | None:
         """Begin to look at the index that a task names, and return what waits for that, if need be."""
         named = getattr(task, "named", None)
-        return self.named.look(named.index, scope) if isinstance(named, Named) else None
+        return self.named.look(named.index, scope) if isinstance(named, IndexRef) else None
 
     def offered_to(self, scope: str) -> dict[str, Callable[[str, int], types.SearchResponse]]:
         """Return what searches each index that is offered to a client for a question; its results are best first."""
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
             asked = SearchParams(query, top_n, true_order=False, spans=True, reranked=0)
-            return self.search(SearchTask(asked, (), named=Named(name)), scope)
+            return self.search(SearchTask(asked, (), named=IndexRef(name)), scope)
 
         return {name: partial(search, name) for name in self.named.names(scope)}
 
@@ -218,7 +223,7 @@ class Searcher:
         )
         return attrs.evolve(response, results=tuple(given))
 
-    def _search_named(self, task: _Task, named: Named, scope: str) -> types.SearchResponse:
+    def _search_named(self, task: _Task, named: IndexRef, scope: str) -> types.SearchResponse:
         """Rank the chunks of an index that is offered, or of one of a cluster."""
         check_integer("top_n", task.question.top_n, 1, MAX_FOUND)
 

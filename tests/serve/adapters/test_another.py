@@ -12,14 +12,14 @@ import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.serve.http.access.auth import Keys, digest
+from relevance_gen.serve.http.access.rate_limit import RateLimit
 from relevance_gen.serve.http.actions import GENERATION, SEARCH
-from relevance_gen.serve.http.auth import Keys, digest
-from relevance_gen.serve.http.connection import Listener
-from relevance_gen.serve.http.connection import Server as HTTPServer
+from relevance_gen.serve.http.application import application
+from relevance_gen.serve.http.connections.connection import Listener
+from relevance_gen.serve.http.connections.connection import Server as HTTPServer
 from relevance_gen.serve.http.middleware import surround
-from relevance_gen.serve.http.pipeline import application
-from relevance_gen.serve.http.rate_limit import RateLimit
-from relevance_gen.serve.http.resource_pools import make_lanes
+from relevance_gen.serve.http.resources.resource_pools import make_lanes
 from relevance_gen.serve.http.route import Route
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics

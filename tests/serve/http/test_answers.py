@@ -24,7 +24,7 @@ SEARCHED = "search_seconds_count"
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
     """A server that waits for 2 seconds until an answer is read."""
-    limits = ("--max-buffered-bytes", "80MiB", "--answer-timeout-s", "2")
+    limits = ("--max-buffered-bytes", "80MiB", "--write-timeout-s", "2")
     with Server(*limits, "--rate-limit", "off", "--search-threads", "1") as server:
         yield server
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from relevance_gen.serve.http import auth
-from relevance_gen.serve.http.auth import Keys, digest, read_digests
+from relevance_gen.serve.http.access import auth
+from relevance_gen.serve.http.access.auth import Keys, digest, read_digests
 from tests.serve.harness import JSON, KEY, KEYED, Server, eventually, refused_start
 
 BODY = {"query": "x", "chunk_txts": ["x"]}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import BusyError, TooLargeError
-from relevance_gen.serve.http import content_coding as codings
+from relevance_gen.serve.http.bodies import content_coding as codings
 
 COMPRESS = {"gzip": gzip.compress, "zstd": zstandard.compress}
 

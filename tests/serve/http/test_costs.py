@@ -16,7 +16,7 @@ from relevance_gen.request_scope import budget_scope
 from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.adapters.openai import chat, completions
-from relevance_gen.serve.http import costs
+from relevance_gen.serve.http.resources import costs
 from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
 
 _FLAT_BYTES = 2 << 20

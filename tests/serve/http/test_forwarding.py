@@ -10,10 +10,10 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from relevance_gen.errors import TimedOutError
-from relevance_gen.serve.http.bodies import Body
+from relevance_gen.serve.http.bodies.body import Body
 from relevance_gen.serve.http.forwarding import Forwarder
 from relevance_gen.serve.http.http_errors import problem_of
-from relevance_gen.serve.http.resource_pools import MemoryReservation, make_lanes
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, make_lanes
 from relevance_gen.serve.http.service import REQUEST_ID
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.serve.http import json_stats as shape
-from relevance_gen.serve.http.json_stats import shape_of
+from relevance_gen.serve.http.bodies.body import json_stats as shape
+from relevance_gen.serve.http.bodies.json_stats import shape_of
 
 texts = st.text(st.sampled_from('a,[{:"\\é\n😀'), max_size=12)
 values = st.recursive(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
-from relevance_gen.serve.http.bodies import Body
-from relevance_gen.serve.http.json_stats import shape_of
-from relevance_gen.serve.http.resource_pools import MemoryReservation, make_lanes
+from relevance_gen.serve.http.bodies.body import Body
+from relevance_gen.serve.http.bodies.json_stats import shape_of
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, make_lanes
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 

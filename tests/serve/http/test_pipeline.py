@@ -15,9 +15,9 @@ import pytest
 from relevance_gen.errors import TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.adapters.own import Events
-from relevance_gen.serve.http.costs import GENERATION
-from relevance_gen.serve.http.pipeline import _ON_LOOP_BYTES, _worded, made_of
-from relevance_gen.serve.http.resource_pools import MemoryReservation
+from relevance_gen.serve.http.application import _ON_LOOP_BYTES, _worded, made_of
+from relevance_gen.serve.http.resources.costs import GENERATION
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import (
     Completion,
@@ -118,7 +118,7 @@ def test_the_spans_of_a_prompt_count_as_memory() -> None:
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
     """A server that waits for 2 seconds until an answer is read."""
-    with Server("--answer-timeout-s", "2", "--rate-limit", "off") as started:
+    with Server("--write-timeout-s", "2", "--rate-limit", "off") as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
         yield started
 

@@ -23,9 +23,9 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError
 
-from relevance_gen.serve.http import rate_limit as rate_module
+from relevance_gen.serve.http.access import rate_limit as rate_module
+from relevance_gen.serve.http.access.rate_limit import RateLimit
 from relevance_gen.serve.http.http_errors import RateLimitedError, problem_of
-from relevance_gen.serve.http.rate_limit import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from tests.serve.harness import JSON, KEYED, Server, eventually
 

@@ -53,13 +53,15 @@ def test_bodies_without_a_key_leave_room_for_those_with_one(small: Server) -> No
     with ExitStack() as stack:
         unfinished(small, stack, JSON, 5)
         assert eventually(
-            lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 24 << 20
+            lambda: small.metric('request_body_bytes_held{lane="anonymous_generation"}') > 24 << 20
         )
         assert small.generate({**generation, "text": "x" * (4 << 20)}, JSON).status == 503
         assert small.generate(generation, KEYED).status == 200
         assert small.search({**SEARCH, "chunk_txts": ["x" * (2 << 20)]}).status == 200
         assert small.metric('request_body_bytes_held{lane="search"}') == 0
-    assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') == 0)
+    assert eventually(
+        lambda: small.metric('request_body_bytes_held{lane="anonymous_generation"}') == 0
+    )
 
 
 def test_generations_with_a_key_leave_room_for_searches(small: Server) -> None:
@@ -86,7 +88,7 @@ def test_a_wrong_key_is_none(small: Server) -> None:
     with ExitStack() as stack:
         unfinished(small, stack, {**JSON, "X-API-Key": "wrong"}, 2)
         assert eventually(
-            lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 15 << 20
+            lambda: small.metric('request_body_bytes_held{lane="anonymous_generation"}') > 15 << 20
         )
         assert small.metric('request_body_bytes_held{lane="generation"}') == 0
 

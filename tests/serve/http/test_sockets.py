@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 import pytest
 import zstandard
 
-from relevance_gen.serve.http.listener import Acceptor
+from relevance_gen.serve.http.connections.acceptor import Acceptor
 from relevance_gen.serve.settings import Settings
 from tests.serve.harness import JSON, KEYED, Held, Server, eventually, read_all, request_bytes
 

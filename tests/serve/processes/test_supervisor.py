@@ -108,13 +108,13 @@ def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "lane"), [("a-test-key", "generation"), ("wrong", "open_generation")]
+    ("key", "lane"), [("a-test-key", "generation"), ("wrong", "anonymous_generation")]
 )
 def test_the_process_with_the_model_knows_who_has_a_key(
     several: Server, key: str, lane: str
 ) -> None:
     """A generation takes the lane of its key in the worker and in the process that holds the model, and no other."""
-    lanes = ("search", "generation", "open_generation")
+    lanes = ("search", "generation", "anonymous_generation")
     body = json.dumps({"text": "x" * 50_000, "max_tokens": 100_000}).encode()
     headers = {**JSON, "X-API-Key": key, "X-Relevance-Gen-Key-ID": "forged"}
     with several.raw() as sock:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.index_cache import IndexCache, content_key
+from relevance_gen.serve.services.indexes.index_cache import IndexCache, content_key
 
 some = st.text(st.characters(exclude_categories=()), min_size=1, max_size=3)
 contents = st.tuples(

@@ -14,8 +14,8 @@ from relevance_gen import ChunkIndex
 from relevance_gen.errors import IndexUnavailableError, InvalidRequestError
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.flags import read
-from relevance_gen.serve.services.index_registry import IndexRegistry, Named
-from relevance_gen.serve.services.served_index import ServedIndex
+from relevance_gen.serve.services.indexes.index_registry import IndexRef, IndexRegistry
+from relevance_gen.serve.services.indexes.served_index import ServedIndex
 from relevance_gen.serve.settings import Settings
 from tests.serve.harness import KEYED, Server
 from tests.serve.shards import save_shards
@@ -26,10 +26,10 @@ ASKED = {"query": "cats", "index": "pets"}
 def test_a_name_is_read() -> None:
     """A body that names an index asks that index, with all other fields as ever."""
     task, _ = own.read_search({**ASKED, "allow_partial": True, "top_n": 3, "where": {"page": 1}})
-    assert (task.named, list(task.chunks)) == (Named("pets", True), [])
+    assert (task.named, list(task.chunks)) == (IndexRef("pets", True), [])
     assert (task.question.top_n, task.question.where) == (3, {"page": 1})
     explained, _ = own.read_explanation({**ASKED, "original_index": 4})
-    assert (explained.named, explained.position) == (Named("pets"), 4)
+    assert (explained.named, explained.position) == (IndexRef("pets"), 4)
 
 
 @pytest.mark.parametrize(

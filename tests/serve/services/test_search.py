@@ -14,7 +14,7 @@ from relevance_gen.request_scope import budget_scope
 from relevance_gen.retrieval.query import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.index_registry import Named
+from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.serve.services.search import (
     CompressionTask,
     ExplanationTask,
@@ -161,7 +161,7 @@ def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
         question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True
     )
     found = tried.search(first, "a-key")
-    named = Named(first.kept[0])
+    named = IndexRef(first.kept[0])
     again = tried.search(SearchTask(question, (), named=named), "a-key")
     assert [one.original_index for one in again] == [one.original_index for one in found] == [1, 3]
     scores = [
@@ -189,7 +189,7 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
     tried, question = searcher(), SearchParams("how much do dogs weigh")
     first = SearchTask(question, titled, keeps=True)
     tried.search(first, "a-key")
-    named = Named(first.kept[0])
+    named = IndexRef(first.kept[0])
     brought = tried.compress(CompressionTask(question, titled, max_tokens=12), "a-key")
     announced: list[tuple[str, int]] = []
     with budget_scope(lambda *units: announced.append(units)):

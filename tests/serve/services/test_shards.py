@@ -36,8 +36,8 @@ from relevance_gen.errors import (
     TimedOutError,
 )
 from relevance_gen.index import storage
-from relevance_gen.serve.services.index_registry import IndexRegistry
-from relevance_gen.serve.services.served_index import ServedIndex
+from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
+from relevance_gen.serve.services.indexes.served_index import ServedIndex
 from relevance_gen.serve.settings import Settings
 from relevance_gen.shards import folder, shard_cache
 from relevance_gen.shards.object_store import Store
@@ -562,7 +562,7 @@ def test_a_store_that_is_away(
             assert states(again.now()) == {"0"}
             told = again.described()
             assert (told["state"], told["reason"]) == ("ready", "Connection refused")
-            assert str(told["unseen_since"]).endswith("+00:00")
+            assert str(told["store_unreachable_since"]).endswith("+00:00")
             assert again.is_behind
         assert caplog.text.count("stays as it was") == 2
         with pytest.raises(IndexUnavailableError, match="Connection refused"):
@@ -705,8 +705,8 @@ def test_whoever_starts_while_a_store_hangs(
     )
     save_shards(place, state(0), 1)
     looked(searcher(place))
-    monkeypatch.setattr("relevance_gen.serve.services.served_index.PATIENCE_S", 0.1)
-    monkeypatch.setattr("relevance_gen.serve.services.index_registry.PATIENCE_S", 0.1)
+    monkeypatch.setattr("relevance_gen.serve.services.indexes.served_index.PATIENCE_S", 0.1)
+    monkeypatch.setattr("relevance_gen.serve.services.indexes.index_registry.PATIENCE_S", 0.1)
     store.send_signal(signal.SIGSTOP)
     try:
         one, cold = searcher(place), IndexRegistry(settings)

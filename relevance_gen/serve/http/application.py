@@ -13,15 +13,15 @@ from aiohttp import web
 
 from relevance_gen import wire
 from relevance_gen.request_scope import budget_scope
-from relevance_gen.serve.http import content_coding as codings
+from relevance_gen.serve.http.access.admission import admit, check_names
 from relevance_gen.serve.http.actions import Action
-from relevance_gen.serve.http.admission import admit, check_names
-from relevance_gen.serve.http.bodies import receive
-from relevance_gen.serve.http.connection import Handle, until_read
-from relevance_gen.serve.http.costs import Cost, kept_bytes
+from relevance_gen.serve.http.bodies import content_coding as codings
+from relevance_gen.serve.http.bodies.body import receive
+from relevance_gen.serve.http.connections.connection import Handle, until_read
 from relevance_gen.serve.http.http_errors import problem_of
 from relevance_gen.serve.http.middleware import common_headers
-from relevance_gen.serve.http.resource_pools import MemoryReservation
+from relevance_gen.serve.http.resources.costs import Cost, kept_bytes
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
 from relevance_gen.serve.http.route import ROUTE, Route
 from relevance_gen.serve.http.service import KEY_ID, LANE, WRITE_ERROR, Service
 from relevance_gen.serve.services.generation import GenerationTask, Responses
@@ -192,7 +192,7 @@ async def _stream(
 
     async def send(event: bytes) -> None:
         held.take(len(event))
-        async with until_read(request, service.settings.answer_timeout_s):
+        async with until_read(request, service.settings.write_timeout_s):
             await response.prepare(request)
             await response.write(event)
         held.take(-len(event))

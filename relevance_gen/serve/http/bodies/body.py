@@ -9,10 +9,10 @@ from attrs import define
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError
-from relevance_gen.serve.http import content_coding as codings
+from relevance_gen.serve.http.bodies import content_coding as codings
+from relevance_gen.serve.http.bodies.json_stats import shape_of
 from relevance_gen.serve.http.http_errors import ExactMediaTypeError, MediaTypeError, SlowBodyError
-from relevance_gen.serve.http.json_stats import shape_of
-from relevance_gen.serve.http.resource_pools import MemoryReservation, ResourcePool
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, ResourcePool
 from relevance_gen.serve.http.service import HELD, LANE, Service
 
 _READ_AHEAD_BYTES = 1 << 20

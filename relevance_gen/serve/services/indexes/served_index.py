@@ -98,7 +98,7 @@ class ServedIndex:
             return told | {"reason": found}
         told["num_chunks"] = len(found)
         if self.is_behind:
-            told["unseen_since"] = datetime.fromtimestamp(self._seen_at, UTC).isoformat(
+            told["store_unreachable_since"] = datetime.fromtimestamp(self._seen_at, UTC).isoformat(
                 timespec="seconds"
             )
             told["reason"] = self._failure or "what is there now is still being read"

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from relevance_gen.errors import BusyError, ShuttingDownError
-from relevance_gen.serve.http import bodies
-from relevance_gen.serve.http.auth import HEADER, presented_key
-from relevance_gen.serve.http.connection import Connection
+from relevance_gen.serve.http.access.auth import HEADER, presented_key
+from relevance_gen.serve.http.bodies import body as bodies
+from relevance_gen.serve.http.connections.connection import Connection
 from relevance_gen.serve.http.http_errors import ForbiddenError, UnauthorizedError
 from relevance_gen.serve.http.route import Route
 from relevance_gen.serve.http.service import HELD, KEY_ID, LANE, RATE_HEADERS, Service
@@ -101,5 +101,5 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         is_anonymous = (
             route.lane == "generation" and key_id is None
         )  # those with a key are apart from those without
-        request[LANE] = service.lanes["open_generation" if is_anonymous else route.lane]
+        request[LANE] = service.lanes["anonymous_generation" if is_anonymous else route.lane]
         bodies.require_json(request, is_exact=route.is_exact)

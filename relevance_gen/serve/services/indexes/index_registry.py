@@ -17,7 +17,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks, errors
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.serve.services.served_index import MAX_DEFER_S, ServedIndex
+from relevance_gen.serve.services.indexes.served_index import MAX_DEFER_S, ServedIndex
 from relevance_gen.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _name = checks.must_be(
 
 
 @frozen
-class Named:
+class IndexRef:
     """Which index is asked, by its name; `allow_partial` has it answer while a part of it is lost."""
 
     index: str = field(validator=_name)

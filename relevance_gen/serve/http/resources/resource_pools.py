@@ -10,8 +10,8 @@ from attrs import frozen
 
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
+from relevance_gen.serve.http.resources.bounded_executor import BoundedExecutor
 from relevance_gen.serve.metrics import LANES, Metrics
-from relevance_gen.serve.services.bounded_executor import BoundedExecutor
 from relevance_gen.serve.services.extraction import AT_ONCE
 from relevance_gen.serve.services.reranking import AT_ONCE as AT_ONCE_RERANKED
 from relevance_gen.serve.settings import Settings
@@ -44,7 +44,7 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
     gates = {
         name: BoundedExecutor(name, 1, max_waiting=_MAX_WAITING, **waits)
-        for name in ("generation", "open_generation")
+        for name in ("generation", "anonymous_generation")
     }
     n_search_threads = settings.n_search_threads + (AT_ONCE_RERANKED if settings.reranker else 0)
     gates["search"] = BoundedExecutor(
@@ -57,7 +57,9 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
         "extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits
     )
     most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)
-    most_bytes["open_generation"] = min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
+    most_bytes["anonymous_generation"] = min(
+        settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION
+    )
     most_values = dict.fromkeys(LANES, _MOST_VALUES_OF_GENERATION)
     most_values["search"] = _VALUES_PER_CHUNK * settings.max_chunks
     lanes = {}

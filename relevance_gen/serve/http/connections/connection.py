@@ -17,8 +17,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.http.connections.acceptor import Acceptor
 from relevance_gen.serve.http.http_errors import problem_of, response_to
-from relevance_gen.serve.http.listener import Acceptor
 
 Handle: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

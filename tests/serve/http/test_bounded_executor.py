@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
 from relevance_gen.request_scope import raise_if_cancelled
+from relevance_gen.serve.http.resources.bounded_executor import BoundedExecutor
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.bounded_executor import BoundedExecutor
 
 
 def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> BoundedExecutor:

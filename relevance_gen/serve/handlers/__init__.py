@@ -1,0 +1,1 @@
+"""Request handlers: one async function for each operation."""

@@ -1,0 +1,1 @@
+"""Access control: host names, API keys and rate limits."""

@@ -1,0 +1,1 @@
+"""Connections: accept, serve and close them."""

@@ -1,0 +1,1 @@
+"""Resources of requests: memory, threads and their limits."""
