@@ -1,4 +1,4 @@
-"""What is bounded: how much of something all may hold at once, and how much of it each client."""
+"""Limits on a resource: how much all clients may hold together, and how much one client may hold."""
 
 from __future__ import annotations
 
@@ -10,109 +10,113 @@ from contextlib import contextmanager
 
 
 class Quota:
-    """So much of something at once: places, tasks, bytes or seconds. Safe to use from several threads.
-
-    It says whether there is room, and leaves it to its caller to word a refusal.
+    """A limited amount of a resource: slots, tasks, bytes or seconds. Thread-safe.
 
     Args:
-        whole: most that all clients may hold together.
-        share: most that one client may hold.
-        regained_per_s: by so much each client holds less with every second: for what is used up and never given back,
-            such as time of the processor. Nobody can wait for that here: `seconds_until_room` tells when to come again.
-        watch: called with what all hold, whenever that changes.
-        clock: tells the time in seconds.
+        limit: maximum amount that all clients hold together.
+        client_limit: maximum amount that one client holds.
+        refill_per_s: amount that is released automatically per second and client, for resources
+            that are used up and never returned, such as CPU time. `acquire` cannot wait for a
+            refill: `seconds_until_available` returns when a client may try again.
+        on_change: called with the total amount held, after every change.
+        clock: returns the time in seconds.
     """
 
     def __init__(
         self,
-        whole: float = math.inf,
-        share: float = math.inf,
+        limit: float = math.inf,
+        client_limit: float = math.inf,
         *,
-        regained_per_s: float = 0.0,
-        watch: Callable[[float], None] = lambda _: None,
+        refill_per_s: float = 0.0,
+        on_change: Callable[[float], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.whole = whole
-        self.share = share
-        self._regained_per_s = regained_per_s
-        self._watch = watch
+        self.limit = limit
+        self.client_limit = client_limit
+        self._refill_per_s = refill_per_s
+        self._on_change = on_change
         self._clock = clock
-        self._looked_s = clock()
-        self._changed = (
-            threading.Condition()
-        )  # its lock is re-entrant: collecting garbage inside it may give back
+        self._refilled_s = clock()
+        # The lock is re-entrant: garbage collection inside it can call `release`.
+        self._changed = threading.Condition()
         self._by_client: dict[Hashable, float] = {}
         self._total: float = 0
 
     @property
     def held(self) -> float:
-        """What all hold together."""
+        """The amount that all clients hold together."""
         with self._changed:
-            self._regain()
+            self._refill()
             return self._total
 
     def held_by(self, client: Hashable) -> float:
-        """Return what one client holds."""
+        """Return the amount that one client holds."""
         with self._changed:
-            self._regain()
+            self._refill()
             return self._by_client.get(client, 0)
 
-    def has_room(self, amount: float = 0, client: Hashable = None) -> bool:
-        """Tell whether a client may hold `amount` more."""
+    def has_capacity(self, amount: float = 0, client: Hashable = None) -> bool:
+        """Return whether a client can acquire `amount` now."""
         with self._changed:
-            return self.held + amount <= self.whole and self.held_by(client) + amount <= self.share
+            if self.held + amount > self.limit:
+                return False
+            return self.held_by(client) + amount <= self.client_limit
 
-    def seconds_until_room(self, client: Hashable = None) -> float:
-        """Return how long it takes until a client has regained what it holds beyond its share; infinity for never."""
-        beyond = max(0.0, self.held_by(client) - self.share)
-        return (
-            beyond / self._regained_per_s if self._regained_per_s else math.inf if beyond else 0.0
-        )
+    def seconds_until_available(self, client: Hashable = None) -> float:
+        """Return the seconds until refills bring a client to its limit; infinity without refills."""
+        excess = max(0.0, self.held_by(client) - self.client_limit)
+        if self._refill_per_s:
+            return excess / self._refill_per_s
+        return math.inf if excess else 0.0
 
-    def take(self, amount: float = 1, client: Hashable = None, *, timeout_s: float = 0.0) -> bool:
-        """Hold `amount` more; where there is no room, wait for it in this thread. Return whether it is held now."""
+    def acquire(
+        self, amount: float = 1, client: Hashable = None, *, timeout_s: float = 0.0
+    ) -> bool:
+        """Acquire `amount`, waiting in this thread for at most `timeout_s`; return whether it worked."""
         with self._changed:
-            has_room = self._changed.wait_for(lambda: self.has_room(amount, client), timeout_s)
-            if has_room:
+            has_capacity = self._changed.wait_for(
+                lambda: self.has_capacity(amount, client), timeout_s
+            )
+            if has_capacity:
                 self.charge(amount, client)
-            return has_room
+            return has_capacity
 
     @contextmanager
-    def taken(
+    def acquired(
         self, amount: float = 1, client: Hashable = None, *, refusal: Callable[[], Exception]
     ) -> Iterator[None]:
-        """Hold `amount` more until the context ends; where there is no room, raise the `refusal`."""
-        if not self.take(amount, client):
+        """Hold `amount` during the context; raise ``refusal()`` if it is not available now."""
+        if not self.acquire(amount, client):
             raise refusal()
         try:
             yield
         finally:
-            self.give_back(amount, client)
+            self.release(amount, client)
 
     def charge(self, amount: float, client: Hashable = None) -> None:
-        """Hold `amount` more though there may be no room: it has been used already."""
+        """Add `amount` even if that exceeds a limit, for a resource that has been used already."""
         with self._changed:
-            self._regain()
+            self._refill()
             self._total += amount
-            self._by_client[client] = self._by_client.get(client, 0) + amount
-            if not self._by_client[client]:
-                del self._by_client[client]
-            self._watch(self._total)
+            held = self._by_client.pop(client, 0) + amount
+            if held:
+                self._by_client[client] = held
+            self._on_change(self._total)
 
-    def give_back(self, amount: float = 1, client: Hashable = None) -> None:
-        """Hold `amount` less, and wake those who wait for room."""
+    def release(self, amount: float = 1, client: Hashable = None) -> None:
+        """Return `amount` and wake the threads that wait in `acquire`."""
         with self._changed:
             self.charge(-amount, client)
             self._changed.notify_all()
 
-    def _regain(self) -> None:
-        """Let every client hold less by what the time since the last look is worth."""
-        if not self._regained_per_s:
+    def _refill(self) -> None:
+        """Release what the time since the last refill allows, for every client."""
+        if not self._refill_per_s:
             return
         now_s = self._clock()
-        regained, self._looked_s = self._regained_per_s * (now_s - self._looked_s), now_s
-        self._by_client = {
-            one: left for one, held in self._by_client.items() if (left := held - regained) > 0
-        }
+        refill = self._refill_per_s * (now_s - self._refilled_s)
+        self._refilled_s = now_s
+        remaining = {client: held - refill for client, held in self._by_client.items()}
+        self._by_client = {client: held for client, held in remaining.items() if held > 0}
         self._total = sum(self._by_client.values())
-        self._watch(self._total)
+        self._on_change(self._total)

@@ -1,16 +1,17 @@
-"""What work in hand asks of whoever waits for it: whether it is still wanted, and whether there is room for what comes.
+"""Cancellation and memory budget of the current request.
 
-Whoever begins work says so for all that runs in a context, and the work looks at it between its parts, however deep
-they are. A deadline is a rule of what is wanted, and so is a future that somebody may cancel:
+The caller of a long computation opens a scope; the computation checks it between its steps, at any
+depth of the call stack. A deadline can be checked in this way, and so can a future that may be
+canceled:
 
 >>> from concurrent.futures import Future
->>> waiting = Future()
->>> waiting.cancel()
+>>> future = Future()
+>>> future.cancel()
 True
->>> with while_wanted(lambda: not waiting.cancelled()):
-...     check_wanted()
+>>> with cancel_scope(lambda: not future.cancelled()):
+...     raise_if_cancelled()
 Traceback (most recent call last):
-relevance_gen.errors.RequestCancelledError: nobody waits for this any more
+relevance_gen.errors.RequestCancelledError: the result is no longer required
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from relevance_gen.errors import RequestCancelledError
 
 T = TypeVar("T")
 
-_IS_WANTED: ContextVar[Callable[[], bool]] = ContextVar("_IS_WANTED", default=lambda: True)
-_EXPECT: ContextVar[Callable[[str, int], None]] = ContextVar("_EXPECT", default=lambda *_: None)
+_IS_REQUIRED: ContextVar[Callable[[], bool]] = ContextVar("_IS_REQUIRED", default=lambda: True)
+_RESERVE: ContextVar[Callable[[str, int], None]] = ContextVar("_RESERVE", default=lambda *_: None)
 
 
 @contextmanager
@@ -37,26 +38,26 @@ def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-def cancel_scope(is_wanted: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Have what runs in the context, in this thread or task, given up when `is_wanted` says no."""
-    return _set(_IS_WANTED, is_wanted)
+def cancel_scope(is_required: Callable[[], bool]) -> AbstractContextManager[None]:
+    """Cancel the work in this context, in this thread or task, when `is_required` returns false."""
+    return _set(_IS_REQUIRED, is_required)
 
 
-def budget_scope(expect: Callable[[str, int], None]) -> AbstractContextManager[None]:
-    """Have `expect` called before so many of a unit are made in the context; what it raises ends the work."""
-    return _set(_EXPECT, expect)
+def budget_scope(reserve_units: Callable[[str, int], None]) -> AbstractContextManager[None]:
+    """Call `reserve_units` with each `reserve` of this context; an exception that it raises ends the work."""
+    return _set(_RESERVE, reserve_units)
 
 
 def raise_if_cancelled() -> None:
-    """Go on only if this is still wanted.
+    """Continue only if the caller still needs the result.
 
     Raises:
-        RequestCancelledError: it is not.
+        RequestCancelledError: the cancel scope reports that the result is not required.
     """
-    if not _IS_WANTED.get()():
-        raise RequestCancelledError("nobody waits for this any more")
+    if not _IS_REQUIRED.get()():
+        raise RequestCancelledError("the result is no longer required")
 
 
-def reserve(unit: str, number: int) -> None:
-    """Say that so many of a unit are about to be made."""
-    _EXPECT.get()(unit, number)
+def reserve(unit: str, count: int) -> None:
+    """Reserve the memory of `count` units, such as spans, before they are allocated."""
+    _RESERVE.get()(unit, count)

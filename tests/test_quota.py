@@ -22,17 +22,17 @@ def test_neither_the_whole_nor_a_share_is_exceeded(
 ) -> None:
     """Whoever takes or gives back what, all hold at most the whole and each client its share; all else is admitted."""
     told: list[float] = []
-    quota = Quota(whole, share, watch=told.append)
+    quota = Quota(whole, share, on_change=told.append)
     held: dict[str | None, int] = dict.fromkeys(("a", "b", None), 0)
     for takes, client, amount in steps:
         if takes:
             fits = sum(held.values()) + amount <= whole and held[client] + amount <= share
-            assert quota.has_room(amount, client) == fits
-            assert quota.take(amount, client) == fits
+            assert quota.has_capacity(amount, client) == fits
+            assert quota.acquire(amount, client) == fits
             held[client] += amount * fits
         else:
             back = min(amount, held[client])
-            quota.give_back(back, client)
+            quota.release(back, client)
             held[client] -= back
         assert quota.held == sum(held.values())
         assert quota.held_by(client) == held[client]
@@ -42,17 +42,17 @@ def test_neither_the_whole_nor_a_share_is_exceeded(
 def test_a_thread_waits_for_room() -> None:
     """A thread that finds no room gets it when another gives back, and is told when none came in time."""
     quota, has_it = Quota(2), threading.Event()
-    assert quota.take(2)
-    assert not quota.take(1, timeout_s=0.01)
+    assert quota.acquire(2)
+    assert not quota.acquire(1, timeout_s=0.01)
 
     def wait() -> None:
-        if quota.take(1, "another", timeout_s=60):
+        if quota.acquire(1, "another", timeout_s=60):
             has_it.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
     assert not has_it.is_set()
-    quota.give_back(1)
+    quota.release(1)
     thread.join(60)
     assert has_it.is_set()
     assert (quota.held, quota.held_by("another")) == (2, 1)
@@ -61,15 +61,15 @@ def test_a_thread_waits_for_room() -> None:
 def test_what_is_used_up_is_regained_with_time() -> None:
     """A client over its share comes back when it has regained the rest; the others are not kept waiting."""
     now = [100.0]
-    quota = Quota(share=5, regained_per_s=0.5, clock=lambda: now[0])
+    quota = Quota(client_limit=5, refill_per_s=0.5, clock=lambda: now[0])
     quota.charge(7, "slow")
-    assert not quota.has_room(0, "slow")
-    assert quota.seconds_until_room("slow") == 4
-    assert quota.has_room(5, "quick")
+    assert not quota.has_capacity(0, "slow")
+    assert quota.seconds_until_available("slow") == 4
+    assert quota.has_capacity(5, "quick")
     now[0] += 4
-    assert quota.has_room(0, "slow")
-    assert not quota.has_room(0.5, "slow")
-    assert quota.seconds_until_room("slow") == 0
+    assert quota.has_capacity(0, "slow")
+    assert not quota.has_capacity(0.5, "slow")
+    assert quota.seconds_until_available("slow") == 0
     now[0] += 1000
     assert quota.held == 0
 
@@ -78,10 +78,13 @@ def test_what_is_never_regained_takes_for_ever() -> None:
     """Where nothing is regained, whoever holds more than its share waits without end; and whoever watches is told."""
     told: list[float] = []
     now = [0.0]
-    quota = Quota(share=2, watch=told.append)
+    quota = Quota(client_limit=2, on_change=told.append)
     quota.charge(3, "a")
-    assert (quota.seconds_until_room("a"), quota.seconds_until_room("b")) == (float("inf"), 0.0)
-    quota = Quota(share=2, regained_per_s=1.0, watch=told.append, clock=lambda: now[0])
+    assert (quota.seconds_until_available("a"), quota.seconds_until_available("b")) == (
+        float("inf"),
+        0.0,
+    )
+    quota = Quota(client_limit=2, refill_per_s=1.0, on_change=told.append, clock=lambda: now[0])
     quota.charge(3, "a")
     now[0] = 2.0
     assert (quota.held, told[-1]) == (1.0, 1.0)

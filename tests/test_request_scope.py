@@ -64,7 +64,7 @@ def test_spans_are_announced_before_they_are_made() -> None:
     with budget_scope(tell):
         response = search("cats", CHUNKS, spans=True)
     assert told["span"] == sum(len(result.spans or ()) for result in response.results)
-    assert told["marked_character"] == sum(len(result.chunk_txt) for result in response.results)
+    assert told["span_char"] == sum(len(result.chunk_txt) for result in response.results)
 
     def refuse(unit: str, number: int) -> None:
         raise MemoryError
@@ -86,7 +86,7 @@ def test_what_a_phrase_is_sought_in_is_announced() -> None:
 
         with budget_scope(tell):
             search('"black cat"', texts, syntax="signs")
-        assert told["phrase_character"] == n_announced
+        assert told["phrase_char"] == n_announced
 
 
 def test_a_phrase_holds_few_texts_at_a_time() -> None:
@@ -99,4 +99,4 @@ def test_a_phrase_holds_few_texts_at_a_time() -> None:
 
         with budget_scope(tell):
             assert search('"black cat"', texts, syntax="signs").results
-        assert 200_000 < told["phrase_character"] < 350_000
+        assert 200_000 < told["phrase_char"] < 350_000

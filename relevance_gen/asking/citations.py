@@ -109,7 +109,7 @@ class Attributor:
         Raises:
             TooLargeError: there was too much to compare.
         """
-        reserve("cut_character", len(text))
+        reserve("sentence_char", len(text))
         spans = list(_cut(text, ends))
         words, numbers = _words([_NUMBERS.sub(" ", text[start:end]) for start, end in spans])
         order = numbers.argsort(kind="stable")
@@ -153,7 +153,7 @@ class Attributor:
     @cached_property
     def _read(self) -> tuple[list[tuple[int, int, int]], Ids, Offsets]:
         """The sentences of the sources; their different words, ascending, and the number of the sentence of each."""
-        reserve("cut_character", sum(map(len, self.texts)))
+        reserve("sentence_char", sum(map(len, self.texts)))
         places, texts = [], []
         for source, (text, offset) in enumerate(zip(self.texts, self._offsets, strict=True)):
             raise_if_cancelled()

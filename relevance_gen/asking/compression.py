@@ -91,7 +91,7 @@ def compress(
 
 def _cut(texts: Sequence[str]) -> list[_Sentence]:
     """Return all sentences."""
-    reserve("cut_character", max(map(len, texts), default=0))
+    reserve("sentence_char", max(map(len, texts), default=0))
     cut: list[_Sentence] = []
     for chunk, text in enumerate(texts):
         behind_last = 0

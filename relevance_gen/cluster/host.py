@@ -137,7 +137,7 @@ class Host(Actor):
             f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later"
         )
         try:
-            with self._asked.taken(refusal=lambda: busy):
+            with self._asked.acquired(refusal=lambda: busy):
                 epoch, shards = pickle.loads(whom)  # noqa: S301 from a process of the cluster
                 answer = self._answer(epoch, shards, question)
         except (OutdatedError, RayActorError, SilentError):

@@ -69,7 +69,7 @@ def answer(
     )
     n_chunks = collection.statistics.n_chunks
     if question.distinct is not None:
-        reserve("ranked", n_chunks)
+        reserve("ranked_chunk", n_chunks)
     n_ranked = question.top_n if question.distinct is None else max(n_chunks, 1)
     ranking, table = collection.rank(query, n_ranked, chosen, rerankings)
     if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:

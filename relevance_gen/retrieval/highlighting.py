@@ -71,7 +71,7 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     n_chars = lengths(texts)
     portions = [*batch_by_size(n_chars, _PORTION)]
     reserve(
-        "marked_character",
+        "span_char",
         max((int(n_chars[start:end].sum()) for start, end in portions), default=0),
     )
     for start, end in portions:

@@ -147,7 +147,7 @@ def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
         raise_if_cancelled()
         n_chars = sum(map(len, some))
         n_chars = min(n_chars, BLOCK_CHARS + n_chars // _IN_PIECES)  # a long text is cut in pieces
-        reserve("phrase_character", max(n_chars - n_announced, 0))
+        reserve("phrase_char", max(n_chars - n_announced, 0))
         n_announced = max(n_chars, n_announced)
         if len(some) > 1:
             block = tokenize([text.lower() for text in some], toneless=False)

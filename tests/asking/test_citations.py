@@ -170,7 +170,7 @@ def test_too_much_to_compare_is_refused(monkeypatch):
     announced = []
     with budget_scope(lambda *units: announced.append(units)):
         cite("Cats purr. Dogs bark.", CHUNKS)
-    texts = [("cut_character", 21), ("sentence", 64), ("cut_character", sum(map(len, CHUNKS)))]
+    texts = [("sentence_char", 21), ("sentence", 64), ("sentence_char", sum(map(len, CHUNKS)))]
     assert announced == [*texts, *[("sentence", 64)] * len(CHUNKS)]
 
 

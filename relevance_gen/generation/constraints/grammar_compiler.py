@@ -102,8 +102,8 @@ class _Lane:
         self._n_vocab = n_vocab
         self._lock = threading.Lock()
         self._known: SharedCache[Grammar] = SharedCache(_KNOWN_BYTES, lambda _: _GRAMMAR_BYTES)
-        self._places = Quota(share=_MOST_WAITING)
-        self._seconds = Quota(share=_MOST_S, regained_per_s=_REGAINED)
+        self._places = Quota(client_limit=_MOST_WAITING)
+        self._seconds = Quota(client_limit=_MOST_S, refill_per_s=_REGAINED)
         self._waiting: Counter[tuple[str | None, GrammarSource]] = Counter()
 
     def compile(self, source: GrammarSource, client: str | None) -> Future[Grammar]:
@@ -116,7 +116,7 @@ class _Lane:
             if (
                 client is not None
                 and (client, source) not in self._waiting
-                and not self._places.take(1, client)
+                and not self._places.acquire(1, client)
             ):
                 raise OverloadedError(
                     f"{_MOST_WAITING} grammars of this client wait to be compiled already"
@@ -149,11 +149,11 @@ class _Lane:
         with self._lock:
             self._waiting -= Counter([(client, source)])  # which forgets what is waited for no more
             if client is not None and (client, source) not in self._waiting:
-                self._places.give_back(1, client)
+                self._places.release(1, client)
 
     def _check_time(self, client: str | None) -> None:
         """Refuse a client that has used the lane for too long."""
-        if client is not None and (wait_s := self._seconds.seconds_until_room(client)):
+        if client is not None and (wait_s := self._seconds.seconds_until_available(client)):
             raise OverloadedError(
                 "the grammars of this client took too long to compile or to follow",
                 retry_after_s=math.ceil(wait_s),

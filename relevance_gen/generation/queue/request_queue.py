@@ -51,7 +51,7 @@ class RequestQueue:
         self._keeps_prompts = keeps_prompts
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int, Call] = OrderedDict()
-        self._queued = Quota(share=max_queue)
+        self._queued = Quota(client_limit=max_queue)
         self._pullers: list[WorkerHandle] = []
         self._closed: BaseException | None = None
         self._pid = os.getpid()
@@ -92,10 +92,10 @@ class RequestQueue:
                 raise RunnerClosedError(
                     f"the runner takes no more requests: {self._closed}"
                 ) from self._closed
-            if not self._queued.has_room(1, ticket.manner.client):
+            if not self._queued.has_capacity(1, ticket.manner.client):
                 n_queued = self._queued.held_by(ticket.manner.client)
                 raise OverloadedError(
-                    f"{n_queued} samples wait already, and at most {self._queued.share} may"
+                    f"{n_queued} samples wait already, and at most {self._queued.client_limit} may"
                 )
             self._enqueue(Call(ticket, on_text, future, blocks=blocks))
         # By its id: a future that held its ticket would keep the texts.
@@ -146,7 +146,7 @@ class RequestQueue:
         """Count the samples of a ticket as waiting no more."""
         if call.is_queued:
             call.is_queued = False
-            self._queued.give_back(call.ticket.request.num_samples, call.ticket.manner.client)
+            self._queued.release(call.ticket.request.num_samples, call.ticket.manner.client)
 
     def _drop_cancelled(self, ticket_id: int, future: Future[GenerationResponse]) -> None:
         """Forget the ticket of a cancelled future, and tell the puller that has it."""

@@ -58,7 +58,7 @@ class EmbeddingService:
         names = [model.name for model in settings.models["embed"]]
         self._n_waiting = dict.fromkeys(names, 0.0)
         self._texts = {
-            name: Quota(settings.encoder_queue, watch=partial(self._show_waiting, name))
+            name: Quota(settings.encoder_queue, on_change=partial(self._show_waiting, name))
             for name in names
         }
         self._timeout_s = settings.encoder_timeout_s
@@ -102,8 +102,8 @@ class EmbeddingService:
     def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
         """Count texts among those that wait for an encoder."""
         n_texts, texts = len(task.texts), self._texts[name]
-        if n_texts > texts.whole:
-            raise TooLargeError(f"must have at most {texts.whole} items", task.path, str(n_texts))
+        if n_texts > texts.limit:
+            raise TooLargeError(f"must have at most {texts.limit} items", task.path, str(n_texts))
 
         def overloaded() -> OverloadedError:
             expected_s = math.ceil(self._mean_s * texts.held)
@@ -111,7 +111,7 @@ class EmbeddingService:
                 "too many texts wait to be encoded", retry_after_s=max(1, expected_s)
             )
 
-        return texts.taken(n_texts, refusal=overloaded)
+        return texts.acquired(n_texts, refusal=overloaded)
 
     def _show_waiting(self, name: str, n_texts: float) -> None:
         self._n_waiting[name] = n_texts

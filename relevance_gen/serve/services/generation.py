@@ -133,7 +133,7 @@ class Generator:
         self._timeout_s = settings.generation_timeout_s
         most_requests = max(_MOST_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
         names = [model.name for model in settings.models["generate"]]
-        self._places = {name: Quota(share=most_requests) for name in names}
+        self._places = {name: Quota(client_limit=most_requests) for name in names}
         self._prompters = {
             name: Prompter(self._timeout_s) for name in names
         }  # none waits for another model's
@@ -159,7 +159,7 @@ class Generator:
         name = self._registry.name_of("generate", model)
         refusal = partial(OverloadedError, "too many requests for this model")
         with (
-            self._places[name].taken(1, client, refusal=refusal),
+            self._places[name].acquired(1, client, refusal=refusal),
             self._registry.lent("generate", name, client=client, n_bytes=n_bytes) as loading,
         ):
             try:

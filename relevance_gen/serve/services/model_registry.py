@@ -124,7 +124,7 @@ class ModelRegistry:
             settings.model_idle_s or math.inf,
         )
         self._load_timeout_s = settings.model_load_timeout_s
-        self._waiting = Quota(share=settings.max_buffered_bytes // 4)
+        self._waiting = Quota(client_limit=settings.max_buffered_bytes // 4)
         self._metrics = metrics
         self._clock = clock
         self._lock = threading.RLock()  # re-entrant: collecting garbage inside it may end a context
@@ -181,7 +181,7 @@ class ModelRegistry:
         name = self.name_of(task, name)
         entry = next(one for one in self._entries if (one.task, one.source.name) == (task, name))
         future: Future[Any] = Future()
-        n_bytes = min(n_bytes, int(self._waiting.share))  # a large one may wait alone
+        n_bytes = min(n_bytes, int(self._waiting.client_limit))  # a large one may wait alone
         with self._lock:
             now_s = self._clock()
             if self._is_closed:
@@ -201,11 +201,11 @@ class ModelRegistry:
         try:
             self.look()
             if not future.done():
-                if not self._waiting.take(n_bytes, client):
+                if not self._waiting.acquire(n_bytes, client):
                     raise errors.OverloadedError(
                         "too many large requests wait for models", retry_after_s=_PAUSE_S
                     )
-                future.add_done_callback(lambda _: self._waiting.give_back(n_bytes, client))
+                future.add_done_callback(lambda _: self._waiting.release(n_bytes, client))
             yield future
         finally:
             with self._lock:

@@ -45,7 +45,7 @@ class RerankingService:
         self._metrics = metrics
         self._timeout_s = settings.reranker_timeout_s
         most = AT_ONCE * settings.reranker_texts
-        self._passages = Quota(most, watch=partial(metrics.put, "reranker_passages_waiting"))
+        self._passages = Quota(most, on_change=partial(metrics.put, "reranker_passages_waiting"))
         self._places = Quota(AT_ONCE)
         self._lock = threading.Lock()
 
@@ -58,11 +58,11 @@ class RerankingService:
         why: Reason = "unavailable"
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         try:
-            if n_passages > self._passages.whole:
+            if n_passages > self._passages.limit:
                 raise SkippedError("too-much")
             with (
-                self._places.taken(refusal=BUSY),
-                self._passages.taken(n_passages, refusal=BUSY),
+                self._places.acquired(refusal=BUSY),
+                self._passages.acquired(n_passages, refusal=BUSY),
                 self._registry.lent("rerank", name, makes_room=False) as loading,
             ):
                 if not loading.done():

@@ -215,7 +215,7 @@ class Searcher:
         if isinstance(task.question.where, Mapping) and not response.results and chunks.texts:
             check_keys(task.question.where, set().union(*chunks.metadata.values()))
         if task.digest is not None:
-            reserve("found_character", sum(len(result.chunk_txt) for result in response.results))
+            reserve("result_char", sum(len(result.chunk_txt) for result in response.results))
         # Kept indexes have only texts.
         given = (
             attrs.evolve(one, metadata=chunks.metadata_of(one.original_index))
@@ -231,7 +231,7 @@ class Searcher:
             return index.answer_all([asked], models, allow_partial=named.allow_partial)[0]
 
         response = self.named.ask(named.index, scope, partial(self._lifted_by, task, answer))
-        reserve("found_character", sum(len(result.chunk_txt) for result in response.results))
+        reserve("result_char", sum(len(result.chunk_txt) for result in response.results))
         return response
 
     def explain(self, task: ExplanationTask, scope: str) -> types.Explanation:
@@ -272,7 +272,7 @@ class Searcher:
         elif task.digest is not None:
             listed = self._kept(task.digest, scope).index.chunks
             chunks, positions = Chunks.read(list(listed)), listed.positions.tolist()
-            reserve("found_character", sum(map(len, chunks.texts)))
+            reserve("result_char", sum(map(len, chunks.texts)))
         else:
             chunks = self._check(task.chunks, task.path)
         kept = compress(
@@ -346,7 +346,7 @@ class Searcher:
                 f"must have at most {self._max_chunks} items", path, str(len(given))
             )
         chunks = Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
-        reserve("titled", len(chunks.titles))
+        reserve("titled_chunk", len(chunks.titles))
         return chunks
 
     def _chunks_of(self, task: _Task, scope: str, blank: Blank | None = None) -> Chunks:

@@ -138,7 +138,7 @@ class SearchEncoderService:
             with self._embedder.registry.lent("embed", None, makes_room=False) as loading:
                 if not loading.done():
                     raise SkippedError("loading")
-                with self._places.taken(refusal=BUSY):
+                with self._places.acquired(refusal=BUSY):
                     return search(_SearchEncoder(self._embedder, loading.result(), self._settings))
         except (errors.ModelLoadError, SkippedError) as error:
             with self._lock:

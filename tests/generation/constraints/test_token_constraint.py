@@ -517,7 +517,7 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
     known, new = GrammarSource("regex", "abc"), GrammarSource("regex", "abcd")
     now_s = 100.0
     lane = compiler._lanes[False]
-    lane._seconds = Quota(share=5.0, regained_per_s=0.2, clock=lambda: now_s)
+    lane._seconds = Quota(client_limit=5.0, refill_per_s=0.2, clock=lambda: now_s)
     assert compiler.compile(known, "slow").result(60).source == known
     lane._seconds.charge(4.0, "slow")
     assert compiler.compile(GrammarSource("regex", "ab"), "slow").result(60)

@@ -349,9 +349,9 @@ def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
     class Cancelling(Quota):
         """Cancels, as a stream does that is collected while something is given back."""
 
-        def give_back(self, amount=1, client=None):
+        def release(self, amount=1, client=None):
             futures[2].cancel()
-            super().give_back(amount, client)
+            super().release(amount, client)
 
     backlog._queued = Cancelling()
     puller.leave(GenerationError("it broke"))

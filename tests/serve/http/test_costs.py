@@ -178,5 +178,5 @@ def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> 
         taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
     finally:
         tracemalloc.stop()
-    counted_bytes = costs.SEARCH.phrase_character * told["phrase_character"] + costs.SEARCH.index
+    counted_bytes = costs.SEARCH.phrase_char * told["phrase_char"] + costs.SEARCH.cluster_index
     assert taken_bytes - _FLAT_BYTES <= counted_bytes

@@ -87,7 +87,7 @@ def test_there_must_be_a_chunk_to_explain() -> None:
 
 IMPORTED_LATER = r"""
 import sys
-from tests.serve.services.test_search import ExplanationTask, Question, SearchTask, searcher
+from tests.serve.services.test_search import ExplanationTask, SearchParams, SearchTask, searcher
 
 tried = searcher(index_cache_bytes=1 << 20)
 tried.warm_up()
@@ -96,10 +96,10 @@ for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
     chunks = [{"text": text * 100, "metadata": {"page": 1}, "title": text}, "Dogs bark.", text]
     for where in (None, {"page": 1}, {"page": 2}):
         for _ in range(3):
-            question = Question(text, 2, where=where, spans=True, min_share=0.1, distinct="page")
+            question = SearchParams(text, 2, where=where, spans=True, min_share=0.1, distinct="page")
             found = tried.search(SearchTask(question, chunks), "a-key")
             found.confidence
-    tried.explain(ExplanationTask(Question(text), chunks, 0), "a-key")
+    tried.explain(ExplanationTask(SearchParams(text), chunks, 0), "a-key")
 print(*set(sys.modules) - before)
 """
 
@@ -199,7 +199,7 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
         )
         found = tried.search(SearchTask(question, (), named=named), "a-key")
     n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in found)]
-    assert [number for unit, number in announced if unit == "found_character"] == n_chars
+    assert [number for unit, number in announced if unit == "result_char"] == n_chars
 
 
 def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:

@@ -60,9 +60,7 @@ class DocumentCiter(Attributor):
         with suppress(TooLargeError, BusyError):
             cited = super().cite(text, offset, ends)
             places = [place for one in cited for place in one.spans]
-            reserve(
-                "found_character", sum(self.sources[place.source].cost(place) for place in places)
-            )
+            reserve("result_char", sum(self.sources[place.source].cost(place) for place in places))
             return cited
         return ()
 

@@ -87,7 +87,7 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         route.lane is not None
     ):  # whether the server lives can be asked however many others ask for work
         too_many = partial(BusyError, "too many requests without a key at once")
-        request[HELD].enter_context(service.strangers.taken(refusal=too_many))
+        request[HELD].enter_context(service.strangers.acquired(refusal=too_many))
     if route.key == "always" or (
         route.key == "setting" and service.settings.generation_requires_key
     ):

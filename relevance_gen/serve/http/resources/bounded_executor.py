@@ -114,7 +114,7 @@ class BoundedExecutor:
         with self._changed:
             if self._closed:
                 raise ShuttingDownError
-            if not self._places.take(1, client):
+            if not self._places.acquire(1, client):
                 self._metrics.add("requests_rejected_total", 1, self._name)
                 raise OverloadedError(
                     "too much work is waiting", retry_after_s=self._expected_wait_s()
@@ -138,7 +138,7 @@ class BoundedExecutor:
             self._tasks.clear()
             for task in refused:
                 task.waits = False
-                self._places.give_back(1, task.client)
+                self._places.release(1, task.client)
             self._changed.notify_all()
         for task in refused:
             task.tell(asyncio.Future.set_exception, ShuttingDownError())
@@ -148,7 +148,7 @@ class BoundedExecutor:
     def _fetch(self) -> _Task | None:
         while True:
             for task in self._tasks:
-                if self._threads.take(1, task.client):
+                if self._threads.acquire(1, task.client):
                     self._tasks.remove(task)
                     task.waits = False
                     self._count_waiting()
@@ -161,7 +161,7 @@ class BoundedExecutor:
         self._metrics.put("requests_waiting", len(self._tasks), self._name)
 
     def _expected_wait_s(self) -> int:
-        return max(1, math.ceil(self._mean_s * len(self._tasks) / self._threads.whole))
+        return max(1, math.ceil(self._mean_s * len(self._tasks) / self._threads.limit))
 
     # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -172,7 +172,7 @@ class BoundedExecutor:
             if was_waiting:
                 task.waits = False
                 self._tasks.remove(task)
-                self._places.give_back(1, task.client)
+                self._places.release(1, task.client)
                 self._count_waiting()
             return was_waiting
 
@@ -202,8 +202,8 @@ class BoundedExecutor:
             self._changed
         ):  # before the caller is told, so that it finds the place free when it comes again
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
-            self._threads.give_back(1, task.client)
-            self._places.give_back(1, task.client)
+            self._threads.release(1, task.client)
+            self._places.release(1, task.client)
         task.tell(*outcome)
         # An error holds, by its traceback, the frames that it came through. A frame that in turn holds the error would
         # keep both, and with them the request's body, until the garbage collector comes by.

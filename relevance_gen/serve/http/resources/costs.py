@@ -28,19 +28,19 @@ class Cost:
         body_byte: for each byte of the body, after decompression.
         chunk: for each chunk that is brought, or was kept.
         index: for an index of a cluster, whose chunks are not known before.
-        found_character: for each character of the results of an index, or that is cited: as Python has it, as JSON, and
+        result_char: for each character of the results of an index, or that is cited: as Python has it, as JSON, and
             compressed.
         span: for each span of a result, before it is made: as Python has it, twice, and as JSON.
         titled: for each chunk that has a title.
         ranked: for each chunk that is ranked where one result of each value of a key is asked for.
-        marked_character: for each character that is looked at together with others for spans.
-        phrase_character: for each character of texts that are read together to find a phrase in quotes.
+        span_char: for each character that is looked at together with others for spans.
+        phrase_char: for each character of texts that are read together to find a phrase in quotes.
         sentence: for each sentence of the chunks, or of a text that is cited from them.
-        cut_character: for each character of the longest chunk, all of whose sentences are sought at once; of what is
+        sentence_char: for each character of the longest chunk, all of whose sentences are sought at once; of what is
             cited, for each of all.
         number: for each number of a vector: as Python has it, as JSON, and the same compressed.
         token: for each token of a response: its text, as JSON.
-        told_token: for each token whose id or log probability is told: as Python has them, and as JSON.
+        logprob_token: for each token whose id or log probability is told: as Python has them, and as JSON.
         alternative: for each of the likeliest tokens in the place of one, likewise.
         character: for each character of a prompt in a response.
         cited: for an answer that is cited, beside its sentences: too much for the event loop, as is the time it takes.
@@ -49,21 +49,21 @@ class Cost:
     flat: int = 0
     body_byte: int = 0
     chunk: int = 0
-    index: int = 0
-    found_character: int = 0
+    cluster_index: int = 0
+    result_char: int = 0
     span: int = 0
-    titled: int = 0
-    ranked: int = 0
-    marked_character: int = 0
-    phrase_character: int = 0
+    titled_chunk: int = 0
+    ranked_chunk: int = 0
+    span_char: int = 0
+    phrase_char: int = 0
     sentence: int = 0
-    cut_character: int = 0
-    number: int = 0
+    sentence_char: int = 0
+    vector_component: int = 0
     token: int = 0
-    told_token: int = 0
-    alternative: int = 0
-    character: int = 0
-    cited: int = 0
+    logprob_token: int = 0
+    top_logprob: int = 0
+    char: int = 0
+    citation: int = 0
 
     def of(self, thing: object, task: object = None) -> int:
         """Return the cost of a task, or of what came of that `task`."""
@@ -73,32 +73,32 @@ class Cost:
 SEARCH: Final = Cost(
     body_byte=9,
     chunk=320,
-    index=16 << 20,
-    found_character=12,
-    titled=512,
-    ranked=256,
+    cluster_index=16 << 20,
+    result_char=12,
+    titled_chunk=512,
+    ranked_chunk=256,
     span=800,
-    marked_character=110,
-    phrase_character=130,
+    span_char=110,
+    phrase_char=130,
 )
-COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, cut_character=30)
-CITATION: Final = Cost(chunk=320, sentence=3000, cut_character=220)
-PROMPT: Final = evolve(SEARCH, character=1)
+COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, sentence_char=30)
+CITATION: Final = Cost(chunk=320, sentence=3000, sentence_char=220)
+PROMPT: Final = evolve(SEARCH, char=1)
 EXTRACTION: Final = Cost(
     flat=128 << 20, body_byte=4
 )  # on the way into the sandbox; and at most on the way out
-AGENTS: Final = evolve(SEARCH, flat=64 << 20, character=6)  # for a file that is read
-EMBEDDING: Final = Cost(number=64)
-GENERATION: Final = Cost(token=32, told_token=320, alternative=640, character=1)
-COMPLETION: Final = evolve(GENERATION, told_token=500, alternative=400)
+AGENTS: Final = evolve(SEARCH, flat=64 << 20, char=6)  # for a file that is read
+EMBEDDING: Final = Cost(vector_component=64)
+GENERATION: Final = Cost(token=32, logprob_token=320, top_logprob=640, char=1)
+COMPLETION: Final = evolve(GENERATION, logprob_token=500, top_logprob=400)
 CHAT: Final = evolve(
     CITATION,
-    told_token=1400,
-    alternative=850,
+    logprob_token=1400,
+    top_logprob=850,
     token=32,
-    character=1,
-    found_character=12,
-    cited=128 << 10,
+    char=1,
+    result_char=12,
+    citation=128 << 10,
 )
 RESPONSE: Final = evolve(
     CHAT, token=160
@@ -110,20 +110,20 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
         case SearchTask() | ExplanationTask() | CompressionTask():
             return {
                 "chunk": len(thing.chunks),
-                "index": int(thing.named is not None and thing.digest is None),
+                "cluster_index": int(thing.named is not None and thing.digest is None),
             }
         case CitationRequest():
             return {"chunk": len(thing.chunk_txts)}
         case Embeddings():
-            return {"number": thing.vectors.size}
+            return {"vector_component": thing.vectors.size}
         case Reply():
-            return {"character": len(thing.body)}
+            return {"char": len(thing.body)}
         case PromptResponse():
             texts = (
                 thing.request.get("text", ""),
                 *(one["content"] for one in thing.request.get("messages", ())),
             )
-            return {"character": sum(map(len, texts))}
+            return {"char": sum(map(len, texts))}
         case tuple():  # responses to the prompts of one request
             samples = [one for response in thing for one in response.responses]
             n_tokens = sum(one.generated_tokens for one in samples)
@@ -141,10 +141,10 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
                     map(len, response.spelling.alternatives if response.spelling else ())
                 )
                 n_characters += n_copies * _prompt_characters(response)
-            told = {"told_token": n_told, "alternative": n_alternatives, "character": n_characters}
+            told = {"logprob_token": n_told, "top_logprob": n_alternatives, "char": n_characters}
             return {"token": n_tokens, **told, **_counts([], task)}
         case list():  # pieces of a stream
-            return {"cited": int(isinstance(task, GenerationTask) and task.citer is not None)}
+            return {"citation": int(isinstance(task, GenerationTask) and task.citer is not None)}
     return {}
 
 

@@ -69,7 +69,7 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
         )
         lanes[name] = ResourcePool(
             gate,
-            Quota(settings.max_buffered_bytes, watch=show),
+            Quota(settings.max_buffered_bytes, on_change=show),
             most_bytes[name],
             most_values[name],
         )
@@ -107,15 +107,15 @@ class MemoryReservation:
             TooLargeError: this request alone needs more than there is for all.
             BusyError: there was no room in time.
         """
-        needed_bytes, limit_bytes = self.taken_bytes + n_bytes, self._memory.whole
+        needed_bytes, limit_bytes = self.taken_bytes + n_bytes, self._memory.limit
         if needed_bytes > limit_bytes:
             raise TooLargeError(
                 f"a request may take {limit_bytes} bytes of memory, and this one takes {needed_bytes}"
             )
         if n_bytes < 0:
-            self._memory.give_back(-n_bytes)
+            self._memory.release(-n_bytes)
         # Without this holding's lock: the event loop needs it when the client leaves.
-        elif not self._memory.take(n_bytes, timeout_s=patience_s):
+        elif not self._memory.acquire(n_bytes, timeout_s=patience_s):
             raise BusyError("too many large requests at once")
         with self._lock:
             self.taken_bytes += n_bytes
