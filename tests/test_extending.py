@@ -124,8 +124,8 @@ print(index.explain("when do cats purr", 1).brevity > index.explain("when do cat
 def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
     """A new stage takes part in every search, however chunks are cut, and in every explanation."""
     copy = extend("a part of the score")
-    copy.add("retrieval/question/stages/brevity.py", STAGE)
-    weighting = "retrieval/question/weighting.py"
+    copy.add("retrieval/stages/brevity.py", STAGE)
+    weighting = "retrieval/weighting.py"
     copy.change(weighting, "stages=(Proximity.of, ", "stages=(Proximity.of, lambda _: Brevity(), ")
     stages = "from relevance_gen.retrieval.stages"
     copy.change(
@@ -165,7 +165,7 @@ print(cli.main(["search", "cat", "texts.txt", "--weighting", "binary", "--json"]
 def test_a_weighting(extend: Callable[[str], Extended]) -> None:
     """A new weighting is known by its name to search, to saved indexes and to the command line."""
     copy = extend("a weighting")
-    weighting = "retrieval/question/weighting.py"
+    weighting = "retrieval/weighting.py"
     copy.change(weighting, "_WEIGHTINGS: Final", f"{WEIGHTING.lstrip()}_WEIGHTINGS: Final")
     copy.change(weighting, "for one in (PIVOTED, COSINE)", "for one in (PIVOTED, COSINE, BINARY)")
     copy.change(
@@ -194,7 +194,7 @@ def read(body):
 def test_an_interface(extend: Callable[[str], Extended]) -> None:
     """A new dialect is served under its path, with keys, errors and metrics like any other."""
     copy = extend("somebody else's interface")
-    copy.add("serve/dialects/places.py", DIALECT)
+    copy.add("serve/adapters/places.py", DIALECT)
     routes = "serve/routes.py"
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
     row = '    Route("POST", "/search",'

@@ -124,7 +124,7 @@ def test_a_prompt_goes_where_its_beginning_was_computed(
     runner: ClusterRunner, alone: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two idle runners, one gets all requests that begin alike, and computes the beginning once; same bits."""
-    monkeypatch.setattr(backlog, "PATIENCE_S", 60.0)  # on a busy machine it may come late
+    monkeypatch.setattr(backlog, "MAX_DEFER_S", 60.0)  # on a busy machine it may come late
     beginning = "all that was said before " * 24
     asked = [
         {"text": f"{beginning}{number}", "max_tokens": 4, "seed": number} for number in range(8)
@@ -300,7 +300,7 @@ def test_a_turn_of_a_conversation_computes_only_what_is_new(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes to the runner that has computed the turns before it, also where several conversations are held."""
-    monkeypatch.setattr(backlog, "PATIENCE_S", 60.0)  # on a busy machine it may come late
+    monkeypatch.setattr(backlog, "MAX_DEFER_S", 60.0)  # on a busy machine it may come late
     options = {**OPTIONS, "n_ctx": 8192}
     with ClusterRunner(TINY, n_runners=2, **options) as runner, ThreadPoolExecutor(3) as threads:
         told = list(threads.map(lambda number: tokens_of(runner, number), range(3)))

@@ -111,7 +111,7 @@ def test_the_evaluation_hook_returns_scores_by_id() -> None:
 
 
 def test_adapters_are_short() -> None:
-    """An adapter is one file of fewer than 90 lines."""
+    """An adapter is one file of fewer than 100 lines."""
     adapters = sorted(EXAMPLES.glob("*_adapter.py"))
     assert len(adapters) == 5
-    assert all(len(path.read_text().splitlines()) < 90 for path in adapters)
+    assert all(len(path.read_text().splitlines()) < 100 for path in adapters)

@@ -19,8 +19,8 @@ from relevance_gen.generation.constraints.token_constraint import (
     MaskTimeBudget,
     source_of,
 )
-from relevance_gen.generation.constraints.token_constraint import grammar_compiler as grammars
-from relevance_gen.generation.constraints.token_constraint import llguidance_backend as guidance
+from relevance_gen.generation.constraints import grammar_compiler as grammars
+from relevance_gen.generation.constraints import llguidance_backend as guidance
 from relevance_gen.generation.queue.request import ANONYMOUS, RequestContext
 from relevance_gen.generation.runner import Runner
 from relevance_gen.quota import Quota
