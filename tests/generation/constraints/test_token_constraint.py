@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError
+from relevance_gen.generation.constraints import grammar_compiler as grammars
+from relevance_gen.generation.constraints import llguidance_backend as guidance
 from relevance_gen.generation.constraints.token_constraint import (
     GrammarSource,
     MaskTimeBudget,
     source_of,
 )
-from relevance_gen.generation.constraints import grammar_compiler as grammars
-from relevance_gen.generation.constraints import llguidance_backend as guidance
 from relevance_gen.generation.queue.request import ANONYMOUS, RequestContext
 from relevance_gen.generation.runner import Runner
 from relevance_gen.quota import Quota
