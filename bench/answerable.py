@@ -3,7 +3,7 @@
 Each DIR is a judged collection as `bench.quality` reads it. Every collection is asked its own questions and those of
 all other families; what stands before the hyphen in a DIR's name is its family, since collections of one family share
 questions. The measure is the area under the ROC curve: how often an own question has more confidence than a foreign
-one. ``--fit`` fits the scale of `relevance_gen.retrieval.confidence` to what was seen.
+one. ``--fit`` fits the scale of `relevance_gen.retrieval.ranking.confidence` to what was seen.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def report(record: Record, name: str, own: np.ndarray, foreign: np.ndarray) -> f
 
 def fit(measured: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Print the scale on which own and foreign questions, every collection and either side weighed alike, part at ½."""
-    from relevance_gen.retrieval.confidence import MIDDLE, STEEPNESS
+    from relevance_gen.retrieval.ranking.confidence import MIDDLE, STEEPNESS
 
     logs, own, weight = [], [], []
     for sides in measured.values():

@@ -26,7 +26,7 @@ from attrs import frozen
 
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex, Runner
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from small_models import TINY
 
 os.environ |= {"RAY_enable_metrics_collection": "0"}

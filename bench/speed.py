@@ -31,7 +31,7 @@ from relevance_gen import ChunkIndex, search, token_counter
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.weighting import weighting_named
 
 QUERY = "What did the captain say about the white whale and the sea?"

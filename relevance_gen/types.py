@@ -300,7 +300,7 @@ class SearchResponse(PydanticSerializable, Sequence[SearchResult]):
         results: the results, in the order of the chunks or best first, as was asked.
         metadata: token counts.
         confidence: how likely it is that the chunks hold an answer at all, in [0, 1]; the formula stands in
-            `relevance_gen.retrieval.confidence`.
+            `relevance_gen.retrieval.ranking.confidence`.
     """
 
     results: tuple[SearchResult, ...]

@@ -87,8 +87,8 @@ def extend(tmp_path: Path) -> Callable[[str], Extended]:
 STAGE = '''
 """Prefer short chunks."""
 
-from relevance_gen.retrieval.features import Columns
-from relevance_gen.retrieval.stage import N_PROMISING, Stage
+from relevance_gen.retrieval.ranking.features import NumericFeatures
+from relevance_gen.retrieval.ranking.stage import N_PROMISING, Stage
 
 
 class Brevity(Stage):
@@ -98,7 +98,7 @@ class Brevity(Stage):
     n_best = N_PROMISING
 
     def evidence(self, excerpt):
-        return Columns(0.1 / excerpt.segment.n_occurrences[excerpt.numbers][None])
+        return NumericFeatures(0.1 / excerpt.segment.n_occurrences[excerpt.numbers][None])
 
     def score(self, table):
         table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
@@ -178,7 +178,7 @@ DIALECT = '''
 """Search as nobody else has it: words in, places out."""
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.services.search import SearchTask
 
 
@@ -186,7 +186,7 @@ def read(body):
     """Read ``{"words": …, "lines": […]}``."""
     if not isinstance(body, dict) or not isinstance(body.get("lines"), list):
         raise InvalidRequestError("is required", "lines")
-    task = SearchTask(Question(body.get("words"), true_order=False), body["lines"], path="lines")
+    task = SearchTask(SearchParams(body.get("words"), true_order=False), body["lines"], path="lines")
     return task, lambda response: [result.original_index for result in response.results]
 '''
 

@@ -12,7 +12,7 @@ from relevance_gen.documents.walker import matching
 from relevance_gen.errors import InvalidRequestError, describe, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import SearchResult
 
 _SHOWN_NAMES: Final = 20

@@ -20,7 +20,7 @@ from relevance_gen.generation.stream import TextStream
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.filters import Where
+from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.types import (
     MIN_CONFIDENCE,

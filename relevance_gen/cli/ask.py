@@ -25,7 +25,7 @@ from relevance_gen.cli.search import (
 )
 from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
 from relevance_gen.llama.model_files.resolve import is_embedded
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
 
 _PARAMETERS: Final = (

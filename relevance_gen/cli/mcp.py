@@ -14,7 +14,7 @@ from relevance_gen.agents.tools import Indexes, Look
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import SearchResponse
 
 _PACKAGE = "mcp"

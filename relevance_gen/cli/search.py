@@ -20,7 +20,7 @@ from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import pluralize
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.models import Models
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
 
 _MAX_DIGITS = 19

@@ -41,10 +41,10 @@ from relevance_gen.index.passages import TextEncoder
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer, explain
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.positions import check_position, indexed
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards import folder as folders
 from relevance_gen.shards.background import in_thread

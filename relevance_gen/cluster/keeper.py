@@ -37,8 +37,8 @@ from relevance_gen.errors import (
     TimedOutError,
 )
 from relevance_gen.index.segment import Statistics
-from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.positions import positions_to_remove
+from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.shards import folder as folders
 from relevance_gen.shards.object_store import Store
 from relevance_gen.text.token_counting import TokenCounter

@@ -31,7 +31,7 @@ from relevance_gen.progress import draw_bar
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName

@@ -18,9 +18,9 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.collapse import GroupKeys
-from relevance_gen.retrieval.filters import Filter, check_keys, mask_of
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.query.filters import Filter, check_keys, mask_of
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 _OF_ONE: Final = {"first_line", "last_line", "start", "end"}

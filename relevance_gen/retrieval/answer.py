@@ -15,12 +15,12 @@ from relevance_gen.arrays import Ids, Offsets
 from relevance_gen.request_scope import reserve
 from relevance_gen.retrieval.collapse import GroupKeys, first_of_each, hashes_of
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.features import contents
-from relevance_gen.retrieval.filters import Filter, check_keys
 from relevance_gen.retrieval.highlighting import highlight
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.query.filters import Filter, check_keys
+from relevance_gen.retrieval.ranking.features import contents
+from relevance_gen.retrieval.ranking.stage import Reranking, Table
 from relevance_gen.retrieval.scorer import SegmentScorer
-from relevance_gen.retrieval.stage import Reranking, Table
 from relevance_gen.types import (
     Explanation,
     SearchMetadata,

@@ -17,9 +17,10 @@ from relevance_gen.index.segment import Segment
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, SearchParams, parse
+from relevance_gen.retrieval.params import N_CANDIDATES, N_RERANKED, SearchParams
+from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.retrieval.weighting import Weighting, weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
@@ -82,7 +83,7 @@ def search(
             word with the query; 0 reads none.
         syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
             stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
-            `relevance_gen.retrieval.operators`.
+            `relevance_gen.retrieval.query.operators`.
         corrections: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
             word one letter away; ``response.metadata.corrections`` says which were.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 from relevance_gen.index.passages import TextEncoder
-from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import N_CANDIDATES, N_RERANKED, SearchParams, questions
+from relevance_gen.retrieval.params import N_CANDIDATES, N_RERANKED, SearchParams, questions
+from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.stages.cross_encoder import TextReranker
 from relevance_gen.types import Explanation, SearchResponse, Syntax
 

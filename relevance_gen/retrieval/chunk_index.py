@@ -28,8 +28,8 @@ from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer, explain
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.filters import Where
 from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.positions import (
     ChunkList,
     check_position,
@@ -37,8 +37,8 @@ from relevance_gen.retrieval.positions import (
     indexed,
     positions_to_remove,
 )
-from relevance_gen.retrieval.query import SearchParams
-from relevance_gen.retrieval.stage import Reranking
+from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.ranking.stage import Reranking
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import (
     Encoding,

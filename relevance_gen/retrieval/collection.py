@@ -18,20 +18,21 @@ from relevance_gen.arrays import Flags, Ids, Offsets, concat, find, unique
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.request_scope import raise_if_cancelled
-from relevance_gen.retrieval.confidence import confidence
-from relevance_gen.retrieval.features import E, FeatureExtractor, contents, merged
-from relevance_gen.retrieval.filters import Filter
-from relevance_gen.retrieval.operators import QueryOperator
-from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, SearchParams
-from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.query.filters import Filter
+from relevance_gen.retrieval.query.operators import QueryOperator
+from relevance_gen.retrieval.query.parsing import REMEMBERED_CHARS, Query
+from relevance_gen.retrieval.query.spelling_correction import corrected, misspelt
+from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.ranking.confidence import confidence
+from relevance_gen.retrieval.ranking.features import E, FeatureExtractor, contents, merged
+from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
+from relevance_gen.retrieval.ranking.stage import N_PROMISING, Reranking, Table, WeightedQuery
+from relevance_gen.retrieval.ranking.top_n import Ranking, at_least_as_good
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.scorers import Scorers
-from relevance_gen.retrieval.sparse_vectors import SAMPLE_SIZE, Sample
-from relevance_gen.retrieval.spelling_correction import corrected, misspelt
-from relevance_gen.retrieval.stage import N_PROMISING, Reranking, Table, WeightedQuery
 from relevance_gen.retrieval.stages.proximity import COVERAGE, COVERAGE_WEIGHT
 from relevance_gen.retrieval.stages.score_regularization import words
-from relevance_gen.retrieval.term_matching import Match
 from relevance_gen.retrieval.weighting import Weighting
 from relevance_gen.types import Metadata
 

@@ -26,9 +26,10 @@ from attrs import frozen
 from relevance_gen.arrays import Ids, Offsets, batch_slices, concat, find, run_starts, starts_of
 from relevance_gen.errors import TooLargeError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.stage import WeightedTerms
+from relevance_gen.retrieval.query.character_offsets import code_points
+from relevance_gen.retrieval.ranking.stage import WeightedTerms
 from relevance_gen.text.blocks import batch_by_size, lengths
-from relevance_gen.text.normalization import folded_sizes, without_tones
+from relevance_gen.text.normalization import without_tones
 from relevance_gen.text.tokenization import Occurrences, tokenize
 from relevance_gen.types import Span
 
@@ -134,26 +135,6 @@ def _found(ids: Ids, block: Occurrences) -> tuple[Offsets, Offsets]:
     at = find(ids, block.ids)
     place: Offsets = np.flatnonzero(at >= 0)
     return at[place], place
-
-
-def code_points(text: str, block: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
-    """Return where some occurrences stand in a text that is not folded, with all that folds to nothing behind them."""
-    low, high = (
-        block.start - 1,
-        block.start + block.length - 1,
-    )  # the folded bytes begin behind a line end
-    behind = np.cumsum(folded_sizes(text))
-    start = np.searchsorted(behind, low[place], "right")
-    last = np.searchsorted(behind, high[place] - 1, "right")
-    # A part of an identifier may begin or end inside what one character folds to: then the whole word is meant.
-    inside = (np.where(start, behind[start - 1], 0) != low[place]) | (behind[last] != high[place])
-    if inside.any():
-        reach = np.maximum.accumulate(high)
-        heads = np.flatnonzero(np.append(True, high[1:] > reach[:-1]))
-        whole = heads[np.searchsorted(heads, place[inside], "right") - 1]
-        start[inside] = np.searchsorted(behind, low[whole], "right")
-        last[inside] = np.searchsorted(behind, high[whole] - 1, "right")
-    return start, np.searchsorted(behind, behind[last], "right")
 
 
 def _passages(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:

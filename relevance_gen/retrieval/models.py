@@ -9,8 +9,8 @@ from attrs import Attribute, field, frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.passages import TextEncoder
-from relevance_gen.retrieval.query import SearchParams
-from relevance_gen.retrieval.stage import Reranking
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.ranking.stage import Reranking
 from relevance_gen.retrieval.stages.cross_encoder import CrossEncoderRerank, TextReranker
 from relevance_gen.retrieval.stages.dense_fusion import DenseFusion
 

@@ -11,7 +11,7 @@ from relevance_gen.arrays import Flags, Offsets, batch_slices, concat, unique
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.filters import Filter, Where, check_keys
+from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.types import Chunk
 

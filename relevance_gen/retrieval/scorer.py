@@ -32,13 +32,13 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.features import ChunkBatch, FeatureExtractor, merged
-from relevance_gen.retrieval.filters import Filter
-from relevance_gen.retrieval.operators import QueryOperator, allowed
-from relevance_gen.retrieval.query import QueryTerm
-from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
-from relevance_gen.retrieval.stage import WeightedQuery
-from relevance_gen.retrieval.term_matching import Match, match_among, match_inflections
+from relevance_gen.retrieval.query.filters import Filter
+from relevance_gen.retrieval.query.operators import QueryOperator, allowed
+from relevance_gen.retrieval.query.parsing import QueryTerm
+from relevance_gen.retrieval.query.term_matching import Match, match_among, match_inflections
+from relevance_gen.retrieval.ranking.features import ChunkBatch, FeatureExtractor, merged
+from relevance_gen.retrieval.ranking.stage import WeightedQuery
+from relevance_gen.retrieval.ranking.top_n import at_least_as_good, best_quotients
 from relevance_gen.retrieval.weighting import Weighting
 from relevance_gen.text.blocks import batch_by_size
 

@@ -14,11 +14,11 @@ from attrs import frozen
 
 from relevance_gen.arrays import Offsets, concat
 from relevance_gen.request_scope import raise_if_cancelled
-from relevance_gen.retrieval.features import E, FeatureExtractor, merged
-from relevance_gen.retrieval.filters import Filter
-from relevance_gen.retrieval.query import QueryTerm
+from relevance_gen.retrieval.query.filters import Filter
+from relevance_gen.retrieval.query.parsing import QueryTerm
+from relevance_gen.retrieval.ranking.features import E, FeatureExtractor, merged
+from relevance_gen.retrieval.ranking.stage import WeightedQuery
 from relevance_gen.retrieval.scorer import Candidates, SegmentScorer, TermMatch
-from relevance_gen.retrieval.stage import WeightedQuery
 
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")

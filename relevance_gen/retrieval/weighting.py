@@ -40,8 +40,9 @@ from relevance_gen.arrays import Floats, Ids, sum_by
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import formulas
 from relevance_gen.index.segment import Segment, Statistics
-from relevance_gen.retrieval.query import Query, QueryTerm
-from relevance_gen.retrieval.stage import (
+from relevance_gen.retrieval.query.parsing import Query, QueryTerm
+from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.ranking.stage import (
     ScoreNormalization,
     SelfMatch,
     Stage,
@@ -52,7 +53,6 @@ from relevance_gen.retrieval.stages.char_ngrams import CharNgrams
 from relevance_gen.retrieval.stages.proximity import Proximity
 from relevance_gen.retrieval.stages.score_regularization import ScoreRegularization
 from relevance_gen.retrieval.stages.titles import TitleMatch
-from relevance_gen.retrieval.term_matching import Match
 from relevance_gen.types import WeightingName
 
 _FEW: Final = 64

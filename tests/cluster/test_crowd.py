@@ -13,7 +13,7 @@ from relevance_gen.index.builder import build, merge, remove_chunks
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.scorers import Scorers
 from relevance_gen.retrieval.weighting import weighting_named

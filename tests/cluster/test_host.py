@@ -24,7 +24,7 @@ from relevance_gen.cluster.state import HostState, IndexState, ShardState
 from relevance_gen.errors import BusyError
 from relevance_gen.index.segment import Statistics
 from relevance_gen.retrieval.answer import answer
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import SearchMetadata
 from tests import strategies

@@ -14,7 +14,7 @@ from relevance_gen.cluster.parts import Product, make
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import SearchMetadata

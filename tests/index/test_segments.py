@@ -26,7 +26,8 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import Query, SearchParams
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.scorer import TermPostings
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.types import WeightingName
@@ -161,7 +162,7 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A word has no forms where all segments together have too many, each counted once."""
-    monkeypatch.setattr("relevance_gen.retrieval.term_matching.MAX_FORMS", 5)
+    monkeypatch.setattr("relevance_gen.retrieval.query.term_matching.MAX_FORMS", 5)
     weighting = weighting_named("pivoted")
     few = [
         "connect connects connected",

@@ -13,10 +13,10 @@ from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
-from relevance_gen.retrieval import term_matching as matching
-from relevance_gen.retrieval.query import MAX_TERMS, parse
+from relevance_gen.retrieval.query import term_matching as matching
+from relevance_gen.retrieval.query.parsing import MAX_TERMS, parse
+from relevance_gen.retrieval.query.term_matching import MAX_FORMS, Match, match_inflections
 from relevance_gen.retrieval.stages.proximity import Proximity
-from relevance_gen.retrieval.term_matching import MAX_FORMS, Match, match_inflections
 from relevance_gen.text.normalization import _toned_word
 from relevance_gen.text.tokenization import tokenize
 

@@ -21,7 +21,7 @@ from relevance_gen import (
     token_counter,
 )
 from relevance_gen.retrieval.api import answer_once
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval.confidence import MIDDLE, STEEPNESS, confidence, evidence
-from relevance_gen.retrieval.query import parse
-from relevance_gen.retrieval.stage import WeightedQuery
+from relevance_gen.retrieval.query.parsing import parse
+from relevance_gen.retrieval.ranking.confidence import MIDDLE, STEEPNESS, confidence, evidence
+from relevance_gen.retrieval.ranking.stage import WeightedQuery
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly

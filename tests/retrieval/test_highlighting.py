@@ -13,8 +13,8 @@ from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval import highlighting
 from relevance_gen.retrieval.highlighting import WINDOW
-from relevance_gen.retrieval.query import SearchParams
-from relevance_gen.retrieval.stage import WeightedQuery
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.ranking.stage import WeightedQuery
 from relevance_gen.text.tokenization import tokenize
 from tests import corpus, strategies
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import relevance_gen.retrieval.operators as signs_module
+import relevance_gen.retrieval.query.operators as signs_module
 from relevance_gen import ChunkIndex, InvalidRequestError, search
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.filters import Filter
-from relevance_gen.retrieval.operators import MAX_WORDS, read_signs
-from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.query.filters import Filter
+from relevance_gen.retrieval.query.operators import MAX_WORDS, read_signs
+from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.blocks import BLOCK_CHARS
 from relevance_gen.text.tokenization import tokenize

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
-from relevance_gen.retrieval.stage import SelfMatch
+from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.ranking.stage import SelfMatch
 from relevance_gen.retrieval.stages import proximity as module
 from relevance_gen.retrieval.stages.proximity import HEAD, WINDOW, Measures, Proximity
-from relevance_gen.retrieval.term_matching import Match
 
 chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen.index.formulas import soft_clip_to_one
-from relevance_gen.retrieval import ranking
-from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
+from relevance_gen.retrieval.ranking import top_n as ranking
+from relevance_gen.retrieval.ranking.top_n import at_least_as_good, best_quotients
 
 KNEE = 1.0 - 5e-7
 scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000000000000001, 1.0, 3.0]), max_size=70)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample, SparseVector
+from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample, SparseVector
 from relevance_gen.retrieval.stages.char_ngrams import letter_share
 from relevance_gen.retrieval.stages.score_regularization import likeness
 from tests import reference

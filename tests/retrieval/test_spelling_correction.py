@@ -14,7 +14,8 @@ from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import SearchParams, parse
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
 from tests.profiles import costly

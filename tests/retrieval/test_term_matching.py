@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.index.postings import Postings, PostingsBuilder, count_terms
-from relevance_gen.retrieval.term_matching import MAX_FORMS, match_inflections
+from relevance_gen.retrieval.query.term_matching import MAX_FORMS, match_inflections
 from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
 from relevance_gen.text.tokenization import tokenize
 from tests import reference, strategies

@@ -15,7 +15,7 @@ from relevance_gen.index.builder import build, merge
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import WeightingName

@@ -23,7 +23,7 @@ from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from relevance_gen import ChunkIndex, search
-from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.text.question_words import (
     OTHER_QUESTION_WORDS,
     other_question_words,

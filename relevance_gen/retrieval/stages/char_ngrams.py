@@ -33,9 +33,9 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.formulas import pivot, saturate
 from relevance_gen.index.lexicon import lexicon_of
-from relevance_gen.retrieval.features import ChunkBatch
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, SparseVector
-from relevance_gen.retrieval.stage import SelfMatch, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.ranking.features import ChunkBatch
+from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, SparseVector
+from relevance_gen.retrieval.ranking.stage import SelfMatch, Stage, Table, WeightedTerms
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.tokenization import tokenize
 

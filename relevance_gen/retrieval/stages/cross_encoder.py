@@ -27,8 +27,8 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.errors import RerankerError
-from relevance_gen.retrieval.features import contents
-from relevance_gen.retrieval.stage import Reranking, Table
+from relevance_gen.retrieval.ranking.features import contents
+from relevance_gen.retrieval.ranking.stage import Reranking, Table
 
 _LEAST: Final = float(np.finfo(np.float32).smallest_subnormal)
 _MOST: Final = float(np.nextafter(1.0, 0.0))

@@ -34,8 +34,9 @@ import numpy.typing as npt
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturate, saturate_scalar
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
-from relevance_gen.retrieval.features import ChunkBatch, NumericFeatures
-from relevance_gen.retrieval.stage import (
+from relevance_gen.retrieval.query.term_matching import Match, numbers_of_matches
+from relevance_gen.retrieval.ranking.features import ChunkBatch, NumericFeatures
+from relevance_gen.retrieval.ranking.stage import (
     MAX_WORDS,
     N_PROMISING,
     SelfMatch,
@@ -43,7 +44,6 @@ from relevance_gen.retrieval.stage import (
     Table,
     WeightedTerms,
 )
-from relevance_gen.retrieval.term_matching import Match, numbers_of_matches
 
 WINDOW: Final = 24
 """Occurrences in a passage: a sentence or so."""

@@ -27,10 +27,15 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturate
-from relevance_gen.retrieval.features import ChunkBatch
-from relevance_gen.retrieval.ranking import at_least_as_good
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample, SparseVector, rarities
-from relevance_gen.retrieval.stage import N_PROMISING, Stage, Table
+from relevance_gen.retrieval.ranking.features import ChunkBatch
+from relevance_gen.retrieval.ranking.sparse_vectors import (
+    MAX_CHUNKS,
+    Sample,
+    SparseVector,
+    rarities,
+)
+from relevance_gen.retrieval.ranking.stage import N_PROMISING, Stage, Table
+from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 
 WEIGHT: Final = 1.2
 ROOT: Final = 0.7

@@ -21,15 +21,15 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import ragged_ranges, unique
-from relevance_gen.retrieval.features import ChunkBatch, NumericFeatures
-from relevance_gen.retrieval.stage import (
+from relevance_gen.retrieval.query.term_matching import Match, numbers_of_matches
+from relevance_gen.retrieval.ranking.features import ChunkBatch, NumericFeatures
+from relevance_gen.retrieval.ranking.stage import (
     N_PROMISING,
     SelfMatch,
     Stage,
     Table,
     WeightedTerms,
 )
-from relevance_gen.retrieval.term_matching import Match, numbers_of_matches
 
 WEIGHT: Final = 0.1
 

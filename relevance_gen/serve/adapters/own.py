@@ -9,7 +9,7 @@ import attrs
 
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import N_CANDIDATES, SearchParams
+from relevance_gen.retrieval.params import N_CANDIDATES, SearchParams
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.serve.services.search import (

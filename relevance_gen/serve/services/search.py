@@ -20,9 +20,9 @@ from relevance_gen.index.passages import PASSAGE_CHARS, TextEncoder
 from relevance_gen.request_scope import reserve
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.collapse import GroupKeys
-from relevance_gen.retrieval.filters import check_keys, mask_of
 from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.query.filters import check_keys, mask_of
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.indexes.index_cache import IndexCache, Key, content_key
 from relevance_gen.serve.services.indexes.index_registry import (

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.http.access.auth import Keys, digest
 from relevance_gen.serve.http.access.rate_limit import RateLimit
 from relevance_gen.serve.http.actions import GENERATION, SEARCH

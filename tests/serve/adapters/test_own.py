@@ -9,7 +9,7 @@ import pytest
 
 from relevance_gen import ChunkIndex, search, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.services.generation import GenerationTask
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse

@@ -13,7 +13,7 @@ import pytest
 from relevance_gen import ChunkIndex, wire
 from relevance_gen.asking.citations import Attributor
 from relevance_gen.request_scope import budget_scope
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.adapters.openai import chat, completions
 from relevance_gen.serve.http.resources import costs

@@ -16,7 +16,7 @@ from relevance_gen import ChunkIndex, ModelLoadError, Reranker, search
 from relevance_gen.embedding.reranker import Scores
 from relevance_gen.errors import RequestCancelledError
 from relevance_gen.request_scope import cancel_scope
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.reranking import AT_ONCE, RerankingService

@@ -11,7 +11,7 @@ import pytest
 from relevance_gen import ChunkIndex, search
 from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
 from relevance_gen.request_scope import budget_scope
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.indexes.index_registry import IndexRef

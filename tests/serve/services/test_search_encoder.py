@@ -14,7 +14,7 @@ import pytest
 
 from relevance_gen import Encoder, ModelLoadError, SearchResponse, search
 from relevance_gen.errors import EncoderError
-from relevance_gen.retrieval.query import SearchParams
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService
 from relevance_gen.serve.services.model_registry import ModelRegistry

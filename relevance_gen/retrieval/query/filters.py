@@ -15,7 +15,7 @@ from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
-from relevance_gen.retrieval.operators import QueryOperator, allowed
+from relevance_gen.retrieval.query.operators import QueryOperator, allowed
 from relevance_gen.types import Metadata
 
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from relevance_gen.retrieval.stage import WeightedQuery
+from relevance_gen.retrieval.ranking.stage import WeightedQuery
 
 MIDDLE: Final = 0.696
 STEEPNESS: Final = 3.95

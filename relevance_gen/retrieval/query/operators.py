@@ -25,7 +25,7 @@ from relevance_gen.arrays import Flags, Ids, bounds_of, concat, find
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.term_matching import inflections
+from relevance_gen.retrieval.query.term_matching import inflections
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
 from relevance_gen.text.scripts import PAIRED, TRIPLED
 from relevance_gen.text.stems import is_partial_ngram

@@ -1,7 +1,7 @@
 """What a stage is, and what it works with: the plan of a question and a table of scores.
 
 A score is made by a list of stages. Each looks at some of the chunks, is told of them by whatever segments they are in,
-and changes the scores so far. What it asks for is its evidence: see `relevance_gen.retrieval.features`.
+and changes the scores so far. What it asks for is its evidence: see `relevance_gen.retrieval.ranking.features`.
 
 A new part of a score is a file in `relevance_gen.retrieval.stages`, its name in the list of a weighting, and
 the fields that explain it in `relevance_gen.types.Explanation`.
@@ -18,11 +18,11 @@ from attrs import define, field, frozen
 
 from relevance_gen.arrays import Flags, Floats, Ids, Offsets
 from relevance_gen.index.segment import Statistics
-from relevance_gen.retrieval.features import ChunkBatch, E, FeatureExtractor
-from relevance_gen.retrieval.query import Query
-from relevance_gen.retrieval.ranking import at_least_as_good
-from relevance_gen.retrieval.sparse_vectors import MAX_CHUNKS, Sample
-from relevance_gen.retrieval.term_matching import Match
+from relevance_gen.retrieval.query.parsing import Query
+from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.ranking.features import ChunkBatch, E, FeatureExtractor
+from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample
+from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 
 N_PROMISING: Final = 50
 """Most chunks that a stage looks at, ties apart; 100 ranked no better in the collections measured."""

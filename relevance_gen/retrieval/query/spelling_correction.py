@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from attrs import evolve
 
-from relevance_gen.retrieval.highlighting import code_points
-from relevance_gen.retrieval.query import Query, parse
+from relevance_gen.retrieval.query.character_offsets import code_points
+from relevance_gen.retrieval.query.parsing import Query, parse
 from relevance_gen.text.stems import can_inflect
 from relevance_gen.text.tokenization import tokenize
 

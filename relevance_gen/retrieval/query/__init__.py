@@ -1,0 +1,1 @@
+"""Read a query: parse it, match its terms, and weight them."""

@@ -1,0 +1,1 @@
+"""What scoring stages work with: features of chunks and a table of candidates."""
