@@ -21,7 +21,6 @@ JUDGED = ("quality", "encoder", "answerable", "passages", "asking", "compress", 
 OTHERS = (
     "generation",
     "constraints",
-    "copying",
     "busy",
     "cluster",
     "serve_load",

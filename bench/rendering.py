@@ -52,7 +52,6 @@ TITLES = {
     "citing": "Answers: where each sentence is from",
     "asking": "Asking the embedded model",
     "generation": "Generation",
-    "copying": "Generation that copies from its prompt",
     "constraints": "Generation that keeps to a form",
     "gpu": "Generation on a GPU",
     "busy": "Generation where others want the machine",

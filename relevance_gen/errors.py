@@ -10,7 +10,7 @@ from typing import Self
 _SHOWN_CHARS = 80
 """How much of an offending value or name an error repeats: enough to recognise it, too little to leak or flood."""
 _LIKENESS = 0.65
-"""How like a name must be to be suggested: ``meta`` for ``metadata``, and not ``prompt`` for ``prompt_lookup``."""
+"""How like a name must be to be suggested: ``meta`` for ``metadata``."""
 _FURTHER_FIELD = re.compile(r"(?<=beside )\w+|\b[a-z]+=(?:\"[a-z]+\")?|[a-z]+(?:_[a-z]+)+")
 """How rules and remedies name further fields, and those that are Python's arguments."""
 _OF_EXTRA = re.compile(r"""([^;]+?) *;.*\bextra *== *["'](\w+)["']""")

@@ -44,7 +44,6 @@ MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
-MAX_PROMPT_LOOKUP = 16
 
 T = TypeVar("T")
 
@@ -792,7 +791,7 @@ def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], v
 class GenerationRequest:
     """The body of ``POST /generate``.
 
-    The bias applies first, then penalties, temperature, top_k, typical_p, top_p and min_p, then the draw.
+    The bias applies first, then penalties, temperature, top_k, top_p and min_p, then the draw.
 
     Args:
         text: the prompt; may be empty where the model has a BOS token to start from.
@@ -806,7 +805,6 @@ class GenerationRequest:
         top_k: keep the k most likely tokens; 0 = off.
         top_p: keep the smallest set of tokens whose probability reaches this, in [0, 1].
         min_p: keep tokens at least this fraction as likely as the likeliest, in [0, 1].
-        typical_p: keep the tokens nearest to the average in −ln p that reach this probability, in [0, 1].
         presence_penalty: subtracted once from the logit of every token already generated, in [-2, 2].
         frequency_penalty: subtracted for every time the token was already generated, in [-2, 2].
         repetition_penalty: divides the logit of every token already generated if it is positive, and multiplies it
@@ -819,8 +817,6 @@ class GenerationRequest:
         regex: each sample is text that this regular expression matches as a whole.
         grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark or in GBNF.
         choice: each sample is one of these texts, whatever tokens it takes to write it; at least one, and none empty.
-        prompt_lookup: where a sample repeats what came before, guess so many tokens at once, in [0, MAX_PROMPT_LOOKUP].
-            Guesses change no draw, but what is computed together may round differently.
         logprobs: return each token's natural log probability under the model's own distribution.
         top_logprobs: return with each token so many of the likeliest in its place, in [0, MAX_TOP_LOGPROBS].
         prompt_logprobs: return the log probability of each of the prompt's tokens.
@@ -849,7 +845,6 @@ class GenerationRequest:
     top_k: int = field(default=50, converter=checks.plain, validator=checks.integer(0))
     top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
-    typical_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     presence_penalty: float = field(
         default=0.0, converter=checks.as_float, validator=checks.number(-2, 2)
     )
@@ -878,9 +873,6 @@ class GenerationRequest:
     )
     choice: tuple[str, ...] | None = field(
         default=None, converter=checks.as_tuple, validator=[optional(_some_texts), _alone]
-    )
-    prompt_lookup: int = field(
-        default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP)
     )
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int = field(

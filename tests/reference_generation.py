@@ -17,7 +17,7 @@ def distribution(
 ) -> Distribution:
     """Return the probability of every token as the next one, after `generated`.
 
-    Bias → penalties → temperature → top_k → typical_p → top_p → min_p, as requests have them. Ties: the lower id.
+    Bias → penalties → temperature → top_k → top_p → min_p, as requests have them. Ties: the lower id.
     """
     scores = logits.astype(np.float64)
     for token, bias in request.logit_bias.items():
@@ -35,8 +35,6 @@ def distribution(
     order = sorted(range(len(scores)), key=lambda token: (-scores[token], token))
     if request.top_k:
         order = order[: request.top_k]
-    if request.typical_p < 1:
-        order = _typical(scores, order, request)
     weight = {
         token: float(np.exp((scores[token] - scores[order[0]]) / request.temperature))
         for token in order
@@ -53,25 +51,6 @@ def distribution(
     for token in likely:
         result[token] = weight[token]
     return result / result.sum()
-
-
-def _typical(scores: Distribution, order: Sequence[int], request: GenerationRequest) -> list[int]:
-    """Return those of the tokens in `order` whose −ln p is nearest to the entropy, up to `typical_p` together."""
-    shifted = {token: (scores[token] - scores[order[0]]) / request.temperature for token in order}
-    log_total = np.log(sum(np.exp(one) for one in shifted.values()))
-    surprise = {token: log_total - one for token, one in shifted.items() if np.exp(one) > 0}
-    entropy = sum(np.exp(-one) * one for one in surprise.values())
-    nearest = sorted(surprise, key=lambda token: abs(surprise[token] - entropy))
-    mass, furthest = 0.0, 0.0
-    for token in nearest:
-        mass, furthest = mass + np.exp(-surprise[token]), abs(surprise[token] - entropy)
-        if mass >= request.typical_p:
-            break
-    return [
-        token
-        for token in order
-        if token in surprise and abs(surprise[token] - entropy) <= furthest + 1e-9
-    ]
 
 
 def text_before_stop(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str, bool]:

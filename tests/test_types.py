@@ -48,7 +48,6 @@ def test_the_documented_defaults() -> None:
         "top_k": 50,
         "top_p": 1.0,
         "min_p": 0.0,
-        "typical_p": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
@@ -58,7 +57,6 @@ def test_the_documented_defaults() -> None:
         "regex": None,
         "grammar": None,
         "choice": None,
-        "prompt_lookup": 0,
         "logprobs": False,
         "top_logprobs": 0,
         "prompt_logprobs": False,
@@ -92,7 +90,6 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
     "temperature": (0, None),
     "top_p": (0, 1),
     "min_p": (0, 1),
-    "typical_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }

@@ -195,9 +195,7 @@ def test_errors_name_the_path() -> None:
     with pytest.raises(
         InvalidRequestError, match="prompt is not a known field; the fields are text, "
     ):
-        wire.structure(
-            GenerationRequest, {"prompt": "x"}
-        )  # nearest in letters is prompt_lookup, which is not meant
+        wire.structure(GenerationRequest, {"prompt": "x"})
     with pytest.raises(
         InvalidRequestError, match="the body must be an object, got a list"
     ) as caught:

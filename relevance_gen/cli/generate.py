@@ -72,10 +72,6 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             {"type": integer},
             "keep so many tokens of the prompt's end, 0 for all",
         ),
-        "prompt_lookup": (
-            {"type": integer},
-            "guess so many tokens at once where the text repeats what came before",
-        ),
     },
     "which form it has": {
         "json_schema": (
@@ -105,10 +101,6 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "min_p": (
             {"type": number},
             "draw from tokens at least this share as likely as the likeliest",
-        ),
-        "typical_p": (
-            {"type": number},
-            "draw from the most typical tokens that have this probability together",
         ),
         "presence_penalty": ({"type": number}, "against tokens that were generated already"),
         "frequency_penalty": (

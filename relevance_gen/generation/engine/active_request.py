@@ -9,7 +9,6 @@ from attrs import define, field
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.constraints.choices import Choices
 from relevance_gen.generation.constraints.token_constraint import Grammar, MaskTimeBudget
-from relevance_gen.generation.engine.draft_tokens import Lookup
 from relevance_gen.generation.engine.sample_state import Sequence
 from relevance_gen.generation.engine.stop_strings import NO_STOPS, StopStrings
 from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
@@ -172,7 +171,6 @@ class Prompt:
         """Return the next sample, which starts now."""
         index, self.n_started = self.n_started, self.n_started + 1
         room = model.n_ctx - len(self.tokens)
-        n_guessed = self.ticket.request.prompt_lookup if model.can_rewind else 0
         return Sequence(
             self.ticket.request,
             index,
@@ -183,9 +181,6 @@ class Prompt:
             room=room,
             n_vocab=model.n_vocab,
             constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
-            lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens))
-            if n_guessed
-            else None,
             allowed=self.allowed,
             thoughts=None
             if (form := self.ticket.manner.answer) is None

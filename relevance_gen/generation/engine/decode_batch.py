@@ -1,8 +1,7 @@
-"""What a step computes of each sequence, and the token that is drawn from it."""
+"""The token that is drawn for each sequence of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -12,56 +11,6 @@ from relevance_gen.generation.engine.sample_state import Sequence
 from relevance_gen.generation.sampling import sampler as sampling
 from relevance_gen.llama.language_model import Logits
 from relevance_gen.types import TokenLogprob
-
-_MOST_ROWS = 16
-"""Rows that guesses may fill a batch up to: more take longer than they save."""
-_LEAST_GUESS = 2
-"""Tokens of a guess that each sequence must have room for: below, there are too many sequences."""
-
-
-class Rows:
-    """The rows of a batch: of each slot its last token, and behind it what is guessed to follow.
-
-    There are `slots`, `tokens` and `positions` of each row; by slot, ascending as in the `sequences`, its `first` row,
-    and the `guesses` of what may follow, where there are any.
-    """
-
-    def __init__(self, sequences: Mapping[int, Sequence]) -> None:
-        self.slots: list[int] = []
-        self.tokens: list[int] = []
-        self.positions: list[int] = []
-        self.first: dict[int, int] = {}
-        self.guesses: dict[int, list[int]] = {}
-        n_most = _most_guessed(sequences.values())
-        for slot, sequence in sequences.items():
-            guess = sequence.lookup.guess(n_most) if n_most and sequence.lookup else []
-            if guess:
-                self.guesses[slot] = guess
-            self.first[slot] = len(self.slots)
-            self.slots += [slot] * (1 + len(guess))
-            self.tokens += [sequence.tokens[-1], *guess]
-            self.positions += range(sequence.position, sequence.position + 1 + len(guess))
-
-    def was_guessed(self, slot: int, depth: int, token: int) -> bool:
-        """Tell whether the next row of `slot` was computed for `token`, which was drawn from the row at `depth`."""
-        guess = self.guesses.get(slot, ())
-        return depth < len(guess) and guess[depth] == token
-
-    def settle(self, slot: int, sequence: Sequence) -> None:
-        """Let the lookup of `slot` learn how much of its guess was right."""
-        if sequence.lookup is not None:
-            sequence.lookup.learn(sequence.position - self.positions[self.first[slot]] - 1)
-
-
-def _most_guessed(sequences: Collection[Sequence]) -> int:
-    """Return how many tokens to guess for each of `sequences`.
-
-    It is 0 unless all of them want guesses, because further rows slow the step for everyone in the batch.
-    """
-    if any(sequence.lookup is None for sequence in sequences):
-        return 0
-    n_most = (_MOST_ROWS - len(sequences)) // len(sequences)
-    return n_most if n_most >= _LEAST_GUESS else 0
 
 
 @frozen

@@ -19,7 +19,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import scheduler
 from relevance_gen.generation.engine.active_request import Prompt
-from relevance_gen.generation.engine.decode_batch import Rows, draw
+from relevance_gen.generation.engine.decode_batch import draw
 from relevance_gen.generation.engine.pending_compilations import Compilation
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
 from relevance_gen.generation.engine.sample_state import Sequence
@@ -322,21 +322,11 @@ class Engine:
             if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_anonymous
         ]  # nobody waits for strangers whose masks are slow
         sequences = {slot: self._running[slot][0] for slot in in_time or slots[:1]}
-        rows = Rows(sequences)
-        logits = self._model.decode(rows.slots, rows.tokens, rows.positions)
+        tokens = [sequence.tokens[-1] for sequence in sequences.values()]
+        positions = [sequence.position for sequence in sequences.values()]
+        logits = self._model.decode(list(sequences), tokens, positions)
         self.counters.decode_steps += 1
-        depth, going = 0, list(sequences)
-        while going:
-            chosen = [rows.first[slot] + depth for slot in going]
-            self._advance(going, logits if len(chosen) == len(logits) else logits[chosen])
-            still = [slot for slot in going if slot in self._running]
-            going = [
-                slot for slot in still if rows.was_guessed(slot, depth, sequences[slot].tokens[-1])
-            ]
-            depth += 1
-        for slot in rows.guesses.keys() & self._running.keys():
-            rows.settle(slot, sequences[slot])
-            self._model.rewind(slot, sequences[slot].position)
+        self._advance(list(sequences), logits)
 
     def _advance(self, slots: Items[int], logits: Logits) -> None:
         """Draw, append and retire: row i of `logits` belongs to ``slots[i]``.

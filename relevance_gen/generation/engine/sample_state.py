@@ -9,7 +9,6 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.generation.constraints.token_constraint import Constraint
-from relevance_gen.generation.engine.draft_tokens import Lookup
 from relevance_gen.generation.engine.stop_strings import StopStrings, TextAssembler
 from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
 from relevance_gen.generation.sampling.logits_processor import LogitsProcessor
@@ -30,7 +29,6 @@ class Sequence:
         room: most tokens that the context still holds, at least 1.
         n_vocab: size of the vocabulary.
         constraint: what the text must be, if not anything.
-        lookup: guesses what comes next, if that is wanted.
         allowed: the tokens that may be drawn, if these are not all.
         thoughts: counts the tokens of thoughts, in a conversation.
 
@@ -49,7 +47,6 @@ class Sequence:
     _room: int
     _n_vocab: int
     constraint: Constraint | None = None
-    lookup: Lookup | None = None
     _allowed: Mask | None = None
     _thoughts: ReasoningTokenCounter | None = None
     tokens: list[int] = field(factory=list, init=False)
@@ -126,8 +123,6 @@ class Sequence:
         if self.n_alternatives:
             self._alternatives.append(alternatives)
         self.adjustment.count(token)
-        if self.lookup is not None:
-            self.lookup.note(token)
         if self._thoughts is not None and token not in self._ends:
             self._thoughts.note(piece)
         if token in self._ends:

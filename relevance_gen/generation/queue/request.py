@@ -132,7 +132,6 @@ class RequestFields(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
-    typical_p: float
     presence_penalty: float
     frequency_penalty: float
     repetition_penalty: float
@@ -142,7 +141,6 @@ class RequestFields(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     choice: Sequence[str] | None
-    prompt_lookup: int
     logprobs: bool
     top_logprobs: int
     prompt_logprobs: bool

@@ -40,7 +40,7 @@ def sample(
 ) -> Ids:
     """Draw one token for each row.
 
-    Replacements → mask → temperature → top_k → typical_p → top_p → min_p → inverse of the cumulative distribution at
+    Replacements → mask → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at
     the row's uniform.
 
     Args:
@@ -94,14 +94,6 @@ def _draw(
     logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]
 ) -> Ids:
     n_vocab = logits.shape[1]
-    if cut := [
-        row
-        for row, one in enumerate(settings)
-        if one.typical_p < 1 and one.temperature and one.top_k != 1
-    ]:
-        logits = logits.copy()
-        for row in cut:
-            logits[row] = _typical(logits[row], settings[row])
     groups: dict[int, list[int]] = {}
     for row, one in enumerate(settings):
         # The likeliest alone is greedy; as many as the vocabulary is no cut at all.
@@ -229,38 +221,6 @@ def _draw_from_all(logits: Logits, settings: GenerationRequest, uniform: float) 
     return int(
         np.flatnonzero(logits == drawn)[rank - n_above]
     )  # of equal ones the lower id comes first
-
-
-def _typical(logits: Logits, settings: GenerationRequest) -> Logits:
-    """Return the logits, of which only those of typical tokens are above −inf.
-
-    Of the `top_k` likeliest, those are typical whose −ln p is nearest to its average, the entropy: as few as have the
-    probability `typical_p` together, with all that are as near as the last.
-
-    Source: Meister et al., Locally Typical Sampling, TACL 2023; after top_k, as llama.cpp has it.
-    """
-    ids = (
-        largest_ids(logits[None], settings.top_k)[0]
-        if 0 < settings.top_k < len(logits)
-        else np.arange(len(logits))
-    )
-    _check_finite(logits.max())
-    weights = _weights(logits[ids], logits.max(), settings.temperature)
-    ids, probabilities = ids[weights > 0], weights[weights > 0] / weights.sum()
-    surprise = -np.log(probabilities)
-    distance = np.abs(surprise - (probabilities * surprise).sum())
-    # Only those of the bin in which the probability is reached are sorted: all would take fifty times as long.
-    bins = (distance * (_SOME_WEIGHTS / max(float(distance.max()), 1e-9))).astype(np.intp)
-    mass = np.bincount(bins, probabilities).cumsum()
-    wanted = max(settings.typical_p, 5e-324)
-    reached = min(int(mass.searchsorted(wanted)), len(mass) - 1)
-    last = np.flatnonzero(bins == reached)
-    last = last[np.argsort(distance[last])]
-    running = probabilities[last].cumsum() + (mass[reached - 1] if reached else 0.0)
-    typical = ids[distance <= distance[last[: int(running.searchsorted(wanted)) + 1][-1]]]
-    result = np.full_like(logits, -np.inf)
-    result[typical] = logits[typical]
-    return result
 
 
 def _weights(logits: Logits, largest: np.float32, temperature: float) -> Weights:

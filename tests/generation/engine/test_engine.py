@@ -36,7 +36,6 @@ requests = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 15), st.sampled_from([-100, 2]), max_size=2),
     min_tokens=st.integers(0, 1),
     regex=st.sampled_from([None] * 5 + ["[a-h]{2,5}"]),
-    prompt_lookup=st.sampled_from([0, 0, 1, 3, 16]),
     logprobs=st.booleans(),
     top_logprobs=st.sampled_from([0, 0, 3, 20]),
     prompt_logprobs=st.booleans(),
@@ -97,8 +96,7 @@ def run(engine, tickets, gaps=()):
 
 
 def alone(request):
-    """Return what a request gets by itself, with nothing guessed."""
-    request = attrs.evolve(request, prompt_lookup=0)
+    """Return what a request gets by itself."""
     engine, recorder = make_engine(ScriptedModel(1))
     run(engine, [recorder.ticket(request)])
     return recorder.outcomes[0][0]

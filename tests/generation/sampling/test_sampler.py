@@ -27,7 +27,6 @@ settings_of_any_kind = st.builds(
     top_k=st.sampled_from([0, 1, 2, 5, 50, 10_000]),
     top_p=st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
-    typical_p=st.sampled_from([0.0, 0.2, 0.9, 1.0, 1.0]),
 )
 
 
@@ -61,7 +60,6 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
         top_k=st.just(0),
         top_p=st.sampled_from([0.0, 0.5, 0.95, 0.9999, 1.0]),
         min_p=st.sampled_from([0.0, 0.001, 0.3]),
-        typical_p=st.sampled_from([0.0, 0.5, 0.95, 1.0, 1.0]),
     ),
 )
 def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(

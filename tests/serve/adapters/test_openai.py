@@ -281,10 +281,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"grammar": "start: /a/"}, {"grammar": "start: /a/"}),
         ({"guided_choice": ["a", 'b"']}, {"choice": ("a", 'b"')}),
         ({"bad_words": [], "regex": "a"}, {"regex": "a"}),
-        (
-            {"typical_p": 0.5, "allowed_token_ids": [3]},
-            {"typical_p": 0.5, "allowed_token_ids": (3,)},
-        ),
+        ({"allowed_token_ids": [3]}, {"allowed_token_ids": (3,)}),
         ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA}),
         ({"structured_outputs": {"json_object": True}}, {"json_schema": {"type": "object"}}),
         ({"structured_outputs": {"choice": ["a"]}}, {"choice": ("a",)}),

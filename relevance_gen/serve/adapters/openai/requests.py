@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -56,14 +55,15 @@ REFUSED: Mapping[str, Asks] = {
         "dry_multiplier dynatemp_range mirostat mirostat_mode n_probs penalty_alpha smoothing_factor",
     ),
     **unless(_is(0), "top_a xtc_probability"),
-    **unless(_is(1), "length_penalty num_beams tfs_z"),
+    **unless(_is(1), "length_penalty num_beams tfs_z typical_p"),
     **unless(_is(True), "detokenize skip_special_tokens"),
     **unless(
         is_empty,
-        "ebnf guided_whitespace_pattern include_stop_str_in_output logits_processors lora no_stop_trim",
+        "bad_words ebnf guided_whitespace_pattern include_stop_str_in_output logits_processors lora",
     ),
     **unless(
-        is_empty, "return_tokens_as_token_ids samplers stop_regex structural_tag use_beam_search"
+        is_empty,
+        "no_stop_trim return_tokens_as_token_ids samplers stop_regex structural_tag use_beam_search",
     ),
     "prompt_logprobs": lambda value: value is False,
     "repeat_last_n": _is(-1),
@@ -74,8 +74,6 @@ REFUSED: Mapping[str, Asks] = {
 _FORMS = ("json", "regex", "grammar", "choice", "json_object")
 """What a text can be told to be in ``structured_outputs``."""
 
-_WITHOUT = "start: TEXT\nTEXT: ANY & ~BAD\nBAD: ANY ({}) ANY\nANY: /(?s:.*)/"
-"""The grammar of texts that hold none of some texts."""
 
 T = TypeVar("T")
 
@@ -120,7 +118,6 @@ class SamplingRequest:
     logit_bias: Mapping[str, float] | None = _passed_on()
     top_k: int = field(default=0, validator=checks.integer(-1))
     min_p: float | None = _passed_on()
-    typical_p: float | None = _passed_on()
     allowed_token_ids: Sequence[int] | None = _passed_on()
     repetition_penalty: float | None = _passed_on()
     min_tokens: int | None = _passed_on()
@@ -136,7 +133,6 @@ class SamplingRequest:
     structured_outputs: Mapping[str, Any] | None = field(
         default=None, validator=optional(checks.an_object)
     )
-    bad_words: Sequence[str] | None = None
     ignore_eos: bool = field(default=False, validator=checks.flag)
 
     @property
@@ -178,7 +174,6 @@ class SamplingRequest:
             "regex": self.regex,
             "grammar": self.grammar,
             "choice": self.choice,
-            "bad_words": self.bad_words or None,
             "response_format": _of_response_format(self.response_format),
             **{
                 f"structured_outputs.{name}": value
@@ -204,10 +199,6 @@ class SamplingRequest:
 def _ours(name: str, value: Any) -> tuple[str, Any]:
     """Return the field of a `GenerationRequest` that says what `value` says under `name`, and its value."""
     inner = name.rpartition(".")[2]
-    if inner == "bad_words":
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise InvalidRequestError.must_be(name, "a list of strings", value)
-        return "grammar", _WITHOUT.format(" | ".join(map(json.dumps, value)))
     if inner == "json_object":
         return "json_schema", {"type": "object"}
     return "json_schema" if inner in ("json", "response_format") else inner, value
@@ -267,7 +258,7 @@ def names_in(body: object) -> dict[str, str]:
     """Return what fields of ours are called in a body where that is not our name."""
     given = body if isinstance(body, dict) else {}
     names: dict[str, str] = {}
-    for name in ("bad_words", "structured_outputs", "response_format"):
+    for name in ("structured_outputs", "response_format"):
         if given.get(name) is not None:
             names |= dict.fromkeys(("json_schema", "regex", "grammar", "choice"), name)
     return names | {ours: name for name, ours in OURS.items() if given.get(name) is not None}
