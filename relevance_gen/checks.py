@@ -1,7 +1,7 @@
-"""What a value may be, said once: the checks and attrs validators that every floor uses.
+"""Checks of values, as functions, attrs validators and attrs converters.
 
-Whatever is refused raises `InvalidRequestError`, which names the field, what is allowed and what came. Floats take
-integers (JSON has one number type); integers take neither booleans nor ``10.0``.
+A refused value raises `InvalidRequestError`, which names the field, the allowed values and the value. Float fields accept
+integers, because JSON has one number type; integer fields accept neither booleans nor ``10.0``.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeGuard
 
-from attrs import Attribute
+from attrs import Attribute, frozen
 
 from relevance_gen.errors import InvalidRequestError, describe
 
 Validator: TypeAlias = Callable[[Any, "Attribute[Any]", Any], None]
 
 MAX_TOKEN_IDS = 1 << 31
-"""llama.cpp numbers tokens with signed integers of 32 bits."""
+"""Exclusive upper bound of token ids: llama.cpp numbers tokens with signed 32-bit integers."""
 
 _MAX_FLOAT = sys.float_info.max
-_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def plain(value: Any) -> Any:
-    """Turn a scalar of numpy's into Python's own; leave anything else as it is."""
-    numpy = sys.modules.get("numpy")  # where it is not loaded, nothing is numpy's
+    """Convert a numpy scalar to a Python scalar; return any other value unchanged."""
+    numpy = sys.modules.get("numpy")  # if numpy is not loaded, the value cannot be a numpy scalar
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def as_list(value: Any) -> Any:
-    """Turn an array, or a column of a data frame, into a list; leave anything else as it is."""
+    """Convert an array, or a column of a data frame, to a list; return any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
+    """Return whether `value` is an integer as in JSON: neither a boolean nor a float."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_blank(text: str) -> bool:
-    """Tell whether `text` is empty or only white space.
+    """Return whether `text` is empty or only white space.
 
     >>> is_blank("   "), is_blank("...")
     (True, False)
@@ -54,18 +54,16 @@ def is_blank(text: str) -> bool:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Return `value`, if it is an integer of at least `low` and, where given, at most `high`; errors call it `name`."""
+    """Return `value` if it is an integer of at least `low` and at most `high`; errors call it `name`."""
     value = plain(value)
-    if not (is_integer(value) and low <= value and (high is None or value <= high)):
-        interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-        raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
+    integer(low, high).check(name, value)
     return int(value)
 
 
 def check_path(name: str, value: Any, takes_addresses: str | None = None) -> str | os.PathLike[str]:
-    """Return `value`, if it may be the path of a file; an empty one would mean the working folder.
+    """Return `value` if it can be the path of a file; an empty path would mean the working directory.
 
-    Where something else `takes_addresses`, as ``s3://…``, the error of one says so.
+    `takes_addresses` names the function that accepts addresses such as ``s3://…``, for the error about an address.
     """
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)
@@ -79,143 +77,166 @@ def check_path(name: str, value: Any, takes_addresses: str | None = None) -> str
     return value
 
 
-# ── attrs validators ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── attrs validators ─────────────────────────────────────────────────────────────────────────────
 
 
-def must_be(allowed: str, holds: Callable[[Any], bool]) -> Validator:
-    """Make a validator that refuses every value that `holds` is not true of."""
+@frozen
+class Rule:
+    """A validator that refuses every value for which a predicate is false.
 
-    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
-        if not holds(value):
-            raise InvalidRequestError.must_be(attribute.name, allowed, value)
+    Attributes:
+        allowed: the allowed values, in words that follow "must be".
+        is_allowed: the predicate.
+    """
 
-    return check
+    allowed: str
+    is_allowed: Callable[[Any], bool]
+
+    def check(self, name: str, value: object) -> None:
+        """Raise `InvalidRequestError` for the field `name` if `value` is not allowed."""
+        if not self.is_allowed(value):
+            raise InvalidRequestError.must_be(name, self.allowed, value)
+
+    def __call__(self, _instance: object, attribute: Attribute[Any], value: object) -> None:
+        """Check a field of an attrs class."""
+        self.check(attribute.name, value)
 
 
-def one_of(*names: str) -> Validator:
-    """Return a validator for one of some names."""
-    return must_be(
-        " or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names
+def must_be(allowed: str, is_allowed: Callable[[Any], bool]) -> Rule:
+    """Return a validator that refuses every value for which `is_allowed` is false."""
+    return Rule(allowed, is_allowed)
+
+
+def one_of(*names: str) -> Rule:
+    """Return a validator that accepts only these names."""
+    quoted = " or ".join(f'"{name}"' for name in names)
+    return Rule(quoted, lambda value: isinstance(value, str) and value in names)
+
+
+def short(max_chars: int) -> Rule:
+    """Return a validator of strings of at most `max_chars` characters."""
+    return Rule(
+        f"a string of at most {max_chars:,} characters",
+        lambda value: isinstance(value, str) and len(value) <= max_chars,
     )
 
 
-def short(most: int) -> Validator:
-    """Return a validator for strings of at most so many characters."""
-    return must_be(
-        f"a string of at most {most:,} characters", lambda v: isinstance(v, str) and len(v) <= most
-    )
+def integer(low: int, high: int | None = None) -> Rule:
+    """Return a validator of integers in [low, high]; None: without an upper bound."""
+    interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+
+    def is_allowed(value: Any) -> bool:
+        value = plain(value)
+        return is_integer(value) and low <= value and (high is None or value <= high)
+
+    return Rule(f"an integer {interval}", is_allowed)
 
 
-def integer(low: int, high: int | None = None) -> Validator:
-    """Make a validator of integers in [low, high]."""
-
-    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
-        check_integer(attribute.name, value, low, high)
-
-    return check
-
-
-def number(low: float, high: float = math.inf) -> Validator:
-    """Make a validator of finite numbers in [low, high]."""
+def number(low: float, high: float = math.inf) -> Rule:
+    """Return a validator of finite numbers in [low, high]."""
     interval = f"of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
-    return must_be(f"a finite number {interval}", lambda value: _is_number(value, low, high))
+    return Rule(f"a finite number {interval}", lambda value: _is_number(value, low, high))
 
 
 def _is_number(value: Any, low: float, high: float) -> bool:
-    # Not math.isfinite: an integer beyond a float's range would raise OverflowError there.
-    return (is_integer(value) or isinstance(value, float)) and bool(
-        low <= value <= min(high, _MAX_FLOAT)
+    # Not math.isfinite: it raises OverflowError for an integer beyond a float's range.
+    if not is_integer(value) and not isinstance(value, float):
+        return False
+    return bool(low <= value <= min(high, _MAX_FLOAT))
+
+
+def above(low: float) -> Rule:
+    """Return a validator of finite numbers greater than `low`."""
+    return Rule(
+        f"a finite number above {low:g}",
+        lambda value: _is_number(value, low, math.inf) and value > low,
     )
 
 
-def above(low: float) -> Validator:
-    """Make a validator of finite numbers greater than `low`."""
-    return must_be(
-        f"a finite number above {low:g}", lambda v: _is_number(v, low, math.inf) and v > low
-    )
+def items(allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
+    """Return a validator of tuples all of whose items are allowed; the error names the first other item."""
+    rule = Rule(allowed, is_allowed)
 
-
-def items(allowed: str, holds: Callable[[Any], bool]) -> Validator:
-    """Make a validator of tuples whose every item `holds`; the error names the first item that does not."""
-
-    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+    def validate(_instance: object, attribute: Attribute[Any], value: Any) -> None:
         if not isinstance(value, tuple):
             raise InvalidRequestError.must_be(attribute.name, "a list", value)
         for position, item in enumerate(value):
-            if not holds(item):
-                raise InvalidRequestError.must_be(f"{attribute.name}[{position}]", allowed, item)
+            if not is_allowed(item):
+                rule.check(f"{attribute.name}[{position}]", item)
 
-    return check
+    return validate
 
 
-def token_numbers(low: float, high: float, n_most: int) -> Validator:
-    """Make a validator of objects that give at most `n_most` token ids a number in [low, high]."""
-    refuse = number(low, high)
+def token_numbers(low: float, high: float, max_tokens: int) -> Validator:
+    """Return a validator of dictionaries that map at most `max_tokens` token ids to numbers in [low, high]."""
+    rule = number(low, high)
 
-    def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        if not isinstance(value, dict) or len(value) > n_most:
-            raise InvalidRequestError.must_be(
-                attribute.name, f"an object of at most {n_most:,} token ids", value
-            )
-        for token, wanted in value.items():
-            if not (is_integer(token) and 0 <= token < MAX_TOKEN_IDS):
+    def validate(_instance: object, attribute: Attribute[Any], value: Any) -> None:
+        if not isinstance(value, dict) or len(value) > max_tokens:
+            allowed = f"an object of at most {max_tokens:,} token ids"
+            raise InvalidRequestError.must_be(attribute.name, allowed, value)
+        for token, addend in value.items():
+            if not is_integer(token) or not 0 <= token < MAX_TOKEN_IDS:
                 raise InvalidRequestError(
                     "must have token ids as its keys", attribute.name, describe(token)
                 )
-            if not _is_number(
-                wanted, low, high
-            ):  # checked first, as making the name takes longer than checking
-                refuse(instance, attribute.evolve(name=f"{attribute.name}[{token}]"), wanted)
+            if not rule.is_allowed(addend):
+                rule.check(f"{attribute.name}[{token}]", addend)
 
-    return check
+    return validate
 
 
-string = must_be("a string", lambda v: isinstance(v, str))
-not_blank = must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
-optional_count = must_be(
-    "an integer of at least 0 or None", lambda v: v is None or (is_integer(v) and v >= 0)
+string = Rule("a string", lambda value: isinstance(value, str))
+not_blank = Rule(
+    "a string that is not blank", lambda value: isinstance(value, str) and not is_blank(value)
 )
-flag = must_be("true or false", lambda v: isinstance(v, bool))
-an_object = must_be("an object", lambda v: isinstance(v, dict))
-a_list = must_be("a list", lambda v: isinstance(v, list | tuple))
+optional_count = Rule(
+    "an integer of at least 0 or None", lambda value: value is None or integer(0).is_allowed(value)
+)
+flag = Rule("true or false", lambda value: isinstance(value, bool))
+an_object = Rule("an object", lambda value: isinstance(value, dict))
+a_list = Rule("a list", lambda value: isinstance(value, list | tuple))
+mapping = Rule("an object", lambda value: isinstance(value, Mapping))
+sequence = Rule(
+    "a list", lambda value: isinstance(value, Sequence) and not isinstance(value, str | bytes)
+)
 
 
-# ── attrs converters ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── attrs converters ─────────────────────────────────────────────────────────────────────────────
 
 
 def as_tuple(value: Any) -> Any:
-    """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
+    """Convert a list to a tuple; return any other value, such as a string, for the validator to refuse."""
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
 def as_texts(value: Any) -> Any:
-    """Take a single text for a list of one, and freeze a list."""
+    """Convert a list of strings, or a single string, to a tuple."""
     return (value,) if isinstance(value, str) else as_tuple(value)
 
 
 def as_schema(value: Any) -> Any:
-    """Return the JSON schema that a text holds or a class of pydantic's has; leave all else as it is."""
-    if callable(written := getattr(value, "model_json_schema", None)):
-        return written()
+    """Return the JSON schema in a string or of a pydantic class; return any other value unchanged."""
+    if callable(schema_of := getattr(value, "model_json_schema", None)):
+        return schema_of()
     if isinstance(value, str):
-        with suppress(
-            ValueError, RecursionError
-        ):  # what is no JSON is refused as what is no object
+        with suppress(ValueError, RecursionError):  # the validator refuses a string
             return json.loads(value)
     return value
 
 
 def as_token_numbers(value: Any) -> Any:
-    """Copy an object whose keys are token ids, which JSON can only write as strings; leave what is none as it is."""
+    """Copy a mapping from token ids, which JSON can only write as strings; return any other value unchanged."""
     if not isinstance(value, Mapping):
         return value
-    return {
-        int(k) if isinstance(k, str) and _ID.fullmatch(k) else plain(k): as_float(v)
-        for k, v in value.items()
-    }
+    numbers = {}
+    for key, addend in value.items():
+        is_written_id = isinstance(key, str) and _TOKEN_ID.fullmatch(key)
+        numbers[int(key) if is_written_id else plain(key)] = as_float(addend)
+    return numbers
 
 
 def as_float(value: Any) -> Any:
-    """Turn an integer that a float can hold into that float; leave anything else for the validator to refuse."""
+    """Convert an integer that fits a float to that float; return any other value for the validator to refuse."""
     value = plain(value)
     return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value

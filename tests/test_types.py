@@ -20,15 +20,12 @@ from hypothesis import strategies as st
 from relevance_gen import Answer, ChunkIndex, search, wire
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
+from relevance_gen.serve.adapters.request_bodies import SearchRequest
 from relevance_gen.types import (
     MAX_SAMPLES,
     Chunk,
-    ExplanationRequest,
-    ExtractionRequest,
     GenerationRequest,
-    PromptRequest,
     SearchMetadata,
-    SearchRequest,
     SearchResponse,
     SearchResult,
 )
@@ -210,11 +207,7 @@ def test_signatures_tell_types_and_defaults() -> None:
     )
     for cls in (
         Chunk,
-        SearchRequest,
         GenerationRequest,
-        ExtractionRequest,
-        PromptRequest,
-        ExplanationRequest,
     ):
         for parameter in inspect.signature(cls).parameters.values():
             assert parameter.annotation != "Any"
@@ -322,7 +315,7 @@ def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], obj
         pluralize.append(7)
         return 7
 
-    metadata = SearchMetadata.counted_later(num_query_tokens=(3).__int__, num_context_tokens=count)
+    metadata = SearchMetadata.lazy(num_query_tokens=(3).__int__, num_context_tokens=count)
     assert metadata.num_query_tokens == 3
     assert not pluralize
     assert read(metadata) == read(SearchMetadata(3, 7))

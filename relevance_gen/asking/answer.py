@@ -8,17 +8,17 @@ from typing import Any
 
 from attrs import frozen
 
-from relevance_gen import display, wire
+from relevance_gen import wire
 from relevance_gen.asking.citations import Attributor
+from relevance_gen.display.responses import RESULT_COLUMNS, result_row
+from relevance_gen.display.tables import Row, escape_html, format_list, format_table, one_line
 from relevance_gen.errors import pluralize
+from relevance_gen.interop import PydanticSerializable
 from relevance_gen.types import (
-    RESULT_COLUMNS,
     CitedSentence,
     FinishReason,
     GenerationResponse,
-    PydanticSerializable,
     SearchResult,
-    row_of,
 )
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
@@ -133,20 +133,22 @@ class Answer(PydanticSerializable):
         }
 
     def __repr__(self) -> str:
-        head = f"<Answer: {self._summary}>\n  {display.one_line(self.text_with_citations)}"
-        return display.as_text(head, list(enumerate(self.sources, 1)), _row_of)
+        head = f"<Answer: {self._summary}>\n  {one_line(self.text_with_citations)}"
+        return format_list(head, list(enumerate(self.sources, 1)), _row_of)
 
     def _repr_html_(self) -> str:
-        table = display.as_html(
+        table = format_table(
             self._summary, RESULT_COLUMNS, list(enumerate(self.sources, 1)), _row_of
         )
-        return f'<p style="white-space: pre-wrap">{display.escaped(self.text_with_citations)}</p>{table}'
+        return (
+            f'<p style="white-space: pre-wrap">{escape_html(self.text_with_citations)}</p>{table}'
+        )
 
     @property
     def _summary(self) -> str:
         return f"{pluralize(len(self.sources), 'source')}, confidence {self.confidence:.2f}"
 
 
-def _row_of(numbered: tuple[int, Source]) -> display.Row:
+def _row_of(numbered: tuple[int, Source]) -> Row:
     number, source = numbered
-    return row_of(source.result, f"[{number}] ")
+    return result_row(source.result, f"[{number}] ")

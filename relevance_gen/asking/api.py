@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self, TypeAlias, Unpack
 
-from relevance_gen import wire
+from relevance_gen import checks, wire
 from relevance_gen.asking.answer import Answer, Source, citer_of
 from relevance_gen.asking.citations import StreamingAttributor
 from relevance_gen.asking.preparation import prepare
@@ -28,7 +28,6 @@ from relevance_gen.types import (
     CitedSentence,
     GenerationRequest,
     Metadata,
-    PromptRequest,
     SearchResponse,
     Syntax,
 )
@@ -234,7 +233,10 @@ def ask_stream(
         raise InvalidRequestError(
             "must not be given: a question has one prompt and one answer", name
         )
-    PromptRequest(question, (), copy=copy, min_confidence=min_confidence)
+    checks.not_blank.check("question", question)
+    if copy is not None:
+        checks.flag.check("copy", copy)
+    checks.number(0, 1).check("min_confidence", checks.as_float(min_confidence))
     _check(runner, only_from_sources, instructions, template_variables)
     wire.structure(
         GenerationRequest, {"text": "", **fields}

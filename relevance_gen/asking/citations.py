@@ -25,6 +25,7 @@ from typing import Final
 
 import numpy as np
 
+from relevance_gen import checks
 from relevance_gen.arrays import (
     Ids,
     Offsets,
@@ -42,7 +43,7 @@ from relevance_gen.text.chunking import sentences
 from relevance_gen.text.sentences import sentence_ends
 from relevance_gen.text.term_hashes import hash_prefixes
 from relevance_gen.text.tokenization import tokenize
-from relevance_gen.types import Chunk, CitationRequest, CitedSentence, CitedSpan, Metadata
+from relevance_gen.types import Chunk, CitedSentence, CitedSpan, Metadata
 
 _LEAST: Final = 0.35
 """Share of a sentence that the first place has."""
@@ -84,8 +85,9 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
     >>> purr.spans, moo.spans
     ((CitedSpan(start=11, end=21, score=1.0, source=1),), ())
     """
-    request = CitationRequest(text, ())
-    return Attributor(Chunks.read(chunks).texts).cite(request.text)
+    text = checks.plain(text)
+    checks.string.check("text", text)
+    return Attributor(Chunks.read(chunks).texts).cite(text)
 
 
 class Attributor:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from relevance_gen import checks
 from relevance_gen.arrays import Floats
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.request_scope import raise_if_cancelled, reserve
@@ -27,7 +28,6 @@ from relevance_gen.text.chunking import sentences
 from relevance_gen.text.token_counting import Encoding, TokenCounter, token_counter
 from relevance_gen.types import (
     Chunk,
-    CompressionRequest,
     CompressionResponse,
     Metadata,
     SelectedSentence,
@@ -77,7 +77,9 @@ def compress(
     >>> kept.text, [(one.original_index, one.start, one.end, one.num_omitted_before) for one in kept]
     ('Cats purr.', [(0, 11, 21, 1)])
     """
-    request = CompressionRequest(question, (), max_tokens)
+    question = checks.plain(question)
+    checks.not_blank.check("question", question)
+    max_tokens = checks.check_integer("max_tokens", max_tokens, 1)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks)
     cut = _cut(checked.texts)
@@ -85,7 +87,7 @@ def compress(
     text = _joined(checked.texts, cut) if n_context_tokens <= max_tokens else ""
     n_tokens = counter.count(text)
     if cut and (not text or n_tokens > max_tokens):
-        cut, text, n_tokens = _chosen(request.question, checked, cut, request.max_tokens, counter)
+        cut, text, n_tokens = _chosen(question, checked, cut, max_tokens, counter)
     return CompressionResponse(_kept(checked.texts, cut), text, n_tokens, n_context_tokens)
 
 

@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import Any, Final
 
+from relevance_gen import checks
 from relevance_gen.asking.api import AnswerStream, ask_stream
 from relevance_gen.cli.arguments import number
 from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner
@@ -26,7 +27,7 @@ from relevance_gen.cli.search import (
 from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
 from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
+from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest
 
 _PARAMETERS: Final = (
     "max_tokens",
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     question = SearchParams(
         args.query, args.top_n, syntax="signs", corrections=args.correct_spelling
     )
-    PromptRequest(args.query, (), copy=args.copy, min_confidence=args.min_confidence)
+    checks.number(0, 1).check("min_confidence", args.min_confidence)
     fields = given_parameters(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)

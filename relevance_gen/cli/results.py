@@ -14,7 +14,7 @@ from attrs import frozen
 from relevance_gen.checks import is_integer
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.terminal import size, visible, wants_colour
-from relevance_gen.display import Part, one_line
+from relevance_gen.display.tables import TextRange, one_line
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.errors import pluralize
 from relevance_gen.types import SearchResponse, SearchResult, Span
@@ -72,7 +72,7 @@ class Printer:
         self,
         result: SearchResult,
         label: str = "",
-        kept: Sequence[Part] | None = None,
+        kept: Sequence[TextRange] | None = None,
         *,
         note: str = "",
     ) -> str:
@@ -104,7 +104,7 @@ class Printer:
             [head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"]
         )
 
-    def _marked(self, text: str, line: Part, found: list[Part]) -> str:
+    def _marked(self, text: str, line: TextRange, found: list[TextRange]) -> str:
         """Return a line of `text` with what was found in it coloured."""
         if not self.colour:
             return visible(text[slice(*line)])
@@ -143,7 +143,7 @@ def _place(result: SearchResult, n_lines_before: int) -> str:
     )
 
 
-def _wrap(text: str, columns: int) -> list[Part]:
+def _wrap(text: str, columns: int) -> list[TextRange]:
     """Return where the lines of `text` stand that are not blank, broken between words where longer than `columns`."""
     pattern = re.compile(rf"[^\n]{{1,{columns}}}(?=\s|\Z)|[^\n]{{1,{columns}}}")
     lines = []
@@ -158,7 +158,7 @@ def _wrap(text: str, columns: int) -> list[Part]:
     return lines
 
 
-def _from_passage(lines: list[Part], passage: Span | None, max_lines: int) -> list[Part]:
+def _from_passage(lines: list[TextRange], passage: Span | None, max_lines: int) -> list[TextRange]:
     """Return the `max_lines` lines in a row that begin with the passage; all if 0."""
     if max_lines <= 0 or passage is None:
         return lines

@@ -173,9 +173,7 @@ def answer_once(
         if counts_now:
             token_counts = SearchMetadata(of_query(), pluralize())
         else:
-            token_counts = SearchMetadata.counted_later(
-                num_query_tokens=of_query, num_context_tokens=later
-            )
+            token_counts = SearchMetadata.lazy(num_query_tokens=of_query, num_context_tokens=later)
     return answer(question, collection, len(checked.texts), token_counts, rerankings)
 
 

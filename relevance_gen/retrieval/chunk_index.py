@@ -234,7 +234,7 @@ class ChunkIndex(BaseIndex):
             token_counts = SearchMetadata(of_query(), state.n_tokens)
         else:
             of_chunks = state.n_tokens.__int__
-            token_counts = SearchMetadata.counted_later(
+            token_counts = SearchMetadata.lazy(
                 num_query_tokens=of_query, num_context_tokens=of_chunks
             )
         return answer(question, state.collection, state.n_positions, token_counts, rerankings)

@@ -15,7 +15,7 @@ import pytest
 import relevance_gen
 from relevance_gen import types, wire
 from relevance_gen.serve import pages
-from relevance_gen.serve.adapters import cohere, mcp, own, tei
+from relevance_gen.serve.adapters import cohere, mcp, own, request_bodies, tei
 from relevance_gen.serve.adapters.anthropic import messages
 from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.adapters.openai.requests import StreamOptions
@@ -34,7 +34,12 @@ LENIENT: dict[str, Any] = {
     )
 }
 """What other people's clients send: unknown fields are ignored, and null is the default."""
-OWN = sorted(name for name in SCHEMAS if hasattr(types, name))
+TYPES = {
+    name: getattr(module, name)
+    for module in (types, request_bodies)
+    for name in SCHEMAS
+    if hasattr(module, name)
+}
 OF_FOLDERS = {"chunks", "name", "definitions", "exact"}
 """What only the score of a chunk in a `FolderIndex` has, which no server is asked for."""
 
@@ -45,10 +50,10 @@ def test_it_is_openapi_3_1_of_this_version() -> None:
     assert DOCUMENT["info"]["version"] == relevance_gen.__version__
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", sorted(TYPES))
 def test_schemas_are_the_types(name: str) -> None:
     """Every schema has its type's fields in their order, with the same defaults, and requires those without one."""
-    schema, cls = SCHEMAS[name], getattr(types, name)
+    schema, cls = SCHEMAS[name], TYPES[name]
     fields = attrs.fields_dict(cls)
     if name == "SearchResponse":
         del fields["confidence"]  # on the wire it stands in the metadata, if asked for
@@ -137,7 +142,7 @@ READERS: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("name", sorted(REQUIRED))
 def test_the_schemas_bounds_are_the_types_bounds(name: str) -> None:
     """A value at a schema's bound is accepted by the type, and one just beyond is refused."""
-    cls: Any = LENIENT.get(name) or getattr(types, name)
+    cls: Any = LENIENT.get(name) or TYPES[name]
     required = REQUIRED[name]
     read = READERS.get(name, lambda body: cls(**body))
     for field, schema in SCHEMAS[name]["properties"].items():
@@ -206,7 +211,7 @@ def test_examples_are_allowed() -> None:
                 name = next(
                     name for name in names if set(SCHEMAS[name]["required"]) <= set(example)
                 )
-                if cls := LENIENT.get(name) or getattr(types, name, None):
+                if cls := LENIENT.get(name) or TYPES.get(name):
                     wire.structure(
                         cls, example
                     )  # strictly: an example has no field that is ignored

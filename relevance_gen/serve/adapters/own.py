@@ -10,9 +10,20 @@ import attrs
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import N_CANDIDATES, SearchParams
+from relevance_gen.serve.adapters.request_bodies import (
+    CitationRequest,
+    CompressionRequest,
+    ExplanationRequest,
+    ExtractionRequest,
+    PromptRequest,
+    SearchRequest,
+)
+from relevance_gen.serve.services.extraction import ExtractionTask
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
+from relevance_gen.serve.services.prompts import PromptOptions
 from relevance_gen.serve.services.search import (
+    CitationTask,
     CompressionTask,
     ExplanationTask,
     PromptTask,
@@ -23,7 +34,7 @@ from relevance_gen.serve.services.search import (
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
     body, named = _read_name(body, "index", "allow_partial")
-    request = wire.structure(types.SearchRequest, body, beside=("index",))
+    request = wire.structure(SearchRequest, body, beside=("index",))
     task = SearchTask(
         _question(request.query, request), request.chunk_txts, named=named, keeps=request.keep
     )
@@ -48,7 +59,7 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
 def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
     """Read the body of ``POST /explain``."""
     body, named = _read_name(body, "index")
-    request = wire.structure(types.ExplanationRequest, body, beside=("index",))
+    request = wire.structure(ExplanationRequest, body, beside=("index",))
     question = _question(request.query, request)
     task = ExplanationTask(
         question, request.chunk_txts, request.original_index, named=named, keeps=request.keep
@@ -73,7 +84,7 @@ def read_compression(
 ) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
     body, named = _read_name(body, "index")
-    request = wire.structure(types.CompressionRequest, body, beside=("index",))
+    request = wire.structure(CompressionRequest, body, beside=("index",))
     question = SearchParams(request.question, N_CANDIDATES, reranked=0)
     task = CompressionTask(question, request.chunk_txts, named=named, max_tokens=request.max_tokens)
     return task, types.CompressionResponse.to_dict
@@ -81,28 +92,34 @@ def read_compression(
 
 def read_citation(
     body: object,
-) -> tuple[types.CitationRequest, Callable[[list[types.CitedSentence]], object]]:
+) -> tuple[CitationTask, Callable[[list[types.CitedSentence]], object]]:
     """Read the body of ``POST /cite``."""
-    return wire.structure(types.CitationRequest, body), lambda cited: {
-        "citations": wire.unstructure(cited)
-    }
+    request = wire.structure(CitationRequest, body)
+    task = CitationTask(request.text, request.chunk_txts)
+    return task, lambda cited: {"citations": wire.unstructure(cited)}
 
 
 def read_extraction(
     body: object,
-) -> tuple[types.ExtractionRequest, Callable[[types.ExtractionResponse], object]]:
+) -> tuple[ExtractionTask, Callable[[types.ExtractionResponse], object]]:
     """Read the body of ``POST /extract``."""
-    return wire.structure(types.ExtractionRequest, body), wire.unstructure
+    request = wire.structure(ExtractionRequest, body)
+    return ExtractionTask(request.content, request.name), wire.unstructure
 
 
 def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptResponse], object]]:
     """Read the body of ``POST /prompt``."""
     body, model = _read_model(body)
     body, named = _read_name(body, "index")
-    request = wire.structure(types.PromptRequest, body, beside=("index", "model"))
+    request = wire.structure(PromptRequest, body, beside=("index", "model"))
     question = _question(request.question, request, true_order=False, spans=True)
     task = PromptTask(
-        question, request.chunk_txts, request=request, named=named, keeps=request.keep, model=model
+        question,
+        request.chunk_txts,
+        options=PromptOptions(request.copy, request.min_confidence),
+        named=named,
+        keeps=request.keep,
+        model=model,
     )
     return task, wire.unstructure
 

@@ -74,7 +74,9 @@ def _count_search(
 async def _write_prompt(
     service: Service, task: PromptTask, found: SearchResponse
 ) -> PromptResponse:
-    return await service.generator.prompt(task.request, found, task.model, task.backend)
+    return await service.generator.prompt(
+        task.question.query, task.options, found, task.model, task.backend
+    )
 
 
 def _check_encoder(service: Service) -> None:

@@ -7,15 +7,25 @@ import binascii
 import queue
 from pathlib import Path
 
+from attrs import frozen
+
 import relevance_gen.documents
 from relevance_gen.errors import BusyError, GenerationError, InvalidRequestError
 from relevance_gen.sandbox import Sandbox
-from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionResponse
+from relevance_gen.types import DocumentPart, ExtractionResponse
 
 TIMEOUT_S = 20.0
 MEMORY_BYTES = 1 << 30
 AT_ONCE = 4
 _PROGRAM = Path(relevance_gen.documents.__file__).with_name("extraction_program.py")
+
+
+@frozen
+class ExtractionTask:
+    """A document whose text is to be extracted: its bytes as base64, and its file name, which may be empty."""
+
+    content: str
+    name: str = ""
 
 
 class Extractor:
@@ -38,7 +48,7 @@ class Extractor:
         for sandbox in self._sandboxes:
             sandbox.close()
 
-    def extract(self, request: ExtractionRequest) -> ExtractionResponse:
+    def extract(self, task: ExtractionTask) -> ExtractionResponse:
         """Return the text of a document, or of as much of it as can be read.
 
         Raises:
@@ -46,12 +56,12 @@ class Extractor:
             BusyError: no process can be started now, or it was killed from outside.
         """
         try:
-            base64.b64decode(request.content, validate=True)
+            base64.b64decode(task.content, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidRequestError("must be base64", "content") from None
         sandbox = self._free.get()
         try:
-            found = sandbox.ask({"name": request.name, "content": request.content})
+            found = sandbox.ask({"name": task.name, "content": task.content})
         except TimeoutError:
             raise InvalidRequestError(
                 f"takes longer than {self._timeout_s:g} seconds to read", "content"

@@ -31,7 +31,7 @@ from relevance_gen.llama.options import MAX_SLOTS
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
-from relevance_gen.serve.services.prompts import Prompter
+from relevance_gen.serve.services.prompts import Prompter, PromptOptions
 from relevance_gen.serve.services.stream_buffer import Piece, Pieces, StreamBuffer
 from relevance_gen.serve.settings import NamedModel, Settings
 
@@ -173,14 +173,15 @@ class Generator:
 
     async def prompt(
         self,
-        asked: types.PromptRequest,
+        question: str,
+        options: PromptOptions,
         found: types.SearchResponse,
         model: str | None,
         on: Backend,
     ) -> types.PromptResponse:
         """Write what a model is to be asked: see `Prompter.write`."""
         return await self._prompters[self._registry.name_of("generate", model)].write(
-            asked, found, on, model
+            question, options, found, on, model
         )
 
     def written(self, task: GenerationTask) -> GenerationTask:

@@ -6,13 +6,28 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from attrs import frozen
+
 from relevance_gen.asking.preparation import Model, prepare
 from relevance_gen.errors import TimedOutError
 from relevance_gen.request_scope import cancel_scope
-from relevance_gen.types import PromptRequest, PromptResponse, PromptSource, SearchResponse
+from relevance_gen.types import MIN_CONFIDENCE, PromptResponse, PromptSource, SearchResponse
 
 _AT_ONCE = 4
 """Prompts written at once. Their threads mostly wait for the model's, which counts tokens between its steps."""
+
+
+@frozen
+class PromptOptions:
+    """Options of a prompt.
+
+    Attributes:
+        copy: whether answers must be sentences of the sources, verbatim; None uses the setting in the model file.
+        min_confidence: minimum confidence of the search for an answer, in [0, 1].
+    """
+
+    copy: bool | None = None
+    min_confidence: float = MIN_CONFIDENCE
 
 
 class Prompter:
@@ -23,7 +38,12 @@ class Prompter:
         self._threads = ThreadPoolExecutor(_AT_ONCE, "prompt")
 
     async def write(
-        self, asked: PromptRequest, found: SearchResponse, model: Model, name: str | None = None
+        self,
+        question: str,
+        options: PromptOptions,
+        found: SearchResponse,
+        model: Model,
+        name: str | None = None,
     ) -> PromptResponse:
         """Write what `model`, which was asked for by `name`, is to be asked, from what a search with spans has found.
 
@@ -35,7 +55,7 @@ class Prompter:
 
         def write() -> PromptResponse:
             with cancel_scope(lambda: not is_over.is_set()):  # a thread cannot be stopped otherwise
-                return _write(asked, found, model, name)
+                return _write(question, options, found, model, name)
 
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -49,9 +69,9 @@ class Prompter:
 
 
 def _write(
-    asked: PromptRequest, found: SearchResponse, model: Model, name: str | None
+    question: str, options: PromptOptions, found: SearchResponse, model: Model, name: str | None
 ) -> PromptResponse:
-    sources, fields = prepare(asked.question, found, model, copy=asked.copy)
+    sources, fields = prepare(question, found, model, copy=options.copy)
     named = {} if name is None else {"model": name}
     is_chat = "messages" in fields
     kept = ("messages", "max_tokens", "temperature", "choice") if is_chat else tuple(fields)
@@ -62,5 +82,5 @@ def _write(
         ),
         "/v1/chat/completions" if is_chat else "/generate",
         {name: fields[name] for name in kept if name in fields} | named,
-        bool(found.results) and found.confidence >= asked.min_confidence,
+        bool(found.results) and found.confidence >= options.min_confidence,
     )

@@ -31,6 +31,7 @@ from relevance_gen.serve.services.indexes.index_registry import (
     IndexRef,
     IndexRegistry,
 )
+from relevance_gen.serve.services.prompts import PromptOptions
 from relevance_gen.serve.services.reranking import RerankingService
 from relevance_gen.serve.services.search_encoder import Reason, SearchEncoderService, SkippedError
 from relevance_gen.serve.settings import Settings
@@ -82,9 +83,9 @@ class SearchTask(_Task):
 
 @frozen
 class PromptTask(SearchTask):
-    """A search whose results are to become a prompt for a model, as `request` says; `backend` runs that, while lent."""
+    """A search whose results become a prompt for a model; `backend` runs the model, for the time of its lease."""
 
-    request: types.PromptRequest = field(kw_only=True)
+    options: PromptOptions = field(kw_only=True)
     model: str | None = field(default=None, kw_only=True)
     backend: Any = field(default=None, kw_only=True)
 
@@ -94,6 +95,14 @@ class CompressionTask(_Task):
     """Chunks to compress; of an index those that a search finds."""
 
     max_tokens: int = field(kw_only=True)
+
+
+@frozen
+class CitationTask:
+    """A text whose sentences are to be supported by chunks, which are not yet checked."""
+
+    text: str
+    chunks: Sequence[object]
 
 
 @frozen
@@ -286,11 +295,11 @@ class Searcher:
         )
         return attrs.evolve(kept, sentences=tuple(placed))
 
-    def cite(self, request: types.CitationRequest) -> list[types.CitedSentence]:
+    def cite(self, task: CitationTask) -> list[types.CitedSentence]:
         """Say which places of chunks support the sentences of a text; see `search`."""
         from relevance_gen.asking.citations import Attributor
 
-        return [*Attributor(self._check(request.chunk_txts, "chunk_txts").texts).cite(request.text)]
+        return [*Attributor(self._check(task.chunks, "chunk_txts").texts).cite(task.text)]
 
     def _lifted_by(
         self, task: _Task, ask: Callable[..., Found], index: BaseIndex, lifts: bool

@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from relevance_gen.errors import BusyError, InvalidRequestError
-from relevance_gen.serve.services.extraction import Extractor
-from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionResponse
+from relevance_gen.serve.services.extraction import ExtractionTask, Extractor
+from relevance_gen.types import DocumentPart, ExtractionResponse
 from tests.cli.documents import _R, archive, docx, pdf, run
 from tests.serve.harness import eventually
 
 
-def asked(content: bytes, name: str = "") -> ExtractionRequest:
+def asked(content: bytes, name: str = "") -> ExtractionTask:
     """Make the request for a document."""
-    return ExtractionRequest(base64.b64encode(content).decode(), name)
+    return ExtractionTask(base64.b64encode(content).decode(), name)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_refused(extractor: Extractor, content: bytes, wh
 def test_content_must_be_base64(extractor: Extractor, content: str) -> None:
     """What is not strict base64 is refused before any process is asked."""
     with pytest.raises(InvalidRequestError, match="content must be base64"):
-        extractor.extract(ExtractionRequest(content))
+        extractor.extract(ExtractionTask(content))
 
 
 def test_what_takes_too_long_or_too_much_is_ended() -> None:

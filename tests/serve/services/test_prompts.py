@@ -13,8 +13,8 @@ import pytest
 from relevance_gen import search
 from relevance_gen.errors import TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.serve.services.prompts import Prompter
-from relevance_gen.types import PromptRequest, PromptResponse
+from relevance_gen.serve.services.prompts import Prompter, PromptOptions
+from relevance_gen.types import PromptResponse
 
 CHUNKS = [
     "The lighthouse was built in 1831.",
@@ -65,7 +65,7 @@ def prompt(backend: Worded, timeout_s: float = 10.0, **options: Any) -> PromptRe
         prompter = Prompter(timeout_s)
         try:
             found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
-            return await prompter.write(PromptRequest(QUESTION, CHUNKS, **options), found, backend)
+            return await prompter.write(QUESTION, PromptOptions(**options), found, backend)
         finally:
             prompter._threads.shutdown()
 
@@ -148,14 +148,16 @@ def test_a_prompt_that_is_given_up_keeps_its_place_while_its_thread_goes_on() ->
     async def asked() -> None:
         prompter = Prompter(60)
         found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
-        question = PromptRequest(QUESTION, CHUNKS)
-        gone = [asyncio.create_task(prompter.write(question, found, held)) for _ in range(4)]
+        options = PromptOptions()
+        gone = [
+            asyncio.create_task(prompter.write(QUESTION, options, found, held)) for _ in range(4)
+        ]
         while held.n_asking < 4:
             await asyncio.sleep(0.001)
         for task in gone:
             task.cancel()
         await asyncio.wait(gone)
-        last = asyncio.create_task(prompter.write(question, found, held))
+        last = asyncio.create_task(prompter.write(QUESTION, options, found, held))
         for _ in range(100):  # it would begin at once
             await asyncio.sleep(0.001)
         n_asking = held.n_asking

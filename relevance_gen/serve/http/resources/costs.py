@@ -12,8 +12,13 @@ from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.serve.services.agents import Reply
 from relevance_gen.serve.services.embedding import EmbeddingTask
 from relevance_gen.serve.services.generation import GenerationTask
-from relevance_gen.serve.services.search import CompressionTask, ExplanationTask, SearchTask
-from relevance_gen.types import CitationRequest, GenerationResponse, PromptResponse, SearchResponse
+from relevance_gen.serve.services.search import (
+    CitationTask,
+    CompressionTask,
+    ExplanationTask,
+    SearchTask,
+)
+from relevance_gen.types import GenerationResponse, PromptResponse, SearchResponse
 
 _SPAN_BYTES: Final = 160
 """A span as Python has it."""
@@ -112,8 +117,8 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
                 "chunk": len(thing.chunks),
                 "cluster_index": int(thing.named is not None and thing.digest is None),
             }
-        case CitationRequest():
-            return {"chunk": len(thing.chunk_txts)}
+        case CitationTask():
+            return {"chunk": len(thing.chunks)}
         case Embeddings():
             return {"vector_component": thing.vectors.size}
         case Reply():

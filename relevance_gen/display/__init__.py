@@ -1,0 +1,1 @@
+"""The text and HTML forms of responses, for terminals and notebooks."""

@@ -1,0 +1,135 @@
+"""The bodies of the documented interface's requests; `GenerationRequest` is that of ``POST /generate``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from attrs import field, frozen
+from attrs.validators import optional
+
+from relevance_gen import checks
+from relevance_gen.types import MIN_CONFIDENCE, Chunk, Metadata, Syntax
+
+
+@frozen
+class SearchRequest:
+    """The body of ``POST /search``.
+
+    Args:
+        query: the query; not blank.
+        chunk_txts: strings, mappings or `Chunk` objects, in any mixture; checked when they are searched.
+        top_n: maximum number of results, at least 1.
+        true_order: results in input order (true) or best first (false).
+        where: search only chunks whose metadata has, under each of these keys, the value or one of a list of values.
+        spans: return the spans of each result that answer the query.
+        confidence: return the estimated probability that the chunks hold an answer.
+        min_share: return only results with at least this share of the best score, in [0, 1].
+        distinct: return at most one result, the best, for each value of this metadata key.
+        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"signs"``, ``"exact phrase"`` and
+            ``+word`` must occur in a result, and ``-word`` must not.
+        corrections: whether to correct spelling: replace a query word of 7 or more letters that occurs in no chunk with
+            the most frequent chunk word at edit distance 1.
+        reranked: number of top results to rerank with the server's reranker, such as 20; null uses the server's limit.
+        keep: cache an index of these chunks and return its name in the ``X-Index`` response header. Later requests can
+            send that name as ``index`` instead of the chunks.
+    """
+
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
+    true_order: bool = field(default=True, validator=checks.flag)
+    where: Metadata | None = field(default=None, validator=optional(checks.mapping))
+    spans: bool = field(default=False, validator=checks.flag)
+    confidence: bool = field(default=False, validator=checks.flag)
+    min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    distinct: str | None = field(default=None, validator=optional(checks.string))
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    corrections: bool = field(default=True, validator=checks.flag)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
+    keep: bool = field(default=False, validator=checks.flag)
+
+
+@frozen
+class ExplanationRequest:
+    """The body of ``POST /explain``.
+
+    Args:
+        query: the query; not blank.
+        original_index: position of the chunk to explain, at least 0.
+        chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
+    """
+
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    original_index: int = field(converter=checks.plain, validator=checks.integer(0))
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    corrections: bool = field(default=True, validator=checks.flag)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
+    keep: bool = field(default=False, validator=checks.flag)
+
+
+@frozen
+class CompressionRequest:
+    """The body of ``POST /compress``.
+
+    Args:
+        question: sentences are selected for this question; not blank.
+        chunk_txts: as in `SearchRequest`.
+        max_tokens: maximum number of tokens of the compressed text, at least 1.
+    """
+
+    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    max_tokens: int = field(converter=checks.plain, validator=checks.integer(1))
+
+
+@frozen
+class CitationRequest:
+    """The body of ``POST /cite``.
+
+    Args:
+        text: the text whose sentences need support, such as an answer.
+        chunk_txts: the sources, as in `SearchRequest`.
+    """
+
+    text: str = field(converter=checks.plain, validator=checks.string)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+
+
+@frozen
+class ExtractionRequest:
+    """The body of ``POST /extract``.
+
+    Args:
+        content: the bytes of a file, as base64.
+        name: the file's name; its suffix identifies HTML that cannot be identified by its first bytes.
+    """
+
+    content: str = field(converter=checks.plain, validator=checks.string)
+    name: str = field(default="", converter=checks.plain, validator=checks.string)
+
+
+@frozen
+class PromptRequest:
+    """The body of ``POST /prompt``.
+
+    Args:
+        question: the question to answer; not blank.
+        top_n: maximum number of sources, at least 1.
+        copy: whether answers must be sentences of the sources, verbatim; null uses the setting in the model file.
+        min_confidence: minimum confidence of the search for an answer, in [0, 1].
+        chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
+    """
+
+    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
+    copy: bool | None = field(default=None, validator=optional(checks.flag))
+    min_confidence: float = field(
+        default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1)
+    )
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    corrections: bool = field(default=True, validator=checks.flag)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
+    keep: bool = field(default=False, validator=checks.flag)

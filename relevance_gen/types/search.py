@@ -1,0 +1,240 @@
+"""Chunks to search, and the response to a search."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overload
+
+from attrs import evolve, field, frozen
+from attrs.validators import optional
+
+from relevance_gen import checks
+from relevance_gen.display.responses import SearchResponseDisplay
+from relevance_gen.interop import PydanticSerializable, arrow_stream, dataclass_fields
+from relevance_gen.types.signatures import with_signature
+
+Metadata: TypeAlias = Mapping[str, Any]
+"""Data that the caller attaches to a chunk."""
+WeightingName: TypeAlias = Literal["pivoted", "cosine"]
+"""Term weighting: ``"pivoted"`` normalization for retrieval, or ``"cosine"``, the textbook TF-IDF."""
+Syntax: TypeAlias = Literal["plain", "signs"]
+"""Whether quotes and signs of a query are plain text, or operators that require or exclude terms and phrases."""
+
+
+@with_signature
+@frozen
+class Chunk:
+    """A piece of text to search, with data of the caller that is returned unchanged.
+
+    Args:
+        text: the content; not blank.
+        metadata: free-form JSON object, returned with the result.
+        original_index: ignored; accepted so that a returned chunk can be searched again. Results have the position in
+            the input.
+        title: the title of the chunk's source, such as the document title and the headings above the chunk; "" for
+            none. Its words count as words of the chunk, and add to the score a second time. It is not part of
+            ``chunk_txt``, of spans, or of token counts.
+    """
+
+    text: str = field(converter=checks.plain, validator=checks.not_blank)
+    metadata: Metadata = field(factory=dict, validator=checks.mapping)
+    original_index: int | None = field(
+        default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
+    )
+    title: str = field(default="", converter=checks.plain, validator=checks.string)
+
+
+@frozen
+class Span:
+    """A range of a chunk's text.
+
+    Attributes:
+        start: position of its first character in ``chunk_txt``, in code points.
+        end: position after its last character.
+        score: share of the query's weight (the sum of the idf of its words) that the words in the span have, in (0, 1].
+    """
+
+    start: int
+    end: int
+    score: float
+
+
+@frozen
+class SearchResult(PydanticSerializable):
+    """A chunk that shares at least one word or feature with the query.
+
+    Attributes:
+        chunk_id: 0, 1, 2 … in the returned order.
+        chunk_txt: the chunk's text, unchanged.
+        chunk_score: relevance in (0, 1]; 1.0 is the score of a chunk that equals the query.
+        metadata: the chunk's metadata, the same object; ``{}`` if the chunk has none.
+        original_index: position of the chunk in the input.
+        spans: the spans that answer the query; ``None`` unless requested. The first span is the best passage. The
+            following spans are the matching words of the chunk, in ascending order and without overlap.
+        title: the chunk's title; if it is "", ``to_dict`` omits it.
+        num_similar: number of other results that this result represents, if results are collapsed by a metadata key; if
+            it is 0, ``to_dict`` omits it.
+    """
+
+    chunk_id: int
+    chunk_txt: str
+    chunk_score: float
+    metadata: Metadata
+    original_index: int
+    spans: tuple[Span, ...] | None = None
+    title: str = ""
+    num_similar: int = 0
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def passage(self) -> Span | None:
+        """The best passage; ``None`` unless spans were requested."""
+        return self.spans[0] if self.spans else None
+
+    @property
+    def words(self) -> tuple[Span, ...]:
+        """The spans of the matching words; empty unless spans were requested."""
+        return self.spans[1:] if self.spans else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as the server writes them."""
+        plain: dict[str, Any] = {
+            "chunk_id": self.chunk_id,
+            "chunk_txt": self.chunk_txt,
+            "chunk_score": self.chunk_score,
+            "metadata": dict(self.metadata),
+            "original_index": self.original_index,
+        }
+        if self.spans is not None:
+            plain["spans"] = [
+                {"start": span.start, "end": span.end, "score": span.score} for span in self.spans
+            ]
+        if self.title:
+            plain["title"] = self.title
+        if self.num_similar:
+            plain["num_similar"] = self.num_similar
+        return plain
+
+
+SearchResult.__dataclass_fields__ = dataclass_fields(SearchResult)
+
+
+class _LazyTokenCounts:
+    """A mixin for a class whose token counts are unset until they are first read, and are counted then."""
+
+    __slots__ = ("_counts",)
+    _counts: dict[str, Callable[[], int]]
+
+    if not TYPE_CHECKING:  # a type checker would otherwise allow reading any attribute
+
+        def __getattr__(self, name: str) -> int:
+            if name not in ("num_query_tokens", "num_context_tokens"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            n_tokens = self._counts[name]()
+            object.__setattr__(self, name, n_tokens)
+            self._counts[name] = n_tokens.__int__  # release the texts
+            return n_tokens
+
+
+@frozen
+class SearchMetadata(_LazyTokenCounts):
+    """Token counts of a search, in the selected encoding.
+
+    Attributes:
+        num_query_tokens: tokens in the query.
+        num_context_tokens: total tokens of all supplied chunks, each counted alone. `relevance_gen.search` counts query
+            and chunks when these attributes are first read, and keeps the texts until then.
+        confidence: the response's confidence, if a client requested it from the server; otherwise ``None``.
+        num_missing_chunks: chunks of a cluster that were not searched, if the caller allowed that; if it is 0,
+            ``to_dict`` omits it.
+        corrections: query words that occur in no chunk, each with the chunk word that replaced it; if there are none,
+            ``to_dict`` omits them.
+    """
+
+    num_query_tokens: int
+    num_context_tokens: int
+    confidence: float | None = field(default=None, repr=False)
+    num_missing_chunks: int = field(default=0, repr=False)
+    corrections: Mapping[str, str] = field(factory=dict, repr=False, hash=False)
+
+    @classmethod
+    def lazy(cls, **counts: Callable[[], int]) -> Self:
+        """Return metadata whose token counts are computed on first read, by the function of that name in `counts`."""
+        metadata = cls(0, 0)
+        for name in counts:
+            object.__delattr__(metadata, name)
+        object.__setattr__(metadata, "_counts", counts)
+        return metadata
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as the server writes them."""
+        plain: dict[str, Any] = {
+            "num_query_tokens": self.num_query_tokens,
+            "num_context_tokens": self.num_context_tokens,
+        }
+        if self.num_missing_chunks:
+            plain["num_missing_chunks"] = self.num_missing_chunks
+        if self.corrections:
+            plain["corrections"] = dict(self.corrections)
+        if self.confidence is not None:
+            plain["confidence"] = self.confidence
+        return plain
+
+
+@frozen(repr=False)
+class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[SearchResult]):
+    """The response to a search: a sequence of at most ``top_n`` results, and metadata of the response.
+
+    It prints as a short list, and in a notebook displays as a table with the matching words highlighted if ``spans`` were
+    requested; both state the order. ``pandas.DataFrame(response)``, ``pyarrow.table(response)`` and other readers of Arrow
+    tables get one row for each result and one column for each of its fields.
+
+    Attributes:
+        results: the results, in input order or best first, as requested.
+        metadata: token counts.
+        confidence: estimated probability that the chunks hold an answer, in [0, 1]; for the formula see
+            `relevance_gen.retrieval.ranking.confidence`.
+    """
+
+    results: tuple[SearchResult, ...]
+    metadata: SearchMetadata
+    confidence: float = 0.0
+
+    @property
+    def best(self) -> tuple[SearchResult, ...]:
+        """The results, best first, in any response; of equal scores the earlier chunk comes first."""
+
+        def by_rank(result: SearchResult) -> tuple[float, int]:
+            return -result.chunk_score, result.original_index
+
+        return tuple(sorted(self.results, key=by_rank))
+
+    def by_score(self) -> SearchResponse:
+        """Return this response with its results best first, as ``true_order=False`` returns them."""
+        results = tuple(evolve(result, chunk_id=rank) for rank, result in enumerate(self.best))
+        return evolve(self, results=results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts and lists, as the server answers; values in metadata are not copied."""
+        return {
+            "results": [result.to_dict() for result in self.results],
+            "metadata": self.metadata.to_dict(),
+        }
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return arrow_stream(self.results, SearchResult, requested_schema)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[SearchResult]:
+        return iter(self.results)
+
+    @overload
+    def __getitem__(self, index: int) -> SearchResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SearchResult, ...]: ...
+    def __getitem__(self, index: int | slice) -> SearchResult | tuple[SearchResult, ...]:
+        return self.results[index]
