@@ -1,7 +1,8 @@
 """Checks of values, as functions, attrs validators and attrs converters.
 
-A refused value raises `InvalidRequestError`, which names the field, the allowed values and the value. Float fields accept
-integers, because JSON has one number type; integer fields accept neither booleans nor ``10.0``.
+A refused value raises `InvalidRequestError`, which names the field, the allowed values and the
+value. Float fields accept integers, because JSON has one number type; integer fields accept neither
+booleans nor ``10.0``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def plain(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Convert an array, or a column of a data frame, to a list; return any other value unchanged."""
+    """Convert an array, or a column of a data frame, to a list; return any other value
+    unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -54,16 +56,19 @@ def is_blank(text: str) -> bool:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Return `value` if it is an integer of at least `low` and at most `high`; errors call it `name`."""
+    """Return `value` if it is an integer in [low, high]; errors call it `name`."""
     value = plain(value)
     integer(low, high).check(name, value)
     return int(value)
 
 
 def check_path(name: str, value: Any, takes_addresses: str | None = None) -> str | os.PathLike[str]:
-    """Return `value` if it can be the path of a file; an empty path would mean the working directory.
+    """Return `value` if it can be the path of a file.
 
-    `takes_addresses` names the function that accepts addresses such as ``s3://…``, for the error about an address.
+    An empty path is refused: it would mean the working directory.
+
+    `takes_addresses` names the function that accepts addresses such as ``s3://…``, for the error
+    about an address.
     """
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)
@@ -154,7 +159,7 @@ def above(low: float) -> Rule:
 
 
 def items(allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
-    """Return a validator of tuples all of whose items are allowed; the error names the first other item."""
+    """Return a validator of tuples of allowed items; the error names the first other item."""
     rule = Rule(allowed, is_allowed)
 
     def validate(_instance: object, attribute: Attribute[Any], value: Any) -> None:
@@ -168,7 +173,7 @@ def items(allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
 
 
 def token_numbers(low: float, high: float, max_tokens: int) -> Validator:
-    """Return a validator of dictionaries that map at most `max_tokens` token ids to numbers in [low, high]."""
+    """Return a validator of dicts from at most `max_tokens` token ids to numbers in [low, high]."""
     rule = number(low, high)
 
     def validate(_instance: object, attribute: Attribute[Any], value: Any) -> None:
@@ -206,7 +211,7 @@ sequence = Rule(
 
 
 def as_tuple(value: Any) -> Any:
-    """Convert a list to a tuple; return any other value, such as a string, for the validator to refuse."""
+    """Convert a list to a tuple; return any other value unchanged, for the validator to refuse."""
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
@@ -216,7 +221,8 @@ def as_texts(value: Any) -> Any:
 
 
 def as_schema(value: Any) -> Any:
-    """Return the JSON schema in a string or of a pydantic class; return any other value unchanged."""
+    """Return the JSON schema in a string or of a pydantic class; return any other value
+    unchanged."""
     if callable(schema_of := getattr(value, "model_json_schema", None)):
         return schema_of()
     if isinstance(value, str):
@@ -226,7 +232,8 @@ def as_schema(value: Any) -> Any:
 
 
 def as_token_numbers(value: Any) -> Any:
-    """Copy a mapping from token ids, which JSON can only write as strings; return any other value unchanged."""
+    """Copy a mapping from token ids, which are strings in JSON; return any other value
+    unchanged."""
     if not isinstance(value, Mapping):
         return value
     numbers = {}
@@ -237,6 +244,6 @@ def as_token_numbers(value: Any) -> Any:
 
 
 def as_float(value: Any) -> Any:
-    """Convert an integer that fits a float to that float; return any other value for the validator to refuse."""
+    """Convert an integer that fits a float to that float; return any other value unchanged."""
     value = plain(value)
     return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value

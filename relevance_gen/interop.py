@@ -1,4 +1,4 @@
-"""Support for libraries that read responses: pydantic, pandas, and readers of the Arrow C stream interface."""
+"""Support for libraries that read responses: pydantic, pandas and readers of Arrow streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 def arrow_stream(results: Sequence[Any], cls: type, requested_schema: object) -> object:
     """Return search results, which are instances of `cls`, as an Arrow C stream.
 
-    Metadata that no Arrow column can hold is written as JSON. If no result has metadata, the column is null.
+    Metadata that no Arrow column can hold is written as JSON. If no result has metadata, the column
+    is null.
 
     Raises:
         ImportError: pyarrow is not installed.

@@ -1,4 +1,4 @@
-"""Lists for terminals and HTML tables for notebooks: one row for each item, with an excerpt of its text."""
+"""Lists for terminals and HTML tables for notebooks, with an excerpt of each item's text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class _Excerpt:
 def format_list(
     title: str, items: Sequence[T], row_of: Callable[[T], Row], n_chars: int = LINE_CHARS
 ) -> str:
-    """Return `title`, and one line for each of the first items with at most `n_chars` of its text."""
+    """Return `title`, and one line for each of the first items with at most `n_chars` of its
+    text."""
     lines = [title]
     for row in map(row_of, items[:_MAX_ROWS]):
         excerpt = _excerpt(row, n_chars)
@@ -77,7 +78,8 @@ def format_table(
     row_of: Callable[[T], Row],
     n_chars: int = CELL_CHARS,
 ) -> str:
-    """Return an HTML table of the first items; its last column has at most `n_chars` of each text."""
+    """Return an HTML table of the first items; its last column has at most `n_chars` of each
+    text."""
     rows = ["".join(f"<th>{name}</th>" for name in columns)]
     for row in map(row_of, items[:_MAX_ROWS]):
         cells = "".join(f"<td>{escape_html(cell)}</td>" for cell in row.cells)
@@ -115,7 +117,7 @@ def escape_html(text: str) -> str:
 
 
 def _excerpt(row: Row, n_chars: int) -> _Excerpt:
-    """Choose the range of a row's text to show, at most `n_chars` long and around its focus if it has one."""
+    """Choose at most `n_chars` of a row's text to show, around its focus if it has one."""
     start = 0
     if row.focus is not None and row.focus[1] > n_chars:
         focus_start, focus_end = row.focus

@@ -1,7 +1,7 @@
-"""The public values: frozen attrs classes whose attributes are the fields of the documented interface.
+"""Public values: frozen attrs classes with the fields of the documented interface.
 
-Every class checks its fields when it is created. Checks that need the model or the server settings (for example, whether
-a prompt fits the context) happen when the request is executed.
+Every class checks its fields when it is created. Checks that need the model or the server settings
+(for example, whether a prompt fits the context) happen when the request is executed.
 """
 
 from relevance_gen.types.asking import (

@@ -11,7 +11,7 @@ from relevance_gen.display.responses import CompressionResponseDisplay
 from relevance_gen.types.search import Span
 
 MIN_CONFIDENCE = 0.6
-"""Default minimum confidence of a search for its results to be answered from; `bench.answerable` measures it."""
+"""Default minimum confidence of a search for an answer; `bench.answerable` measures it."""
 
 
 # ── Compression ──────────────────────────────────────────────────────────────────────────────────
@@ -26,8 +26,8 @@ class SelectedSentence:
         start: position of its first character in the chunk's text, in code points.
         end: position after its last character.
         text: its text, verbatim.
-        num_omitted_before: number of sentences omitted between the preceding selected sentence, or the first sentence of all,
-            and this sentence.
+        num_omitted_before: number of sentences omitted between the preceding selected sentence, or
+            the first sentence of all, and this sentence.
     """
 
     original_index: int
@@ -39,12 +39,14 @@ class SelectedSentence:
 
 @frozen(repr=False)
 class CompressionResponse(CompressionResponseDisplay, Sequence[SelectedSentence]):
-    """The sentences that compression selected from chunks, as a sequence in input order. It prints as a short list.
+    """The sentences that compression selected from chunks, as a sequence in input order.
+
+    It prints as a short list.
 
     Attributes:
         sentences: the selected sentences.
-        text: all of them in one text: verbatim if consecutive, with ``…`` between two sentences of a chunk if sentences
-            between them were omitted, and with a blank line between chunks.
+        text: all of them in one text: verbatim if consecutive, with ``…`` between two sentences of
+            a chunk if sentences between them were omitted, and with a blank line between chunks.
         num_tokens: tokens in the text; at most ``max_tokens`` of the request.
         num_context_tokens: total tokens of all supplied chunks, each counted alone.
     """
@@ -76,10 +78,12 @@ class CompressionResponse(CompressionResponseDisplay, Sequence[SelectedSentence]
 class CitedSpan(Span):
     """A sentence of a source that supports a sentence of an answer.
 
-    Its ``score`` is the share of the answer sentence's word weight that the source sentence contains.
+    Its ``score`` is the share of the answer sentence's word weight that the source sentence
+    contains.
 
     Attributes:
-        source: number of the source, from 0; ``start`` and ``end`` are positions in its chunk's text.
+        source: number of the source, from 0; ``start`` and ``end`` are positions in its chunk's
+            text.
     """
 
     source: int
@@ -92,8 +96,8 @@ class CitedSentence:
     Attributes:
         start: position of its first character in the answer, in code points.
         end: position after its last character.
-        spans: the supporting source sentences: first the one with the largest share, then in order of the weight that
-            each adds; empty if the sources do not support the sentence.
+        spans: the supporting source sentences: first the one with the largest share, then in order
+            of the weight that each adds; empty if the sources do not support the sentence.
     """
 
     start: int
@@ -102,7 +106,7 @@ class CitedSentence:
 
     @property
     def citation_marker(self) -> str:
-        """The marker to append to the sentence: the numbers of its sources, from 1, or that there are none."""
+        """The numbers of its sources, from 1, in brackets, or ``[not found in the sources]``."""
         numbers = dict.fromkeys(span.source + 1 for span in self.spans)
         return "".join(f"[{number}]" for number in numbers) or "[not found in the sources]"
 
@@ -130,12 +134,13 @@ class PromptResponse:
     """A request to send to the server's model, with the sources that its prompt contains.
 
     Attributes:
-        sources: the sources in the prompt, best first; a chat model sees them numbered [1], [2] and so on.
-        path: the path to post ``request`` to, unchanged: ``"/generate"``, or ``"/v1/chat/completions"`` for a chat
-            model.
+        sources: the sources in the prompt, best first; a chat model sees them numbered [1], [2] and
+            so on.
+        path: the path to post ``request`` to, unchanged: ``"/generate"``, or
+            ``"/v1/chat/completions"`` for a chat model.
         request: the body of that request.
-        found: whether the confidence of the search is high enough for an answer; if false, do not present the model's
-            output as an answer.
+        found: whether the confidence of the search is high enough for an answer; if false, do not
+            present the model's output as an answer.
     """
 
     sources: tuple[PromptSource, ...]

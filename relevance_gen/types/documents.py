@@ -12,8 +12,8 @@ class DocumentPart:
     """A part of a document.
 
     Attributes:
-        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, ``{"chapter": 3}``, or ``{}`` for the whole
-            document.
+        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, ``{"chapter": 3}``, or
+            ``{}`` for the whole document.
         text: the text of the part.
     """
 
@@ -27,7 +27,8 @@ class ExtractionResponse:
 
     Attributes:
         parts: the document's parts, in order.
-        warning: why the text is incomplete, phrased to follow the file name; ``None`` if it is complete.
+        warning: why the text is incomplete, phrased to follow the file name; ``None`` if it is
+            complete.
     """
 
     parts: tuple[DocumentPart, ...]

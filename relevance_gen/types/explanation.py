@@ -18,7 +18,8 @@ class TermContribution:
         matches: the words of the chunks that match the term, normalized; from all chunks.
         tf: occurrences in the chunk; an inexact match counts less than 1.
         df: number of chunks that contain it.
-        idf: its inverse document frequency; reduced for a stop word, and 0 for a word that is ignored.
+        idf: its inverse document frequency; reduced for a stop word, and 0 for a word that is
+            ignored.
         share: its contribution to the score.
     """
 
@@ -59,19 +60,24 @@ class Explanation(ExplanationDisplay):
         head: contribution of query words among the chunk's first 16 words.
         run: contribution of the longest sequence of words that also occurs in the query.
         title: contribution of query words in the chunk's title, if any chunk has a title.
-        letters: contribution of shared character 4-grams; only if the chunks or the query are not English.
+        letters: contribution of shared character 4-grams; only if the chunks or the query are not
+            English.
         likeness: boost from similarity to the five best chunks, including the chunk itself.
-        meaning: contribution of the encoder; 0 without an encoder, and for a chunk outside its candidates.
-        chunks: contribution of the other chunks of the file; this and the next three attributes are 0 outside a
-            `FolderIndex`.
+        meaning: contribution of the encoder; 0 without an encoder, and for a chunk outside its
+            candidates.
+        chunks: contribution of the other chunks of the file; this and the next three attributes are
+            0 outside a `FolderIndex`.
         name: contribution of the file's name.
         definitions: contribution of names that the file defines.
-        exact: contribution of the file's name and definitions if the query contains one of them as an identifier.
-        reranking: change made by the reranker, which can be negative. For a chunk outside the rerank window: the amount
-            its score was lowered to rank below the reranked chunks.
-        passage: the passage that is semantically nearest to the query, for a chunk that the encoder scored.
+        exact: contribution of the file's name and definitions if the query contains one of them as
+            an identifier.
+        reranking: change made by the reranker, which can be negative. For a chunk outside the
+            rerank window: the amount its score was lowered to rank below the reranked chunks.
+        passage: the passage that is semantically nearest to the query, for a chunk that the encoder
+            scored.
         relevance: the reranker's relevance, for a chunk that it scored.
-        left_out: the query's operators that exclude the chunk from the results, as written in the query.
+        left_out: the query's operators that exclude the chunk from the results, as written in the
+            query.
         corrections: as in `SearchMetadata`; the terms are those of the corrected query.
     """
 

@@ -15,12 +15,15 @@ from relevance_gen.interop import PydanticSerializable
 from relevance_gen.types.signatures import with_signature
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "tool_calls"]
-"""Why a sample ended: an end-of-sequence token was drawn; a stop string was completed; there is no room for more tokens;
-or a turn of a conversation ended with tool calls."""
+"""Why a sample ended.
+
+An end-of-sequence token was drawn, a stop string was completed, the limit of tokens was reached, or
+a turn of a conversation ended with tool calls.
+"""
 PartKind: TypeAlias = Literal["text", "reasoning", "tool_call"]
 
 MAX_SAMPLES = 256
-"""Maximum number of samples of one request: the number of sequences that one llama.cpp context can hold."""
+"""Maximum number of samples of a request: the number of sequences in one llama.cpp context."""
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
 
@@ -31,7 +34,8 @@ _CONSTRAINTS = ("json_schema", "regex", "grammar", "choice")
 def _mutually_exclusive(
     request: GenerationRequest, attribute: Attribute[Any], value: object
 ) -> None:
-    """Refuse a second field that constrains the output; attrs runs the validators in field order."""
+    """Refuse a second field that constrains the output; attrs runs the validators in field
+    order."""
     if value is None:
         return
     for name in _CONSTRAINTS[: _CONSTRAINTS.index(attribute.name)]:
@@ -69,38 +73,46 @@ def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], v
 class GenerationRequest:
     """A request to generate text: the body of ``POST /generate``.
 
-    Sampling applies, in this order: the bias, penalties, temperature, top_k, top_p and min_p; then it draws a
+    Sampling applies, in this order: the bias, penalties, temperature, top_k, top_p and min_p; then
+        it draws a
     token.
 
     Args:
         text: the prompt; may be empty if the model has a BOS token to start from.
         max_tokens: maximum number of tokens to generate for each sample, at least 1.
-        min_tokens: number of tokens at the start of a sample that contain no end-of-sequence token and complete no stop
-            string; at most max_tokens.
-        eos_token_ids: generation stops when one of these tokens is produced; the model's own end-of-sequence token does
-            not stop it unless it is listed.
+        min_tokens: number of tokens at the start of a sample that contain no end-of-sequence token
+            and complete no stop string; at most max_tokens.
+        eos_token_ids: generation stops when one of these tokens is produced; the model's own
+            end-of-sequence token does not stop it unless it is listed.
         max_input_tokens: truncate the prompt to this many tokens, keeping its end; 0 = no limit.
         num_samples: number of independent samples, in [1, MAX_SAMPLES].
-        stop: a non-empty string, or several; generation stops when one of them is produced, and the output omits it.
+        stop: a non-empty string, or several; generation stops when one of them is produced, and the
+            output omits it.
         temperature: 0 = greedy; higher is more varied.
         top_k: keep the k most likely tokens; 0 = off.
-        top_p: keep the smallest set of tokens whose total probability reaches this value, in [0, 1].
+        top_p: keep the smallest set of tokens whose total probability reaches this value, in [0,
+            1].
         min_p: keep tokens at least this fraction as likely as the most likely token, in [0, 1].
-        presence_penalty: subtracted once from the logit of each token already generated, in [-2, 2].
+        presence_penalty: subtracted once from the logit of each token already generated, in [-2,
+            2].
         frequency_penalty: subtracted for each time the token was already generated, in [-2, 2].
-        repetition_penalty: divides the logit of each token already generated if it is positive, and multiplies it
-            otherwise; above 0, and 1 = off.
-        logit_bias: token id to the number added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS tokens.
-        allowed_token_ids: draw only these tokens, which also excludes end-of-sequence tokens that are not listed;
-            empty = all tokens are allowed.
-        json_schema: each sample is JSON that conforms to this schema, which may be written as a string, or be a
-            pydantic class. At most one of this and the next three fields can be given; all but ``choice`` need the
-            extra ``constrained``.
+        repetition_penalty: divides the logit of each token already generated if it is positive, and
+            multiplies it otherwise; above 0, and 1 = off.
+        logit_bias: token id to the number added to its logit, in [-100, 100]; at most
+            MAX_BIASED_TOKENS tokens.
+        allowed_token_ids: draw only these tokens, which also excludes end-of-sequence tokens that
+            are not listed; empty = all tokens are allowed.
+        json_schema: each sample is JSON that conforms to this schema, which may be written as a
+            string, or be a pydantic class. At most one of this and the next three fields can be
+            given; all but ``choice`` need the extra ``constrained``.
         regex: each sample is text that fully matches this regular expression.
-        grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark or in GBNF.
-        choice: each sample is one of these strings, regardless of how they are tokenized; at least one, none empty.
+        grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark
+            or in GBNF.
+        choice: each sample is one of these strings, regardless of how they are tokenized; at least
+            one, none empty.
         logprobs: return each token's natural log probability under the model's own distribution.
-        top_logprobs: return for each token this many most likely tokens at its position, in [0, MAX_TOP_LOGPROBS].
+        top_logprobs: return for each token this many most likely tokens at its position, in [0,
+            MAX_TOP_LOGPROBS].
         prompt_logprobs: return the log probability of each prompt token.
         return_tokens: return the generated token ids.
         seed: makes the request repeatable; without it every request and every sample differs.
@@ -184,11 +196,12 @@ class TokenLogprob:
 
 @frozen
 class ContentPart:
-    """A content part of a model's turn, or an addition of a stream to such a part: its text is appended.
+    """A content part of a model's turn, or a piece of streamed text to append to such a part.
 
     Attributes:
         kind: the type of the part.
-        text: the text or reasoning; for a tool call its arguments as JSON, which is incomplete if the turn was cut off.
+        text: the text or reasoning; for a tool call its arguments as JSON, which is incomplete if
+            the turn was cut off.
         place: index of the part in the turn, from 0.
         name: the name of the called tool; empty for other kinds.
         id: identifier of a tool call, to which the tool's result refers; empty for other kinds.
@@ -212,20 +225,25 @@ class Completion:
     """One generated sample.
 
     Attributes:
-        text: the generated text, without end-of-sequence token and stop string; for a turn of a conversation only its
-            text parts.
+        text: the generated text, without end-of-sequence token and stop string; for a turn of a
+            conversation only its text parts.
         generated_tokens: number of generated tokens, including the end-of-sequence token.
         finished: Unix time in seconds when this sample was complete.
-        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``, and for a turn also ``"tool_calls"``. If the request has a
-            schema, a regular expression, a grammar or a choice, the text is complete only if this is ``"eos"``.
-        tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
+        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``, and for a turn also ``"tool_calls"``.
+            If the request has a schema, a regular expression, a grammar or a choice, the text is
+            complete only if this is ``"eos"``.
+        tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless
+            ``return_tokens``.
         logprobs: their natural log probabilities; ``None`` unless ``logprobs``.
-        top_logprobs: for each generated token the most likely tokens at its position, the most likely first. They
-            include the generated token only if it is among the most likely. ``None`` unless ``top_logprobs``.
-        parts: for a turn of a conversation its text, reasoning and tool calls, in order; ``None`` for any other sample.
-        stopped_by: the stop string that ended the sample; empty if none did. Not part of the documented JSON.
-        reasoning_tokens: for a turn, the number of generated tokens in its reasoning, including the closing marker;
-            ``None`` for any other sample.
+        top_logprobs: for each generated token the most likely tokens at its position, the most
+            likely first. They include the generated token only if it is among the most likely.
+            ``None`` unless ``top_logprobs``.
+        parts: for a turn of a conversation its text, reasoning and tool calls, in order; ``None``
+            for any other sample.
+        stopped_by: the stop string that ended the sample; empty if none did. Not part of the
+            documented JSON.
+        reasoning_tokens: for a turn, the number of generated tokens in its reasoning, including the
+            closing marker; ``None`` for any other sample.
     """
 
     text: str
@@ -241,7 +259,7 @@ class Completion:
 
     @property
     def reasoning(self) -> str:
-        """The reasoning of the turn, concatenated; empty if there is none, and outside conversations."""
+        """The reasoning of the turn, concatenated; empty if there is none."""
         return "".join(part.text for part in self.parts or () if part.kind == "reasoning")
 
     @property
@@ -250,7 +268,8 @@ class Completion:
         return tuple(part for part in self.parts or () if part.kind == "tool_call")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as the server writes them; fields that were not requested are absent."""
+        """Return the fields as the server writes them; fields that were not requested are
+        absent."""
         plain = _set_fields(self)
         plain.pop("stopped_by")
         if self.top_logprobs is not None:
@@ -279,11 +298,11 @@ class Spelling:
 
     Attributes:
         prompt: the token ids of the prompt as the model saw it.
-        pieces: token id to the bytes that the token prints, for each token of the prompt and the samples, and for each
-            alternative token.
+        pieces: token id to the bytes that the token prints, for each token of the prompt and the
+            samples, and for each alternative token.
         ends: the tokens that end a sample and are not part of its text.
-        alternatives: for each prompt token after the first the most likely tokens at its position, if
-            ``prompt_logprobs`` and ``top_logprobs`` are requested.
+        alternatives: for each prompt token after the first the most likely tokens at its position,
+            if ``prompt_logprobs`` and ``top_logprobs`` are requested.
     """
 
     prompt: tuple[int, ...]
@@ -294,7 +313,9 @@ class Spelling:
 
 @frozen(repr=False)
 class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
-    """The samples generated for one request. It prints as one line or more for each sample, in a notebook as a table.
+    """The samples generated for one request.
+
+    It prints as one line or more for each sample, and in a notebook displays as a table.
 
     Attributes:
         created: Unix time in seconds when the request was accepted.
@@ -303,11 +324,12 @@ class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
         prompt: the text as sent, even if it was truncated for the model.
         prompt_tokens: number of prompt tokens that the model saw.
         responses: the samples, in order.
-        prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given the tokens before it,
-            and so ``None`` for the first; at least −9,999. ``None`` unless ``prompt_logprobs``.
+        prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given
+            the tokens before it, and so ``None`` for the first; at least −9,999. ``None`` unless
+            ``prompt_logprobs``.
         spelling: the bytes of its tokens; ``None`` unless requested from the runner.
-        reused_tokens: how many of the ``prompt_tokens`` came from the prefix cache; only the JSON of some adapters
-            contains it.
+        reused_tokens: how many of the ``prompt_tokens`` came from the prefix cache; only the JSON
+            of some adapters contains it.
     """
 
     created: float
@@ -321,7 +343,7 @@ class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
     reused_tokens: int = field(default=0, eq=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists, as the server answers; fields that were not requested are absent."""
+        """Return plain dicts and lists, as the server answers, with the requested fields only."""
         plain = _set_fields(self)
         plain.pop("spelling", None)
         plain.pop("reused_tokens")

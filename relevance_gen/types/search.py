@@ -17,9 +17,10 @@ from relevance_gen.types.signatures import with_signature
 Metadata: TypeAlias = Mapping[str, Any]
 """Data that the caller attaches to a chunk."""
 WeightingName: TypeAlias = Literal["pivoted", "cosine"]
-"""Term weighting: ``"pivoted"`` normalization for retrieval, or ``"cosine"``, the textbook TF-IDF."""
+"""Term weighting: ``"pivoted"`` normalization for retrieval, or ``"cosine"``, the textbook
+TF-IDF."""
 Syntax: TypeAlias = Literal["plain", "signs"]
-"""Whether quotes and signs of a query are plain text, or operators that require or exclude terms and phrases."""
+"""Whether quotes and signs of a query are text, or operators that require or exclude terms."""
 
 
 @with_signature
@@ -30,11 +31,11 @@ class Chunk:
     Args:
         text: the content; not blank.
         metadata: free-form JSON object, returned with the result.
-        original_index: ignored; accepted so that a returned chunk can be searched again. Results have the position in
-            the input.
-        title: the title of the chunk's source, such as the document title and the headings above the chunk; "" for
-            none. Its words count as words of the chunk, and add to the score a second time. It is not part of
-            ``chunk_txt``, of spans, or of token counts.
+        original_index: ignored; accepted so that a returned chunk can be searched again. Results
+            have the position in the input.
+        title: the title of the chunk's source, such as the document title and the headings above
+            the chunk; "" for none. Its words count as words of the chunk, and add to the score a
+            second time. It is not part of ``chunk_txt``, of spans, or of token counts.
     """
 
     text: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -52,7 +53,8 @@ class Span:
     Attributes:
         start: position of its first character in ``chunk_txt``, in code points.
         end: position after its last character.
-        score: share of the query's weight (the sum of the idf of its words) that the words in the span have, in (0, 1].
+        score: share of the query's weight (the sum of the idf of its words) that the words in the
+            span have, in (0, 1].
     """
 
     start: int
@@ -70,11 +72,12 @@ class SearchResult(PydanticSerializable):
         chunk_score: relevance in (0, 1]; 1.0 is the score of a chunk that equals the query.
         metadata: the chunk's metadata, the same object; ``{}`` if the chunk has none.
         original_index: position of the chunk in the input.
-        spans: the spans that answer the query; ``None`` unless requested. The first span is the best passage. The
-            following spans are the matching words of the chunk, in ascending order and without overlap.
+        spans: the spans that answer the query; ``None`` unless requested. The first span is the
+            best passage. The following spans are the matching words of the chunk, in ascending
+            order and without overlap.
         title: the chunk's title; if it is "", ``to_dict`` omits it.
-        num_similar: number of other results that this result represents, if results are collapsed by a metadata key; if
-            it is 0, ``to_dict`` omits it.
+        num_similar: number of other results that this result represents, if results are collapsed
+            by a metadata key; if it is 0, ``to_dict`` omits it.
     """
 
     chunk_id: int
@@ -122,7 +125,7 @@ SearchResult.__dataclass_fields__ = dataclass_fields(SearchResult)
 
 
 class _LazyTokenCounts:
-    """A mixin for a class whose token counts are unset until they are first read, and are counted then."""
+    """A mixin for a class whose tokens are counted when the counts are first read."""
 
     __slots__ = ("_counts",)
     _counts: dict[str, Callable[[], int]]
@@ -144,13 +147,15 @@ class SearchMetadata(_LazyTokenCounts):
 
     Attributes:
         num_query_tokens: tokens in the query.
-        num_context_tokens: total tokens of all supplied chunks, each counted alone. `relevance_gen.search` counts query
-            and chunks when these attributes are first read, and keeps the texts until then.
-        confidence: the response's confidence, if a client requested it from the server; otherwise ``None``.
-        num_missing_chunks: chunks of a cluster that were not searched, if the caller allowed that; if it is 0,
-            ``to_dict`` omits it.
-        corrections: query words that occur in no chunk, each with the chunk word that replaced it; if there are none,
-            ``to_dict`` omits them.
+        num_context_tokens: total tokens of all supplied chunks, each counted alone.
+            `relevance_gen.search` counts query and chunks when these attributes are first read, and
+            keeps the texts until then.
+        confidence: the response's confidence, if a client requested it from the server; otherwise
+            ``None``.
+        num_missing_chunks: chunks of a cluster that were not searched, if the caller allowed that;
+            if it is 0, ``to_dict`` omits it.
+        corrections: query words that occur in no chunk, each with the chunk word that replaced it;
+            if there are none, ``to_dict`` omits them.
     """
 
     num_query_tokens: int
@@ -161,7 +166,7 @@ class SearchMetadata(_LazyTokenCounts):
 
     @classmethod
     def lazy(cls, **counts: Callable[[], int]) -> Self:
-        """Return metadata whose token counts are computed on first read, by the function of that name in `counts`."""
+        """Return metadata whose token counts are computed on first read, by these functions."""
         metadata = cls(0, 0)
         for name in counts:
             object.__delattr__(metadata, name)
@@ -185,17 +190,18 @@ class SearchMetadata(_LazyTokenCounts):
 
 @frozen(repr=False)
 class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[SearchResult]):
-    """The response to a search: a sequence of at most ``top_n`` results, and metadata of the response.
+    """The response to a search: a sequence of at most ``top_n`` results, and its metadata.
 
-    It prints as a short list, and in a notebook displays as a table with the matching words highlighted if ``spans`` were
-    requested; both state the order. ``pandas.DataFrame(response)``, ``pyarrow.table(response)`` and other readers of Arrow
-    tables get one row for each result and one column for each of its fields.
+    It prints as a short list, and in a notebook displays as a table with the matching words
+    highlighted if ``spans`` were requested; both state the order. ``pandas.DataFrame(response)``,
+    ``pyarrow.table(response)`` and other readers of Arrow tables get one row for each result and
+    one column for each of its fields.
 
     Attributes:
         results: the results, in input order or best first, as requested.
         metadata: token counts.
-        confidence: estimated probability that the chunks hold an answer, in [0, 1]; for the formula see
-            `relevance_gen.retrieval.ranking.confidence`.
+        confidence: estimated probability that the chunks hold an answer, in [0, 1]; for the formula
+            see `relevance_gen.retrieval.ranking.confidence`.
     """
 
     results: tuple[SearchResult, ...]
@@ -204,7 +210,8 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
 
     @property
     def best(self) -> tuple[SearchResult, ...]:
-        """The results, best first, in any response; of equal scores the earlier chunk comes first."""
+        """The results, best first, in any response; of equal scores the earlier chunk comes
+        first."""
 
         def by_rank(result: SearchResult) -> tuple[float, int]:
             return -result.chunk_score, result.original_index
@@ -212,12 +219,14 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
         return tuple(sorted(self.results, key=by_rank))
 
     def by_score(self) -> SearchResponse:
-        """Return this response with its results best first, as ``true_order=False`` returns them."""
+        """Return this response with its results best first, as ``true_order=False`` returns
+        them."""
         results = tuple(evolve(result, chunk_id=rank) for rank, result in enumerate(self.best))
         return evolve(self, results=results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists, as the server answers; values in metadata are not copied."""
+        """Return plain dicts and lists, as the server answers; values in metadata are not
+        copied."""
         return {
             "results": [result.to_dict() for result in self.results],
             "metadata": self.metadata.to_dict(),

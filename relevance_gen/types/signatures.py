@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def with_signature(cls: type[T]) -> type[T]:
-    """Add to the signature the field types and factory defaults that attrs omits for fields with converters."""
+    """Add to a signature what attrs omits: types of converted fields, and factory defaults."""
     parameters = []
     for attribute in fields(cls):  # type: ignore[arg-type]
         default = attribute.default

@@ -1,4 +1,4 @@
-"""The bodies of the documented interface's requests; `GenerationRequest` is that of ``POST /generate``."""
+"""Request bodies of the documented interface, except that of ``POST /generate``."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ class SearchRequest:
 
     Args:
         query: the query; not blank.
-        chunk_txts: strings, mappings or `Chunk` objects, in any mixture; checked when they are searched.
+        chunk_txts: strings, mappings or `Chunk` objects, in any mixture; checked when they are
+            searched.
         top_n: maximum number of results, at least 1.
         true_order: results in input order (true) or best first (false).
-        where: search only chunks whose metadata has, under each of these keys, the value or one of a list of values.
+        where: search only chunks whose metadata has, under each of these keys, the value or one of
+            a list of values.
         spans: return the spans of each result that answer the query.
         confidence: return the estimated probability that the chunks hold an answer.
         min_share: return only results with at least this share of the best score, in [0, 1].
         distinct: return at most one result, the best, for each value of this metadata key.
-        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"signs"``, ``"exact phrase"`` and
-            ``+word`` must occur in a result, and ``-word`` must not.
-        corrections: whether to correct spelling: replace a query word of 7 or more letters that occurs in no chunk with
-            the most frequent chunk word at edit distance 1.
-        reranked: number of top results to rerank with the server's reranker, such as 20; null uses the server's limit.
-        keep: cache an index of these chunks and return its name in the ``X-Index`` response header. Later requests can
-            send that name as ``index`` instead of the chunks.
+        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"signs"``, ``"exact
+            phrase"`` and ``+word`` must occur in a result, and ``-word`` must not.
+        corrections: whether to correct spelling: replace a query word of 7 or more letters that
+            occurs in no chunk with the most frequent chunk word at edit distance 1.
+        reranked: number of top results to rerank with the server's reranker, such as 20; null uses
+            the server's limit.
+        keep: cache an index of these chunks and return its name in the ``X-Index`` response header.
+            Later requests can send that name as ``index`` instead of the chunks.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -103,7 +106,8 @@ class ExtractionRequest:
 
     Args:
         content: the bytes of a file, as base64.
-        name: the file's name; its suffix identifies HTML that cannot be identified by its first bytes.
+        name: the file's name; its suffix identifies HTML that cannot be identified by its first
+            bytes.
     """
 
     content: str = field(converter=checks.plain, validator=checks.string)
@@ -117,7 +121,8 @@ class PromptRequest:
     Args:
         question: the question to answer; not blank.
         top_n: maximum number of sources, at least 1.
-        copy: whether answers must be sentences of the sources, verbatim; null uses the setting in the model file.
+        copy: whether answers must be sentences of the sources, verbatim; null uses the setting in
+            the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
         chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
     """
