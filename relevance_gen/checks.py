@@ -36,8 +36,10 @@ def plain(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Convert an array, or a column of a data frame, to a list; return any other value
-    unchanged."""
+    """Convert an array, or a column of a data frame, to a list.
+
+    Return any other value unchanged.
+    """
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -221,8 +223,10 @@ def as_texts(value: Any) -> Any:
 
 
 def as_schema(value: Any) -> Any:
-    """Return the JSON schema in a string or of a pydantic class; return any other value
-    unchanged."""
+    """Return the JSON schema in a string or of a pydantic class.
+
+    Return any other value unchanged.
+    """
     if callable(schema_of := getattr(value, "model_json_schema", None)):
         return schema_of()
     if isinstance(value, str):
@@ -232,8 +236,10 @@ def as_schema(value: Any) -> Any:
 
 
 def as_token_numbers(value: Any) -> Any:
-    """Copy a mapping from token ids, which are strings in JSON; return any other value
-    unchanged."""
+    """Copy a mapping from token ids, which are strings in JSON.
+
+    Return any other value unchanged.
+    """
     if not isinstance(value, Mapping):
         return value
     numbers = {}

@@ -59,8 +59,7 @@ class _Excerpt:
 def format_list(
     title: str, items: Sequence[T], row_of: Callable[[T], Row], n_chars: int = LINE_CHARS
 ) -> str:
-    """Return `title`, and one line for each of the first items with at most `n_chars` of its
-    text."""
+    """Return `title`, and one line with at most `n_chars` of text for each of the first items."""
     lines = [title]
     for row in map(row_of, items[:_MAX_ROWS]):
         excerpt = _excerpt(row, n_chars)
@@ -78,8 +77,10 @@ def format_table(
     row_of: Callable[[T], Row],
     n_chars: int = CELL_CHARS,
 ) -> str:
-    """Return an HTML table of the first items; its last column has at most `n_chars` of each
-    text."""
+    """Return an HTML table of the first items.
+
+    Its last column has at most `n_chars` of each text.
+    """
     rows = ["".join(f"<th>{name}</th>" for name in columns)]
     for row in map(row_of, items[:_MAX_ROWS]):
         cells = "".join(f"<td>{escape_html(cell)}</td>" for cell in row.cells)

@@ -34,8 +34,10 @@ _CONSTRAINTS = ("json_schema", "regex", "grammar", "choice")
 def _mutually_exclusive(
     request: GenerationRequest, attribute: Attribute[Any], value: object
 ) -> None:
-    """Refuse a second field that constrains the output; attrs runs the validators in field
-    order."""
+    """Refuse a second field that constrains the output.
+
+    The attrs library runs validators in field order.
+    """
     if value is None:
         return
     for name in _CONSTRAINTS[: _CONSTRAINTS.index(attribute.name)]:
@@ -268,8 +270,10 @@ class Completion:
         return tuple(part for part in self.parts or () if part.kind == "tool_call")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as the server writes them; fields that were not requested are
-        absent."""
+        """Return the fields as the server writes them.
+
+        Fields that were not requested are absent.
+        """
         plain = _set_fields(self)
         plain.pop("stopped_by")
         if self.top_logprobs is not None:

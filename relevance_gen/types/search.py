@@ -210,8 +210,10 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
 
     @property
     def best(self) -> tuple[SearchResult, ...]:
-        """The results, best first, in any response; of equal scores the earlier chunk comes
-        first."""
+        """The results, best first, regardless of the order of the response.
+
+        If scores are equal, the earlier chunk precedes.
+        """
 
         def by_rank(result: SearchResult) -> tuple[float, int]:
             return -result.chunk_score, result.original_index
@@ -219,14 +221,15 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
         return tuple(sorted(self.results, key=by_rank))
 
     def by_score(self) -> SearchResponse:
-        """Return this response with its results best first, as ``true_order=False`` returns
-        them."""
+        """Return this response with its results best first, as with ``true_order=False``."""
         results = tuple(evolve(result, chunk_id=rank) for rank, result in enumerate(self.best))
         return evolve(self, results=results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists, as the server answers; values in metadata are not
-        copied."""
+        """Return plain dicts and lists, as the server answers.
+
+        Values in metadata are not copied.
+        """
         return {
             "results": [result.to_dict() for result in self.results],
             "metadata": self.metadata.to_dict(),
