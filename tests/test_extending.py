@@ -87,7 +87,7 @@ def extend(tmp_path: Path) -> Callable[[str], Extended]:
 STAGE = '''
 """Prefer short chunks."""
 
-from relevance_gen.retrieval.ranking.features import NumericFeatures
+from relevance_gen.retrieval.ranking.old_features import NumericFeatures
 from relevance_gen.retrieval.ranking.stage import N_PROMISING, Stage
 
 

@@ -19,9 +19,10 @@ from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.query.parsing import Query, QueryTerm
-from relevance_gen.retrieval.ranking.features import FeatureExtractor, contents, if_short
+from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.ranking.old_features import FeatureExtractor, contents, if_short
 from relevance_gen.retrieval.ranking.stage import N_PROMISING, WeightedQuery
-from relevance_gen.retrieval.scorer import SegmentScorer, TermMatch
+from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.scorers import Answer, Rest, Scorers, TopCandidates, united
 from relevance_gen.retrieval.weighting import weighting_named
 

@@ -38,7 +38,7 @@ from attrs import frozen
 from relevance_gen.arrays import Floats, Offsets, starts_of
 from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
 from relevance_gen.index.formulas import idf
-from relevance_gen.retrieval.ranking.features import contents
+from relevance_gen.retrieval.ranking.old_features import contents
 from relevance_gen.retrieval.ranking.stage import Reranking, Table, WeightedQuery
 from relevance_gen.text.stems import stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS

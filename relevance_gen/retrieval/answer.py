@@ -18,7 +18,7 @@ from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.highlighting import highlight
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.query.filters import Filter, check_keys
-from relevance_gen.retrieval.ranking.features import contents
+from relevance_gen.retrieval.ranking.old_features import contents
 from relevance_gen.retrieval.ranking.stage import Reranking, Table
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.types import (

@@ -15,7 +15,7 @@ from relevance_gen.arrays import Ids, Offsets, runs
 from relevance_gen.checks import plain
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.query.filters import check_keys, key_of
-from relevance_gen.retrieval.ranking.features import ChunkBatch, StoredFields
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch, StoredFields
 from relevance_gen.types import Metadata
 
 

@@ -25,7 +25,7 @@ from relevance_gen.retrieval.query.parsing import REMEMBERED_CHARS, Query
 from relevance_gen.retrieval.query.spelling_correction import corrected, misspelt
 from relevance_gen.retrieval.query.term_matching import Match
 from relevance_gen.retrieval.ranking.confidence import confidence
-from relevance_gen.retrieval.ranking.features import E, FeatureExtractor, contents, merged
+from relevance_gen.retrieval.ranking.old_features import E, FeatureExtractor, contents, merged
 from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.ranking.stage import N_PROMISING, Reranking, Table, WeightedQuery
 from relevance_gen.retrieval.ranking.top_n import Ranking, at_least_as_good

@@ -35,8 +35,14 @@ from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.query.operators import QueryOperator, allowed
 from relevance_gen.retrieval.query.parsing import QueryTerm
-from relevance_gen.retrieval.query.term_matching import Match, match_among, match_inflections
-from relevance_gen.retrieval.ranking.features import ChunkBatch, FeatureExtractor, merged
+from relevance_gen.retrieval.query.term_matching import (
+    Match,
+    TermMatch,
+    TermPostings,
+    match_among,
+    match_inflections,
+)
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch, FeatureExtractor, merged
 from relevance_gen.retrieval.ranking.stage import WeightedQuery
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good, best_quotients
 from relevance_gen.retrieval.weighting import Weighting
@@ -53,34 +59,6 @@ _EXACT_BYTES: Final = 1 << 17
 """Room for all function words."""
 _MEMORY_SHARE: Final = 4
 """The words last asked for may take the bytes of the segment's arrays divided by this."""
-
-
-@frozen(eq=False)
-class TermMatch:
-    """What one term of the query stands for, and the number of chunks that hold any of it."""
-
-    match: Match
-    df: int
-
-    @classmethod
-    def union(cls, parts: Sequence[TermMatch]) -> TermMatch:
-        """Return what it stands for in several segments together."""
-        return cls(Match.union([part.match for part in parts]), sum([part.df for part in parts]))
-
-
-@frozen(eq=False)
-class TermPostings:
-    """What one term of the query stands for in a segment, and where."""
-
-    matched: TermMatch  # the segment's terms that it stands for, and df
-    chunk: ChunkOrds  # numbers of the chunks that hold any of them, ascending, shape (df,)
-    tf: npt.NDArray[Any]  # how often each does, every match times its weight, shape (df,)
-    weight: Floats  # what that weighs in the chunk, before idf, shape (df,)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the arrays, in bytes."""
-        return self.matched.match.nbytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
 @frozen(eq=False)

@@ -16,9 +16,10 @@ from relevance_gen.arrays import Offsets, concat
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.query.parsing import QueryTerm
-from relevance_gen.retrieval.ranking.features import E, FeatureExtractor, merged
+from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.ranking.old_features import E, FeatureExtractor, merged
 from relevance_gen.retrieval.ranking.stage import WeightedQuery
-from relevance_gen.retrieval.scorer import Candidates, SegmentScorer, TermMatch
+from relevance_gen.retrieval.scorer import Candidates, SegmentScorer
 
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")

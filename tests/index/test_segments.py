@@ -28,7 +28,7 @@ from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.query.parsing import Query
-from relevance_gen.retrieval.scorer import TermPostings
+from relevance_gen.retrieval.query.term_matching import TermPostings
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.arrays import Floats, Ids, Offsets, concat, unique
+from relevance_gen.arrays import ChunkOrds, Floats, Ids, Offsets, concat, unique
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.scripts import ngram_size
@@ -90,6 +90,36 @@ class Match:
     def is_crowded(self) -> bool:
         """Whether the word has more forms than any language makes."""
         return self.ids.size > MAX_FORMS
+
+
+@frozen(eq=False)
+class TermMatch:
+    """The terms that a word of the query matches, and the number of chunks that have any of them."""
+
+    match: Match
+    df: int
+
+    @classmethod
+    def union(cls, parts: Sequence[TermMatch]) -> TermMatch:
+        """Return the terms that the word matches in several segments together."""
+        return cls(Match.union([part.match for part in parts]), sum([part.df for part in parts]))
+
+
+@frozen(eq=False)
+class TermPostings:
+    """The postings of the terms that a word of the query matches in one segment."""
+
+    matched: TermMatch  # the terms of the segment, and df
+    chunk: ChunkOrds  # ordinals of the chunks that have any of them, ascending, shape (df,)
+    tf: npt.NDArray[
+        Any
+    ]  # sum of the terms' counts in each chunk, times their match weights, shape (df,)
+    weight: Floats  # weight of that count in the chunk, without idf, shape (df,)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays in bytes."""
+        return self.matched.match.nbytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
 def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:

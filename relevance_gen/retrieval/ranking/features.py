@@ -1,135 +1,173 @@
-"""What a segment tells of some of its chunks, and how what several segments tell is put together.
+"""Features: values that scoring stages need of chunks, declared as data and extracted where the chunks are stored.
 
-What is asked for is an inquiry, a function of an excerpt, which can be pickled, as what it returns can be. So a segment
-may be anywhere, and all that is asked of the same chunks is one message.
+A stage declares a `FeatureSpec`, a small value that can be pickled. The machine that stores the chunks calls
+`FeatureSpec.extract`. The features of chunks in several segments, or on several machines, are then merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from attrs import define, field, frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.segment import Segment, Statistics, TokenSequences
+from relevance_gen.retrieval.query.parsing import QueryTerm
+from relevance_gen.retrieval.query.term_matching import Match, TermPostings
 from relevance_gen.types import Metadata
 
-_SHORT_CHARS: Final = 1 << 16
-"""Where texts are longer, sending what nobody may want takes longer than asking again does."""
+
+class Features(Protocol):
+    """Feature values of n chunks, in the order of the chunks; they can be pickled."""
+
+    @classmethod
+    def merge(cls, parts: Sequence[Self], rows: Sequence[Offsets]) -> Self:
+        """Return the features of several segments' chunks together.
+
+        Args:
+            parts: the features of each segment's chunks.
+            rows: the rows that each segment's chunks have in the result; together all of [0, n).
+        """
+
+    def take(self, rows: Offsets) -> Self:
+        """Return the features of the chunks at some rows, which must ascend."""
+
+
+class SegmentReader(Protocol):
+    """The parts of a segment scorer that feature extraction uses."""
+
+    segment: Segment
+    statistics: Statistics
+
+    @property
+    def denominators(self) -> Floats:
+        """Length normalization of each chunk of the segment, shape (N,)."""
+
+    def postings_of(
+        self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
+    ) -> Iterator[TermPostings]:
+        """Yield the postings of each term in the segment."""
 
 
 @define(eq=False)
 class ChunkBatch:
-    """Some chunks of one segment, by their numbers in it, shape (n,); their words are read once, when somebody asks."""
+    """Chunks of one segment whose features are extracted together; their tokens are read once, on first use."""
 
-    segment: Segment
-    numbers: Offsets
-    _denominators: Floats
-    _statistics: Statistics
-    _reading: TokenSequences | None = field(default=None, init=False)
+    reader: SegmentReader
+    chunk_ords: Offsets  # ordinals of the chunks in the segment, shape (n,)
+    _tokens: TokenSequences | None = field(default=None, init=False)
+
+    @property
+    def segment(self) -> Segment:
+        """The segment of the chunks."""
+        return self.reader.segment
 
     @property
     def denominators(self) -> Floats:
-        """What the sum of each chunk is divided by, shape (n,)."""
-        return self._denominators.take(self.numbers)
+        """Length normalization of each chunk, shape (n,)."""
+        return self.reader.denominators.take(self.chunk_ords)
 
     @property
     def title_df(self) -> Offsets:
-        """Number of chunks of all segments that have each chunk's title; any for one without. Shape (n,)."""
-        titles = self._statistics.titles
-        at = titles.searchsorted(self.segment.title_hashes.take(self.numbers))
-        return self._statistics.title_df.take(at, mode="clip")
+        """Number of chunks of all segments that have the chunk's title, shape (n,); arbitrary without a title."""
+        statistics = self.reader.statistics
+        title_ords = statistics.titles.searchsorted(self.segment.title_hashes.take(self.chunk_ords))
+        return statistics.title_df.take(title_ords, mode="clip")
 
     @property
-    def is_read(self) -> bool:
-        """Whether somebody asked for the words."""
-        return self._reading is not None
+    def has_tokens(self) -> bool:
+        """Whether the tokens were read."""
+        return self._tokens is not None
 
     @property
-    def reading(self) -> TokenSequences:
-        """The words of the chunks."""
-        if self._reading is None:
-            self._reading = self.segment.token_sequences(self.numbers)
-        return self._reading
+    def tokens(self) -> TokenSequences:
+        """The token sequences of the chunks."""
+        if self._tokens is None:
+            self._tokens = self.segment.token_sequences(self.chunk_ords)
+        return self._tokens
 
 
-class Features(Protocol):
-    """What is told of some chunks, chunk after chunk; it can be pickled."""
+class FeatureSpec(ABC):
+    """A declaration of features: a value that can be pickled and compared."""
 
-    @classmethod
-    def merge(cls, parts: Sequence[Self], places: Sequence[Offsets]) -> Self:
-        """Return the evidence of several segments' chunks; `places` are those that each segment's chunks take in it."""
+    max_chunks: ClassVar[int | None] = None
+    """Maximum number of chunks for which the features are extracted together with the candidates; None: no limit."""
 
-    def take(self, kept: Offsets) -> Self:
-        """Return the evidence of some of the chunks, in ascending order."""
-
-
-E = TypeVar("E", bound=Features)
-T = TypeVar("T")
-
-FeatureExtractor: TypeAlias = Callable[[ChunkBatch], E]
-"""What is asked of a segment about some of its chunks: a function that can be pickled."""
+    @abstractmethod
+    def extract(self, batch: ChunkBatch) -> Any:
+        """Return the `Features` of the chunks of one segment."""
 
 
 @frozen(eq=False)
 class NumericFeatures:
-    """Evidence that is a few numbers of each chunk, shape (k, n)."""
+    """k numbers for each chunk, shape (k, n)."""
 
     values: Floats
 
     @classmethod
-    def merge(cls, parts: Sequence[NumericFeatures], places: Sequence[Offsets]) -> NumericFeatures:
-        """Return those of several segments' chunks."""
-        values = np.empty((len(parts[0].values), sum(part.size for part in places)))
-        for part, place in zip(parts, places, strict=True):
-            values[:, place] = part.values
+    def merge(cls, parts: Sequence[NumericFeatures], rows: Sequence[Offsets]) -> NumericFeatures:
+        """Return the features of several segments' chunks together."""
+        values = np.empty((len(parts[0].values), sum(map(len, rows))))
+        for part, part_rows in zip(parts, rows, strict=True):
+            values[:, part_rows] = part.values
         return cls(values)
 
-    def take(self, kept: Offsets) -> NumericFeatures:
-        """Return those of some of the chunks."""
-        return NumericFeatures(self.values[:, kept])
-
-
-def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
-    """Return the evidence of several segments' chunks together; None where any of them could not tell."""
-    told = [part for part in parts if part is not None]
-    if len(told) < len(parts):
-        return None
-    return told[0] if len(told) == 1 else type(told[0]).merge(told, places)
+    def take(self, rows: Offsets) -> NumericFeatures:
+        """Return the features of the chunks at some rows."""
+        return NumericFeatures(self.values[:, rows])
 
 
 @frozen(eq=False)
-class StoredFields(Generic[T]):
-    """What some chunks hold, such as texts: a row of each, in order."""
+class FeatureRows:
+    """One Python object for each chunk, such as its stored fields."""
 
-    rows: list[T]
+    rows: list[Any]
 
     @classmethod
-    def merge(cls, parts: Sequence[StoredFields[T]], places: Sequence[Offsets]) -> StoredFields[T]:
-        """Return those of several segments' chunks."""
-        at = [place for some in places for place in some.tolist()]
-        rows = [row for part in parts for row in part.rows]
-        return StoredFields(
-            [row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])]
-        )
+    def merge(cls, parts: Sequence[FeatureRows], rows: Sequence[Offsets]) -> FeatureRows:
+        """Return the features of several segments' chunks together."""
+        merged = [None] * sum(map(len, rows))
+        for part, part_rows in zip(parts, rows, strict=True):
+            for row, value in zip(part_rows.tolist(), part.rows, strict=True):
+                merged[row] = value
+        return cls(merged)
 
-    def take(self, kept: Offsets) -> StoredFields[T]:
-        """Return those of some of the chunks."""
-        return StoredFields([self.rows[place] for place in kept.tolist()])
-
-
-def contents(excerpt: ChunkBatch) -> StoredFields[tuple[str, Metadata, str]]:
-    """Return texts, metadata and titles of some chunks."""
-    chunks, numbers = excerpt.segment.chunks, excerpt.numbers.tolist()
-    return StoredFields(
-        [(chunks.texts[one], chunks.metadata_of(one), chunks.title_of(one)) for one in numbers]
-    )
+    def take(self, rows: Offsets) -> FeatureRows:
+        """Return the features of the chunks at some rows."""
+        return FeatureRows([self.rows[row] for row in rows.tolist()])
 
 
-def if_short(inquiry: FeatureExtractor[E], excerpt: ChunkBatch) -> E | None:
-    """Return what is asked of some chunks, or None if their texts are long, and so the answer may be."""
-    texts = excerpt.segment.chunks.texts
-    n_chars = sum(len(texts[number]) for number in excerpt.numbers.tolist())
-    return inquiry(excerpt) if n_chars <= _SHORT_CHARS else None
+@frozen
+class ChunkFields:
+    """The stored fields of one chunk."""
+
+    text: str
+    metadata: Metadata
+    title: str
+
+
+@frozen
+class StoredFields(FeatureSpec):
+    """The stored fields of chunks, for display and for models that read texts; extracted as rows of `ChunkFields`."""
+
+    def extract(self, batch: ChunkBatch) -> FeatureRows:
+        """Return the stored fields of the chunks."""
+        chunks = batch.segment.chunks
+        rows = []
+        for chunk_ord in batch.chunk_ords.tolist():
+            metadata = chunks.metadata_of(chunk_ord)
+            rows.append(ChunkFields(chunks.texts[chunk_ord], metadata, chunks.title_of(chunk_ord)))
+        return FeatureRows(rows)
+
+
+STORED_FIELDS = StoredFields()
+
+
+def merge_features(parts: Sequence[Any], rows: Sequence[Offsets]) -> Any:
+    """Return the features of several segments' chunks together, as `Features.merge`; None if any part is None."""
+    if any(part is None for part in parts):
+        return None
+    return parts[0] if len(parts) == 1 else type(parts[0]).merge(parts, rows)

@@ -20,7 +20,7 @@ from relevance_gen.arrays import Flags, Floats, Ids, Offsets
 from relevance_gen.index.segment import Statistics
 from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.query.term_matching import Match
-from relevance_gen.retrieval.ranking.features import ChunkBatch, E, FeatureExtractor
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch, E, FeatureExtractor
 from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 

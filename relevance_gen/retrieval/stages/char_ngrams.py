@@ -33,7 +33,7 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.formulas import pivot, saturate
 from relevance_gen.index.lexicon import lexicon_of
-from relevance_gen.retrieval.ranking.features import ChunkBatch
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch
 from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, SparseVector
 from relevance_gen.retrieval.ranking.stage import SelfMatch, Stage, Table, WeightedTerms
 from relevance_gen.text.blocks import blocks

@@ -27,7 +27,7 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.errors import RerankerError
-from relevance_gen.retrieval.ranking.features import contents
+from relevance_gen.retrieval.ranking.old_features import contents
 from relevance_gen.retrieval.ranking.stage import Reranking, Table
 
 _LEAST: Final = float(np.finfo(np.float32).smallest_subnormal)

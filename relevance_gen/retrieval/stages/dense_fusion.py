@@ -30,7 +30,7 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Halves, Offsets
 from relevance_gen.index.passages import Passages, TextEncoder, question_vector
-from relevance_gen.retrieval.ranking.features import ChunkBatch, NumericFeatures, contents
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures, contents
 from relevance_gen.retrieval.ranking.stage import Reranking, Table
 from relevance_gen.types import Passage
 

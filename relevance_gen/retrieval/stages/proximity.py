@@ -35,7 +35,7 @@ from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturate, saturate_scalar
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.query.term_matching import Match, numbers_of_matches
-from relevance_gen.retrieval.ranking.features import ChunkBatch, NumericFeatures
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures
 from relevance_gen.retrieval.ranking.stage import (
     MAX_WORDS,
     N_PROMISING,

@@ -27,7 +27,7 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturate
-from relevance_gen.retrieval.ranking.features import ChunkBatch
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch
 from relevance_gen.retrieval.ranking.sparse_vectors import (
     MAX_CHUNKS,
     Sample,

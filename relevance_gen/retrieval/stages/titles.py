@@ -22,7 +22,7 @@ from attrs import frozen
 
 from relevance_gen.arrays import ragged_ranges, unique
 from relevance_gen.retrieval.query.term_matching import Match, numbers_of_matches
-from relevance_gen.retrieval.ranking.features import ChunkBatch, NumericFeatures
+from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures
 from relevance_gen.retrieval.ranking.stage import (
     N_PROMISING,
     SelfMatch,

@@ -1,0 +1,256 @@
+"""The search port: what a machine, a folder or a cluster has to provide for search.
+
+Requests and responses are values: they can be pickled, and hold no functions. A search makes two or three requests:
+
+1. `Segments.match_terms`: which terms does each word of the query match, and in how many chunks does each occur?
+2. `Segments.top_candidates`: which chunks have the highest lexical scores, and what are their features?
+3. `Segments.extract_features`: features of the chunks that are returned, such as their texts.
+
+`LocalSegments` answers for segments in this process. Results do not depend on how chunks are divided among segments,
+nor segments among machines: every response can be merged with those of other segments, in any order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+from attrs import field, frozen
+
+from relevance_gen.arrays import Flags, Floats, Ids, Offsets, concat, unique
+from relevance_gen.index.segment import Statistics
+from relevance_gen.lru import LruCache
+from relevance_gen.retrieval.query.filters import Filter
+from relevance_gen.retrieval.query.parsing import QueryTerm
+from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.ranking.features import FeatureSpec, merge_features
+from relevance_gen.retrieval.ranking.sparse_vectors import Sample
+from relevance_gen.retrieval.ranking.stage import WeightedTerms
+from relevance_gen.retrieval.ranking.top_n import Ranking, at_least_as_good
+from relevance_gen.retrieval.weighting import Weighting
+
+_NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
+_NO_FLAGS: Final[Flags] = np.zeros(0, bool)
+
+
+class Segments(Protocol):
+    """The chunks that a search ranks, in this process or elsewhere; an instance never changes, and is thread-safe."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Facts of all chunks, which scores depend on."""
+
+    @property
+    def weighting(self) -> Weighting:
+        """The weighting of terms, and the stages of a score."""
+
+    @property
+    def rankings(self) -> LruCache[Ranking]:
+        """Cache of rankings by query; its entries are valid as long as the chunks are the same."""
+
+    @property
+    def sample(self) -> Sample:
+        """Term statistics of a fixed sample of the chunks, computed on first use."""
+
+    def match_terms(self, request: MatchRequest) -> MatchResponse:
+        """Return the terms that words of the query match, in all segments together."""
+
+    def top_candidates(self, request: CandidateRequest) -> Candidates:
+        """Return the chunks with the highest lexical scores, and features of the best of them."""
+
+    def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
+        """Return the features of chunks, one `Features` for each spec of the request.
+
+        Raises:
+            LookupError: no segment has a chunk at one of the positions.
+        """
+
+    def inventory(self, request: InventoryRequest) -> Inventory:
+        """Return facts of the stored chunks that depend on no query."""
+
+
+# ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class MatchRequest:
+    """Terms to look up in the dictionaries of the segments."""
+
+    terms: tuple[QueryTerm, ...] = ()
+    """Words of the query; inflected words match several terms."""
+    misspelled: tuple[str, ...] = ()
+    """Words for which the terms at edit distance 1 are returned."""
+    term_ids: tuple[int, ...] = ()
+    """Ids of terms whose spellings are returned."""
+
+
+@frozen(eq=False)
+class MatchResponse:
+    """The terms that segments have."""
+
+    matches: tuple[TermMatch, ...] = ()
+    """For each of `MatchRequest.terms`: the terms that it matches, and the number of chunks with any of them."""
+    near_terms: tuple[Mapping[str, int], ...] = ()
+    """For each of `MatchRequest.misspelled`: terms at edit distance 1, with the number of chunks that have each."""
+    spellings: Mapping[int, str] = field(factory=dict)
+    """Spellings of those of `MatchRequest.term_ids` that any segment has."""
+
+    @classmethod
+    def merge(cls, parts: Sequence[MatchResponse]) -> MatchResponse:
+        """Return the response of several segments together."""
+        if len(parts) == 1:
+            return parts[0]
+        matches = zip(*(part.matches for part in parts), strict=True)
+        near_terms = []
+        for of_word in zip(*(part.near_terms for part in parts), strict=True):
+            near_terms.append(sum(map(Counter[str], of_word), Counter[str]()))
+        spellings: dict[int, str] = {}
+        for part in parts:
+            spellings |= part.spellings
+        return cls(tuple(map(TermMatch.union, matches)), tuple(near_terms), spellings)
+
+
+# ── Candidates ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(eq=False)
+class CandidateRequest:
+    """A request for the chunks with the highest lexical scores.
+
+    Features of `features` are extracted from the best `n_features` chunks, and from as many of the best that pass the
+    filter, ties included, so that most queries need no further request. A spec is skipped, and its features are None,
+    where these chunks are more than its `FeatureSpec.max_chunks`.
+    """
+
+    terms: WeightedTerms
+    n: int
+    """Number of chunks: so many of the best of all, and of the best that pass the filter; ties add more."""
+    filter: Filter | None = None
+    includes_unmatched: bool = False
+    """Whether all chunks that pass the filter are candidates, including those without a term of the query."""
+    n_features: int = 0
+    features: tuple[FeatureSpec, ...] = ()
+    max_feature_chars: int | None = None
+    """For remote implementations: features are None if the texts of their chunks have more characters together."""
+
+
+@frozen(eq=False)
+class Candidates:
+    """Chunks that may be results, with their lexical scores, and the features of the best of them."""
+
+    positions: Offsets  # positions of the chunks, ascending, shape (n,)
+    scores: Floats  # lexical score of each, shape (n,)
+    is_verbatim: Flags  # whether a chunk has exactly the terms of the query, shape (n,)
+    is_allowed: Flags  # whether a chunk passes the filter, shape (n,)
+    feature_positions: Offsets = (
+        _NO_POSITIONS  # positions of the chunks with features, ascending, shape (k,)
+    )
+    features: tuple[
+        Any, ...
+    ] = ()  # for each spec of the request the features of these chunks, or None
+
+    @classmethod
+    def merge(cls, parts: Sequence[Candidates], request: CandidateRequest) -> Candidates:
+        """Return the candidates of several segments together; features are merged where any part has them."""
+        if len(parts) == 1:
+            return parts[0]
+        positions = concat((part.positions for part in parts), np.int64)
+        scores = concat((part.scores for part in parts), np.float64)
+        is_verbatim = np.concatenate([part.is_verbatim for part in parts])
+        is_allowed = np.concatenate([part.is_allowed for part in parts])
+        is_selected = is_verbatim | request.includes_unmatched
+        if not request.includes_unmatched:
+            is_selected[at_least_as_good(scores, request.n)] = True
+            allowed = is_allowed.nonzero()[0]
+            is_selected[allowed[at_least_as_good(scores[allowed], request.n)]] = True
+        rows = is_selected.nonzero()[0]
+        rows = rows[positions[rows].argsort()]
+        # Features of chunks that are not among the merged candidates do no harm.
+        parts = [part for part in parts if part.feature_positions.size]
+        feature_positions = np.sort(concat((part.feature_positions for part in parts), np.int64))
+        feature_rows = [feature_positions.searchsorted(part.feature_positions) for part in parts]
+        features = []
+        for of_spec in zip(*(part.features for part in parts), strict=True):
+            features.append(merge_features(of_spec, feature_rows))
+        return cls(
+            positions=positions[rows],
+            scores=scores[rows],
+            is_verbatim=is_verbatim[rows],
+            is_allowed=is_allowed[rows],
+            feature_positions=feature_positions,
+            features=tuple(features),
+        )
+
+    def best_rows(self, n: int) -> Offsets:
+        """Return the rows, ascending, of the best n chunks with ties, and of the best n that pass the filter."""
+        best = at_least_as_good(self.scores, n)
+        if self.is_allowed.all():
+            return best
+        allowed = self.is_allowed.nonzero()[0]
+        return unique(np.concatenate((best, allowed[at_least_as_good(self.scores[allowed], n)])))
+
+
+# ── Features and inventory ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(eq=False)
+class FeatureRequest:
+    """Features to extract from the chunks at given positions, of which there is at least one."""
+
+    positions: Offsets  # ascending, shape (n,)
+    specs: tuple[FeatureSpec, ...]
+
+
+@frozen(eq=False)
+class InventoryRequest:
+    """Facts to return of the stored chunks; what is not requested is not computed."""
+
+    with_positions: bool = False
+    """Return the positions of all chunks, or of those that pass `filter`."""
+    filter: Filter | None = None
+    occupied: Offsets | None = None
+    """Positions for which to return whether a chunk is stored there."""
+    with_metadata_keys: bool = False
+    sample_size: int = 0
+    """Number of chunks with the smallest hashes whose positions are returned."""
+
+
+@frozen(eq=False)
+class Inventory:
+    """Facts of the stored chunks that depend on no query."""
+
+    n_chunks: int
+    """Number of chunks in the segments that responded."""
+    positions: Offsets = _NO_POSITIONS  # ascending
+    is_occupied: Flags = _NO_FLAGS  # in the order of `InventoryRequest.occupied`
+    metadata_keys: frozenset[str] | None = None
+    """Keys of the metadata of any chunk; None if not requested, or if segments are missing."""
+    sample_hashes: Ids = field(factory=lambda: np.zeros(0, np.uint64))  # shape (s,)
+    sample_positions: Offsets = (
+        _NO_POSITIONS  # positions of the chunks with these hashes, shape (s,)
+    )
+
+    @classmethod
+    def merge(cls, parts: Sequence[Inventory], request: InventoryRequest) -> Inventory:
+        """Return the facts of several segments together."""
+        metadata_keys = None
+        if request.with_metadata_keys and all(part.metadata_keys is not None for part in parts):
+            metadata_keys = frozenset().union(*(part.metadata_keys or () for part in parts))
+        is_occupied = _NO_FLAGS
+        if request.occupied is not None:
+            is_occupied = np.zeros(request.occupied.size, bool)
+            for part in parts:
+                is_occupied |= part.is_occupied
+        hashes = concat((part.sample_hashes for part in parts), np.uint64)
+        smallest = np.argsort(hashes, kind="stable")[: request.sample_size]
+        sample_positions = concat((part.sample_positions for part in parts), np.int64)
+        return cls(
+            n_chunks=sum(part.n_chunks for part in parts),
+            positions=np.sort(concat((part.positions for part in parts), np.int64)),
+            is_occupied=is_occupied,
+            metadata_keys=metadata_keys,
+            sample_hashes=hashes[smallest],
+            sample_positions=sample_positions[smallest],
+        )
