@@ -173,6 +173,12 @@ class Segment:
         """Whether each chunk is still there, shape (N,)."""
         return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
 
+    def live_texts(self) -> list[str]:
+        """Return the texts of the chunks that were not removed."""
+        if self.postings.live is None:
+            return list(self.chunks.texts)
+        return [self.chunks.texts[chunk_ord] for chunk_ord in np.flatnonzero(self.live).tolist()]
+
     @functools.cached_property
     def statistics(self) -> Statistics:
         """The facts of its chunks, but for the terms'."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -148,7 +147,7 @@ def answer_once(
 ) -> SearchResponse:
     """Return the chunks that answer a question; the other arguments, and what is raised, as for `search`.
 
-    Tokens are counted when somebody asks how many there are, or, with `counts_now`, beside the search.
+    Tokens are counted when their number is first read, or, with `counts_now`, before this returns.
     """
     rerankings = models.rerankings(question)
     weigher = weighting_named(weighting)
@@ -156,9 +155,8 @@ def answer_once(
     checked = Chunks.read(chunks, blank=blank)
     kept, positions = checked.without_blank()
     of_query = partial(counter.count, question.query)
-    later = partial(counter.count_all, kept.texts)
-    counting = counter.counting_all(kept.texts) if counts_now else nullcontext(later)
-    with counting as pluralize, reporting(progress) as report:
+    of_chunks = partial(counter.count_all, kept.texts)
+    with reporting(progress) as report:
         wanted = (
             None
             if weigher.needs_all_terms
@@ -171,9 +169,11 @@ def answer_once(
                 [segment], weigher, partial(build, kept, positions, keep_occurrences=False)
             )
         if counts_now:
-            token_counts = SearchMetadata(of_query(), pluralize())
+            token_counts = SearchMetadata(of_query(), of_chunks())
         else:
-            token_counts = SearchMetadata.lazy(num_query_tokens=of_query, num_context_tokens=later)
+            token_counts = SearchMetadata.lazy(
+                num_query_tokens=of_query, num_context_tokens=of_chunks
+            )
     return answer(question, collection, len(checked.texts), token_counts, rerankings)
 
 

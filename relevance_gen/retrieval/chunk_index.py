@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from os import PathLike
 from typing import Any, Final, overload
 
 import numpy as np
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field
 
 from relevance_gen.arrays import Offsets, concat, unique
 from relevance_gen.errors import InvalidRequestError
@@ -59,16 +59,45 @@ _STEMMED_AT_ONCE: Final = 1 << 16
 """Most terms of a segment whose stems are made when an index is built; of more, those that a question asks for."""
 
 
-@frozen(eq=False)
+@define(eq=False)
 class _State:
-    """What an index holds between two changes: the chunks, how many positions were ever given, and the chunks' tokens.
+    """What an index holds between two changes: its chunks, and the number of positions assigned so far.
 
-    A search works with one state from beginning to end.
+    A search uses one state from beginning to end.
     """
 
     collection: Collection = field(repr=False)
     n_positions: int
-    n_tokens: int
+    counter: TokenCounter = field(repr=False)
+    _n_tokens: int | None = None  # tokens of all chunks; None until they are counted
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the tokens of the chunks have been counted."""
+        return self._n_tokens is not None
+
+    def n_tokens(self) -> int:
+        """Return the number of tokens of all chunks, each counted alone; the first call counts them."""
+        if self._n_tokens is None:
+            self._n_tokens = sum(
+                self.counter.count_all(segment.live_texts()) for segment in self.collection.segments
+            )
+        return self._n_tokens
+
+    def replace(
+        self,
+        segments: Sequence[Segment],
+        n_positions: int,
+        *,
+        added: Sequence[str] = (),
+        removed: Sequence[str] = (),
+    ) -> _State:
+        """Return the state of other segments, given the texts that differ."""
+        n_tokens = self._n_tokens
+        if n_tokens is not None:
+            n_tokens += self.counter.count_all(added) - self.counter.count_all(removed)
+        collection = Collection(segments, self.collection.weighting, before=self.collection)
+        return _State(collection, n_positions, self.counter, n_tokens)
 
 
 class ChunkIndex(BaseIndex):
@@ -126,16 +155,15 @@ class ChunkIndex(BaseIndex):
         encoder = Models(encoder).encoder
         counter = token_counter(encoding)
         with reporting(progress) as report:
-            segments, n_tokens = _segments_of(kept, positions, counter, encoder, n_jobs, report)
+            segments = _segments_of(kept, positions, encoder, n_jobs, report)
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.cache_stems()
-        self._keep(
-            _State(Collection(segments, weigher), len(checked.texts), n_tokens), counter, encoder
-        )
+        collection = Collection(segments, weigher)
+        self._keep(_State(collection, len(checked.texts), counter), encoder)
 
-    def _keep(self, state: _State, counter: TokenCounter, encoder: TextEncoder | None) -> None:
-        self._state, self._counter, self._encoder = state, counter, encoder
+    def _keep(self, state: _State, encoder: TextEncoder | None) -> None:
+        self._state, self._counter, self._encoder = state, state.counter, encoder
         self._changing = threading.Lock()
 
     def __len__(self) -> int:
@@ -230,10 +258,10 @@ class ChunkIndex(BaseIndex):
         self, state: _State, question: SearchParams, rerankings: Sequence[Reranking]
     ) -> SearchResponse:
         of_query = partial(self._counter.count, question.query)
-        if self._counter.is_loaded:
-            token_counts = SearchMetadata(of_query(), state.n_tokens)
+        if state.is_counted and self._counter.is_loaded:
+            token_counts = SearchMetadata(of_query(), state.n_tokens())
         else:
-            of_chunks = state.n_tokens.__int__
+            of_chunks = state.n_tokens().__int__ if state.is_counted else state.n_tokens
             token_counts = SearchMetadata.lazy(
                 num_query_tokens=of_query, num_context_tokens=of_chunks
             )
@@ -282,7 +310,6 @@ class ChunkIndex(BaseIndex):
         """
         checked = Chunks.read(chunks, blank=blank)
         kept, numbers = checked.without_blank()
-        n_tokens = self._counter.count_all(kept.texts)
         passages = (
             None
             if self._encoder is None
@@ -294,12 +321,8 @@ class ChunkIndex(BaseIndex):
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
                 new = evolve(new, positions=added.start + numbers)
-                self._change(
-                    state,
-                    merge_tiered([*state.collection.segments, new]),
-                    added.stop,
-                    state.n_tokens + n_tokens,
-                )
+                segments = merge_tiered([*state.collection.segments, new])
+                self._state = state.replace(segments, added.stop, added=kept.texts)
         return added
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
@@ -316,9 +339,7 @@ class ChunkIndex(BaseIndex):
             state = self._state
             at = positions_to_remove(positions, where, state.n_positions, state.collection)
             segments, texts = remove_chunks(state.collection.segments, at)
-            self._change(
-                state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts)
-            )
+            self._state = state.replace(segments, state.n_positions, removed=texts)
         return at.size
 
     def spliced(
@@ -362,19 +383,9 @@ class ChunkIndex(BaseIndex):
         ]
         new = evolve(build(checked, np.arange(places.size)), positions=places)
         index = ChunkIndex.__new__(ChunkIndex)
-        n_tokens = (
-            state.n_tokens + self._counter.count_all(checked.texts) - self._counter.count_all(texts)
-        )
         segments = merge_tiered([*moved, new]) if places.size else moved
-        collection = Collection(segments, state.collection.weighting, before=state.collection)
-        index._keep(_State(collection, n_positions, n_tokens), self._counter, None)
+        index._keep(state.replace(segments, n_positions, added=checked.texts, removed=texts), None)
         return index
-
-    def _change(
-        self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int
-    ) -> None:
-        collection = Collection(segments, state.collection.weighting, before=state.collection)
-        self._state = _State(collection, n_positions, n_tokens)
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -400,7 +411,7 @@ class ChunkIndex(BaseIndex):
             self._counter.fingerprint,
             None if self._encoder is None else self._encoder.fingerprint,
             state.n_positions,
-            state.n_tokens,
+            state.n_tokens(),
         )
 
     @classmethod
@@ -471,10 +482,11 @@ class ChunkIndex(BaseIndex):
             closing(Spill(target.parent)) as spill,
         ):
             for chunks, positions in records.blocks(spill.content):
-                segments, n_more = _segments_of(chunks, positions, counter, encoder, n_jobs, told)
+                segments = _segments_of(chunks, positions, encoder, n_jobs, told)
                 for segment in segments:
                     spill.add(segment)
-                n_chunks, n_tokens = n_chunks + positions.size, n_tokens + n_more
+                n_chunks += positions.size
+                n_tokens += counter.count_all(chunks.texts)
                 del chunks, segment, segments  # before the next block is read
             settings: dict[str, Any] = {"weighting": weigher.name, "encoding": counter.name}
             settings |= {
@@ -530,37 +542,32 @@ class ChunkIndex(BaseIndex):
 def _segments_of(
     chunks: Chunks,
     positions: Offsets,
-    counter: TokenCounter,
     encoder: TextEncoder | None,
     n_jobs: int | None,
     progress: Progress | None,
-) -> tuple[list[Segment], int]:
-    """Make segments of chunks, one or as many as there are processes to make them, and count all their tokens."""
-    read = progress if encoder is None else None
+) -> list[Segment]:
+    """Build the segments of chunks: one, or one for each process that builds."""
+    build_progress = progress if encoder is None else None
     n_processes = 1
     if n_jobs is not None:
-        from relevance_gen.index import (
-            parallel_build as pool,  # imports multiprocessing, a twentieth of a first search
-        )
+        # Imports multiprocessing, which takes a twentieth of a first search.
+        from relevance_gen.index import parallel_build
 
-        n_processes = pool.n_processes(n_jobs, chunks)
-    with ExitStack() as stack:
-        if n_processes > 1:
-            wait = stack.enter_context(pool.start_building(chunks, n_processes))
-        pluralize = stack.enter_context(counter.counting_all(chunks.texts))
-        if n_processes > 1:
-            segments = [evolve(part, positions=positions[part.positions]) for part in wait(read)]
-        else:
-            segments = [build(chunks, positions, progress=read)]
-        n_tokens = pluralize()
+        n_processes = parallel_build.n_processes(n_jobs, chunks)
+    if n_processes > 1:
+        segments = [
+            evolve(segment, positions=positions[segment.positions])
+            for segment in parallel_build.build_segments(chunks, n_processes, build_progress)
+        ]
+    else:
+        segments = [build(chunks, positions, progress=build_progress)]
     if encoder is not None:
         passages = Passages.of(chunks.texts, encoder, progress, titles=chunks.titles)
-        numbers = [np.searchsorted(positions, segment.positions) for segment in segments]
         segments = [
-            evolve(one, passages=passages.take(some))
-            for one, some in zip(segments, numbers, strict=True)
+            evolve(segment, passages=passages.take(np.searchsorted(positions, segment.positions)))
+            for segment in segments
         ]
-    return segments, n_tokens
+    return segments
 
 
 def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
@@ -580,5 +587,5 @@ def opened(
         sum(one.n_context_tokens for one in parts),
     )
     collection = Collection(segments, weighting_named(parts[0].weighting))
-    index._keep(_State(collection, n_positions, n_tokens), counter, encoder)
+    index._keep(_State(collection, n_positions, counter, n_tokens), encoder)
     return index

@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.documents import extraction
-from relevance_gen.index import parallel_build as pool
-from relevance_gen.index import sources, spill
+from relevance_gen.index import parallel_build, sources, spill
 from relevance_gen.types import Chunk, Metadata, WeightingName
 from tests import corpus, strategies
 from tests.environments import ROOT
@@ -94,7 +93,7 @@ def test_a_built_file_is_the_saved_one(tmp_path: Path, monkeypatch: pytest.Monke
     texts = corpus.prose(300, 20)
     ChunkIndex(texts).save(tmp_path / "saved")
     monkeypatch.setattr(sources, "_TIMES_TEXT", 1 << 10)
-    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 1 << 12)
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 1 << 12)
     for n_jobs in (1, 2):
         ChunkIndex.build(texts, tmp_path / "built", n_jobs=n_jobs)
         assert (tmp_path / "built").read_bytes() == (tmp_path / "saved").read_bytes()

@@ -1,4 +1,4 @@
-"""Parallel: segments built in processes are those built here, and no process outlives the building."""
+"""Building an index in several processes: results, errors, interrupts, and the number of processes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.process import BaseProcess
 
 import pytest
 
 from relevance_gen import ChunkIndex, IndexBuildError, InvalidRequestError
-from relevance_gen.index import parallel_build as pool
+from relevance_gen.index import parallel_build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.machine import usable_cpus
+from relevance_gen.text import blocks
 from tests import corpus
 
 CHUNKS = [*corpus.prose(300, 30), "Größe столица 猫", {"text": "a cat", "metadata": {"page": 1}}]
 
 
 @pytest.fixture(autouse=True)
-def any_text_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let little text be worth a process."""
-    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 1)
-    monkeypatch.setattr(pool, "_CHARS_PER_NEW_PROCESS", 1)
+def use_processes_for_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use processes for any amount of text."""
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 1)
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_SPAWN", 1)
 
 
 @pytest.fixture
 def thread() -> Iterator[None]:
-    """Let another thread run."""
+    """Run another thread during the test."""
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
@@ -42,97 +44,127 @@ def thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("n_jobs", [3, -1])
-def test_an_index_of_processes_answers_as_one_of_none(n_jobs: int) -> None:
-    """However many processes build an index, its answers have the same bits, and it can be added to and saved."""
-    alone, together = ChunkIndex(CHUNKS), ChunkIndex(CHUNKS, n_jobs=n_jobs)
-    queries = [" ".join(chunk.split()[:4]) for chunk in CHUNKS[:40] if isinstance(chunk, str)] + [
-        "Größe 猫",
-        "cat",
-    ]
-    assert together.search(queries, 20) == alone.search(queries, 20)
-    assert len(together._state.collection.segments) == min(
-        4, usable_cpus() if n_jobs < 0 else n_jobs
-    )
-    for index in (alone, together):
+def test_index_built_by_processes_gives_equal_answers(n_jobs: int) -> None:
+    """An index built by any number of processes gives bit-identical answers, before and after chunks are added."""
+    sequential, parallel = ChunkIndex(CHUNKS), ChunkIndex(CHUNKS, n_jobs=n_jobs)
+    texts = [chunk for chunk in CHUNKS[:40] if isinstance(chunk, str)]
+    queries = [" ".join(text.split()[:4]) for text in texts] + ["Größe 猫", "cat"]
+    assert parallel.search(queries, 20) == sequential.search(queries, 20)
+    n_segments = min(4, usable_cpus() if n_jobs < 0 else n_jobs)
+    assert len(parallel._state.collection.segments) == n_segments
+    for index in (sequential, parallel):
         index.add(["one cat more"])
         index.remove([0, 150])
-    assert together.search(queries) == alone.search(queries)
+    assert parallel.search(queries) == sequential.search(queries)
     assert multiprocessing.active_children() == []
 
 
 @pytest.mark.usefixtures("thread")
-def test_beside_threads_processes_are_started_anew() -> None:
-    """While another thread runs nothing is forked; texts that fill a pipe come over, and the answers are the same."""
+def test_processes_are_spawned_while_another_thread_runs() -> None:
+    """Spawned processes receive texts that are longer than a pipe's buffer, and the answers are the same."""
     chunks = CHUNKS * 20
-    together = ChunkIndex(chunks, n_jobs=2)
-    assert together.search("cat") == ChunkIndex(chunks).search("cat")
-    assert len(together._state.collection.segments) == 2
+    parallel = ChunkIndex(chunks, n_jobs=2)
+    assert parallel.search("cat") == ChunkIndex(chunks).search("cat")
+    assert len(parallel._state.collection.segments) == 2
     assert multiprocessing.active_children() == []
 
 
-def die(*_: object) -> None:
+def exit_process(*_: object) -> None:
     os._exit(3)
 
 
 @pytest.mark.usefixtures("thread")
-def test_a_process_that_dies_before_it_has_its_texts_is_an_error(
+def test_spawned_process_that_exits_at_once_raises_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that is started anew and ends before it has read its texts is an error as any other that ends."""
-    monkeypatch.setattr(pool, "_work", die)
-    with pytest.raises(IndexBuildError, match="ended with status 3"):
+    """A spawned process that exits before it reads its texts raises an IndexBuildError."""
+    monkeypatch.setattr(parallel_build, "_start_worker", exit_process)
+    with pytest.raises(IndexBuildError, match="ended unexpectedly"):
         ChunkIndex(CHUNKS * 200, n_jobs=2)
     assert multiprocessing.active_children() == []
 
 
-def test_progress_counts_up_to_all_chunks() -> None:
-    """Progress of all processes together never goes back and ends with all chunks done."""
-    told: list[tuple[int, int]] = []
-    ChunkIndex(CHUNKS, n_jobs=3, progress=lambda done, n_chunks: told.append((done, n_chunks)))
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (len(CHUNKS), len(CHUNKS))
+def test_progress_increases_up_to_the_number_of_chunks() -> None:
+    """The progress of all processes together increases strictly and ends with all chunks done."""
+    calls: list[tuple[int, int]] = []
+    ChunkIndex(CHUNKS, n_jobs=3, progress=lambda done, n_chunks: calls.append((done, n_chunks)))
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
+    assert calls[-1] == (len(CHUNKS), len(CHUNKS))
 
 
-def pause(*_: object) -> None:
-    signal.pause()
+def kill_process(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_process_is_an_error_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a process is killed the building ends with an error that says so, and the others are ended."""
-    monkeypatch.setattr(pool, "_work", pause)  # it may not be done before it is killed
-    with pool.start_building(Chunks.read(CHUNKS * 50), 3) as wait:
-        victim = multiprocessing.active_children()[0]
-        assert victim.pid is not None
-        os.kill(victim.pid, signal.SIGKILL)
-        with pytest.raises(IndexBuildError, match=r"ended with status -9; build with fewer n_jobs"):
-            wait(None)
+def test_killed_process_raises_an_error_and_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If a process is killed, the build raises an IndexBuildError and no other process is left."""
+    monkeypatch.setattr(parallel_build, "_build_part", kill_process)
+    with pytest.raises(IndexBuildError, match=r"ended unexpectedly; build with fewer n_jobs"):
+        ChunkIndex(CHUNKS * 50, n_jobs=3)
     assert multiprocessing.active_children() == []
 
 
-def test_an_interrupt_ends_the_processes() -> None:
-    """An exception while the processes work, a KeyboardInterrupt say, ends them all."""
+def fail(*_: object) -> None:
+    raise ValueError("a failed build")
 
-    def stop(done: int, n_chunks: int) -> None:
+
+def test_error_in_a_process_is_raised_by_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in a process is raised to the caller, and no process is left."""
+    monkeypatch.setattr(parallel_build, "_build_part", fail)
+    with pytest.raises(ValueError, match="a failed build"):
+        ChunkIndex(CHUNKS * 50, n_jobs=3)
+    assert multiprocessing.active_children() == []
+
+
+def test_interrupt_ends_the_processes() -> None:
+    """A KeyboardInterrupt while processes work ends all of them."""
+
+    def interrupt(done: int, n_chunks: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ChunkIndex(CHUNKS, n_jobs=2, progress=stop)
+        ChunkIndex(CHUNKS, n_jobs=2, progress=interrupt)
     assert multiprocessing.active_children() == []
+
+
+def test_second_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second KeyboardInterrupt while the first waits for the processes leaves no process at work."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blocks, "BLOCK_CHARS", 1 << 12)  # workers report often
+    texts = [f"word{n} is one of many words" for n in range(200_000)]
+    processes: list[BaseProcess] = []
+
+    def interrupt_twice(done: int, n_chunks: int) -> None:
+        processes.extend(multiprocessing.active_children())
+        monkeypatch.setattr(ProcessPoolExecutor, "__exit__", interrupt)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ChunkIndex(texts, n_jobs=2, progress=interrupt_twice)
+    monkeypatch.undo()
+    for process in processes:
+        process.join()
+    assert len(processes) == 2
 
 
 INTERRUPTED = """
 import threading
 from relevance_gen import ChunkIndex
-from relevance_gen.index import parallel_build as pool
-pool._CHARS_PER_FORK = pool._CHARS_PER_NEW_PROCESS = 1
+from relevance_gen.index import parallel_build
+parallel_build._MIN_CHARS_PER_FORK = parallel_build._MIN_CHARS_PER_SPAWN = 1
 chunks = [f"text number {number} of very many " * 20 for number in range(100_000)]
-if BESIDE_A_THREAD:
+if HAS_THREAD:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-start = pool._start
-def told(*args):
-    start(*args)
+wait = parallel_build._wait
+def wait_and_print(*args):
     print("ready", flush=True)
-pool._start = told
+    wait(*args)
+parallel_build._wait = wait_and_print
 try:
     ChunkIndex(chunks, n_jobs=2)
 except KeyboardInterrupt:
@@ -141,47 +173,18 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_second_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever presses ^C again, while the first is waited for, leaves no process at work."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    texts = [f"word{n} is one of many words" for n in range(400_000)]
-    processes: list[BaseProcess] = []
-
-    def build() -> None:
-        with pool.start_building(Chunks(texts, {}), 2):
-            processes.extend(multiprocessing.active_children())
-            monkeypatch.setattr(BaseProcess, "join", interrupted)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build()
-    monkeypatch.undo()
-    for process in processes:
-        process.join()
-    assert {process.exitcode for process in processes} == {-signal.SIGKILL}
-
-
 @pytest.mark.parametrize("delay_s", [0.0, 0.3])
-@pytest.mark.parametrize("beside_a_thread", [False, True])
-def test_control_c_ends_with_130_and_without_a_traceback(
-    beside_a_thread: bool, delay_s: float
-) -> None:
-    """^C in a terminal reaches all processes: the one that asked says so once, and the others are silent.
-
-    Those that are started anew beside a thread are, too, while they still import.
-    """
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_control_c_ends_with_130_and_without_a_traceback(has_thread: bool, delay_s: float) -> None:
+    """^C in a terminal reaches all processes; only the parent process prints, even while spawned ones import."""
     with subprocess.Popen(
-        [sys.executable, "-c", f"BESIDE_A_THREAD = {beside_a_thread}\n{INTERRUPTED}"],
+        [sys.executable, "-c", f"HAS_THREAD = {has_thread}\n{INTERRUPTED}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
         assert process.stdout.readline() == "ready\n"
         time.sleep(delay_s)
         os.killpg(process.pid, signal.SIGINT)
@@ -192,20 +195,20 @@ def test_control_c_ends_with_130_and_without_a_traceback(
 KILLED = """
 import time
 from relevance_gen import ChunkIndex
-from relevance_gen.index import parallel_build as pool
-from relevance_gen.text import blocks as portions
-pool._CHARS_PER_FORK = pool._CHARS_PER_NEW_PROCESS = 1
-portions.BLOCK_CHARS = 200  # so much progress to tell that it fills the pipe
+from relevance_gen.index import parallel_build
+from relevance_gen.text import blocks
+parallel_build._MIN_CHARS_PER_FORK = parallel_build._MIN_CHARS_PER_SPAWN = 1
+blocks.BLOCK_CHARS = 200
 chunks = [f"text number {number} of very many " * 10 for number in range(6000)]
-def stay(done, n_chunks):
+def pause(done, n_chunks):
     print("building", flush=True)
     time.sleep(1000)
-ChunkIndex(chunks, n_jobs=3, progress=stay)
+ChunkIndex(chunks, n_jobs=3, progress=pause)
 """
 
 
-def test_processes_end_when_the_one_that_asked_is_killed() -> None:
-    """A process that is killed while it builds leaves none behind, not even one that waits for room in its pipe."""
+def test_processes_exit_when_the_parent_is_killed() -> None:
+    """The worker processes exit after the process that started them is killed."""
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -221,33 +224,46 @@ def build_in_a_pool(n_jobs: int) -> int:
     return len(ChunkIndex(CHUNKS, n_jobs=n_jobs))
 
 
-def test_a_daemonic_process_builds_alone() -> None:
-    """A process of a pool must not start others, and so builds an index itself, however many were asked for."""
+def test_daemonic_process_builds_without_other_processes() -> None:
+    """A process of a `multiprocessing.Pool`, which must not start processes, builds an index itself for any n_jobs."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map(build_in_a_pool, [2]) == [len(CHUNKS)]
 
 
-def test_little_text_is_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many processes work as there is text enough for, and never more than asked for."""
-    monkeypatch.setattr(pool, "_can_fork", lambda: True)  # whatever threads other tests have left
-    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 100)
+def test_n_processes_is_limited_by_n_jobs_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of processes is at most n_jobs, and at most the characters divided by the minimum for each."""
+    monkeypatch.setattr(
+        parallel_build, "_can_fork", lambda: True
+    )  # regardless of threads that other tests left
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 100)
     chunks = Chunks.read(["x" * 50] * 6)
-    assert [pool.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [1, 1, 2, 3, 3]
-    assert pool.n_processes(-1, Chunks.read([])) == 1
+    assert [parallel_build.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [
+        1,
+        1,
+        2,
+        3,
+        3,
+    ]
+    assert parallel_build.n_processes(-1, Chunks.read([])) == 1
 
 
 @pytest.mark.usefixtures("thread")
-def test_processes_started_anew_want_more_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a thread, where processes take longer to start, there are fewer of them for the same text."""
-    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 100)
-    monkeypatch.setattr(pool, "_CHARS_PER_NEW_PROCESS", 150)
+def test_n_processes_is_lower_for_spawned_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another thread runs, fewer processes build the same text, because spawning takes longer than forking."""
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 100)
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_SPAWN", 150)
     chunks = Chunks.read(["x" * 50] * 6)
-    assert [pool.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4)] == [1, 1, 2, 2]
+    assert [parallel_build.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4)] == [
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("n_jobs", [0, -2, True, 1.0, "2"])
-def test_only_numbers_of_processes_are_allowed(n_jobs: object) -> None:
-    """A number of processes is a positive integer, or -1."""
+def test_invalid_n_jobs_raises_an_error(n_jobs: object) -> None:
+    """n_jobs must be a positive integer, -1 or None."""
     with pytest.raises(
         InvalidRequestError, match="n_jobs must be an integer of at least 1, -1 or None, got"
     ):

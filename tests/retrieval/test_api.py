@@ -312,6 +312,7 @@ def test_nothing_is_counted_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -
     """A search counts nothing until its counts are read; a server's counts at once. The counts are the same."""
     chunks = ["Cats purr.", "Dogs bark."]
     expected = ChunkIndex(chunks).search("cats")
+    n_context_tokens = expected.metadata.num_context_tokens
     pluralize: list[int] = []
     count_all = TokenCounter.count_all
 
@@ -323,6 +324,6 @@ def test_nothing_is_counted_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -
     found = search("cats", chunks)
     assert (len(found), pluralize) == (1, [])
     assert found == expected
-    assert pluralize == [expected.metadata.num_context_tokens]
+    assert pluralize == [n_context_tokens]
     assert answer_once(SearchParams("cats"), chunks, counts_now=True) == expected
     assert len(pluralize) == 2

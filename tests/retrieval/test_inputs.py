@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
-from relevance_gen.index import parallel_build as pool
+from relevance_gen.index import parallel_build
 from relevance_gen.types import Chunk
 from tests import corpus, strategies
 from tests.profiles import costly
@@ -187,7 +187,7 @@ def test_missing_texts_of_a_column_are_skipped() -> None:
 
 def test_skipping_keeps_positions_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions are kept where processes build the index, and in filters."""
-    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 1)
+    monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 1)
     chunks = ["", *corpus.prose(6, 20), " ", *corpus.prose(6, 20)]
     index = ChunkIndex(chunks, blank="skip", n_jobs=2)
     assert index.search(chunks[3]) == ChunkIndex(chunks, blank="skip").search(chunks[3])

@@ -140,8 +140,7 @@ def test_much_text_adds_up(
         monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
         assert counter._count_pieces.releases_lock(1 << 20) == (not n_before)
     chunks = [*(PROSE[n % 50 :] for n in range(8_000)), "", "\ud800 " * 100_000, "a" * 600_000]
-    with counter.counting_all(chunks) as pluralize:
-        assert pluralize() == counter.count_all(chunks) == sum(map(counter.count, chunks))
+    assert counter.count_all(chunks) == sum(map(counter.count, chunks))
 
 
 def test_documented_count() -> None:
@@ -350,19 +349,6 @@ def test_a_renewal_that_fails_changes_nothing(
     backend._tokens_left = 0
     for text in ("What is machine learning?", "one more text, to renew again and again"):
         assert counter.count(text) == slow.count(text)
-
-
-def test_without_a_thread_counts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system gives no thread, texts are counted in this one."""
-
-    def no_thread(*_: object) -> NoReturn:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(counter_module, "start_new_thread", no_thread)
-    counter = token_counter(backend="gigatoken")
-    texts = ["some words " * 200_000]
-    with counter.counting_all(texts) as pluralize:
-        assert pluralize() == counter.count_all(texts)
 
 
 def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:

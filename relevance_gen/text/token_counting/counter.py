@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import re
-import time
-from _thread import start_new_thread
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from threading import Lock
 from typing import Final, Literal, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
@@ -123,91 +118,6 @@ class TokenCounter:
             return self._count_pieces(texts)
         except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
             return self._count_pieces([_well_formed(text) for text in texts])
-
-    @contextmanager
-    def counting_all(self, texts: Collection[str]) -> Iterator[Callable[[], int]]:
-        """Yield the function that returns `count_all`; it counts in a thread if the backend releases the GIL.
-
-        The thread has ended when the context has, also by an error or by ^C, which stop it after the batch in hand. A
-        thread that is inside the backend's Rust code while the interpreter shuts down would abort the process.
-        """
-        count = self._count_pieces
-        if isinstance(count, GigatokenBackend) and not count.releases_lock(sum(map(len, texts))):
-            n_tokens = self.count_all(texts)
-            yield lambda: n_tokens
-            return
-        counting = _BackgroundCount(self, texts)
-        _running.add(counting)
-        try:
-            try:
-                start_new_thread(counting.count, ())
-            except RuntimeError:  # the system gives no thread now
-                counting.count()
-            yield counting.result
-        finally:
-            interrupted = counting.end()
-            _running.discard(counting)
-            if interrupted:
-                raise KeyboardInterrupt
-
-
-class _BackgroundCount:
-    """A count that runs in a thread and can be given up.
-
-    Its flags and its one lock are safe from ^C. In `threading.Thread` and in futures, a KeyboardInterrupt at the wrong
-    moment leaves a lock held for ever, or takes a thread that runs for one that has ended.
-    """
-
-    def __init__(self, counter: TokenCounter, texts: Collection[str]) -> None:
-        self._counter = counter
-        self._texts = texts
-        self._n_tokens = 0
-        self._error: BaseException | None = None
-        self._begun = self._given_up = self._ended = False
-        self._counting = Lock()
-        self._counting.acquire()
-
-    def count(self) -> None:
-        """Count, batch after batch, until all is counted or nobody wants to know any more."""
-        self._begun = True
-        try:
-            for batch in _batches(self._texts):
-                if self._given_up:
-                    break
-                self._n_tokens += self._counter._count_batch(batch)
-        except BaseException as error:
-            self._error = error
-        self._ended = True
-        self._counting.release()
-
-    def result(self) -> int:
-        """Wait for the count."""
-        self._counting.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._n_tokens
-
-    def end(self) -> bool:
-        """Give the count up if it still runs, wait until it has stopped, and tell whether ^C came meanwhile."""
-        interrupted = False
-        self._given_up = True
-        while self._begun and not self._ended:  # one that begins after this stops at once
-            try:
-                time.sleep(_POLL_S)
-            except KeyboardInterrupt:
-                interrupted = True
-        return interrupted
-
-
-_POLL_S: Final = 0.001
-_running: Final[set[_BackgroundCount]] = set()
-
-
-@atexit.register
-def _end_all() -> None:
-    """Wait for counts that a ^C at the wrong moment has left behind."""
-    for counting in list(_running):
-        counting.end()
 
 
 def token_counter(
