@@ -1,0 +1,162 @@
+"""Budgets of the library's code: tokens per code line, dense lines, total tokens and line length.
+
+A ceiling may only fall. Lower it when a change leaves room below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+
+LIBRARY = Path(__file__).parents[1] / "relevance_gen"
+
+TOTAL_TOKENS = 265_000
+"""Ceiling of all tokens of the library. The goal is 235,000."""
+MAX_LINE_TOKENS = 25
+"""A line with more tokens is dense: it usually holds two thoughts."""
+MAX_LINE_CHARS = 100
+LONG_LINES = 2_600
+"""Ceiling of lines longer than `MAX_LINE_CHARS`. The goal is 0."""
+
+TOKENS_PER_LINE = {
+    "(top level)": 8.6,
+    "agents": 9.3,
+    "asking": 9.0,
+    "cli": 8.3,
+    "cluster": 9.2,
+    "display": 8.4,
+    "documents": 9.2,
+    "embedding": 9.0,
+    "folders": 9.5,
+    "generation": 9.2,
+    "index": 9.9,
+    "llama": 8.7,
+    "retrieval": 9.9,
+    "sandbox": 8.4,
+    "serve": 8.8,
+    "shards": 8.6,
+    "text": 8.9,
+    "types": 8.0,
+}
+"""Ceiling of the average number of tokens per code line. The goal is 8.3 for each package."""
+
+DENSE_LINES = {
+    "(top level)": 25,
+    "agents": 20,
+    "asking": 30,
+    "cli": 25,
+    "cluster": 70,
+    "display": 5,
+    "documents": 25,
+    "embedding": 12,
+    "folders": 45,
+    "generation": 80,
+    "index": 115,
+    "llama": 30,
+    "retrieval": 130,
+    "sandbox": 5,
+    "serve": 95,
+    "shards": 12,
+    "text": 40,
+    "types": 8,
+}
+"""Ceiling of the number of dense lines. The goal is none except in `DATA_TABLES`."""
+DATA_TABLES: set[str] = set()
+"""Modules, relative to the library, whose dense lines are rows of data."""
+
+_NOT_COUNTED = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+
+
+@define
+class PackageSize:
+    """The size of a package."""
+
+    n_tokens: int = 0
+    n_lines: int = 0
+    dense_lines: list[str] = field(factory=list)
+
+
+def docstring_lines(source: str) -> set[int]:
+    """Return the lines of strings that are statements of their own."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                assert node.end_lineno is not None
+                lines.update(range(node.lineno, node.end_lineno + 1))
+    return lines
+
+
+def tokens_by_line(source: str) -> Counter[int]:
+    """Count the tokens that begin in each line; comments and docstrings are not counted."""
+    skipped = docstring_lines(source)
+    counts: Counter[int] = Counter()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        line = token.start[0]
+        if token.type not in _NOT_COUNTED and line not in skipped:
+            counts[line] += 1
+    return counts
+
+
+def measure() -> dict[str, PackageSize]:
+    """Return the size of each package."""
+    sizes: dict[str, PackageSize] = {}
+    for path in sorted(LIBRARY.rglob("*.py")):
+        module = path.relative_to(LIBRARY)
+        package = module.parts[0] if len(module.parts) > 1 else "(top level)"
+        size = sizes.setdefault(package, PackageSize())
+        counts = tokens_by_line(path.read_text(encoding="utf-8"))
+        size.n_tokens += counts.total()
+        size.n_lines += len(counts)
+        if str(module) not in DATA_TABLES:
+            size.dense_lines += [
+                f"{module}:{line}" for line, n in counts.items() if n > MAX_LINE_TOKENS
+            ]
+    return sizes
+
+
+SIZES = measure()
+
+
+@pytest.mark.parametrize("package", sorted(SIZES))
+def test_package_tokens_per_line_is_within_ceiling(package: str) -> None:
+    """The average number of tokens per code line is at most the package's ceiling."""
+    size = SIZES[package]
+    ceiling = TOKENS_PER_LINE.get(package, max(TOKENS_PER_LINE.values()))
+    assert size.n_tokens / max(size.n_lines, 1) <= ceiling
+
+
+@pytest.mark.parametrize("package", sorted(SIZES))
+def test_package_dense_lines_are_within_ceiling(package: str) -> None:
+    """The number of lines with more than `MAX_LINE_TOKENS` tokens is at most the ceiling."""
+    dense_lines = SIZES[package].dense_lines
+    ceiling = DENSE_LINES.get(package, max(DENSE_LINES.values()))
+    assert len(dense_lines) <= ceiling, dense_lines
+
+
+def test_library_tokens_are_within_ceiling() -> None:
+    """The library has at most `TOTAL_TOKENS` tokens."""
+    assert sum(size.n_tokens for size in SIZES.values()) <= TOTAL_TOKENS
+
+
+def test_lines_are_at_most_100_characters() -> None:
+    """At most `LONG_LINES` lines of the library exceed `MAX_LINE_CHARS`."""
+    n_long = 0
+    for path in LIBRARY.rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        n_long += sum(len(line) > MAX_LINE_CHARS for line in lines)
+    assert n_long <= LONG_LINES
