@@ -36,7 +36,7 @@ from relevance_gen.arrays import (
     sum_by,
 )
 from relevance_gen.errors import TooLargeError
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.text.blocks import BLOCK_CHARS, batch_by_size, lengths
 from relevance_gen.text.chunking import sentences
@@ -87,7 +87,7 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
     """
     text = checks.plain(text)
     checks.string.check("text", text)
-    return Attributor(Chunks.read(chunks).texts).cite(text)
+    return Attributor(read_chunks(chunks).texts).cite(text)
 
 
 class Attributor:

@@ -22,6 +22,7 @@ import numpy as np
 from relevance_gen import checks
 from relevance_gen.arrays import Floats
 from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.api import search
 from relevance_gen.text.chunking import sentences
@@ -81,7 +82,7 @@ def compress(
     checks.not_blank.check("question", question)
     max_tokens = checks.check_integer("max_tokens", max_tokens, 1)
     counter = token_counter(encoding)
-    checked = Chunks.read(chunks)
+    checked = read_chunks(chunks)
     cut = _cut(checked.texts)
     n_context_tokens = counter.count_all(checked.texts)
     text = _joined(checked.texts, cut) if n_context_tokens <= max_tokens else ""

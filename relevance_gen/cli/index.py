@@ -22,7 +22,7 @@ from relevance_gen.cli.search import (
 )
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError, pluralize
-from relevance_gen.index.sources import holds_records
+from relevance_gen.index.records.sources import holds_records
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 
 

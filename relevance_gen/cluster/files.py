@@ -23,8 +23,7 @@ from relevance_gen.cluster.parts import BATCH, Product, make
 from relevance_gen.cluster.placing import optional_count
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.index.chunks import Blank, read_records
-from relevance_gen.index.records import (
+from relevance_gen.index.records.files import (
     BUFFER_BYTES,
     KINDS,
     Batch,
@@ -33,6 +32,7 @@ from relevance_gen.index.records import (
     row_groups,
     rows,
 )
+from relevance_gen.index.records.validation import Blank, read_records
 from relevance_gen.progress import Progress
 from relevance_gen.shards.folder import as_address
 from relevance_gen.shards.object_store import file_system

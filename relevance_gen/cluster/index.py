@@ -36,8 +36,9 @@ from relevance_gen.errors import (
     InvalidRequestError,
     UnknownIndexError,
 )
-from relevance_gen.index.chunks import Blank, Chunks
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.passages import TextEncoder
+from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer, explain
 from relevance_gen.retrieval.base_index import BaseIndex
@@ -146,7 +147,7 @@ class ClusterIndex(BaseIndex):
             raise InvalidRequestError.must_be(
                 "title", 'the name of a field, and "title" without a source', title
             )
-        checked = Chunks.read(() if chunks is None else chunks, blank=blank, text=text)
+        checked = read_chunks(() if chunks is None else chunks, blank=blank, text=text)
         with reporting(progress) as report:
             connect(address)
             parts: Sequence[Part]
@@ -369,7 +370,7 @@ class ClusterIndex(BaseIndex):
             InvalidRequestError: a chunk is not allowed; none was added.
             ChunksMissingError: no shard is there to take them; none was added.
         """
-        checked = Chunks.read(chunks, blank=blank)
+        checked = read_chunks(chunks, blank=blank)
         if n_positions := len(checked.texts):
             first = self._change("add", StoredChunks.put(checked), n_positions)
         else:

@@ -29,7 +29,8 @@ from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.index import array_file as arrayfile
 from relevance_gen.index import array_layout as layout
-from relevance_gen.index.chunks import Chunks, LazyTexts, LazyValues
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.lazy_values import LazyTexts, LazyValues
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings

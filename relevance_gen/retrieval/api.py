@@ -10,8 +10,8 @@ from typing import Any
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.builder import build
-from relevance_gen.index.chunks import Blank, Chunks
 from relevance_gen.index.passages import TextEncoder
+from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
@@ -152,7 +152,7 @@ def answer_once(
     rerankings = models.rerankings(question)
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
-    checked = Chunks.read(chunks, blank=blank)
+    checked = read_chunks(chunks, blank=blank)
     kept, positions = checked.without_blank()
     of_query = partial(counter.count, question.query)
     of_chunks = partial(counter.count_all, kept.texts)

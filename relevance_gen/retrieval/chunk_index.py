@@ -19,10 +19,11 @@ from relevance_gen.arrays import Offsets, concat, unique
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import storage
 from relevance_gen.index.builder import build, merge, merge_tiered, remove_chunks
-from relevance_gen.index.chunks import Blank, Chunks
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.passages import Passages, TextEncoder
+from relevance_gen.index.records.sources import Records, Source
+from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.index.segment import Segment
-from relevance_gen.index.sources import Records, Source
 from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer, explain
@@ -149,7 +150,7 @@ class ChunkIndex(BaseIndex):
         n_jobs: int | None = 1,
         progress: Progress | bool | None = None,
     ) -> None:
-        checked = Chunks.read(chunks, blank=blank, text=text)
+        checked = read_chunks(chunks, blank=blank, text=text)
         kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
         encoder = Models(encoder).encoder
@@ -308,7 +309,7 @@ class ChunkIndex(BaseIndex):
             InvalidRequestError: a chunk is not allowed; none was added.
             EncoderError: the encoder failed; none was added.
         """
-        checked = Chunks.read(chunks, blank=blank)
+        checked = read_chunks(chunks, blank=blank)
         kept, numbers = checked.without_blank()
         passages = (
             None
@@ -358,7 +359,7 @@ class ChunkIndex(BaseIndex):
         Raises:
             InvalidRequestError: a chunk is not allowed, or no chunk is at one of the positions.
         """
-        state, checked = self._state, Chunks.read(chunks)
+        state, checked = self._state, read_chunks(chunks)
         gone = check_positions(removed, state.n_positions, state.collection.holds)
         segments, texts = remove_chunks(state.collection.segments, gone)
         before = np.sort(

@@ -10,7 +10,7 @@ import pytest
 
 from relevance_gen.cluster.crowd import Crowd
 from relevance_gen.index.builder import build, merge, remove_chunks
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.params import SearchParams
@@ -21,7 +21,7 @@ from tests.cluster.shared import QUERIES, texts
 
 
 def segment(first: int, n: int = 9) -> Segment:
-    return build(Chunks.read(texts(n, seed=first)), np.arange(first, first + n))
+    return build(read_chunks(texts(n, seed=first)), np.arange(first, first + n))
 
 
 def merged() -> None:

@@ -19,7 +19,7 @@ from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, actors
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import StoredChunks
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from tests import strategies
 from tests.cluster.conftest import NODE
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
@@ -319,7 +319,7 @@ def test_questions_do_not_wait_for_changes(cluster: Any) -> None:
         in_each(index, slow)
         keeper = index._keeper
         waiting = [
-            keeper.add.remote(StoredChunks.put(Chunks.read(["a cat"])), 1) for _ in range(70)
+            keeper.add.remote(StoredChunks.put(read_chunks(["a cat"])), 1) for _ in range(70)
         ]
         assert actors.get(keeper.state.remote()) is not None
         assert ClusterIndex.named("busy").search("zebra") is not None

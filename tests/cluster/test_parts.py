@@ -11,7 +11,7 @@ from attrs import evolve
 
 from relevance_gen.cluster import parts
 from relevance_gen.cluster.parts import Product, make
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.params import SearchParams
@@ -25,7 +25,7 @@ DAY = datetime.date(2026, 1, 2)
 
 def product(n_blocks: int) -> tuple[Product, list[tuple[int, int]]]:
     """Make chunks with blank ones, titles and metadata, some of it no JSON, in so many blocks or one more."""
-    chunks = Chunks.read(
+    chunks = read_chunks(
         [
             {
                 "text": text if place % 9 else " ",
@@ -77,7 +77,7 @@ def test_titles_and_metadata_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of which the text is the least are made in blocks all the same, so that memory is bounded."""
     monkeypatch.setattr(parts, "_BLOCK_BYTES", 10_000)
     for kind in (lambda long: {"title": long}, lambda long: {"metadata": {"all": long}}):
-        batches = [Chunks.read([{"text": "a cat", **kind(f"{n} " * 250)} for n in range(5)])] * 20
+        batches = [read_chunks([{"text": "a cat", **kind(f"{n} " * 250)} for n in range(5)])] * 20
         told: list[int] = []
         make(batches, token_counter(), lambda _, total, told=told: told.append(total))
         assert sorted(set(told)) == [*range(20, 101, 20)]

@@ -18,7 +18,7 @@ from relevance_gen.cluster.shard import Contribution, Shard
 from relevance_gen.index import array_layout as layout
 from relevance_gen.index import storage
 from relevance_gen.index.array_file import padded
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.progress import Progress
 from relevance_gen.text.token_counting import TokenCounter, token_counter
 from tests.cluster.shared import texts
@@ -31,7 +31,7 @@ class Texts:
     n_chars = 0
 
     def __init__(self, chunks: list[Any]) -> None:
-        self._chunks = Chunks.read(chunks)
+        self._chunks = read_chunks(chunks)
 
     def make(
         self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS

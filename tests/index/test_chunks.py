@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, InvalidRequestError, wire
 from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 
 chunk_values = st.one_of(
     st.sampled_from(["a", "", "  ", "b c"]),
@@ -51,10 +52,10 @@ def test_the_fast_path_is_the_slow_path(chunks: list[Any]) -> None:
         expected = slowly()
     except InvalidRequestError as error:
         with pytest.raises(InvalidRequestError) as caught:
-            Chunks.read(chunks)
+            read_chunks(chunks)
         assert (str(caught.value), caught.value.field) == (str(error), error.field)
     else:
-        assert Chunks.read(chunks) == Chunks(*expected)
+        assert read_chunks(chunks) == Chunks(*expected)
 
 
 def test_many_chunks_are_fast() -> None:
@@ -66,15 +67,15 @@ def test_many_chunks_are_fast() -> None:
 
 def _timed(chunks: list[dict[str, Any]]) -> float:
     started_s = time.perf_counter()
-    Chunks.read(chunks)
+    read_chunks(chunks)
     return time.perf_counter() - started_s
 
 
 def test_checked_chunks_are_not_checked_again() -> None:
     """What was checked once is taken as it is, and an error names chunks as the caller does."""
-    checked = Chunks.read(["a cat", {"text": "a dog", "metadata": {"page": 1}}])
-    assert Chunks.read(checked) is checked
+    checked = read_chunks(["a cat", {"text": "a dog", "metadata": {"page": 1}}])
+    assert read_chunks(checked) is checked
     with pytest.raises(
         InvalidRequestError, match=r"chunk_txts\[1\] must be a string or an object, got 7"
     ):
-        Chunks.read(["a", 7], path="chunk_txts", kinds="a string or an object")
+        read_chunks(["a", 7], path="chunk_txts", kinds="a string or an object")

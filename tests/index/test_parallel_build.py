@@ -17,7 +17,7 @@ import pytest
 
 from relevance_gen import ChunkIndex, IndexBuildError, InvalidRequestError
 from relevance_gen.index import parallel_build
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.machine import usable_cpus
 from relevance_gen.text import blocks
 from tests import corpus
@@ -236,7 +236,7 @@ def test_n_processes_is_limited_by_n_jobs_and_text(monkeypatch: pytest.MonkeyPat
         parallel_build, "_can_fork", lambda: True
     )  # regardless of threads that other tests left
     monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 100)
-    chunks = Chunks.read(["x" * 50] * 6)
+    chunks = read_chunks(["x" * 50] * 6)
     assert [parallel_build.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [
         1,
         1,
@@ -244,7 +244,7 @@ def test_n_processes_is_limited_by_n_jobs_and_text(monkeypatch: pytest.MonkeyPat
         3,
         3,
     ]
-    assert parallel_build.n_processes(-1, Chunks.read([])) == 1
+    assert parallel_build.n_processes(-1, read_chunks([])) == 1
 
 
 @pytest.mark.usefixtures("thread")
@@ -252,7 +252,7 @@ def test_n_processes_is_lower_for_spawned_processes(monkeypatch: pytest.MonkeyPa
     """While another thread runs, fewer processes build the same text, because spawning takes longer than forking."""
     monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 100)
     monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_SPAWN", 150)
-    chunks = Chunks.read(["x" * 50] * 6)
+    chunks = read_chunks(["x" * 50] * 6)
     assert [parallel_build.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4)] == [
         1,
         1,

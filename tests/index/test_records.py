@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError
-from relevance_gen.index.records import Batch, kind_of, lines, row_groups, rows
+from relevance_gen.index.records.files import Batch, kind_of, lines, row_groups, rows
 
 SHORT = 1 << 10
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
 from relevance_gen.index.builder import build, merge
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.retrieval.answer import explain
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.params import SearchParams
@@ -48,7 +48,7 @@ def test_scores_are_those_of_the_reference(
 @given(strategies.queries, titled, st.lists(st.integers(0, 2), min_size=10, max_size=10))
 def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[int]) -> None:
     """However titled chunks are cut into segments, merged or taken out, results and explanations have the same bits."""
-    every, positions = Chunks.read(chunks), np.arange(len(chunks))
+    every, positions = read_chunks(chunks), np.arange(len(chunks))
     parts = [positions[np.array(owner[: len(chunks)], int) == number] for number in range(3)]
     segments = [build(every.take(part.tolist()), part) for part in parts]
     left = [segment.without(np.flatnonzero(segment.positions % 2)) for segment in segments]
@@ -99,7 +99,7 @@ def test_blank_titles_are_none(query: str, texts: list[str]) -> None:
 @given(strategies.chunk_texts, strategies.chunk_texts)
 def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> None:
     """A chunk's words are those of its title and those of its text, and a segment knows how many are the title's."""
-    segment = build(Chunks.read([Chunk(text, title=title)]), np.arange(1))
+    segment = build(read_chunks([Chunk(text, title=title)]), np.arange(1))
     own, rest = tokenize([title]), tokenize([text])
     reading = segment.token_sequences(np.arange(1))
     ids = reading.lexicon.ids.take(reading.terms[reading.terms < reading.lexicon.size])
@@ -112,7 +112,7 @@ def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relevance_gen.text.blocks.BLOCK_CHARS", 64)
     title = " ".join(map(str, range(100)))
     segment = build(
-        Chunks.read([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]),
+        read_chunks([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]),
         np.arange(2),
     )
     assert segment.title_sizes.tolist() == [100, tokenize(["猫" * 90]).ids.size]

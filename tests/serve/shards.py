@@ -8,7 +8,7 @@ import numpy as np
 
 from relevance_gen.index import storage
 from relevance_gen.index.builder import build
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.shards import folder
 from relevance_gen.text.token_counting import token_counter
 
@@ -18,7 +18,7 @@ def save_shards(
 ) -> None:
     """Write what `ClusterIndex.save` writes, without a cluster."""
     counter, names = token_counter(), folder.new_files(n_shards)
-    checked = Chunks.read(chunks)
+    checked = read_chunks(chunks)
     shards = {}
     before = before or folder.begin(address)
     for name, numbers in zip(names, np.array_split(np.arange(len(chunks)), n_shards), strict=True):

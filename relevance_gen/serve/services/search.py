@@ -15,8 +15,10 @@ from attrs import define, field, frozen
 from relevance_gen import types
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
-from relevance_gen.index.chunks import Blank, Chunks, LazyTexts
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.lazy_values import LazyTexts
 from relevance_gen.index.passages import PASSAGE_CHARS, TextEncoder
+from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.request_scope import reserve
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.collapse import GroupKeys
@@ -276,11 +278,11 @@ class Searcher:
         positions: Sequence[int] = ()
         if task.named is not None and task.digest is None:
             found = self._search_named(task, task.named, scope).results
-            chunks = Chunks.read([types.Chunk(one.chunk_txt, title=one.title) for one in found])
+            chunks = read_chunks([types.Chunk(one.chunk_txt, title=one.title) for one in found])
             positions = [one.original_index for one in found]
         elif task.digest is not None:
             listed = self._kept(task.digest, scope).index.chunks
-            chunks, positions = Chunks.read(list(listed)), listed.positions.tolist()
+            chunks, positions = read_chunks(list(listed)), listed.positions.tolist()
             reserve("result_char", sum(map(len, chunks.texts)))
         else:
             chunks = self._check(task.chunks, task.path)
@@ -354,7 +356,7 @@ class Searcher:
             raise TooLargeError(
                 f"must have at most {self._max_chunks} items", path, str(len(given))
             )
-        chunks = Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
+        chunks = read_chunks(given, path=path, kinds="a string or an object", blank=blank)
         reserve("titled_chunk", len(chunks.titles))
         return chunks
 
@@ -426,7 +428,7 @@ class Searcher:
             if (now := wanted()) is None:
                 return
             left = iter(now.index.chunks)
-            same = Chunks.read(("" if blank else next(left) for blank in is_blank), blank="skip")
+            same = read_chunks(("" if blank else next(left) for blank in is_blank), blank="skip")
             index = self._retrieval.index(same, encoder=encoder)
             if wanted() is now:
                 now.index, now.encoding = index, "done"

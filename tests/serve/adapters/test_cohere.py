@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import search
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.serve.adapters import cohere
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
@@ -122,7 +122,7 @@ def test_rank_fields_say_what_is_read() -> None:
         ([], "Cats purr.", "Dogs"),
     ):
         task, _ = cohere.read_rerank({"query": "cats", "documents": [book], "rank_fields": fields})
-        (chunk,) = Chunks.read(task.chunks)
+        (chunk,) = read_chunks(task.chunks)
         assert (chunk.text, chunk.title) == (text, title)
     for fields, named in (
         (["year"], r"documents\[0\]"),

@@ -1,0 +1,221 @@
+"""Check chunks and convert records to chunks, for the library, the command line and the server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from relevance_gen import checks
+from relevance_gen.errors import InvalidRequestError, did_you_mean, shorten
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.tables import is_table, rows_of
+from relevance_gen.types import Chunk, Metadata
+
+Blank: TypeAlias = Literal["error", "skip"]
+"""How to handle a chunk of only white space, and None or NaN, which data frames use for a missing text: raise an error,
+or leave the chunk out without changing the positions of the other chunks."""
+
+_MAX_LISTED_FIELDS: Final = 20
+_CHUNK_FIELDS: Final = {"text", "metadata", "title"}
+
+
+def read_chunks(
+    values: Iterable[object],
+    *,
+    path: str = "chunks",
+    kinds: str = "a string, a mapping or a Chunk",
+    blank: Blank | None = None,
+    text: str | None = None,
+) -> Chunks:
+    """Check strings, mappings and `Chunk` objects, mixed; return `Chunks` unchanged.
+
+    Strings and mappings with only the documented fields are checked in a loop that makes no `Chunk`.
+
+    Args:
+        values: a list or another iterable of chunks, or a table.
+        path: name of `values` in error messages.
+        kinds: allowed kinds of chunks, for error messages.
+        blank: how to handle blank chunks. None refuses them, and errors do not suggest what to pass instead: for
+            callers that are not Python code.
+        text: the field of mappings, or the column of a table, that has the text, as in `record_chunk`. None is for
+            mappings with the documented fields, and ``text`` in a table.
+
+    Raises:
+        InvalidRequestError: `values` is not iterable, or a chunk is blank or of another kind; the error names the first
+            such chunk by its path, as in ``chunks[3].text``.
+    """
+    if isinstance(values, Chunks):
+        return values
+    if blank not in (None, *get_args(Blank)):
+        raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
+    texts: list[str] = []
+    metadata: dict[int, Metadata] = {}
+    titles: dict[int, str] = {}
+    chunk_text: Any
+    chunk_metadata: Metadata | None
+    title: Any
+    for position, value in enumerate(_iterable_of(values, path, text)):
+        chunk_metadata, title = None, ""
+        if type(value) is str:
+            chunk_text = value
+        elif _has_documented_fields(value):
+            chunk_text = value.get("text")
+            chunk_metadata = value.get("metadata")
+            title = value.get("title", "")
+        else:
+            chunk_text = None
+        is_valid = type(chunk_text) is str and chunk_text and not chunk_text.isspace()
+        if not is_valid or type(title) is not str:
+            chunk = _read_chunk(value, f"{path}[{position}]", kinds, blank)
+            if chunk is None:
+                chunk_text, chunk_metadata, title = "", None, ""
+            else:
+                chunk_text, chunk_metadata, title = chunk.text, chunk.metadata, chunk.title
+        texts.append(chunk_text)
+        if chunk_metadata:
+            metadata[position] = chunk_metadata
+        if title and chunk_text and not title.isspace():
+            titles[position] = title
+    return Chunks(texts, metadata, titles)
+
+
+def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blank: Blank) -> Chunks:
+    """Check records and convert them as `record_chunk` does. Each record comes with its location.
+
+    Args:
+        records: location and record, as in ``("a.jsonl line 3", {"text": "…"})``.
+        text: the field that has the text of a record.
+        title: the field that has its title.
+        blank: as for `read_chunks`.
+
+    Raises:
+        InvalidRequestError: a record is not a chunk; the error has the record's location and its field names.
+    """
+    values = [record_chunk(record, text, location, title=title) for location, record in records]
+    try:
+        return read_chunks(values, blank=blank)
+    except InvalidRequestError as error:
+        index, _, name = str(error.field).removeprefix("chunks[").partition("]")
+        location = records[int(index)][0]
+        name = name.removeprefix(".")
+        if name:
+            location = f"{location}: { {'text': text, 'title': title}.get(name, name) }"
+        raise error.at(location) from None
+
+
+def record_chunk(record: Any, text: str, location: str, *, title: str = "title") -> Any:
+    """Return a record as a mapping that is a chunk: all fields except those of text and title become metadata.
+
+    The fields of a nested mapping ``metadata`` become metadata, too. A field that is None counts as absent. A record
+    that is not a mapping is returned unchanged.
+
+    Raises:
+        InvalidRequestError: the record has no field `text`; the error has the location.
+    """
+    if not isinstance(record, Mapping):
+        return record
+    if text not in record:
+        raise missing_field_error(record, text, "text", location)
+    title_value = record.get(title)
+    return {
+        "text": record[text],
+        "title": "" if title_value is None else title_value,
+        "metadata": _metadata_of(record, text, title),
+    }
+
+
+def missing_field_error(
+    record: Mapping[Any, Any], name: str, argument: str, location: str
+) -> InvalidRequestError:
+    """Return the error for a record that lacks the field that an argument names."""
+    fields = [str(field) for field in record]
+    listed = ", ".join(map(shorten, fields[:_MAX_LISTED_FIELDS]))
+    remedy = did_you_mean(name, fields, f"its fields are {listed}")
+    rule = f"must have the field {name!a}, which {argument}= names"
+    return InvalidRequestError(rule, location, remedy=remedy)
+
+
+def _metadata_of(record: Mapping[Any, Any], text: str, title: str) -> Metadata:
+    metadata = {
+        name: value
+        for name, value in record.items()
+        if name not in (text, title) and value is not None
+    }
+    nested = metadata.get("metadata")
+    if isinstance(nested, Mapping):
+        del metadata["metadata"]
+        metadata |= nested
+    return metadata
+
+
+def _iterable_of(values: Any, path: str, text: str | None) -> Iterable[Any]:
+    """Return an iterable of chunks, or raise an error that suggests what to pass instead."""
+    if not isinstance(text, str | None):
+        raise InvalidRequestError.must_be("text", "the name of a field, or None", text)
+    if is_table(values):
+        values = rows_of(values)
+        text = text or "text"
+    values = checks.as_list(values)
+    remedy = None
+    if isinstance(values, str | bytes | Mapping):
+        remedy = "put a single text in a list"
+    elif isinstance(values, PathLike):
+        remedy = "read the file, and cut its text with split()"
+    elif isinstance(values, Iterable):
+        if text is None:
+            return values
+        return (
+            record_chunk(value, text, f"{path}[{position}]")
+            for position, value in enumerate(values)
+        )
+    raise InvalidRequestError.must_be(
+        path, "a list of strings, mappings or Chunk objects", values, remedy=remedy
+    )
+
+
+def _has_documented_fields(value: Any) -> bool:
+    """Return whether a value is a dict with only the fields of a chunk, and metadata that is a dict."""
+    if type(value) is not dict or not value.keys() <= _CHUNK_FIELDS:
+        return False
+    return type(value.get("metadata", {})) is dict
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value stands for a missing text: None, NaN, or pandas' NA and NaT."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ in {"NAType", "NaTType"}
+
+
+def _read_chunk(value: Any, path: str, kinds: str, blank: Blank | None) -> Chunk | None:
+    """Return any valid chunk, or None for a blank chunk to leave out; else raise an error that describes the defect."""
+    if isinstance(value, Chunk):
+        return value
+    from relevance_gen import wire  # imports cattrs, which takes 15 ms and is rarely needed
+
+    if not isinstance(value, str | Mapping):
+        is_missing = _is_missing(value)
+        if is_missing and blank == "skip":
+            return None
+        remedy = None
+        if blank and is_missing:
+            remedy = 'leave it out, or pass blank="skip"'
+        elif blank and isinstance(value, bytes):
+            remedy = "decode it, as in value.decode()"
+        raise InvalidRequestError.must_be(path, kinds, value, remedy=remedy)
+    fields = {"text": value} if isinstance(value, str) else dict(value)
+    text = fields.get("text")
+    if blank == "skip" and "text" in fields and _is_missing(text):
+        text = ""
+    if not blank or not isinstance(text, str) or not checks.is_blank(text):
+        return wire.structure(Chunk, fields, path=path)
+    if blank == "error":
+        raise InvalidRequestError.must_be(
+            f"{path}.text",
+            "a string that is not blank",
+            text,
+            remedy='leave it out, or pass blank="skip"',
+        )
+    wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # raises for an error in other fields
+    return None
