@@ -21,7 +21,6 @@ HEAVY = {
     "gigatoken",
     "llama_cpp",
     "numpy",
-    "pathspec",
     "pypdfium2",
     "ray",
     "sklearn",

@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from relevance_gen.documents.walker import matching
+from relevance_gen.documents.globs import paths_matching
 from relevance_gen.errors import InvalidRequestError, describe, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
@@ -131,7 +131,7 @@ class Folders:
                 if not inside or shown(path).startswith(shown(inside) + "/")
             ]
             if glob:
-                paths = list(matching([glob], paths))
+                paths = list(paths_matching([glob], paths))
             n_files += len(paths)
             yield one, snapshot, paths
         if not n_files and (folder or glob):

@@ -1,329 +1,304 @@
-"""Which files of a folder to search: none that are hidden, ignored or of another type, as git and ripgrep choose."""
+"""Find the files of a folder as git and ripgrep do: without hidden files, ignored files and files of other types."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Container, Iterator
 from operator import attrgetter
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, TypeAlias
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
 from relevance_gen import checks
 from relevance_gen.documents.filetypes import suffixes
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.documents.globs import PatternList, parse_globs, parse_pattern
+from relevance_gen.request_scope import raise_if_cancelled
 
-if TYPE_CHECKING:
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+MAX_IGNORE_FILE_BYTES: Final = 1 << 18
+"""Bytes of an ignore file that are read; the largest collections of patterns have a tenth of that."""
+MAX_PATTERNS: Final = 10_000
+"""Lines of an ignore file that are used: each line costs about 0.1 ms to compile."""
 
 _REPOSITORY: Final = ".git"
-_IGNORE, _GITIGNORE, _EXCLUDE = ".ignore", ".gitignore", ".git/info/exclude"
+_IGNORE: Final = ".ignore"
+_GITIGNORE: Final = ".gitignore"
+_EXCLUDE: Final = ".git/info/exclude"
 _IGNORE_FILES: Final = (_EXCLUDE, _GITIGNORE, _IGNORE)
-"""Files of patterns, the weakest first: a later one overrules, in whatever folder it stands, as in ripgrep."""
+"""Files of patterns in ascending precedence. As in ripgrep, the kind of file decides before its folder does."""
 
+_are_strings: Final = checks.items(
+    "a string or a list of strings", lambda value: isinstance(value, str)
+)
+_name: Final = attrgetter("name")
 
-_are_texts: Final = checks.items("a string or a list of strings", lambda v: isinstance(v, str))
+IgnoreRules: TypeAlias = tuple[tuple[PatternList, ...], ...]
+"""For each of `_IGNORE_FILES`, the patterns of the folders from the top down."""
+FileEntry: TypeAlias = tuple[str, os.DirEntry[str]]
+"""The path of a file, and its directory entry."""
 
 
 @frozen
 class Selection:
-    """What is wanted of the files below a folder.
+    """The options that select files below a folder.
 
     Attributes:
-        hidden: whether to take files and folders whose name begins with a dot, but for the repository's own.
-        no_ignore: whether to take what ignore files name.
+        hidden: whether to include files and folders whose name begins with a dot, except ``.git``.
+        no_ignore: whether to include files that ignore files exclude.
         follow: whether to follow symbolic links.
-        glob: patterns as in an ignore file, relative to the working folder, that a file has to match, or must not
-            where they begin with ``!``; the last that matches decides, even on what is hidden or ignored.
+        glob: patterns as in an ignore file, relative to the working folder, that a file must match, or must not match
+            if the pattern begins with ``!``. The last pattern that matches decides, also on hidden and ignored files.
         types: names of file types, of which a file must have one.
     """
 
     hidden: bool = field(default=False, validator=checks.flag)
     no_ignore: bool = field(default=False, validator=checks.flag)
     follow: bool = field(default=False, validator=checks.flag)
-    glob: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_texts)
-    types: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_texts)
-
-
-@frozen
-class _Patterns:
-    """The patterns of an ignore file, and the folder that they are relative to."""
-
-    folder: str
-    patterns: tuple[GitIgnoreSpecPattern, ...]
-
-    def decide(self, path: str, is_folder: bool) -> bool | None:
-        """Tell what the last pattern that matches says of a path: ignore it or not; None if no pattern matches."""
-        relative = path.removeprefix(self.folder).removeprefix("/")
-        for pattern in reversed(self.patterns):
-            if _matches(pattern, relative, is_folder):
-                return pattern.include
-        return None
-
-
-_Rules: TypeAlias = tuple[tuple[_Patterns, ...], ...]
-"""For each of `_IGNORE_FILES`, the patterns of the folders from the top down."""
+    glob: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_strings)
+    types: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_strings)
 
 
 @frozen
 class _Decisions:
-    """What was decided in a folder by some rules: for each name, a folder's with a slash, whether it is wanted."""
+    """Which names of a folder are selected under some rules; the key of a folder ends with a slash."""
 
-    rules: _Rules
-    wanted: dict[str, bool] = field(factory=dict)
+    rules: IgnoreRules
+    is_selected: dict[str, bool] = field(factory=dict)
 
 
 @frozen
-class _Folder:
-    """A folder on the way, its `path` as it is shown and its real path without links.
+class _IgnoreFile:
+    """The content of an ignore file, and its patterns."""
 
-    The rules are the patterns of the folders above it; `above` has device and inode of those that it stands in.
+    content: bytes
+    patterns: PatternList
+
+
+@frozen
+class _WalkedFolder:
+    """A folder that the walk enters.
+
+    Attributes:
+        path: the path as it is returned.
+        real: the path without links.
+        rules: the patterns of the folders above it.
+        ancestors: device and inode of the folders above it.
     """
 
     path: str
     real: str
-    rules: _Rules
-    above: frozenset[tuple[int, int]] = frozenset()
-
-
-_File: TypeAlias = tuple[str, os.DirEntry[str]]
-"""A path, and what the system says of the file."""
-_name: Final = attrgetter("name")
+    rules: IgnoreRules
+    ancestors: frozenset[tuple[int, int]] = frozenset()
 
 
 @define
 class Walker:
-    """Find the files below folders, and remember what could not be followed.
+    """Find the selected files below a folder.
 
-    One that walks again decides only on names that are new, or in a folder whose ignore files have changed. `warn` is
-    told of every folder that cannot be read: its path, and why. It has `failed` where there was one, or a link led
-    nowhere; `n_links` were not followed.
+    A walker that walks again decides only on new names, and on folders whose ignore files have changed.
+
+    Args:
+        selection: the options.
+        warn: called with the path of each folder that cannot be read, and the reason.
+
+    Attributes:
+        failed: whether a folder could not be read, or a link is broken.
+        n_links: symbolic links that were not followed.
     """
 
     selection: Selection
     warn: Callable[[str, str], None]
     failed: bool = field(default=False, init=False)
     n_links: int = field(default=0, init=False)
-    _globs: _Patterns = field(init=False)
+    _globs: PatternList = field(init=False)
     _suffixes: tuple[str, ...] = field(init=False)
-    _read: dict[str, tuple[bytes, _Patterns]] = field(factory=dict, init=False)
-    _known: dict[str, tuple[bytes, _Patterns]] = field(factory=dict, init=False)
-    """What the walk before has read."""
-    _decided: dict[str, _Decisions] = field(factory=dict, init=False)
+    _ignore_files: dict[str, _IgnoreFile] = field(factory=dict, init=False)
+    _previous_ignore_files: dict[str, _IgnoreFile] = field(factory=dict, init=False)
+    _decisions: dict[str, _Decisions] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._globs = _Patterns("", tuple(_pattern_of_glob(glob) for glob in self.selection.glob))
+        self._globs = parse_globs(self.selection.glob)
         self._suffixes = suffixes(self.selection.types)
 
     def files(self, top: str) -> Iterator[str]:
-        """Yield the files below a folder: those of a folder by name, then those of the folders in it."""
+        """Yield the paths of the files below a folder: its own files by name, then those of its subfolders."""
         path = str(Path(top))
-        return (found for found, _ in self.entries(top, "" if path == "." else path))
+        for file_path, _ in self.entries(top, "" if path == "." else path):
+            yield file_path
 
-    def entries(self, top: str, path: str = "") -> Iterator[_File]:
-        """Yield the files below a folder, in the same order, with what the system says of them.
+    def entries(self, top: str, path: str = "") -> Iterator[FileEntry]:
+        """Yield the files below a folder, in the order of `files`, with their directory entries.
 
-        The folder is called `path` in the paths of its files; by default these are relative to it.
+        `path` stands for the folder in the paths of its files; by default these are relative to the folder.
+
+        Raises:
+            RequestCancelledError: the request was cancelled.
         """
         real = os.path.realpath(top)
-        before, self._decided = self._decided, {}
-        self._known, self._read = self._read, {}
-        waiting = [_Folder(path, real, self._rules_above(real))]
-        while waiting:
-            files, folders = self._wanted(folder := waiting.pop(), before.get(folder.real))
+        previous_decisions = self._decisions
+        self._decisions = {}
+        self._previous_ignore_files = self._ignore_files
+        self._ignore_files = {}
+        stack = [_WalkedFolder(path, real, self._rules_above(real))]
+        while stack:
+            raise_if_cancelled()
+            folder = stack.pop()
+            files, folders = self._list_folder(folder, previous_decisions.get(folder.real))
             yield from files
-            waiting += reversed(folders)
+            stack += reversed(folders)
 
-    def _wanted(
-        self, folder: _Folder, before: _Decisions | None
-    ) -> tuple[list[_File], list[_Folder]]:
-        """Return the files and the folders that are wanted of a folder, by name."""
-        files: list[_File] = []
-        folders: list[_Folder] = []
+    def _list_folder(
+        self, folder: _WalkedFolder, previous: _Decisions | None
+    ) -> tuple[list[FileEntry], list[_WalkedFolder]]:
+        """Return the selected files and subfolders of a folder, each sorted by name."""
+        files: list[FileEntry] = []
+        folders: list[_WalkedFolder] = []
         try:
-            with os.scandir(folder.real) as found:
-                entries = sorted(found, key=_name)
+            with os.scandir(folder.real) as scanned:
+                entries = sorted(scanned, key=_name)
             status = os.stat(folder.real)
         except OSError as error:
             self._fail(folder.path or ".", error.strerror)
             return files, folders
         rules = self._rules_with(folder.rules, folder.real, set(map(_name, entries)))
         decided: dict[str, bool] = {}
-        self._decided[folder.real] = _Decisions(rules, decided)
-        known = before.wanted if before is not None and before.rules == rules else {}
-        inner = _Folder(
-            folder.path, folder.real, rules, folder.above | {(status.st_dev, status.st_ino)}
-        )
-        path_of = os.path.join(folder.path, "")
+        self._decisions[folder.real] = _Decisions(rules, decided)
+        known = previous.is_selected if previous is not None and previous.rules == rules else {}
+        ancestors = folder.ancestors | {(status.st_dev, status.st_ino)}
+        inner = _WalkedFolder(folder.path, folder.real, rules, ancestors)
+        prefix = os.path.join(folder.path, "")
         for entry in entries:
             name = entry.name
-            path = path_of + name
+            path = prefix + name
             try:
                 is_plain = entry.is_file(follow_symlinks=False)
                 is_folder = not is_plain and entry.is_dir(follow_symlinks=self.selection.follow)
                 key = name + "/" if is_folder else name
-                is_wanted = known.get(key)
-                if is_wanted is None:
-                    is_wanted = self._selects(
-                        name, path, os.path.join(folder.real, name), is_folder, rules
+                is_selected = known.get(key)
+                if is_selected is None:
+                    is_selected = self._selects(
+                        path, os.path.join(folder.real, name), is_folder, rules
                     )
-                decided[key] = is_wanted
-                if not is_wanted:
+                decided[key] = is_selected
+                if not is_selected:
                     continue
                 if is_plain:
                     files.append((path, entry))
                 else:
-                    self._follow(entry, path, inner, files, folders)
+                    self._enter(entry, path, inner, files, folders)
             except OSError as error:
                 self._fail(path, error.strerror)
         return files, folders
 
-    def _follow(
+    def _enter(
         self,
         entry: os.DirEntry[str],
         path: str,
-        inside: _Folder,
-        files: list[_File],
-        folders: list[_Folder],
+        parent: _WalkedFolder,
+        files: list[FileEntry],
+        folders: list[_WalkedFolder],
     ) -> None:
-        """Add what is behind a link, or a folder, to the files or the folders, if it is to be followed."""
+        """Add a folder or the target of a link to `files` or `folders`, if the walk follows it."""
         if entry.is_symlink() and not self.selection.follow:
             self.n_links += 1
         elif entry.is_dir():
             target = entry.stat()
-            if (target.st_dev, target.st_ino) not in inside.above:  # no link in a circle
-                folders.append(
-                    evolve(inside, path=path, real=os.path.join(inside.real, entry.name))
-                )
+            if (target.st_dev, target.st_ino) not in parent.ancestors:  # otherwise a cycle of links
+                real = os.path.join(parent.real, entry.name)
+                folders.append(evolve(parent, path=path, real=real))
         elif entry.is_file():
             files.append((path, entry))
         elif entry.is_symlink() and not os.path.exists(entry.path):
             self._fail(path, "the link leads nowhere")
 
-    def _selects(self, name: str, path: str, real: str, is_folder: bool, rules: _Rules) -> bool:
+    def _selects(self, path: str, real: str, is_folder: bool, rules: IgnoreRules) -> bool:
+        """Return whether an entry is selected; `real` is its path without links."""
+        name = os.path.basename(real)
         if name == _REPOSITORY and not (self.selection.hidden and self.selection.no_ignore):
             return False
         if self._suffixes and not is_folder and not name.lower().endswith(self._suffixes):
             return False
         if self.selection.glob:
-            unwanted = self._globs.decide(os.path.relpath(path), is_folder)
-            if unwanted is None and not is_folder:
-                unwanted = any(not glob.startswith("!") for glob in self.selection.glob) or None
-            if unwanted is not None:
-                return not unwanted
+            excluded = self._globs.decide(os.path.relpath(path), is_folder=is_folder)
+            if excluded is not None:
+                return not excluded
+            if not is_folder and not all(glob.startswith("!") for glob in self.selection.glob):
+                return False
         if name.startswith(".") and not self.selection.hidden:
             return False
-        return not _ignored(real, is_folder, rules)
+        return not _is_ignored(real, is_folder, rules)
 
-    def _rules_above(self, real: str) -> _Rules:
-        """Read the ignore files above a folder, from the root of the repository that it stands in, if it does."""
-        rules: _Rules = ((),) * len(_IGNORE_FILES)
+    def _rules_above(self, real: str) -> IgnoreRules:
+        """Read the ignore files above a folder, from the root of its repository down, if it has one."""
+        rules: IgnoreRules = ((),) * len(_IGNORE_FILES)
         parents = [Path(real), *Path(real).parents]
-        root = next(
-            (at for at, parent in enumerate(parents) if os.path.exists(parent / _REPOSITORY)), 0
-        )
-        for parent in reversed(parents[1 : root + 1]):
+        n_below_root = 0
+        for depth, parent in enumerate(parents):
+            if os.path.exists(parent / _REPOSITORY):
+                n_below_root = depth
+                break
+        for parent in reversed(parents[1 : n_below_root + 1]):
             rules = self._rules_with(rules, str(parent), (_REPOSITORY, *_IGNORE_FILES))
         return rules
 
-    def _rules_with(self, rules: _Rules, folder: str, names: Container[str]) -> _Rules:
-        """Return the rules with those of one folder more, in which there are such names."""
+    def _rules_with(self, rules: IgnoreRules, folder: str, names: Container[str]) -> IgnoreRules:
+        """Return rules extended by the ignore files of a folder; `names` are the entries of the folder."""
         if self.selection.no_ignore:
             return rules
-        return tuple(
-            (*known, self._patterns(folder, name)) if name.partition("/")[0] in names else known
-            for known, name in zip(rules, _IGNORE_FILES, strict=True)
-        )
+        extended = []
+        for lists, name in zip(rules, _IGNORE_FILES, strict=True):
+            if name.partition("/")[0] in names:
+                lists = (*lists, self._read_patterns(folder, name))
+            extended.append(lists)
+        return tuple(extended)
 
-    def _patterns(self, folder: str, name: str) -> _Patterns:
-        """Read the patterns of an ignore file; they are the same object while it says the same."""
+    def _read_patterns(self, folder: str, name: str) -> PatternList:
+        """Read the patterns of an ignore file; an unchanged file gives the same object as in the previous walk."""
         path = os.path.join(folder, name)
-        content = _content(path)
-        before = self._known.get(path)
-        if before is None or before[0] != content:
-            lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
-            patterns = tuple(pattern for line in lines if (pattern := _pattern(line)) is not None)
-            before = content, _Patterns(folder, patterns)
-        self._read[path] = before
-        return before[1]
+        content = _read_ignore_file(path)
+        ignore_file = self._previous_ignore_files.get(path)
+        if ignore_file is None or ignore_file.content != content:
+            lines = content.decode("utf-8-sig", "surrogateescape").split("\n")[:MAX_PATTERNS]
+            patterns = filter(None, map(parse_pattern, lines))
+            ignore_file = _IgnoreFile(content, PatternList(folder, tuple(patterns)))
+        self._ignore_files[path] = ignore_file
+        return ignore_file.patterns
 
-    def _fail(self, path: str, why: str | None) -> None:
+    def _fail(self, path: str, reason: str | None) -> None:
         self.failed = True
-        self.warn(path, why or "cannot be read")
+        self.warn(path, reason or "cannot be read")
 
 
-def _ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
-    """Tell whether ignore files name a path: the strongest kind decides, and of that the nearest file."""
-    for of_a_kind in reversed(rules):
-        for patterns in reversed(of_a_kind):
-            decision = patterns.decide(path, is_folder)
-            if decision is not None:
-                return decision
+def _is_ignored(path: str, is_folder: bool, rules: IgnoreRules) -> bool:
+    """Return whether ignore files exclude a path: the strongest kind decides first, then the nearest file."""
+    for lists in reversed(rules):
+        for patterns in reversed(lists):
+            excluded = patterns.decide(path, is_folder=is_folder)
+            if excluded is not None:
+                return excluded
     return False
 
 
-def matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of files that globs want, each with the folders above it, as a walk does; without globs, all.
+def open_regular_file(path: str, *, follow: bool) -> int:
+    """Open a regular file and return its descriptor; a symbolic link is followed only if `follow`.
 
-    A glob that is none is refused.
+    Raises:
+        OSError: the file cannot be opened, or is a pipe, a device or a folder.
     """
-    wanted = _Patterns("", tuple(_pattern_of_glob(glob) for glob in globs))
-    by_default = all(glob.startswith("!") for glob in globs)
-    for path in paths:
-        unwanted = wanted.decide(path, is_folder=False)
-        if unwanted is None:
-            unwanted = not by_default
-        if not unwanted and not any(
-            wanted.decide(str(parent), is_folder=True) for parent in PurePath(path).parents
-        ):
-            yield path
+    # Opening a pipe without O_NONBLOCK waits for a writer.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(None, "is no file")
+    return descriptor
 
 
-def _content(path: str) -> bytes:
+def _read_ignore_file(path: str) -> bytes:
+    """Return the beginning of an ignore file, b"" if it cannot be read: git cannot read that file, either."""
     try:
-        return Path(path).read_bytes()
-    except OSError:  # there is none, or git could not read it, either
+        with open(open_regular_file(path, follow=True), "rb") as file:
+            return file.read(MAX_IGNORE_FILE_BYTES)
+    except OSError:
         return b""
-
-
-def _pattern(line: str) -> GitIgnoreSpecPattern | None:
-    """Compile a line of an ignore file; None if it is no pattern, which git passes over, too."""
-    from pathspec.patterns.gitignore.spec import (
-        GitIgnoreSpecPattern,
-    )  # here, as many folders have no ignore file
-
-    line = line.removesuffix("\r").rstrip(" ") if not line.endswith("\\ ") else line
-    if line.endswith("/**/"):  # pathspec makes the same expression of a/**/ as of /a/
-        line += "*/"
-    try:
-        pattern = GitIgnoreSpecPattern(line)
-    except ValueError:
-        return None
-    return None if pattern.include is None else pattern
-
-
-def _pattern_of_glob(glob: str) -> GitIgnoreSpecPattern:
-    """Compile a glob that names what is wanted: the opposite of the same pattern in an ignore file."""
-    name = glob.removeprefix("!")
-    name = "\\" + name if name.startswith(("!", "#")) else name
-    pattern = _pattern(name if glob.startswith("!") else "!" + name)
-    if pattern is None or not name.strip("/ "):
-        raise InvalidRequestError.must_be("glob", "a pattern as in .gitignore", glob)
-    return pattern
-
-
-def _matches(pattern: GitIgnoreSpecPattern, path: str, is_folder: bool) -> bool:
-    """Tell whether a pattern matches a path itself, and not only a folder above it.
-
-    The folders above were decided on before, perhaps by another pattern. pathspec's expressions match a beginning of
-    the path. Those that have a group end where the named file or folder ends; those without match everything below.
-    """
-    regex: re.Pattern[str] | None = pattern.regex
-    if regex is None:
-        return False
-    if not regex.groups:
-        return regex.search(path) is not None
-    whole = path + "/" * is_folder
-    return any(found.end() == len(whole) for found in regex.finditer(whole))

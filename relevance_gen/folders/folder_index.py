@@ -20,8 +20,9 @@ from attrs import asdict, evolve
 import relevance_gen
 from relevance_gen.checks import as_texts, check_integer
 from relevance_gen.documents.extraction import unavailable_reason
+from relevance_gen.documents.globs import paths_matching
 from relevance_gen.documents.reading import title_of
-from relevance_gen.documents.walker import Selection, Walker, matching
+from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError, pluralize
 from relevance_gen.folders.cache import CachedIndex, Fingerprint, cache_of, fingerprint
 from relevance_gen.folders.files import File, Skipped, as_records, from_records
@@ -186,7 +187,7 @@ class FolderIndex(BaseIndex):
         Raises:
             InvalidRequestError: a pattern is none.
         """
-        return list(matching(as_texts(glob), self.snapshot().files))
+        return list(paths_matching(as_texts(glob), self.snapshot().files))
 
     def read(self, path: str, first_line: int = 1, last_line: int | None = None) -> Lines:
         """Return some lines of a file as it is now; of a document, of the text that is searched.

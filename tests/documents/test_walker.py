@@ -292,6 +292,6 @@ def test_ignore_files_that_are_gone_are_forgotten() -> None:
     shutil.rmtree("a")
     for _ in range(2):
         assert list(walker.files(".")) == ["b/two.txt"]
-    assert [Path(path).parts[-2:] for path in (*walker._read, *walker._known)] == [
-        ("b", ".gitignore")
-    ] * 2
+    assert [
+        Path(path).parts[-2:] for path in (*walker._ignore_files, *walker._previous_ignore_files)
+    ] == [("b", ".gitignore")] * 2

@@ -1,0 +1,226 @@
+"""Match paths against the patterns of ``.gitignore`` files, in time proportional to pattern length × path length.
+
+A pattern is translated to one regular expression that cannot backtrack across a wildcard or a slash. Each ``*`` except
+the last of a segment becomes an atomic group, ``(?>[^/]*?literal)``: the earliest match of the literal leaves the
+longest rest for the following wildcards, so no other match has to be tried. The same holds for ``**`` and segments.
+
+Source: https://git-scm.com/docs/gitignore. A ``?`` matches a character, where git compares bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from attrs import frozen
+
+from relevance_gen.errors import InvalidRequestError, describe
+from relevance_gen.request_scope import raise_if_cancelled
+
+MAX_PATTERN_CHARS: Final = 1024
+"""Maximum characters of a pattern. Longer lines of an ignore file are skipped, longer globs are an error."""
+MAX_PATTERN_WILDCARDS: Final = 64
+"""Maximum number of ``*``, ``?`` and ``[`` in a pattern, with the same consequences."""
+
+_WILDCARDS: Final = re.compile(r"[*?[]")
+_ANY_FOLDERS: Final = "**"
+_FOLDER_LOOP: Final = "(?:[^/]++/)*?"
+"""Skips as few folders as possible."""
+
+
+@frozen
+class GlobPattern:
+    """A compiled pattern.
+
+    Attributes:
+        regex: matches the name of a file, or the whole path if the pattern `has_path`.
+        is_negated: whether the pattern begins with ``!``.
+        only_folders: whether the pattern ends with ``/``.
+        has_path: whether the pattern contains a slash before its end.
+    """
+
+    regex: re.Pattern[str]
+    is_negated: bool
+    only_folders: bool
+    has_path: bool
+
+    def matches(self, path: str, *, is_folder: bool) -> bool:
+        """Return whether the pattern matches a path itself, not a folder above the path."""
+        if self.only_folders and not is_folder:
+            return False
+        text = path if self.has_path else path.rpartition("/")[2]
+        return self.regex.fullmatch(text) is not None
+
+
+@frozen
+class PatternList:
+    """The patterns of an ignore file, and the folder that they are relative to."""
+
+    folder: str
+    patterns: tuple[GlobPattern, ...]
+
+    def decide(self, path: str, *, is_folder: bool) -> bool | None:
+        """Return whether the last pattern that matches a path excludes the path, or None without a match."""
+        relative = path.removeprefix(self.folder).removeprefix("/")
+        for pattern in reversed(self.patterns):
+            if pattern.matches(relative, is_folder=is_folder):
+                return not pattern.is_negated
+        return None
+
+
+def parse_pattern(line: str) -> GlobPattern | None:
+    """Compile a line of an ignore file. Return None for comments, blank lines and invalid or too long patterns."""
+    if _is_too_long(line):
+        return None
+    line = line.removesuffix("\r")
+    if not line.endswith("\\ "):
+        line = line.rstrip()
+    if line.startswith("#"):
+        return None
+    is_negated = line.startswith("!")
+    anchored = line.removeprefix("!")
+    body = anchored.removesuffix("/")
+    has_path = "/" in body
+    segments = body.removeprefix("/").split("/")
+    if segments == [""]:
+        return None
+    try:
+        regex = re.compile(_path_regex(segments), re.DOTALL)
+    except (ValueError, re.error):
+        return None
+    return GlobPattern(
+        regex, is_negated=is_negated, only_folders=anchored.endswith("/"), has_path=has_path
+    )
+
+
+def _is_too_long(pattern: str) -> bool:
+    return (
+        len(pattern) > MAX_PATTERN_CHARS or len(_WILDCARDS.findall(pattern)) > MAX_PATTERN_WILDCARDS
+    )
+
+
+def parse_globs(globs: Sequence[str]) -> PatternList:
+    """Compile globs that select files: each is the opposite of the same pattern in an ignore file.
+
+    Raises:
+        InvalidRequestError: a glob is empty, invalid or too long.
+    """
+    return PatternList("", tuple(map(_parse_glob, globs)))
+
+
+def _parse_glob(glob: str) -> GlobPattern:
+    if _is_too_long(glob):
+        limits = f"{MAX_PATTERN_CHARS:,} characters and {MAX_PATTERN_WILDCARDS} wildcards"
+        raise InvalidRequestError(f"must have at most {limits}", "glob", describe(glob))
+    name = glob.removeprefix("!")
+    escaped = "\\" + name if name.startswith(("!", "#")) else name
+    pattern = parse_pattern(escaped if glob.startswith("!") else "!" + escaped)
+    if pattern is None or not name.strip("/ "):
+        raise InvalidRequestError.must_be("glob", "a pattern as in .gitignore", glob)
+    return pattern
+
+
+def paths_matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of files that globs select, as a walk does; without globs, all paths.
+
+    A file is selected if the last glob that matches it has no ``!``, and no folder above it is excluded.
+
+    Raises:
+        InvalidRequestError: a glob is empty, invalid or too long.
+        RequestCancelledError: the request was cancelled.
+    """
+    patterns = parse_globs(globs)
+    selects_by_default = all(glob.startswith("!") for glob in globs)
+    for path in paths:
+        raise_if_cancelled()
+        excluded = patterns.decide(path, is_folder=False)
+        if excluded is None:
+            excluded = not selects_by_default
+        if not excluded and not _is_below_excluded_folder(patterns, path):
+            yield path
+
+
+def _is_below_excluded_folder(patterns: PatternList, path: str) -> bool:
+    parents = PurePath(path).parents
+    return any(patterns.decide(str(parent), is_folder=True) for parent in parents)
+
+
+def _path_regex(segments: list[str]) -> str:
+    """Return the regular expression of a pattern; consecutive ``**`` are one."""
+    runs: list[list[str]] = [[]]
+    for segment in segments:
+        if segment == _ANY_FOLDERS:
+            runs.append([])
+        else:
+            runs[-1].append(_segment_regex(segment))
+    *leading_runs, last_run = runs
+    regex = ""
+    for run_index, run in enumerate(leading_runs):
+        folders = "".join(f"(?>{segment}/)" for segment in run)
+        if run_index == 0:
+            regex += folders
+        elif folders:
+            regex += f"(?>{_FOLDER_LOOP}{folders})"
+    if not last_run:  # after a final ** there is at least one more segment
+        return regex + ".+"
+    *folders_of_last, name = last_run
+    if leading_runs:
+        regex += _FOLDER_LOOP
+    return regex + "".join(f"(?>{segment}/)" for segment in folders_of_last) + name
+
+
+def _segment_regex(segment: str) -> str:
+    """Return the regular expression of a segment.
+
+    Raises:
+        ValueError: a bracket is not closed, or a backslash is the last character.
+    """
+    first, *others = _literals_between_stars(segment)
+    if not others:
+        return first
+    *middle, last = others
+    atomic = "".join(f"(?>[^/]*?{literal})" for literal in middle if literal)
+    return f"{first}{atomic}[^/]*{last}"
+
+
+def _literals_between_stars(segment: str) -> list[str]:
+    """Return the regular expressions of the parts of a segment between its stars; each has a fixed length."""
+    literals = [""]
+    index = 0
+    while index < len(segment):
+        char = segment[index]
+        index += 1
+        if char == "*":
+            literals.append("")
+        elif char == "?":
+            literals[-1] += "[^/]"
+        elif char == "[":
+            end = _end_of_bracket(segment, index)
+            literals[-1] += _bracket_regex(segment[index:end])
+            index = end + 1
+        else:
+            if char == "\\":
+                if index == len(segment):
+                    raise ValueError("a backslash at the end of a segment escapes nothing")
+                char = segment[index]
+                index += 1
+            literals[-1] += re.escape(char)
+    return literals
+
+
+def _end_of_bracket(segment: str, start: int) -> int:
+    """Return the index of the bracket that closes a class; a bracket at its beginning belongs to the class."""
+    first = start
+    if segment[first : first + 1] in ("!", "^"):
+        first += 1
+    return segment.index("]", first + 1)
+
+
+def _bracket_regex(content: str) -> str:
+    """Return the regular expression of a character class, which never matches a slash."""
+    negation = "^" if content[0] in "!^" else ""
+    chars = content[1:] if negation else content
+    escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", chars)
+    return f"(?!/)[{negation}{escaped}]"
