@@ -167,7 +167,7 @@ def unique(n: int) -> list[GenerationRequest]:
 class NullModel:
     """A model that answers at once with the same logits: what is left is the engine's own work."""
 
-    n_ctx, n_slots, n_batch, slice_multiple, can_rewind = 4096, 16, 128, 1, False
+    n_ctx, n_slots, n_batch, prefill_multiple, can_rewind = 4096, 16, 128, 1, False
 
     def __init__(self, n_vocab: int) -> None:
         self.n_vocab = n_vocab
@@ -436,7 +436,7 @@ def measure_prefix_cache(record: Record, args: argparse.Namespace) -> None:
 class OneByOne:
     """A model that takes one prompt at a time, and is the same otherwise."""
 
-    slice_multiple = 1
+    prefill_multiple = 1
 
     def __init__(self, model: Decoder) -> None:
         self._model = model

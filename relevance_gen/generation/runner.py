@@ -60,7 +60,7 @@ from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
-_CHAT = RequestContext(is_chat=True, stops_itself=True)
+_CHAT = RequestContext(is_chat=True, use_model_eos=True)
 
 
 class ChatOptions(RequestFields, total=False):
@@ -133,7 +133,7 @@ class Runner:
         """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        self._backlog = RequestQueue(max_queue, keeps_prompts=prefix_cache_bytes > 0)
+        self._backlog = RequestQueue(max_queue, routes_by_prefix=prefix_cache_bytes > 0)
         self._ids = itertools.count()
         self._workers = join(self._backlog)
         # A runner that nobody holds any more finishes what it has, and ends.
@@ -154,7 +154,7 @@ class Runner:
         request: Request | None = None,
         *,
         on_text: OnText | None = None,
-        manner: RequestContext = DEFAULT_CONTEXT,
+        context: RequestContext = DEFAULT_CONTEXT,
         **fields: Unpack[RequestFields],
     ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
@@ -163,7 +163,7 @@ class Runner:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
-            manner: what is said beside the request.
+            context: what is said beside the request.
             fields: fields of a `GenerationRequest`; they go before those of `request`.
 
         Returns:
@@ -180,7 +180,7 @@ class Runner:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = QueuedRequest(next(self._ids), request, seed, time.time(), manner)
+        ticket = QueuedRequest(next(self._ids), request, seed, time.time(), context)
         return self._backlog.put(ticket, on_text)
 
     def generate(
@@ -253,7 +253,9 @@ class Runner:
         named = {tool.name: f"{path}.parameters" for tool, path in zip(known, given, strict=True)}
         conversation = Conversation(messages, known, choice, variables, {}, continues, named)
         request, answer = self.write_chat(conversation, request, chat_template=chat_template)
-        return self.submit(request, on_text=on_part, manner=attrs.evolve(_CHAT, answer=answer))
+        return self.submit(
+            request, on_text=on_part, context=attrs.evolve(_CHAT, output_format=answer)
+        )
 
     def write_chat(
         self,
@@ -265,7 +267,7 @@ class Runner:
     ) -> tuple[GenerationRequest, OutputFormat]:
         """Return a request that continues a conversation, as `writing.write` makes it, and how its answer is read.
 
-        Both are for a `submit` whose manner says ``is_chat`` and that ``answer``. It raises an `InvalidRequestError`
+        Both are for a `submit` whose context says ``is_chat`` and that ``output_format``. It raises an `InvalidRequestError`
         where there is no template for these messages, and what `wait_ready` raises.
         """
         return writing.write(conversation, request, self.chat_format, chat_template, client)
@@ -287,7 +289,7 @@ class Runner:
 
         It raises what `generate` raises, and an `InvalidRequestError` of a text far beyond what the context could hold.
         """
-        return self._count({"text": text}, RequestContext(only_counts=True))
+        return self._count({"text": text}, RequestContext(count_only=True))
 
     def count_chat_tokens(
         self,
@@ -305,10 +307,10 @@ class Runner:
         request, _ = self.write_chat(
             conversation, GenerationRequest(""), chat_template=chat_template
         )
-        return self._count(request, RequestContext(is_chat=True, only_counts=True))
+        return self._count(request, RequestContext(is_chat=True, count_only=True))
 
-    def _count(self, request: Request, manner: RequestContext) -> int:
-        return self._wait_for(lambda: self.submit(request, manner=manner)).prompt_tokens
+    def _count(self, request: Request, context: RequestContext) -> int:
+        return self._wait_for(lambda: self.submit(request, context=context)).prompt_tokens
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -363,7 +365,7 @@ class Runner:
         if self._backlog.forked:
             return Stats(0, 0)
         n_ready = sum(worker.state is ThreadState.READY for worker in self._workers)
-        return Stats(self._backlog.n_unstarted, 0 if self.closed else n_ready)
+        return Stats(self._backlog.n_pending_samples, 0 if self.closed else n_ready)
 
     def counters(self) -> Counters:
         """Return what was done so far; a copy."""

@@ -65,7 +65,7 @@ class Decoder(OpenContext):
             self.can_rewind = not (
                 lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
             )
-            self.slice_multiple = _SLICE_MULTIPLE if self.can_rewind else 1
+            self.prefill_multiple = _SLICE_MULTIPLE if self.can_rewind else 1
             self.copies_on_device = weights.uses_gpu and self.can_rewind
             self._fit(options, free_memory_for(weights, options))
             tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
@@ -115,7 +115,7 @@ class Decoder(OpenContext):
             demand, share, longest, options.n_ctx is not None, options.n_slots
         )
         self.n_batch = min(n_batch, self.n_ctx)
-        self.n_batch += -self.n_batch % self.slice_multiple
+        self.n_batch += -self.n_batch % self.prefill_multiple
         needed = f"{self.n_slots} slots need {demand.of(self.n_ctx, self.n_slots) >> 20:,} MiB of {memory}"
         if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(
             demand.of(self.n_ctx, self.n_slots)
@@ -190,7 +190,7 @@ class Decoder(OpenContext):
         wanted = np.zeros(len(slices) * length, bool)
         wanted[ends] = True
         # The last matrix multiplies as many rows as logits are wanted of, so these are padded as well.
-        wanted[np.flatnonzero(~wanted)[: -len(slices) % self.slice_multiple]] = True
+        wanted[np.flatnonzero(~wanted)[: -len(slices) % self.prefill_multiple]] = True
         pace, n_rows = self._pace_of_slices, len(wanted)
         way = pace.way(n_rows)
         self._use(way)
@@ -214,7 +214,7 @@ class Decoder(OpenContext):
     ) -> int:
         """Fill the batch with slices, each padded by its last token; return how long they are then."""
         longest = max(map(len, slices))
-        length = longest + -longest % self.slice_multiple
+        length = longest + -longest % self.prefill_multiple
         tokens = np.concatenate(
             [np.pad(each, (0, length - len(each)), mode="edge") for each in slices]
         )

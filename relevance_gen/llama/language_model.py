@@ -56,8 +56,8 @@ class LanguageModel(Protocol):
     """Most tokens of one sequence, prompt and generated."""
     n_slots: int
     n_batch: int
-    """Most tokens of one `prefill`, padding included: a multiple of `slice_multiple`."""
-    slice_multiple: int
+    """Most tokens of one `prefill`, padding included: a multiple of `prefill_multiple`."""
+    prefill_multiple: int
     """Slices are padded to a multiple of so many tokens; where it is 1 they are not, and `prefill` takes one alone."""
     n_vocab: int
     chat_format: ChatFormat

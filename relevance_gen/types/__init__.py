@@ -25,9 +25,9 @@ from relevance_gen.types.generation import (
     GenerationRequest,
     GenerationResponse,
     PartKind,
-    Spelling,
     Stats,
     TokenLogprob,
+    TokenTexts,
 )
 from relevance_gen.types.search import (
     Chunk,
@@ -67,10 +67,10 @@ __all__ = [
     "SearchResult",
     "SelectedSentence",
     "Span",
-    "Spelling",
     "Stats",
     "Syntax",
     "TermContribution",
     "TokenLogprob",
+    "TokenTexts",
     "WeightingName",
 ]

@@ -242,7 +242,7 @@ class Completion:
             ``None`` unless ``top_logprobs``.
         parts: for a turn of a conversation its text, reasoning and tool calls, in order; ``None``
             for any other sample.
-        stopped_by: the stop string that ended the sample; empty if none did. Not part of the
+        stop_string: the stop string that ended the sample; empty if none did. Not part of the
             documented JSON.
         reasoning_tokens: for a turn, the number of generated tokens in its reasoning, including the
             closing marker; ``None`` for any other sample.
@@ -256,7 +256,7 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     parts: tuple[ContentPart, ...] | None = None
-    stopped_by: str = ""
+    stop_string: str = ""
     reasoning_tokens: int | None = None
 
     @property
@@ -275,7 +275,7 @@ class Completion:
         Fields that were not requested are absent.
         """
         plain = _set_fields(self)
-        plain.pop("stopped_by")
+        plain.pop("stop_string")
         if self.top_logprobs is not None:
             plain["top_logprobs"] = [
                 [{"token": item.token, "logprob": item.logprob} for item in position]
@@ -297,22 +297,22 @@ def _set_fields(response: Completion | GenerationResponse) -> dict[str, Any]:
 
 
 @frozen
-class Spelling:
+class TokenTexts:
     """The bytes of a response's tokens; for callers in Python, not part of the documented JSON.
 
     Attributes:
         prompt: the token ids of the prompt as the model saw it.
         pieces: token id to the bytes that the token prints, for each token of the prompt and the
             samples, and for each alternative token.
-        ends: the tokens that end a sample and are not part of its text.
-        alternatives: for each prompt token after the first the most likely tokens at its position,
+        eos_token_ids: the tokens that end a sample and are not part of its text.
+        prompt_top_logprobs: for each prompt token after the first the most likely tokens at its position,
             if ``prompt_logprobs`` and ``top_logprobs`` are requested.
     """
 
     prompt: tuple[int, ...]
     pieces: Mapping[int, bytes]
-    ends: frozenset[int] = frozenset()
-    alternatives: tuple[tuple[TokenLogprob, ...], ...] = ()
+    eos_token_ids: frozenset[int] = frozenset()
+    prompt_top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
 
 
 @frozen(repr=False)
@@ -331,7 +331,7 @@ class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
         prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given
             the tokens before it, and so ``None`` for the first; at least −9,999. ``None`` unless
             ``prompt_logprobs``.
-        spelling: the bytes of its tokens; ``None`` unless requested from the runner.
+        token_texts: the bytes of its tokens; ``None`` unless requested from the runner.
         reused_tokens: how many of the ``prompt_tokens`` came from the prefix cache; only the JSON
             of some adapters contains it.
     """
@@ -343,13 +343,13 @@ class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
     prompt_tokens: int
     responses: tuple[Completion, ...]
     prompt_logprobs: tuple[float | None, ...] | None = None
-    spelling: Spelling | None = None
+    token_texts: TokenTexts | None = None
     reused_tokens: int = field(default=0, eq=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists, as the server answers, with the requested fields only."""
         plain = _set_fields(self)
-        plain.pop("spelling", None)
+        plain.pop("token_texts", None)
         plain.pop("reused_tokens")
         return plain | {"responses": [completion.to_dict() for completion in self.responses]}
 

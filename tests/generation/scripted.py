@@ -27,7 +27,7 @@ class ScriptedModel:
     """
 
     can_rewind = True
-    slice_multiple = 2
+    prefill_multiple = 2
     chat_format = ChatFormat()
 
     def __init__(
@@ -72,7 +72,7 @@ class ScriptedModel:
         """
         assert len(set(slots)) == len(slots) > 0
         length = max(map(len, slices))
-        length += length % self.slice_multiple
+        length += length % self.prefill_multiple
         assert length * len(slots) <= self.n_batch
         assert len(slots) == 1 or max(starts) + length <= self.n_ctx
         self.n_together = max(self.n_together, len(slots))

@@ -135,11 +135,11 @@ def test_strangers_give_way_to_a_client_with_a_name():
     with small_runner(n_slots=2) as runner:
         alone = runner.generate({**asked, "num_samples": 1}).responses[0].text
         strangers = [
-            runner.submit(asked, manner=RequestContext(client=ANONYMOUS)) for _ in range(32)
+            runner.submit(asked, context=RequestContext(client=ANONYMOUS)) for _ in range(32)
         ]
         until(lambda: len(engine_of(runner)._running) == 2)
         assert runner.submit(
-            {"text": "a", "max_tokens": 2}, manner=RequestContext(client="me")
+            {"text": "a", "max_tokens": 2}, context=RequestContext(client="me")
         ).result(60)
         assert not any(stranger.done() for stranger in strangers)
         for stranger in strangers[2:]:

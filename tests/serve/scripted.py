@@ -38,10 +38,10 @@ from relevance_gen.types import (
     SearchResponse,
     SearchResult,
     Span,
-    Spelling,
     Stats,
     TermContribution,
     TokenLogprob,
+    TokenTexts,
 )
 
 OnText = Callable[[int, str], None]
@@ -130,7 +130,7 @@ class ObviousRetrieval:
 class _Job:
     request: GenerationRequest
     on_text: OnText | None
-    spells: bool
+    return_token_texts: bool
     is_turn: bool = False
     created: float = field(factory=time.time)
     future: Future[GenerationResponse] = field(factory=Future)
@@ -166,14 +166,14 @@ class ScriptedBackend:
         request: GenerationRequest,
         *,
         on_text: OnText | None = None,
-        manner: RequestContext = DEFAULT_CONTEXT,
+        context: RequestContext = DEFAULT_CONTEXT,
     ) -> Future[GenerationResponse]:
         """Queue a request; cancelling its future ends it, also while it runs. The prompt ``"long"`` is too long."""
         if request.text == "long":
             failed: Future[GenerationResponse] = Future()
             failed.set_exception(InvalidRequestError("must hold fewer tokens", "text"))
             return failed
-        if manner.only_counts:
+        if context.count_only:
             pluralize: Future[GenerationResponse] = Future()
             pluralize.set_result(
                 GenerationResponse(0.0, 0.0, 0, request.text, len(request.text.split()), ())
@@ -187,17 +187,17 @@ class ScriptedBackend:
                 > self.slots + self.backlog
             ):
                 raise OverloadedError("the backlog is full", retry_after_s=3)
-            is_turn = manner.answer is not None
+            is_turn = context.output_format is not None
             if on_text is not None and is_turn:
                 tell = on_text
                 job = _Job(
                     request,
                     lambda sample, text: tell(sample, ContentPart("text", text)),
-                    manner.spells,
+                    context.return_token_texts,
                     is_turn,
                 )
             else:
-                job = _Job(request, on_text, manner.spells, is_turn)
+                job = _Job(request, on_text, context.return_token_texts, is_turn)
             self._jobs.append(job)
             self._wake.notify()
         return job.future
@@ -291,12 +291,12 @@ def _response(job: _Job) -> GenerationResponse:
     prompt = job.request.text
     words = prompt.split()
     pieces = {n: f"word{n} ".encode() for n in range(max(n_words, len(words)))}
-    spelling = Spelling(tuple(range(len(words))), pieces) if job.spells else None
+    token_texts = TokenTexts(tuple(range(len(words))), pieces) if job.return_token_texts else None
     prompt_logprobs = (None, *(-1.0 for _ in words[1:])) if job.request.prompt_logprobs else None
     n_samples = job.request.num_samples
     counts = n_samples, prompt, len(words)
     return GenerationResponse(
-        job.created, now, *counts, (one,) * n_samples, prompt_logprobs, spelling
+        job.created, now, *counts, (one,) * n_samples, prompt_logprobs, token_texts
     )
 
 

@@ -118,8 +118,8 @@ class Mailbox:
             if self._error is not None:
                 return None
             tickets: list[QueuedRequest] = []
-            for ticket in sorted(self._waiting, key=lambda one: one.manner.is_anonymous):
-                if self._rooms_left(tickets)[ticket.manner.is_anonymous].n_tickets > 0:
+            for ticket in sorted(self._waiting, key=lambda one: one.context.is_anonymous):
+                if self._rooms_left(tickets)[ticket.context.is_anonymous].n_tickets > 0:
                     self._waiting.remove(ticket)
                     tickets.append(ticket)
             self._rooms = self._rooms_left(tickets)
@@ -151,7 +151,7 @@ class Mailbox:
 
     def _rooms_left(self, tickets: Collection[QueuedRequest]) -> Rooms:
         """Return the rooms that `tickets` leave, of which strangers' take none from others."""
-        n_open = sum(ticket.manner.is_anonymous for ticket in tickets)
+        n_open = sum(ticket.context.is_anonymous for ticket in tickets)
         n_taken = {True: len(tickets), False: len(tickets) - n_open}
         return {
             is_anonymous: evolve(room, n_tickets=max(0, room.n_tickets - n_taken[is_anonymous]))

@@ -257,7 +257,7 @@ def _as_plain_text(value: Any, name: str, broken: Callable[[Any], Any]) -> Any:
 
 
 def _broken_turn(
-    message: dict[str, Any], texts: _TokenTexts, quoted: _TokenTexts
+    message: dict[str, Any], texts: _ControlTexts, quoted: _ControlTexts
 ) -> dict[str, Any]:
     """Break a message's texts; the arguments of calls repeat what others have said."""
     calls = (
@@ -269,7 +269,7 @@ def _broken_turn(
     }
 
 
-def _broken(value: Any, texts: _TokenTexts) -> Any:
+def _broken(value: Any, texts: _ControlTexts) -> Any:
     match value:
         case str():
             return texts.broken(
@@ -286,11 +286,11 @@ def _broken(value: Any, texts: _TokenTexts) -> Any:
 @functools.lru_cache(maxsize=8)
 def _token_texts(
     control: tuple[str, ...], user_defined: tuple[str, ...], template: str
-) -> tuple[_TokenTexts, _TokenTexts]:
+) -> tuple[_ControlTexts, _ControlTexts]:
     """Return what is broken in the messages of all others, and in the model's own."""
     meant = [text for text in user_defined if _may_be_meant(text, template)]
     kept = [text for text in meant if _is_looked_for(text, template)]
-    return _TokenTexts((*control, *meant)), _TokenTexts(
+    return _ControlTexts((*control, *meant)), _ControlTexts(
         (*control, *(text for text in meant if text not in kept))
     )
 
@@ -313,7 +313,7 @@ def _is_looked_for(text: str, template: str) -> bool:
     )
 
 
-class _TokenTexts:
+class _ControlTexts:
     """The texts of tokens that nobody may write: finds them in what somebody says."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:

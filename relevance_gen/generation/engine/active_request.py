@@ -12,7 +12,7 @@ from relevance_gen.generation.constraints.token_constraint import Grammar, MaskT
 from relevance_gen.generation.engine.sample_state import Sequence
 from relevance_gen.generation.engine.stop_strings import NO_STOPS, StopStrings
 from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
-from relevance_gen.generation.queue.request import MAX_ALTERNATIVES, QueuedRequest
+from relevance_gen.generation.queue.request import MAX_RESPONSE_TOP_LOGPROBS, QueuedRequest
 from relevance_gen.generation.sampling import sampler as sampling
 from relevance_gen.llama.language_model import (
     TOKEN_BOUNDARY,
@@ -21,7 +21,7 @@ from relevance_gen.llama.language_model import (
     SavedState,
     Tokens,
 )
-from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
+from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
@@ -30,7 +30,7 @@ LEAST_LOGPROB = -9999.0
 
 
 @define(eq=False)
-class Prompt:
+class ActiveRequest:
     """What an engine knows of a ticket.
 
     Attributes:
@@ -73,7 +73,7 @@ class Prompt:
     @property
     def client(self) -> str | None:
         """Who asks, as in a `RequestContext`."""
-        return self.ticket.manner.client
+        return self.ticket.context.client
 
     @property
     def n_prompt(self) -> int:
@@ -81,7 +81,7 @@ class Prompt:
         return len(self.tokens)
 
     @property
-    def joins(self) -> bool:
+    def can_batch_prefill(self) -> bool:
         """Whether it may be computed along with others: not where the logits of every token are wanted."""
         return not self.ticket.request.prompt_logprobs
 
@@ -91,7 +91,7 @@ class Prompt:
         return self.ticket.request.num_samples
 
     @property
-    def n_unstarted(self) -> int:
+    def n_pending_samples(self) -> int:
         """Samples that have not produced a token."""
         return self.n_samples - self.n_started
 
@@ -107,7 +107,7 @@ class Prompt:
         not fit the vocabulary.
         """
         request = self.ticket.request
-        if self.ticket.manner.stops_itself:
+        if self.ticket.context.use_model_eos:
             self.ends |= frozenset(model.chat_format.ends)
         _check_vocabulary(self.ticket, self.ends, model.n_vocab)
         tokens = self._tokenize(model)
@@ -122,11 +122,11 @@ class Prompt:
             )
         n_generated = min(request.max_tokens, model.n_ctx - len(tokens))
         n_generated += len(tokens) * (
-            request.prompt_logprobs and self.ticket.manner.spells
+            request.prompt_logprobs and self.ticket.context.return_token_texts
         )  # before each sample
         n_generated *= request.num_samples
-        if n_generated * request.top_logprobs > MAX_ALTERNATIVES:
-            allowed = f"at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all samples"
+        if n_generated * request.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
+            allowed = f"at most {MAX_RESPONSE_TOP_LOGPROBS // n_generated} for {n_generated:,} tokens in all samples"
             remedy = "lower max_tokens or num_samples"
             raise InvalidRequestError.must_be(
                 "top_logprobs", allowed, request.top_logprobs, remedy=remedy
@@ -151,10 +151,10 @@ class Prompt:
         return GenerationResponse(created, created, 0, self.ticket.request.text, len(tokens), ())
 
     def _tokenize(self, model: LanguageModel) -> Tokens:
-        request, manner = self.ticket.request, self.ticket.manner
-        if manner.prompt:
-            return np.array(manner.prompt[-request.max_input_tokens :], np.int32)
-        tokenize = model.tokenize_chat if manner.is_chat else model.tokenize
+        request, context = self.ticket.request, self.ticket.context
+        if context.prompt:
+            return np.array(context.prompt[-request.max_input_tokens :], np.int32)
+        tokenize = model.tokenize_chat if context.is_chat else model.tokenize
         return tokenize(request.text, request.max_input_tokens)
 
     def note_logprobs(self, logits: Logits, start: int) -> None:
@@ -162,7 +162,7 @@ class Prompt:
         following = self.tokens[start + 1 : start + 1 + len(logits)]
         logprobs = sampling.log_probabilities(logits[: len(following)], following.astype(np.intp))
         self.logprobs += np.maximum(logprobs, LEAST_LOGPROB).tolist()
-        if self.ticket.manner.spells and (n := self.ticket.request.top_logprobs):
+        if self.ticket.context.return_token_texts and (n := self.ticket.request.top_logprobs):
             self.alternatives += [
                 sampling.likeliest(row, min(n, len(row))) for row in logits[: len(following)]
             ]
@@ -183,7 +183,7 @@ class Prompt:
             constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
             allowed=self.allowed,
             thoughts=None
-            if (form := self.ticket.manner.answer) is None
+            if (form := self.ticket.context.output_format) is None
             else ReasoningTokenCounter(form),
         )
 
@@ -208,7 +208,7 @@ class Prompt:
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
             num_samples=len(responses),
-            prompt=text.replace(TOKEN_BOUNDARY, "") if self.ticket.manner.is_chat else text,
+            prompt=text.replace(TOKEN_BOUNDARY, "") if self.ticket.context.is_chat else text,
             prompt_tokens=len(self.tokens),
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
@@ -224,7 +224,7 @@ class Prompt:
             tokens.update(one.token for place in completion.top_logprobs or () for one in place)
         pieces = {token: model.piece(token) for token in tokens}
         return attrs.evolve(
-            response, spelling=Spelling(prompt, pieces, self.ends, tuple(self.alternatives))
+            response, token_texts=TokenTexts(prompt, pieces, self.ends, tuple(self.alternatives))
         )
 
 
@@ -232,7 +232,7 @@ def _check_vocabulary(ticket: QueuedRequest, ends: frozenset[int], n_vocab: int)
     request = ticket.request
     bias, allowed = request.logit_bias, request.allowed_token_ids
     for name, tokens in (
-        ("text", ticket.manner.prompt),
+        ("text", ticket.context.prompt),
         ("logit_bias", bias),
         ("allowed_token_ids", allowed),
     ):

@@ -18,9 +18,9 @@ import numpy as np
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import scheduler
-from relevance_gen.generation.engine.active_request import Prompt
+from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.generation.engine.decode_batch import draw
-from relevance_gen.generation.engine.pending_compilations import Compilation
+from relevance_gen.generation.engine.pending_compilations import PendingCompilations
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
 from relevance_gen.generation.engine.sample_state import Sequence
 from relevance_gen.generation.queue.request import (
@@ -58,14 +58,14 @@ class Engine:
         self._cache = cache
         self._reports = reports
         self._clock = clock
-        self._compilation = Compilation(model)
+        self._compilation = PendingCompilations(model)
         self._masks = {
             is_anonymous: ThreadPoolExecutor(1, "relevance_gen-masks")
             for is_anonymous in (True, False)
         }
-        self._queue: list[Prompt] = []
-        self._running: dict[int, tuple[Sequence, Prompt]] = {}
-        self._paused: list[tuple[Sequence, Prompt, SavedState]] = []
+        self._queue: list[ActiveRequest] = []
+        self._running: dict[int, tuple[Sequence, ActiveRequest]] = {}
+        self._paused: list[tuple[Sequence, ActiveRequest, SavedState]] = []
         self._n_read = 0
         self._budget = 0
 
@@ -85,35 +85,36 @@ class Engine:
 
         What strangers have counts as free for all others. Requests with a grammar are not counted before they run: they
         were taken to be compiled, however many, and would keep all others out. Requests for several samples keep their
-        prompts: see `scheduler.most_held`.
+        prompts: see `scheduler.max_retained_prompts`.
         """
         rooms = {}
         for is_anonymous in (True, False):
             ahead = [
                 prompt
                 for prompt in self._queue
-                if is_anonymous or not prompt.ticket.manner.is_anonymous
+                if is_anonymous or not prompt.ticket.context.is_anonymous
             ]
             running = [
                 prompt
                 for _, prompt in self._running.values()
-                if is_anonymous or not prompt.ticket.manner.is_anonymous
+                if is_anonymous or not prompt.ticket.context.is_anonymous
             ]
             n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
             n_taken = len(running) + n_next + is_anonymous * len(self._paused)
             n_held = sum(
-                prompt.n_samples > 1 and prompt.ticket.manner.is_anonymous == is_anonymous
+                prompt.n_samples > 1 and prompt.ticket.context.is_anonymous == is_anonymous
                 for prompt in ahead
             )
             rooms[is_anonymous] = Capacity(
-                self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held
+                self._model.n_slots - n_taken,
+                scheduler.max_retained_prompts(self._model.n_slots) - n_held,
             )
         return rooms
 
     def add(self, ticket: QueuedRequest) -> None:
         """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
-        prompt = Prompt(ticket)
-        if ticket.manner.only_counts:
+        prompt = ActiveRequest(ticket)
+        if ticket.context.count_only:
             self._reports.done(ticket, prompt.count(self._model))
         elif has_grammar(ticket.request):
             self._compilation.add(prompt)
@@ -173,9 +174,9 @@ class Engine:
             n_slots=self._model.n_slots,
             n_ctx=self._model.n_ctx,
             n_batch=self._model.n_batch,
-            slice_multiple=self._model.slice_multiple,
+            prefill_multiple=self._model.prefill_multiple,
             budget=self._budget,
-            may_read=self._n_read < _READ_PER_STEP,
+            can_tokenize=self._n_read < _READ_PER_STEP,
             running={slot: prompt.client for slot, (_, prompt) in self._running.items()},
             n_paused=len(self._paused),
             waiting=self._queue,
@@ -197,7 +198,7 @@ class Engine:
                 self._prefill(slices)
             case scheduler.Start(place, slots):
                 self._start(self._queue[place], slots)
-            case scheduler.Move(source, target):
+            case scheduler.CompactSlot(source, target):
                 self._model.copy(source, target)
                 self._model.rewind(source, 0)
                 self._running[target] = self._running.pop(source)
@@ -214,7 +215,7 @@ class Engine:
             next(prompt for prompt in self._queue if prompt.slot == slot).vacate()
         self._model.rewind(slot, 0)
 
-    def _read(self, prompt: Prompt, slot: int) -> None:
+    def _read(self, prompt: ActiveRequest, slot: int) -> None:
         """Tokenize a prompt, and start its slot from the longest known beginning that is `_reusable`."""
         self._n_read += len(prompt.ticket.request.text) + sum(map(len, prompt.ticket.request.stop))
         try:
@@ -249,7 +250,7 @@ class Engine:
             return
         finally:
             self._prefilling = set()
-        self._budget -= len(slices) * scheduler.padded(slices, self._model.slice_multiple)
+        self._budget -= len(slices) * scheduler.padded(slices, self._model.prefill_multiple)
         for prompt, each, row in zip(prompts, slices, logits, strict=True):
             prompt.n_done = each.stop
             if each.stop == len(prompt.tokens):
@@ -264,7 +265,7 @@ class Engine:
                 self._remember(prompt, each.slot)
 
     def _logits_after(
-        self, prompts: Items[Prompt], slices: Items[scheduler.PrefillChunk]
+        self, prompts: Items[ActiveRequest], slices: Items[scheduler.PrefillChunk]
     ) -> Logits:
         """Compute slices of prompts, and return the logits after the last token of each."""
         slots, starts = [each.slot for each in slices], [each.start for each in slices]
@@ -272,13 +273,13 @@ class Engine:
             prompt.tokens[each.start : each.stop]
             for prompt, each in zip(prompts, slices, strict=True)
         ]
-        if prompts[0].joins:
+        if prompts[0].can_batch_prefill:
             return self._model.prefill(slots, tokens, starts)
         rows = self._model.prefill_all(slots[0], tokens[0], starts[0])
         prompts[0].note_logprobs(rows, starts[0])
         return rows[-1:]
 
-    def _remember(self, prompt: Prompt, slot: int) -> None:
+    def _remember(self, prompt: ActiveRequest, slot: int) -> None:
         """Save a prompt of which no entry has as much that is `_reusable`, if there can be room for it."""
         if prompt.tokens.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
             return
@@ -287,12 +288,16 @@ class Engine:
             prompt.state = self._model.save(slot)
             self._cache.put(prompt.tokens, prompt.state, prompt.client)
 
-    def _start(self, prompt: Prompt, slots: Items[int]) -> None:
+    def _start(self, prompt: ActiveRequest, slots: Items[int]) -> None:
         """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""
         if not prompt.n_started:
             self.counters.first_tokens += 1
             self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
-        if prompt.slot is not None and prompt.n_unstarted > len(slots) and not len(prompt.state):
+        if (
+            prompt.slot is not None
+            and prompt.n_pending_samples > len(slots)
+            and not len(prompt.state)
+        ):
             prompt.state = self._model.save(prompt.slot)
         for slot in slots:
             if prompt.slot is None:
@@ -303,12 +308,12 @@ class Engine:
         self._reports.started(prompt.ticket, len(slots))
         prompt.slot = None
         logits = np.repeat(prompt.logits[None], len(slots), axis=0)
-        if prompt.n_unstarted:
+        if prompt.n_pending_samples:
             self._queue.remove(prompt)
             self._queue.append(prompt)
         else:
             self._dequeue(prompt)
-        if prompt.ticket.manner.only_reads:
+        if prompt.ticket.context.prefill_only:
             for slot in slots:
                 self._running[slot][0].finish_reason = "length"
             self._end_finished(slots)
@@ -319,7 +324,7 @@ class Engine:
         in_time = [
             slot
             for slot in slots
-            if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_anonymous
+            if (of := self._running[slot])[0].is_masked or not of[1].ticket.context.is_anonymous
         ]  # nobody waits for strangers whose masks are slow
         sequences = {slot: self._running[slot][0] for slot in in_time or slots[:1]}
         tokens = [sequence.tokens[-1] for sequence in sequences.values()]
@@ -347,7 +352,7 @@ class Engine:
             released = sequence.accept(
                 drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives
             )
-            sequence.begin_mask(self._masks[prompt.ticket.manner.is_anonymous])
+            sequence.begin_mask(self._masks[prompt.ticket.context.is_anonymous])
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
         self._end_finished(slots)
@@ -361,13 +366,13 @@ class Engine:
                 prompt.completions[sequence.index] = sequence.completion(self._clock())
                 if len(prompt.completions) == prompt.n_samples:
                     response = prompt.response()
-                    if prompt.ticket.manner.spells:
+                    if prompt.ticket.context.return_token_texts:
                         response = prompt.spelled(response, self._model)
                     self._reports.done(prompt.ticket, response)
 
     # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _dequeue(self, prompt: Prompt) -> None:
+    def _dequeue(self, prompt: ActiveRequest) -> None:
         """Take a request off the queue, with what starting further samples needed."""
         self._queue.remove(prompt)
         if prompt.slot is not None:
@@ -377,6 +382,8 @@ class Engine:
     def _reusable(self, n_tokens: int) -> int:
         """Return how many of some known tokens can be kept: going on behind them changes no bit of what follows."""
         multiple = (
-            self._model.slice_multiple if self._model.slice_multiple > 1 else self._model.n_batch
+            self._model.prefill_multiple
+            if self._model.prefill_multiple > 1
+            else self._model.n_batch
         )
         return n_tokens // multiple * multiple

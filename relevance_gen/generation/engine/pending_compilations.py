@@ -9,27 +9,27 @@ from relevance_gen.errors import RelevanceGenError
 from relevance_gen.generation.constraints.choices import Choices, Pieces
 from relevance_gen.generation.constraints.grammar_compiler import Grammars
 from relevance_gen.generation.constraints.token_constraint import Grammar, source_of
-from relevance_gen.generation.engine.active_request import Prompt
+from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.llama.language_model import LanguageModel
 
 _WAIT_S = 0.01
 """How long to wait for a grammar before looking for new requests."""
 
 
-class Compilation:
+class PendingCompilations:
     """Where `prompts` wait for their grammars, which threads compile while the engine goes on."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self.prompts: dict[Prompt, Future[Any]] = {}
+        self.prompts: dict[ActiveRequest, Future[Any]] = {}
         self._model = model
         self._grammars: Grammars | None = None
         self._pieces: Pieces | None = None
 
-    def add(self, prompt: Prompt) -> None:
+    def add(self, prompt: ActiveRequest) -> None:
         """Begin to compile the grammar of a prompt."""
         self.prompts[prompt] = self._compile(prompt)
 
-    def _compile(self, prompt: Prompt) -> Future[Any]:
+    def _compile(self, prompt: ActiveRequest) -> Future[Any]:
         request = prompt.ticket.request
         compiled: Future[Any] = Future()
         try:
@@ -50,11 +50,13 @@ class Compilation:
     def _vocabulary(self) -> list[bytes]:
         return [self._model.piece(token) for token in range(self._model.n_vocab)]
 
-    def take_finished(self, *, wait_for_one: bool) -> list[tuple[Prompt, BaseException | None]]:
+    def take_finished(
+        self, *, wait_for_one: bool
+    ) -> list[tuple[ActiveRequest, BaseException | None]]:
         """Remove and return the prompts that have their grammar now, each with the error if it has none."""
         if self.prompts and wait_for_one:
             wait(self.prompts.values(), _WAIT_S, return_when="FIRST_COMPLETED")
-        finished: list[tuple[Prompt, BaseException | None]] = []
+        finished: list[tuple[ActiveRequest, BaseException | None]] = []
         for prompt, future in list(self.prompts.items()):
             if future.done():
                 error = future.exception()
@@ -63,7 +65,7 @@ class Compilation:
                 del self.prompts[prompt]
         return finished
 
-    def give_up(self, prompt: Prompt) -> None:
+    def give_up(self, prompt: ActiveRequest) -> None:
         """Forget a grammar that took too much to follow, and count that time as its client's."""
         if self._grammars is not None and isinstance(prompt.grammar, Grammar):
             self._grammars.give_up(prompt.grammar.source, prompt.client, prompt.effort.seconds)

@@ -135,7 +135,7 @@ class Sequence:
             if self.finish_reason is not None:
                 released += self._assembler.flush(may_stop=may_stop)
         if (
-            self._assembler.stopped_by
+            self._assembler.stop_string
         ):  # flushing too can complete a stop string, with the U+FFFD of a broken character
             self.finish_reason = "stop"
         if released:
@@ -162,6 +162,6 @@ class Sequence:
             tokens=tuple(self.tokens) if self.request.return_tokens else None,
             logprobs=tuple(self._logprobs) if self.request.logprobs else None,
             top_logprobs=tuple(self._alternatives) if self.request.top_logprobs else None,
-            stopped_by=self._assembler.stopped_by,
+            stop_string=self._assembler.stop_string,
             reasoning_tokens=None if self._thoughts is None else self._thoughts.n_tokens,
         )

@@ -11,7 +11,7 @@ of their samples gives way to whoever is no stranger, and goes on from where it 
 In its first slot a prompt is computed, and its request gets no second before that is done. Prompts are computed one
 after another, slice by slice; a long one delays the running sequences by one slice a step. Short slices of several
 prompts are computed together, where that takes less time: the first in turn is always among them. No slot stays free
-while samples wait, but for one bound: see `most_held`.
+while samples wait, but for one bound: see `max_retained_prompts`.
 
 Slices of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
 so its result, does not depend on its neighbours. (What is computed together has the same bits as alone: see
@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from relevance_gen.generation.engine.active_request import Prompt
+from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.generation.queue.request import ANONYMOUS
 
 _MOST_PADDING = 16
@@ -54,12 +54,12 @@ class EngineState:
     n_slots: int
     n_ctx: int
     n_batch: int
-    slice_multiple: int
+    prefill_multiple: int
     budget: int
-    may_read: bool
+    can_tokenize: bool
     running: Mapping[int, str | None]
     n_paused: int
-    waiting: Sequence[Prompt]
+    waiting: Sequence[ActiveRequest]
 
 
 @frozen
@@ -118,7 +118,7 @@ class Start:
 
 
 @frozen
-class Move:
+class CompactSlot:
     """Carry the sequence in slot `source` over to the free slot `target`."""
 
     source: int
@@ -132,7 +132,9 @@ class Decode:
     slots: tuple[int, ...]
 
 
-Action: TypeAlias = AssignSlot | Preempt | Resume | Tokenize | Prefill | Start | Move | Decode
+Action: TypeAlias = (
+    AssignSlot | Preempt | Resume | Tokenize | Prefill | Start | CompactSlot | Decode
+)
 
 
 def next_action(state: EngineState) -> Action | None:
@@ -147,11 +149,11 @@ def next_action(state: EngineState) -> Action | None:
         last = max(state.running)
         gap = next(slot for slot in range(last + 2) if slot not in state.running)
         if gap < last:
-            return Move(last, gap)
+            return CompactSlot(last, gap)
     return Decode(tuple(sorted(state.running)))
 
 
-def most_held(n_slots: int) -> int:
+def max_retained_prompts(n_slots: int) -> int:
     """Return how many requests of strangers, or of others, may hold their prompts for samples that have not started.
 
     One more of several samples waits, unless it is the only one of its client: so nobody's requests keep another client
@@ -161,12 +163,12 @@ def most_held(n_slots: int) -> int:
     return max(2, n_slots)
 
 
-def holds(request: Prompt) -> bool:
+def retains_prompt(request: ActiveRequest) -> bool:
     """Tell whether a request's computed prompt is kept, or will be: for more samples than the one in its slot."""
-    return _is_computed(request) if request.slot is None else request.n_unstarted > 1
+    return _is_computed(request) if request.slot is None else request.n_pending_samples > 1
 
 
-def _is_computed(request: Prompt) -> bool:
+def _is_computed(request: ActiveRequest) -> bool:
     return 0 < request.n_prompt == request.n_done
 
 
@@ -234,20 +236,25 @@ def _deal(
 
 def _wanted(state: EngineState) -> list[int]:
     """Return how many slots each request can use now."""
-    n_holding = Counter(request.client == ANONYMOUS for request in state.waiting if holds(request))
-    holders = {request.client for request in state.waiting if holds(request)}
+    n_holding = Counter(
+        request.client == ANONYMOUS for request in state.waiting if retains_prompt(request)
+    )
+    holders = {request.client for request in state.waiting if retains_prompt(request)}
     n_wanted = []
     for request in state.waiting:
         if _is_computed(request):
-            n_wanted.append(request.n_unstarted - (request.slot is not None))
+            n_wanted.append(request.n_pending_samples - (request.slot is not None))
         elif request.slot is not None:
             n_wanted.append(0)
-        elif request.n_unstarted == 1:
+        elif request.n_pending_samples == 1:
             n_wanted.append(1)
         else:
             is_first = request.client not in holders
             n_wanted.append(
-                int(is_first or n_holding[request.client == ANONYMOUS] < most_held(state.n_slots))
+                int(
+                    is_first
+                    or n_holding[request.client == ANONYMOUS] < max_retained_prompts(state.n_slots)
+                )
             )
             n_holding[request.client == ANONYMOUS] += 1
             holders.add(request.client)
@@ -263,7 +270,7 @@ def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
         if request.slot is None or _is_computed(request):
             continue
         if not request.n_prompt:
-            if state.may_read:
+            if state.can_tokenize:
                 return Tokenize(place, request.slot)
             break
         stop = min(request.n_prompt, (request.n_done // state.n_batch + 1) * state.n_batch)
@@ -283,13 +290,13 @@ def padded(slices: Sequence[PrefillChunk], multiple: int) -> int:
 
 def _may_compute(slices: Sequence[PrefillChunk], state: EngineState) -> bool:
     """Tell whether slices may be computed together, or one alone, within the budget and with little padding."""
-    length = padded(slices, state.slice_multiple)
+    length = padded(slices, state.prefill_multiple)
     if length * len(slices) > state.budget:
         return False
     return len(slices) == 1 or all(
-        state.slice_multiple > 1
-        and state.waiting[each.place].joins
+        state.prefill_multiple > 1
+        and state.waiting[each.place].can_batch_prefill
         and each.start + length <= state.n_ctx
-        and padded([each], state.slice_multiple) + _MOST_PADDING >= length
+        and padded([each], state.prefill_multiple) + _MOST_PADDING >= length
         for each in slices
     )

@@ -58,12 +58,12 @@ class TextAssembler:
     """Release one sample's text piece by piece.
 
     The concatenation of what `push` and `flush` return is the text up to the first stop string to be completed,
-    wherever the borders between pieces fall; after it nothing is released, and it is `stopped_by` that string, which is
+    wherever the borders between pieces fall; after it nothing is released, and it is `stop_string` that string, which is
     empty before. Bytes that are no UTF-8 become U+FFFD.
     """
 
     def __init__(self, stops: StopStrings = NO_STOPS) -> None:
-        self.stopped_by = ""
+        self.stop_string = ""
         self._stops = stops
         self._state = 0
         self._held = ""
@@ -76,12 +76,12 @@ class TextAssembler:
     def flush(self, *, may_stop: bool = True) -> str:
         """Return what was held back, now that nothing follows."""
         released = self._release(self._decoder.decode(b"", final=True), may_stop)
-        if not self.stopped_by:
+        if not self.stop_string:
             released, self._held = released + self._held, ""
         return released
 
     def _release(self, text: str, may_stop: bool) -> str:
-        if self.stopped_by:
+        if self.stop_string:
             return ""
         stops, state = self._stops, self._state
         seen = self._held + text
@@ -89,7 +89,7 @@ class TextAssembler:
             state = stops.advance(state, character)
             if stops.matched[state] and may_stop:
                 start = end - stops.matched[state]
-                self.stopped_by, self._held = seen[start:end], ""
+                self.stop_string, self._held = seen[start:end], ""
                 return seen[:start]
         self._state = state
         free = len(seen) - stops.depth[state]

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @define(eq=False)
-class Call:
+class PendingRequest:
     """A ticket that waits or is served, and who waits for it.
 
     Attributes:
@@ -41,17 +41,17 @@ class Call:
     ticket: QueuedRequest
     on_text: OnText | None
     future: Future[GenerationResponse]
-    n_unstarted: int = 0
+    n_pending_samples: int = 0
     is_queued: bool = False
-    has_shown: bool = False
-    was_lost: bool = False
+    has_streamed: bool = False
+    was_requeued: bool = False
     blocks: Blocks = ()
-    left_s: float | None = None
+    deferred_since_s: float | None = None
     turns: dict[int, tuple[OutputParser, list[ContentPart]]] = field(factory=dict)
 
     def tell(self, sample: int, text: str) -> None:
         """Take a sample's text, and give the callback what is known of it."""
-        if (form := self.ticket.manner.answer) is not None:
+        if (form := self.ticket.context.output_format) is not None:
             reader, _ = self._turn(sample, form)
             self._tell(sample, reader.push(text))
         elif self.on_text is not None:
@@ -59,7 +59,7 @@ class Call:
 
     def read(self, response: GenerationResponse) -> GenerationResponse:
         """Return a response with its turns read to their end, and give the callback what was held back."""
-        if (form := self.ticket.manner.answer) is None:
+        if (form := self.ticket.context.output_format) is None:
             return response
         responses = tuple(
             self._read(sample, one, form) for sample, one in enumerate(response.responses)

@@ -57,7 +57,7 @@ class PrefixTable:
         for block in reversed(blocks):
             self._blocks.put(block, True)
 
-    def n_known(self, blocks: Blocks) -> int:
+    def n_known_blocks(self, blocks: Blocks) -> int:
         """Return the number of blocks with which a prompt begins that are remembered."""
         # A block is never forgotten before those that follow it, so the known ones are a beginning.
         return bisect_left(blocks, True, key=lambda block: block not in self._blocks)
@@ -67,25 +67,26 @@ class PrefixTable:
 class WorkerLoad:
     """How a worker stands to a ticket.
 
-    It knows `n_known` blocks of its prompt, has `n_tickets` to do, and can begin with it now where it `has_room`.
+    It knows `n_known_blocks` blocks of its prompt, has `n_tickets` to do, and can begin with it now where it `has_room`.
     """
 
-    n_known: int
+    n_known_blocks: int
     n_tickets: int
     has_room: bool
 
 
-def leaves(own: WorkerLoad, others: Iterable[WorkerLoad]) -> bool:
+def should_defer(own: WorkerLoad, others: Iterable[WorkerLoad]) -> bool:
     """Tell whether a worker leaves a ticket to one of the others.
 
     Of the workers with room, one that knows most never does, so there is always one that takes the ticket.
 
-    >>> leaves(WorkerLoad(0, 0, True), [WorkerLoad(3, 4, True)]), leaves(WorkerLoad(0, 0, True), [WorkerLoad(3, 5, True)])
+    >>> idle, near, busy = WorkerLoad(0, 0, True), WorkerLoad(3, 4, True), WorkerLoad(3, 5, True)
+    >>> should_defer(idle, [near]), should_defer(idle, [busy])
     (True, False)
     """
     return any(
         other.has_room
-        and other.n_known > own.n_known
+        and other.n_known_blocks > own.n_known_blocks
         and other.n_tickets <= own.n_tickets + MUCH_BUSIER
         for other in others
     )

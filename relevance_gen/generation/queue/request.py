@@ -21,7 +21,7 @@ MAX_STOP_CHARACTERS = 1 << 16
 """All stop strings of a request together: enough for any use, and little to compile."""
 MAX_END_TOKENS = 1 << 12
 MAX_ALLOWED_TOKENS = 1 << 16
-MAX_ALTERNATIVES = 1 << 20
+MAX_RESPONSE_TOP_LOGPROBS = 1 << 20
 """Of all tokens of a response, which holds them until it is complete."""
 _NO_FIELDS: Mapping[str, Any] = {}
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar", "choice")
@@ -43,21 +43,21 @@ class RequestContext:
     Args:
         is_chat: whether its text is a conversation that `Runner.write_chat` has written.
         stops_itself: whether the model's own end tokens end a sample too, beside ``eos_token_ids``.
-        spells: whether the response is to say in ``spelling`` how its tokens are written.
+        spells: whether the response is to say in ``token_texts`` how its tokens are written.
         prompt: the tokens to continue, in place of the request's text; none where that is meant.
         only_reads: whether samples end before their first token, where what the model says of the prompt is wanted.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
-        answer: how its turns are written, where it is a conversation whose turns are to be read, and told as `ContentPart`.
+        output_format: how its turns are written, where it is a conversation whose turns are to be read, and told as `ContentPart`.
         client: who asks, where this process serves others: a name, or `ANONYMOUS`; ``None`` for this process itself.
     """
 
     is_chat: bool = False
-    stops_itself: bool = False
-    spells: bool = False
+    use_model_eos: bool = False
+    return_token_texts: bool = False
     prompt: tuple[int, ...] = ()
-    only_reads: bool = False
-    only_counts: bool = False
-    answer: OutputFormat | None = None
+    prefill_only: bool = False
+    count_only: bool = False
+    output_format: OutputFormat | None = None
     client: str | None = None
 
     @property
@@ -79,14 +79,14 @@ class QueuedRequest:
         request: what was asked for.
         seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
         created: Unix time in seconds when it was accepted.
-        manner: what it was told beside the request.
+        context: what it was told beside the request.
     """
 
     id: int
     request: GenerationRequest = field(eq=False)
     seed: int = field(eq=False)
     created: float = field(eq=False)
-    manner: RequestContext = field(default=DEFAULT_CONTEXT, eq=False)
+    context: RequestContext = field(default=DEFAULT_CONTEXT, eq=False)
 
 
 @frozen

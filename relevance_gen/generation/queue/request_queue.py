@@ -23,13 +23,13 @@ from functools import partial
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.queue.pending_request import Call, OnText, Outcome
+from relevance_gen.generation.queue.pending_request import OnText, Outcome, PendingRequest
 from relevance_gen.generation.queue.prefix_routing import (
     MAX_DEFER_S,
     PrefixTable,
     WorkerLoad,
     blocks_of,
-    leaves,
+    should_defer,
 )
 from relevance_gen.generation.queue.request import QueuedRequest, Rooms, has_grammar
 from relevance_gen.quota import Quota
@@ -42,15 +42,15 @@ class RequestQueue:
     """The queue, as callers see it; its `counters` say how requests ended: finished, cancelled or failed.
 
     While `max_queue` samples of one client wait, those whose grammar is being compiled among them, further requests of
-    this client are refused. All clients without a name are one. It `keeps_prompts` where pullers are quicker with
+    this client are refused. All clients without a name are one. It `routes_by_prefix` where pullers are quicker with
     prompts whose beginning they had before.
     """
 
-    def __init__(self, max_queue: int, *, keeps_prompts: bool = True) -> None:
+    def __init__(self, max_queue: int, *, routes_by_prefix: bool = True) -> None:
         self.counters = Counters()
-        self._keeps_prompts = keeps_prompts
+        self._keeps_prompts = routes_by_prefix
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[int, Call] = OrderedDict()
+        self._waiting: OrderedDict[int, PendingRequest] = OrderedDict()
         self._queued = Quota(client_limit=max_queue)
         self._pullers: list[WorkerHandle] = []
         self._closed: BaseException | None = None
@@ -67,12 +67,12 @@ class RequestQueue:
         return self._pid != os.getpid()
 
     @property
-    def n_unstarted(self) -> int:
+    def n_pending_samples(self) -> int:
         """Samples that have not produced a token, whether they wait or a puller has them."""
         with self._changed:
             taken = [call for puller in self._pullers for call in list(puller._taken.values())]
             return int(self._queued.held) + sum(
-                call.n_unstarted for call in taken if not call.is_queued
+                call.n_pending_samples for call in taken if not call.is_queued
             )
 
     def put(
@@ -85,19 +85,19 @@ class RequestQueue:
             RunnerClosedError: it is closed, or every puller has left.
         """
         future: Future[GenerationResponse] = Future()
-        matters = self._keeps_prompts and len(self._pullers) > 1 and not ticket.manner.only_counts
-        blocks = blocks_of(ticket.request.text, ticket.manner.client) if matters else ()
+        matters = self._keeps_prompts and len(self._pullers) > 1 and not ticket.context.count_only
+        blocks = blocks_of(ticket.request.text, ticket.context.client) if matters else ()
         with self._changed:
             if self._closed is not None:
                 raise RunnerClosedError(
                     f"the runner takes no more requests: {self._closed}"
                 ) from self._closed
-            if not self._queued.has_capacity(1, ticket.manner.client):
-                n_queued = self._queued.held_by(ticket.manner.client)
+            if not self._queued.has_capacity(1, ticket.context.client):
+                n_queued = self._queued.held_by(ticket.context.client)
                 raise OverloadedError(
                     f"{n_queued} samples wait already, and at most {self._queued.client_limit} may"
                 )
-            self._enqueue(Call(ticket, on_text, future, blocks=blocks))
+            self._enqueue(PendingRequest(ticket, on_text, future, blocks=blocks))
         # By its id: a future that held its ticket would keep the texts.
         future.add_done_callback(partial(self._drop_cancelled, ticket.id))
         return future
@@ -119,34 +119,36 @@ class RequestQueue:
             self._closed = self._closed or RunnerClosedError("the runner is closed")
             self._changed.notify_all()
 
-    def _in_turn(self) -> list[Call]:
+    def _in_turn(self) -> list[PendingRequest]:
         """Return what waits: strangers last, then the clients of whom fewest are served, then the oldest."""
         n_before = Counter(
-            call.ticket.manner.client for one in self._pullers for call in list(one._taken.values())
+            call.ticket.context.client
+            for one in self._pullers
+            for call in list(one._taken.values())
         )
 
-        def turn(call: Call) -> tuple[bool, int]:
-            manner = call.ticket.manner
-            n_before[manner.client] += 1
-            return manner.is_anonymous, n_before[manner.client]
+        def turn(call: PendingRequest) -> tuple[bool, int]:
+            context = call.ticket.context
+            n_before[context.client] += 1
+            return context.is_anonymous, n_before[context.client]
 
         return sorted(self._waiting.values(), key=turn)
 
-    def _enqueue(self, call: Call, *, in_front: bool = False) -> None:
-        call.n_unstarted = call.ticket.request.num_samples
+    def _enqueue(self, call: PendingRequest, *, in_front: bool = False) -> None:
+        call.n_pending_samples = call.ticket.request.num_samples
         call.is_queued = True
-        self._queued.charge(call.n_unstarted, call.ticket.manner.client)
+        self._queued.charge(call.n_pending_samples, call.ticket.context.client)
         self._waiting[call.ticket.id] = call
         if in_front:
             with suppress(KeyError):  # collecting garbage may have cancelled it just now
                 self._waiting.move_to_end(call.ticket.id, last=False)
         self._changed.notify_all()
 
-    def _unqueue(self, call: Call) -> None:
+    def _unqueue(self, call: PendingRequest) -> None:
         """Count the samples of a ticket as waiting no more."""
         if call.is_queued:
             call.is_queued = False
-            self._queued.release(call.ticket.request.num_samples, call.ticket.manner.client)
+            self._queued.release(call.ticket.request.num_samples, call.ticket.context.client)
 
     def _drop_cancelled(self, ticket_id: int, future: Future[GenerationResponse]) -> None:
         """Forget the ticket of a cancelled future, and tell the puller that has it."""
@@ -173,7 +175,7 @@ class WorkerHandle:
     def __init__(self, backlog: RequestQueue, on_cancel: Callable[[int], None]) -> None:
         self._backlog = backlog
         self._on_cancel = on_cancel
-        self._taken: dict[int, Call] = {}
+        self._taken: dict[int, PendingRequest] = {}
         self._n_room = {True: 0, False: 0}
         self._prompts = PrefixTable()
 
@@ -212,18 +214,18 @@ class WorkerHandle:
             for is_anonymous, room in rooms.items()
         }
         holders = {
-            call.ticket.manner.client
+            call.ticket.context.client
             for call in list(self._taken.values())
-            if call.ticket.request.num_samples > 1 and call.n_unstarted
+            if call.ticket.request.num_samples > 1 and call.n_pending_samples
         }
         tickets: list[QueuedRequest] = []
         for call in in_turn:
-            ticket, is_anonymous = call.ticket, call.ticket.manner.is_anonymous
+            ticket, is_anonymous = call.ticket, call.ticket.context.is_anonymous
             is_compiled = has_grammar(ticket.request)
             is_held = not is_compiled and ticket.request.num_samples > 1
             if len(tickets) == n_left:
                 break
-            must_wait = is_held and n_to_hold[is_anonymous] < 1 and ticket.manner.client in holders
+            must_wait = is_held and n_to_hold[is_anonymous] < 1 and ticket.context.client in holders
             if self._n_room[is_anonymous] < 1 or must_wait or self._leaves(call):
                 continue
             self._taken[ticket.id] = call
@@ -236,43 +238,43 @@ class WorkerHandle:
                 backlog._unqueue(call)
             n_to_hold[is_anonymous] -= is_held
             if is_held:
-                holders.add(ticket.manner.client)
+                holders.add(ticket.context.client)
             for each in (True, False) if not is_anonymous else (True,):
                 self._n_room[each] -= 1
             self._prompts.add(call.blocks)
             tickets.append(ticket)
         return tickets
 
-    def _leaves(self, call: Call) -> bool:
+    def _leaves(self, call: PendingRequest) -> bool:
         """Tell whether a ticket is to wait for a puller that knows more of its prompt."""
         if not call.blocks:
             return False
         now_s = time.monotonic()
-        if call.left_s is not None and now_s >= call.left_s + MAX_DEFER_S:
+        if call.deferred_since_s is not None and now_s >= call.deferred_since_s + MAX_DEFER_S:
             return False
         others = (puller._standing(call) for puller in self._backlog._pullers if puller is not self)
-        if not leaves(self._standing(call), others):
+        if not should_defer(self._standing(call), others):
             return False
-        call.left_s = call.left_s or now_s
+        call.deferred_since_s = call.deferred_since_s or now_s
         return True
 
-    def _standing(self, call: Call) -> WorkerLoad:
-        has_room = self._n_room[call.ticket.manner.is_anonymous] > 0
-        return WorkerLoad(self._prompts.n_known(call.blocks), len(self._taken), has_room)
+    def _standing(self, call: PendingRequest) -> WorkerLoad:
+        has_room = self._n_room[call.ticket.context.is_anonymous] > 0
+        return WorkerLoad(self._prompts.n_known_blocks(call.blocks), len(self._taken), has_room)
 
     def started(self, ticket: QueuedRequest, n_samples: int) -> None:
         """Report that `n_samples` more samples have produced a token."""
         if call := self._taken.get(ticket.id):
             with self._backlog._changed:
                 self._backlog._unqueue(call)
-            call.n_unstarted -= n_samples
+            call.n_pending_samples -= n_samples
 
     def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
         """Report a piece of a sample's text; one of a ticket that is over is ignored."""
         call = self._taken.get(ticket.id)
         if call is None or call.on_text is None:
             return
-        call.has_shown = True
+        call.has_streamed = True
         try:
             call.tell(sample, text)
         except BaseException as error:  # even SystemExit is the matter of this request alone
@@ -304,7 +306,7 @@ class WorkerHandle:
         may be what this one failed of. The others fail with `error`. So does all that waits, if this was the last.
         """
         backlog = self._backlog
-        failed: list[Call] = []
+        failed: list[PendingRequest] = []
         with backlog._changed:
             if self not in backlog._pullers:
                 return
@@ -313,10 +315,10 @@ class WorkerHandle:
             taken, self._taken = self._taken, {}
             for call in reversed(taken.values()):
                 backlog._unqueue(call)
-                if call.has_shown or call.was_lost or not n_left:
+                if call.has_streamed or call.was_requeued or not n_left:
                     failed.insert(0, call)
                 else:
-                    call.was_lost = True
+                    call.was_requeued = True
                     backlog._enqueue(call, in_front=True)
             if not n_left:
                 backlog._closed = error

@@ -111,7 +111,7 @@ async def _lend_model(service: Service, task: Any, client: str, n_bytes: int) ->
 
 
 def _name_client(_: Service, task: GenerationTask, client: str) -> GenerationTask:
-    return attrs.evolve(task, manner=attrs.evolve(task.manner, client=client))
+    return attrs.evolve(task, context=attrs.evolve(task.context, client=client))
 
 
 def _write_conversation(service: Service, task: GenerationTask, client: str) -> GenerationTask:

@@ -53,7 +53,7 @@ class Backend(Model, Protocol):
         request: types.GenerationRequest,
         *,
         on_text: OnText | None = None,
-        manner: RequestContext = DEFAULT_CONTEXT,
+        context: RequestContext = DEFAULT_CONTEXT,
     ) -> Future[types.GenerationResponse]:
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 
@@ -105,7 +105,7 @@ class GenerationTask:
         requests: one for each prompt; their samples are numbered through.
         prompts: the tokens of each, where they are given as these.
         conversation: what the one request continues, whose text is not written yet.
-        manner: what the model is told beside the requests; its client is the id of the key of who asks.
+        context: what the model is told beside the requests; its client is the id of the key of who asks.
         names: what the client calls a field, for errors, where that is not the request's own name.
         echoes: whether the answer has each prompt before each of its samples.
         model: which model is asked; None for the first.
@@ -116,7 +116,7 @@ class GenerationTask:
     requests: tuple[types.GenerationRequest, ...]
     prompts: tuple[tuple[int, ...], ...] = ()
     conversation: Conversation | None = None
-    manner: RequestContext = DEFAULT_CONTEXT
+    context: RequestContext = DEFAULT_CONTEXT
     names: Mapping[str, str] = field(factory=dict)
     echoes: bool = False
     model: str | None = None
@@ -195,12 +195,12 @@ class Generator:
             return task
         try:
             request, answer = task.backend.write_chat(
-                asked, *task.requests, client=task.manner.client
+                asked, *task.requests, client=task.context.client
             )
         except InvalidRequestError as error:
             raise error.renamed(task.names) from None
-        manner = attrs.evolve(task.manner, is_chat=True, answer=answer)
-        return attrs.evolve(task, requests=(request,), conversation=None, manner=manner)
+        context = attrs.evolve(task.context, is_chat=True, output_format=answer)
+        return attrs.evolve(task, requests=(request,), conversation=None, context=context)
 
     async def complete(self, task: GenerationTask) -> Responses:
         """Return the whole response to each prompt. Cancelling this coroutine frees their slots.
@@ -277,9 +277,9 @@ class Generator:
             for request, prompt in zip(
                 task.requests, task.prompts or ((),) * len(task.requests), strict=True
             ):
-                manner = attrs.evolve(task.manner, prompt=prompt)
+                context = attrs.evolve(task.context, prompt=prompt)
                 futures.append(
-                    task.backend.submit(request, on_text=partial(note, n_samples), manner=manner)
+                    task.backend.submit(request, on_text=partial(note, n_samples), context=context)
                 )
                 n_samples += request.num_samples
             yield _joined(futures)

@@ -615,27 +615,27 @@ def test_a_response_says_how_its_tokens_are_written(with_template):
         "return_tokens": True,
         "top_logprobs": 3,
     }
-    response = with_template.submit(asked, manner=RequestContext(spells=True)).result()
-    pieces = response.spelling.pieces
+    response = with_template.submit(asked, context=RequestContext(return_token_texts=True)).result()
+    pieces = response.token_texts.pieces
     assert b"".join(pieces[token] for token in response.responses[0].tokens).decode() == STORY
-    assert b"".join(pieces[token] for token in response.spelling.prompt) == b"z"
+    assert b"".join(pieces[token] for token in response.token_texts.prompt) == b"z"
     assert {one.token for place in response.responses[0].top_logprobs for one in place} <= set(
         pieces
     )
     assert pieces == {token: BIGRAM_TOKENS[token] for token in pieces}
-    assert with_template.generate(asked).spelling is None
-    assert "spelling" not in wire.unstructure(response)
+    assert with_template.generate(asked).token_texts is None
+    assert "token_texts" not in wire.unstructure(response)
 
 
 def test_a_generation_may_end_by_itself(with_template):
     """Where it may stop by itself, the model's own end token ends a generation, beside those that are asked for."""
     forced = {"text": "z", "logit_bias": {END: 100}, "max_tokens": 3, "eos_token_ids": [5]}
     (ended,) = (
-        with_template.submit(forced, manner=RequestContext(stops_itself=True)).result().responses
+        with_template.submit(forced, context=RequestContext(use_model_eos=True)).result().responses
     )
     (other,) = (
         with_template.submit(
-            {**forced, "logit_bias": {5: 100}}, manner=RequestContext(stops_itself=True)
+            {**forced, "logit_bias": {5: 100}}, context=RequestContext(use_model_eos=True)
         )
         .result()
         .responses
@@ -649,7 +649,9 @@ def test_submitting_costs_little_whatever_the_request_holds(with_template):
     request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
     started_s = time.thread_time()
     futures = [
-        with_template.submit(request, manner=RequestContext(stops_itself=True, spells=True))
+        with_template.submit(
+            request, context=RequestContext(use_model_eos=True, return_token_texts=True)
+        )
         for _ in range(100)
     ]
     assert time.thread_time() - started_s < 0.5

@@ -491,15 +491,15 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
     """Nor anybody whose grammar is known; they are refused once theirs have taken too long, with when to come again."""
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
-        runner.submit(known, manner=RequestContext(client=ANONYMOUS)).result(60)
+        runner.submit(known, context=RequestContext(client=ANONYMOUS)).result(60)
         slow = [
             runner.submit(
-                {"text": "a", "json_schema": schema}, manner=RequestContext(client=ANONYMOUS)
+                {"text": "a", "json_schema": schema}, context=RequestContext(client=ANONYMOUS)
             )
             for schema in SLOW
         ]
-        at_hand = runner.submit(known, manner=RequestContext(client=ANONYMOUS))
-        named = runner.submit({"text": "z", "regex": "abcd"}, manner=RequestContext(client="me"))
+        at_hand = runner.submit(known, context=RequestContext(client=ANONYMOUS))
+        named = runner.submit({"text": "z", "regex": "abcd"}, context=RequestContext(client="me"))
         assert at_hand.result(60).responses[0].text == "abc"
         assert named.result(60).responses[0].text == "abcd"
         assert not any(

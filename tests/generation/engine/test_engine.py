@@ -48,7 +48,7 @@ class Recorder:
     """Satisfies `Reports`: collects everything that is said of each ticket."""
 
     def __init__(self):
-        self.tickets, self.outcomes, self.texts, self.n_unstarted = [], [], [], []
+        self.tickets, self.outcomes, self.texts, self.n_pending_samples = [], [], [], []
 
     def ticket(self, request, client=None):
         """Make the next ticket."""
@@ -59,12 +59,12 @@ class Recorder:
         )
         self.outcomes.append([])
         self.texts.append([""] * request.num_samples)
-        self.n_unstarted.append(request.num_samples)
+        self.n_pending_samples.append(request.num_samples)
         return self.tickets[-1]
 
     def started(self, ticket, n_samples):
         """Count down."""
-        self.n_unstarted[ticket.id] -= n_samples
+        self.n_pending_samples[ticket.id] -= n_samples
 
     def text(self, ticket, sample, text):
         """Put a piece behind the others."""
@@ -122,7 +122,7 @@ def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes, who):
         assert outcomes == [alone(request)]
         assert texts == [completion.text for completion in outcomes[0].responses]
     assert model.slots == [[]] * n_slots
-    assert recorder.n_unstarted == [0] * len(requests)
+    assert recorder.n_pending_samples == [0] * len(requests)
 
 
 @costly
@@ -399,7 +399,7 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
     while not engine.idle:
         step()
     assert large.result(timeout=0).num_samples == 256
-    assert backlog.n_unstarted == 0
+    assert backlog.n_pending_samples == 0
 
 
 @pytest.mark.parametrize("n_samples", [1, 256])

@@ -9,33 +9,33 @@ from hypothesis import strategies as st
 
 from relevance_gen.generation.engine.scheduler import (
     AssignSlot,
+    CompactSlot,
     Decode,
     EngineState,
-    Move,
     Preempt,
     Prefill,
     PrefillChunk,
     Resume,
     Start,
     Tokenize,
-    holds,
-    most_held,
+    max_retained_prompts,
     next_action,
     padded,
+    retains_prompt,
 )
 from relevance_gen.generation.queue.request import ANONYMOUS
 
 
 @define
 class Request:
-    """What the scheduler reads of a `Prompt`."""
+    """What the scheduler reads of a `ActiveRequest`."""
 
     n_prompt: int = 1
     n_done: int = 1
     slot: int | None = None
-    n_unstarted: int = 1
+    n_pending_samples: int = 1
     n_running: int = 0
-    joins: bool = True
+    can_batch_prefill: bool = True
     client: str | None = None
 
     @property
@@ -54,21 +54,25 @@ def is_anonymous(request):
 
 def n_holding(waiting, like):
     """Count the requests that hold their prompts among those of strangers, or of others, as `like` is."""
-    return sum(holds(request) for request in waiting if is_anonymous(request) == is_anonymous(like))
+    return sum(
+        retains_prompt(request)
+        for request in waiting
+        if is_anonymous(request) == is_anonymous(like)
+    )
 
 
 def may_hold(waiting, request, n_slots):
     """Tell whether a request may hold its prompt beside those that wait."""
-    is_first = not any(holds(one) for one in waiting if one.client == request.client)
-    return is_first or n_holding(waiting, request) < most_held(n_slots)
+    is_first = not any(retains_prompt(one) for one in waiting if one.client == request.client)
+    return is_first or n_holding(waiting, request) < max_retained_prompts(n_slots)
 
 
 @st.composite
 def states(draw):
     n_slots = draw(st.integers(1, 6))
     running = draw(st.dictionaries(st.integers(0, n_slots - 1), clients))
-    slice_multiple = draw(st.integers(1, 3))
-    n_batch = draw(st.integers(1, 8)) * slice_multiple
+    prefill_multiple = draw(st.integers(1, 3))
+    n_batch = draw(st.integers(1, 8)) * prefill_multiple
     free = draw(st.permutations(sorted(set(range(n_slots)) - running.keys())))
     waiting = []
     for _ in range(draw(st.integers(0, 6))):
@@ -78,21 +82,21 @@ def states(draw):
             request = evolve(request, n_prompt=3, n_done=3, n_running=draw(st.integers(0, 3)))
         elif kind in ("seated", "read") and free:
             request.slot = free.pop()
-            if holds(request) and not may_hold(waiting, request, n_slots):
-                request.n_unstarted = 1
+            if retains_prompt(request) and not may_hold(waiting, request, n_slots):
+                request.n_pending_samples = 1
             if kind == "read":
                 request.n_prompt = draw(st.integers(1, 30))
                 request.n_done = draw(st.integers(0, request.n_prompt))
-                request.joins = draw(st.booleans())
+                request.can_batch_prefill = draw(st.booleans())
         waiting.append(request)
-    budget, may_read, n_ctx = (
+    budget, can_tokenize, n_ctx = (
         draw(st.integers(0, n_batch)),
         draw(st.booleans()),
         draw(st.integers(31, 60)),
     )
     n_paused = draw(st.sampled_from([0, 0, 1, 2]))
     return EngineState(
-        n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, n_paused, waiting
+        n_slots, n_ctx, n_batch, prefill_multiple, budget, can_tokenize, running, n_paused, waiting
     )
 
 
@@ -125,11 +129,11 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
             assert slot in free
             assert state.n_paused
         case Tokenize(place, slot):
-            assert state.may_read
+            assert state.can_tokenize
             assert slot == state.waiting[place].slot is not None
             assert not state.waiting[place].n_prompt
         case Prefill(slices):
-            length = padded(slices, state.slice_multiple)
+            length = padded(slices, state.prefill_multiple)
             assert length * len(slices) <= state.budget
             in_turn = sorted(
                 (is_anonymous(state.waiting[each.place]), each.place) for each in slices
@@ -140,15 +144,17 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
                 assert each.slot == request.slot is not None
                 assert each.start == request.n_done < each.stop <= request.n_prompt
                 assert each.stop == request.n_prompt or each.stop % state.n_batch == 0
-                assert len(slices) == 1 or (request.joins and each.start + length <= state.n_ctx)
-            assert len(slices) == 1 or state.slice_multiple > 1
+                assert len(slices) == 1 or (
+                    request.can_batch_prefill and each.start + length <= state.n_ctx
+                )
+            assert len(slices) == 1 or state.prefill_multiple > 1
         case Start(place, slots):
             request = state.waiting[place]
             assert request.computed
-            assert 1 <= len(set(slots)) == len(slots) <= request.n_unstarted
+            assert 1 <= len(set(slots)) == len(slots) <= request.n_pending_samples
             assert set(slots) <= free | {request.slot}
             assert request.slot in (None, slots[0])
-        case Move(source, target):
+        case CompactSlot(source, target):
             assert source in state.running
             assert target in free
             assert target < source
@@ -162,7 +168,7 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
 def test_every_step_gives_every_running_sequence_a_token(state):
     """When nothing is left to do for those who wait, what runs is decoded; no step ends without."""
     action = next_action(state)
-    while isinstance(action, Move):
+    while isinstance(action, CompactSlot):
         state = evolve(
             state, running=dict.fromkeys({*state.running} - {action.source} | {action.target})
         )
@@ -177,13 +183,13 @@ def test_no_slot_stays_free_while_samples_wait(state):
     Those are requests of one sample, or of a prompt not yet computed, that have a slot; and those for whose prompts no
     memory is left.
     """
-    action = next_action(evolve(state, budget=state.n_batch, may_read=True))
-    if isinstance(action, Decode | Move | None):
+    action = next_action(evolve(state, budget=state.n_batch, can_tokenize=True))
+    if isinstance(action, Decode | CompactSlot | None):
         assert not any(request.slot is not None for request in state.waiting)
         if free_slots(state):
             assert not state.n_paused
             assert all(
-                request.n_unstarted > 1 and not request.computed for request in state.waiting
+                request.n_pending_samples > 1 and not request.computed for request in state.waiting
             )
             assert not any(
                 may_hold(state.waiting, request, state.n_slots) for request in state.waiting
@@ -194,7 +200,7 @@ def test_no_slot_stays_free_while_samples_wait(state):
 def test_prompts_are_held_for_so_many_requests_only(state):
     """One that will hold its prompt gets a slot only where fewer than the bound do, or none of its client's does."""
     action = next_action(state)
-    if isinstance(action, AssignSlot) and state.waiting[action.place].n_unstarted > 1:
+    if isinstance(action, AssignSlot) and state.waiting[action.place].n_pending_samples > 1:
         assert may_hold(state.waiting, state.waiting[action.place], state.n_slots)
 
 
@@ -207,7 +213,7 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
         4,
         2,
         4,
-        may_read=True,
+        can_tokenize=True,
         running=dict.fromkeys((0, 1), ANONYMOUS),
         n_paused=0,
         waiting=waiting,
@@ -228,7 +234,8 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
 def test_free_slots_go_by_client_first(requests, n_slots):
     """Strangers come last. No client that wants more has two fewer than another, nor has a request beside another."""
     waiting = [
-        Request(1, 1, None, n_unstarted, client=client) for client, _, n_unstarted in requests
+        Request(1, 1, None, n_pending_samples, client=client)
+        for client, _, n_pending_samples in requests
     ]
     simulated, n_free = EngineState(n_slots, 99, 4, 2, 4, True, {}, 0, waiting), n_slots
     while n_free:
@@ -238,16 +245,16 @@ def test_free_slots_go_by_client_first(requests, n_slots):
         one = simulated.waiting[action.place]
         for slot in action.slots:
             simulated.running[slot] = one.client
-        one.n_unstarted -= len(action.slots)
+        one.n_pending_samples -= len(action.slots)
         one.n_running += len(action.slots)
         n_free -= len(action.slots)
         simulated = evolve(
-            simulated, waiting=[each for each in simulated.waiting if each.n_unstarted]
+            simulated, waiting=[each for each in simulated.waiting if each.n_pending_samples]
         )
     held = Counter(one.client for one in waiting for _ in range(one.n_running))
     for one in waiting:
         for other in waiting:
-            if not other.n_unstarted or not one.n_running:
+            if not other.n_pending_samples or not one.n_running:
                 continue
             assert not is_anonymous(one) or is_anonymous(other)
             if not is_anonymous(one) and not is_anonymous(other):
@@ -288,7 +295,11 @@ class Simulation:
         """Return what the scheduler sees."""
         counts = self.n_slots, 100, self.n_batch, 2, budget
         return EngineState(
-            *counts, may_read=True, running=dict.fromkeys(self.running), n_paused=0, waiting=waiting
+            *counts,
+            can_tokenize=True,
+            running=dict.fromkeys(self.running),
+            n_paused=0,
+            waiting=waiting,
         )
 
     def note_slots(self, who, n_slots):
@@ -303,7 +314,7 @@ class Simulation:
         budget = self.n_batch
         while True:
             waiting = [who.request for who in self.queue]
-            assert sum(map(holds, waiting)) <= most_held(self.n_slots)
+            assert sum(map(retains_prompt, waiting)) <= max_retained_prompts(self.n_slots)
             match next_action(self.state(budget, waiting)):
                 case AssignSlot(place, slot):
                     self.queue[place].request.slot = slot
@@ -314,7 +325,7 @@ class Simulation:
                     budget -= self.compute(slices)
                 case Start(place, slots):
                     self.start(self.queue.pop(place), slots)
-                case Move(source, target):
+                case CompactSlot(source, target):
                     self.running[target] = self.running.pop(source)
                 case Decode(slots):
                     for slot in slots:
@@ -336,9 +347,9 @@ class Simulation:
         if who.first_sample is None:
             who.first_sample = self.step_number
         request.slot = None
-        request.n_unstarted -= len(slots)
+        request.n_pending_samples -= len(slots)
         request.n_running += len(slots)
-        if request.n_unstarted:
+        if request.n_pending_samples:
             self.queue.append(who)
         for slot in slots:
             self.running[slot] = [who, who.n_tokens]
@@ -383,7 +394,7 @@ def test_every_request_is_served_whole_and_none_starves(arrivals, n_slots, n_bat
     }
     n_slices = sum(-(-who.n_prompt // simulation.n_batch) for who in served)
     longest = max((who.n_tokens for who in served), default=0)
-    many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > most_held(n_slots)
+    many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > max_retained_prompts(n_slots)
     for who, (*_, n_samples, _) in zip(served, arrivals, strict=True):
         if many and n_samples > 1:
             continue  # no memory may be left for its prompt
@@ -429,9 +440,17 @@ def test_requests_take_turns(n_slots, names, n_samples, expected):
 
 def test_a_free_slot_goes_to_who_has_the_fewest():
     """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
-    waiting = [Request(n_unstarted=9, n_running=3), Request(n_unstarted=9, n_running=1)]
+    waiting = [Request(n_pending_samples=9, n_running=3), Request(n_pending_samples=9, n_running=1)]
     state = EngineState(
-        8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys(range(4)), n_paused=0, waiting=waiting
+        8,
+        99,
+        4,
+        2,
+        4,
+        can_tokenize=True,
+        running=dict.fromkeys(range(4)),
+        n_paused=0,
+        waiting=waiting,
     )
     assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=7)) == Start(1, (4, 5))
@@ -441,9 +460,9 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
     """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
     state = EngineState(
-        8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys((0, 2, 3)), n_paused=0, waiting=[]
+        8, 99, 4, 2, 4, can_tokenize=True, running=dict.fromkeys((0, 2, 3)), n_paused=0, waiting=[]
     )
-    assert next_action(state) == Move(3, 1)
+    assert next_action(state) == CompactSlot(3, 1)
     assert next_action(evolve(state, running=dict.fromkeys(range(3)))) == Decode((0, 1, 2))
     assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode(
         (0, 2, 3)
@@ -453,7 +472,7 @@ def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_
 def slices_of(*requests, budget=64):
     """Return what is computed together of requests, by place, start and stop."""
     state = EngineState(
-        8, 200, 64, 8, budget, may_read=False, running={}, n_paused=0, waiting=requests
+        8, 200, 64, 8, budget, can_tokenize=False, running={}, n_paused=0, waiting=requests
     )
     action = next_action(state)
     return (
@@ -477,7 +496,7 @@ def test_short_slices_are_computed_together():
 
 def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
     """So is one that does not fit into its slot with the padding of its neighbours."""
-    lone = Request(9, 0, 0, joins=False)
+    lone = Request(9, 0, 0, can_batch_prefill=False)
     assert slices_of(lone, Request(9, 0, 1)) == [(0, 0, 9)]
     assert slices_of(Request(9, 0, 1), lone, Request(9, 0, 2)) == [(0, 0, 9), (2, 0, 9)]
     assert slices_of(Request(199, 192, 0), Request(9, 0, 1)) == [(0, 192, 199)]
@@ -486,5 +505,7 @@ def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
 def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
     """Where slices are not padded, each is computed alone."""
     waiting = [Request(4, 0, slot) for slot in range(3)]
-    state = EngineState(8, 99, 64, 1, 64, may_read=True, running={}, n_paused=0, waiting=waiting)
+    state = EngineState(
+        8, 99, 64, 1, 64, can_tokenize=True, running={}, n_paused=0, waiting=waiting
+    )
     assert next_action(state) == Prefill((PrefillChunk(0, 0, 0, 4),))

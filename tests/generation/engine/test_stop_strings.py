@@ -34,10 +34,10 @@ def test_the_text_ends_before_the_first_stop_string_wherever_the_tokens_are_cut(
     """All that is released, put together, is the text before the first stop string that is completed."""
     released, assembler = assemble(pieces, stops)
     text, is_stopped = text_before_stop(pieces, stops)
-    assert ("".join(released), bool(assembler.stopped_by)) == (text, is_stopped)
+    assert ("".join(released), bool(assembler.stop_string)) == (text, is_stopped)
     if is_stopped:
-        assert assembler.stopped_by in stops
-        assert b"".join(pieces).decode(errors="replace").startswith(text + assembler.stopped_by)
+        assert assembler.stop_string in stops
+        assert b"".join(pieces).decode(errors="replace").startswith(text + assembler.stop_string)
 
 
 @given(data=st.binary(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=6))
@@ -56,7 +56,7 @@ def test_nothing_is_held_back_longer_than_it_must_be(pieces, stops):
     for piece in pieces:
         arrived += piece
         released += assembler.push(piece)
-        if assembler.stopped_by:
+        if assembler.stop_string:
             return
         held = arrived.decode(errors="ignore").removeprefix(released)
         assert held == "" or any(stop.startswith(held) for stop in stops)
@@ -77,7 +77,7 @@ def test_four_thousand_stop_strings_cost_a_character_no_more_than_one():
     assembler = TextAssembler(StopStrings([f"stop number {n:04d}" for n in range(4000)]))
     assert assembler.push(b"stop number x" * 10_000) == "stop number x" * 10_000
     assert assembler.push(b"and stop number 3999") == "and "
-    assert assembler.stopped_by == "stop number 3999"
+    assert assembler.stop_string == "stop number 3999"
 
 
 def test_overlapping_stop_strings_of_one_letter_need_no_quadratic_time():

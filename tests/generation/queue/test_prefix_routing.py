@@ -14,7 +14,7 @@ from relevance_gen.generation.queue.prefix_routing import (
     PrefixTable,
     WorkerLoad,
     blocks_of,
-    leaves,
+    should_defer,
 )
 from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.generation.queue.request_queue import RequestQueue
@@ -51,21 +51,21 @@ def without(standings, place):
 @given(st.lists(standings, min_size=1, max_size=5))
 def test_somebody_with_room_always_takes_it(workers):
     """Wherever a ticket is left by one worker, another has room, knows more, is not much busier, and takes it."""
-    left = [leaves(one, without(workers, place)) for place, one in enumerate(workers)]
+    left = [should_defer(one, without(workers, place)) for place, one in enumerate(workers)]
     for one, is_left in zip(workers, left, strict=True):
         better = [
             other
             for other in workers
             if other.has_room
-            and other.n_known > one.n_known
+            and other.n_known_blocks > one.n_known_blocks
             and other.n_tickets - one.n_tickets <= MUCH_BUSIER
         ]
         assert is_left == bool(better)
-    most = max((one.n_known for one in workers if one.has_room), default=None)
+    most = max((one.n_known_blocks for one in workers if one.has_room), default=None)
     assert not any(
         is_left
         for one, is_left in zip(workers, left, strict=True)
-        if one.has_room and one.n_known == most
+        if one.has_room and one.n_known_blocks == most
     )
 
 
@@ -78,14 +78,16 @@ def test_what_is_known_is_the_longest_common_beginning(seen, asked, max_blocks):
         everything.add(blocks_of(prompt))
         assert len(known._blocks) <= max_blocks
     shared = [n_shared(prompt, asked) for prompt in seen]
-    assert everything.n_known(blocks_of(asked)) == max(shared, default=0)
+    assert everything.n_known_blocks(blocks_of(asked)) == max(shared, default=0)
     blocks = blocks_of(asked)
-    found = known.n_known(blocks)
+    found = known.n_known_blocks(blocks)
     assert [block in known._blocks for block in blocks] == [True] * found + [False] * (
         len(blocks) - found
     )
     if seen:
-        assert known.n_known(blocks_of(seen[-1])) == min(max_blocks, len(blocks_of(seen[-1])))
+        assert known.n_known_blocks(blocks_of(seen[-1])) == min(
+            max_blocks, len(blocks_of(seen[-1]))
+        )
 
 
 @pytest.fixture
@@ -170,7 +172,7 @@ def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
 
 def test_without_a_prefix_cache_nothing_is_left():
     """Where workers keep no prompts, whoever comes first takes the oldest."""
-    backlog = RequestQueue(99, keeps_prompts=False)
+    backlog = RequestQueue(99, routes_by_prefix=False)
     first, second = (backlog.join(lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
     first.take(rooms(8))

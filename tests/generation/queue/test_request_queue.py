@@ -64,7 +64,7 @@ class Law(RuleBasedStateMachine):
             and self.unstarted[number] == self.tickets[number].request.num_samples
         ]
         tickets = [self.tickets[number] for number in wait]
-        return sum(one.request.num_samples for one in tickets if one.manner.client == client)
+        return sum(one.request.num_samples for one in tickets if one.context.client == client)
 
     @rule(
         num_samples=st.integers(1, 3),
@@ -74,7 +74,7 @@ class Law(RuleBasedStateMachine):
     def put(self, num_samples, regex, client):
         """Accepted until it is closed or nobody is left, and while not too much waits."""
         one = ticket(
-            len(self.tickets), num_samples, regex=regex, manner=RequestContext(client=client)
+            len(self.tickets), num_samples, regex=regex, context=RequestContext(client=client)
         )
         if self.closed or not self.joined:
             with pytest.raises(RunnerClosedError):
@@ -110,10 +110,10 @@ class Law(RuleBasedStateMachine):
         if which not in self.joined:
             assert taken is None
             return
-        served = Counter(self.tickets[number].manner.client for number in self.holders)
+        served = Counter(self.tickets[number].context.client for number in self.holders)
         places = {}
         for number in self.waiting:
-            client = self.tickets[number].manner.client
+            client = self.tickets[number].context.client
             served[client] += 1
             places[number] = client == "", served[client]
         in_turn = sorted(
@@ -124,7 +124,7 @@ class Law(RuleBasedStateMachine):
             number for number, one in requests.items() if one.num_samples > 1 and not one.regex
         ]
         holding = {
-            self.tickets[number].manner.client
+            self.tickets[number].context.client
             for number, holder in self.holders.items()
             if holder == which
             and self.unstarted[number]
@@ -132,16 +132,16 @@ class Law(RuleBasedStateMachine):
         }
         passed, n_held = [], Counter()
         for number in large:
-            manner = self.tickets[number].manner
+            context = self.tickets[number].context
             if (
                 n_most_to_hold is not None
-                and n_held[manner.is_anonymous] >= n_most_to_hold
-                and manner.client in holding
+                and n_held[context.is_anonymous] >= n_most_to_hold
+                and context.client in holding
             ):
                 passed.append(number)
             else:
-                n_held[manner.is_anonymous] += 1
-                holding.add(manner.client)
+                n_held[context.is_anonymous] += 1
+                holding.add(context.client)
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
         expected = [number for number in in_turn if number not in passed][:n]
         assert [each.id for each in taken] == expected
@@ -218,7 +218,7 @@ class Law(RuleBasedStateMachine):
     @invariant()
     def what_is_said_is_so(self):
         """Counts, ends and cancellations are those of the list."""
-        assert self.backlog.n_unstarted == sum(self.unstarted.values())
+        assert self.backlog.n_pending_samples == sum(self.unstarted.values())
         assert self.dropped == self.cancelled
         assert [future.done() for future in self.futures] == [
             number in self.ends for number in range(len(self.futures))
@@ -244,9 +244,9 @@ def test_what_a_puller_lost_comes_first_and_from_the_start():
     failing.started(first, 2)
     failing.started(third, 1)
     failing.text(second, 0, "b")
-    assert backlog.n_unstarted == 9
+    assert backlog.n_pending_samples == 9
     failing.leave(GenerationError("it broke"))
-    assert backlog.n_unstarted == 10
+    assert backlog.n_pending_samples == 10
     assert isinstance(futures[1].exception(timeout=0), GenerationError)
     assert [each.id for each in other.take(rooms(9))] == [0, 2, 3, 4, 5]
 
@@ -263,7 +263,7 @@ def test_a_callback_that_raises_stops_its_ticket():
     puller.text(*puller.take(rooms(1)), 0, "b")
     assert isinstance(future.exception(timeout=0), KeyboardInterrupt)
     assert dropped == [7]
-    assert backlog.n_unstarted == 0
+    assert backlog.n_pending_samples == 0
 
 
 def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
@@ -337,7 +337,7 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
         gc.collect()
     assert [future.cancelled() for future in futures] == [False, True, True, False]
     assert [each.id for each in puller.take(rooms(9), timeout_s=0)] == [3]
-    assert backlog.n_unstarted == 2
+    assert backlog.n_pending_samples == 2
 
 
 def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
@@ -397,7 +397,7 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
     for number, future in enumerate(futures[:3]):
         assert [each.text for each in future.result(timeout=0).responses] == texts[number]
     assert futures[3].cancelled()
-    assert backlog.n_unstarted == 0
+    assert backlog.n_pending_samples == 0
 
 
 def test_a_ticket_can_be_pickled():

@@ -20,8 +20,8 @@ from relevance_gen.types import (
     ContentPart,
     GenerationRequest,
     GenerationResponse,
-    Spelling,
     TokenLogprob,
+    TokenTexts,
 )
 
 Reader: TypeAlias = Callable[[object], tuple[GenerationTask, object]]
@@ -47,7 +47,7 @@ def test_each_prompt_has_the_same_request() -> None:
         "top_k": 0,
     }
     assert task.requests == (GenerationRequest("a", **options), GenerationRequest("b", **options))
-    assert (task.manner.stops_itself, task.manner.spells) == (True, False)
+    assert (task.context.use_model_eos, task.context.return_token_texts) == (True, False)
 
 
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
@@ -301,7 +301,7 @@ def test_what_others_call_otherwise_is_honoured(
     task, _ = read({**body, **asked})
     plain, _ = read(body)
     assert task.requests == (attrs.evolve(plain.requests[0], **ours),)
-    assert read({**body, "ignore_eos": True})[0].manner.stops_itself is False
+    assert read({**body, "ignore_eos": True})[0].context.use_model_eos is False
 
 
 @pytest.mark.parametrize(
@@ -393,13 +393,13 @@ def test_a_chat_tells_its_template_more() -> None:
 def test_a_scored_prompt_is_followed_by_the_token_that_ends_the_sample() -> None:
     """Who scores counts from the end, and must not lose a token of the prompt; else an end token is no part of it."""
     ended = Completion("", 1, 0.0, "eos", (7,), (-1.0,), ((TokenLogprob(7, -1.0),),))
-    spelling = Spelling(
+    token_texts = TokenTexts(
         (1, 2), {1: b"a", 2: b"\xc3", 7: b""}, frozenset({7}), ((TokenLogprob(2, -0.5),),)
     )
-    assert tokens.completion_logprobs(ended, spelling, (None, -2.0)) == {
+    assert tokens.completion_logprobs(ended, token_texts, (None, -2.0)) == {
         "tokens": ["a", "bytes:\\xc3", ""],
         "token_logprobs": [None, -2.0, -1.0],
         "top_logprobs": [None, {"bytes:\\xc3": -0.5}, {"": -1.0}],
         "text_offset": [0, 1, 1],
     }
-    assert tokens.completion_logprobs(ended, spelling, ())["tokens"] == []
+    assert tokens.completion_logprobs(ended, token_texts, ())["tokens"] == []

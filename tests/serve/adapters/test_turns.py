@@ -46,14 +46,14 @@ def turns(draw: st.DrawFn) -> list[ContentPart]:
 
 
 def outcome(
-    pieces: Sequence[ContentPart], reason: str = "eos", stopped_by: str = ""
+    pieces: Sequence[ContentPart], reason: str = "eos", stop_string: str = ""
 ) -> tuple[GenerationResponse, ...]:
     """Return the response to a turn of some pieces."""
     parts = merge_parts(pieces)
     text = "".join(part.text for part in parts if part.kind == "text")
     reason = finish_reason_of(reason, parts)
     completion = Completion(
-        text, 3, 9.0, reason, parts=parts, stopped_by=stopped_by, reasoning_tokens=2
+        text, 3, 9.0, reason, parts=parts, stop_string=stop_string, reasoning_tokens=2
     )
     return (GenerationResponse(8.0, 9.0, 1, "a prompt", 7, (completion,), reused_tokens=4),)
 
@@ -128,7 +128,7 @@ def test_anthropics_client_puts_the_events_together_to_the_whole_message(
     from anthropic.types import Message
 
     stream = of_messages()
-    ended = outcome(pieces, reason, stopped_by="x" if reason == "stop" else "")
+    ended = outcome(pieces, reason, stop_string="x" if reason == "stop" else "")
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     for event in events(stream, pieces, ended):
@@ -659,7 +659,7 @@ def test_counting_asks_for_no_sample() -> None:
     task, present = messages.read_count(
         {"messages": [HELLO], "tools": [{"name": "f", "input_schema": SEARCH}]}
     )
-    assert task.manner.only_counts
+    assert task.context.count_only
     assert present((GenerationResponse(0.0, 0.0, 0, "", 7, ()),)) == {"input_tokens": 7}
 
 

@@ -17,7 +17,7 @@ from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.adapters.openai import chat, completions
 from relevance_gen.serve.http.resources import costs
-from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
+from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
 
 _FLAT_BYTES = 2 << 20
 """What an answer takes whatever it holds: JSON is kept in pieces, tens of thousands, before they are joined."""
@@ -57,12 +57,12 @@ def response_of(
         for row in rows
         for each in row
     ]
-    spelling = Spelling(
+    token_texts = TokenTexts(
         prompt, {token: f" w{token}".encode() for token in told}, frozenset(), in_places
     )
     known = (None, *logprobs(n_prompt)[1:]) if n_prompt else None
     return GenerationResponse(
-        1.0, 1.0, n_samples, "" if n_prompt else "x", n_prompt, samples, known, spelling
+        1.0, 1.0, n_samples, "" if n_prompt else "x", n_prompt, samples, known, token_texts
     )
 
 

@@ -23,8 +23,8 @@ from relevance_gen.types import (
     Completion,
     GenerationRequest,
     GenerationResponse,
-    Spelling,
     TokenLogprob,
+    TokenTexts,
 )
 from tests.serve.harness import HALF_SCRIPTED, KEYED, Server, eventually, request_bytes
 
@@ -60,10 +60,12 @@ def test_what_an_echo_repeats_counts_for_each_sample(
     n_prompt, likeliest = (
         (9, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
     )
-    spelling = Spelling((7,) * n_prompt, {7: b"word"}, frozenset(), (likeliest,) * (n_prompt - 1))
+    token_texts = TokenTexts(
+        (7,) * n_prompt, {7: b"word"}, frozenset(), (likeliest,) * (n_prompt - 1)
+    )
     logprobs = (None, *(-1.0,) * (n_prompt - 1)) if n_alternatives else None
     samples = (Completion("x", 1, 0.0, "length"),) * n_samples
-    response = GenerationResponse(0.0, 0.0, n_samples, "", n_prompt, samples, logprobs, spelling)
+    response = GenerationResponse(0.0, 0.0, n_samples, "", n_prompt, samples, logprobs, token_texts)
     task = GenerationTask((GenerationRequest("", num_samples=n_samples),), echoes=echoes)
     assert (GENERATION.of((response,), task) <= _ON_LOOP_BYTES) == on_loop
 

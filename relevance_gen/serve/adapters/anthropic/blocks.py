@@ -159,7 +159,7 @@ class BlockEvents:
         """Return why a turn ended: where it is cut off before the limit, the context is full."""
         reason = completion.finish_reason
         is_full = reason == "length" and completion.generated_tokens < self._max_tokens
-        sequence = completion.stopped_by if reason == "stop" else None
+        sequence = completion.stop_string if reason == "stop" else None
         return {"stop_reason": _FULL if is_full else _ENDS[reason], "stop_sequence": sequence}
 
 

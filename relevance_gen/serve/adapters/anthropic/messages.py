@@ -132,7 +132,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
             )
     request = wire.structure(MessagesRequest, body, is_lenient=True)
     generation, conversation = request.generation(), request.conversation()
-    manner = RequestContext(stops_itself=True)
+    context = RequestContext(use_model_eos=True)
     citer = citer_of(request.messages)
     if citer is not None and generation.json_schema is not None:
         raise InvalidRequestError(
@@ -141,7 +141,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     task = GenerationTask(
         (generation,),
         conversation=conversation,
-        manner=manner,
+        context=context,
         names=_NAMES,
         model=request.model,
         citer=citer,
@@ -153,7 +153,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
 def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
     """Read the body of ``POST /v1/messages/count_tokens``."""
     task, _ = read(body)
-    pluralize = attrs.evolve(task, manner=attrs.evolve(task.manner, only_counts=True))
+    pluralize = attrs.evolve(task, context=attrs.evolve(task.context, count_only=True))
     return pluralize, lambda responses: {"input_tokens": responses[0].prompt_tokens}
 
 

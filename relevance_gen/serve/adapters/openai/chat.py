@@ -124,14 +124,16 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
     max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives, names)
-    manner = RequestContext(stops_itself=not request.ignore_eos, spells=request.logprobs)
+    context = RequestContext(
+        use_model_eos=not request.ignore_eos, return_token_texts=request.logprobs
+    )
     citer = (
         None if generation.json_schema is not None else DocumentCiter.of(request.documents or ())
     )
     task = GenerationTask(
         (generation,),
         conversation=request.conversation(),
-        manner=manner,
+        context=context,
         names=names,
         model=request.model,
         citer=citer,
@@ -229,8 +231,8 @@ def _presenter(
         return {} if citer is None else {"citations": citer.citations(completion.text)}
 
     def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
-        spelling = response.spelling
-        logprobs = None if spelling is None else chat_logprobs(completion, spelling)
+        token_texts = response.token_texts
+        logprobs = None if token_texts is None else chat_logprobs(completion, token_texts)
         return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
 
     def present(responses: Responses) -> object:

@@ -14,7 +14,7 @@ from attrs.validators import optional
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import (
-    MAX_ALTERNATIVES,
+    MAX_RESPONSE_TOP_LOGPROBS,
     MAX_STOP_CHARACTERS,
     RequestContext,
 )
@@ -87,14 +87,14 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         )
     n_tokens = request.n * (len(prompts) * max_tokens + wants_prompt * sum(map(len, prompts)))
     if (
-        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES
+        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS
     ):  # of one, the engine knows its room
-        allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
+        allowed = f"at most {MAX_RESPONSE_TOP_LOGPROBS // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
-    manner = RequestContext(
-        stops_itself=not request.ignore_eos,
-        spells=request.logprobs is not None or (request.echo and are_tokens),
-        only_reads=not max_tokens,
+    context = RequestContext(
+        use_model_eos=not request.ignore_eos,
+        return_token_texts=request.logprobs is not None or (request.echo and are_tokens),
+        prefill_only=not max_tokens,
     )
     generations = (
         (first,) * len(prompts)
@@ -103,7 +103,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     )
     tokens = tuple(map(tuple, prompts)) * are_tokens
     task = GenerationTask(
-        generations, tokens, manner=manner, names=names, echoes=request.echo, model=request.model
+        generations, tokens, context=context, names=names, echoes=request.echo, model=request.model
     )
     return task, _presenter(request, prompts)
 
@@ -139,11 +139,11 @@ def _check_tokens(path: str, prompt: object) -> None:
 
 
 def _written(response: GenerationResponse) -> str:
-    if response.prompt or response.spelling is None:
+    if response.prompt or response.token_texts is None:
         return response.prompt
-    return b"".join(response.spelling.pieces[token] for token in response.spelling.prompt).decode(
-        errors="replace"
-    )
+    return b"".join(
+        response.token_texts.pieces[token] for token in response.token_texts.prompt
+    ).decode(errors="replace")
 
 
 def _for_another(request: GenerationRequest, prompt: str) -> GenerationRequest:
@@ -160,9 +160,9 @@ def _presenter(
 
     def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
         logprobs = None
-        if response.spelling is not None and request.logprobs is not None:
+        if response.token_texts is not None and request.logprobs is not None:
             logprobs = completion_logprobs(
-                completion, response.spelling, response.prompt_logprobs or ()
+                completion, response.token_texts, response.prompt_logprobs or ()
             )
         return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
 

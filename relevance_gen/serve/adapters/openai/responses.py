@@ -138,9 +138,9 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         )
     conversation = request.conversation()
     generation = request.generation("", request.max_output_tokens or AS_MUCH_AS_FITS, None, names)
-    manner = RequestContext(stops_itself=not request.ignore_eos)
+    context = RequestContext(use_model_eos=not request.ignore_eos)
     task = GenerationTask(
-        (generation,), conversation=conversation, manner=manner, names=names, model=request.model
+        (generation,), conversation=conversation, context=context, names=names, model=request.model
     )
     choice = conversation.choice
     is_named = choice.mode == "required" and len(choice.names) == 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from relevance_gen.serve.services.generation import Responses
-from relevance_gen.types import Completion, Spelling, TokenLogprob
+from relevance_gen.types import Completion, TokenLogprob, TokenTexts
 
 _Row: TypeAlias = tuple[int, "float | None", "Sequence[TokenLogprob] | None"]
 """A token, its log probability, and the likeliest in its place."""
@@ -33,11 +33,11 @@ def usage(responses: Responses) -> dict[str, Any]:
     return {**counts, **details, "completion_tokens_details": {"reasoning_tokens": sum(thoughts)}}
 
 
-def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, object]:
+def chat_logprobs(completion: Completion, token_texts: TokenTexts) -> dict[str, object]:
     """Return a sample's log probabilities as chats have them."""
 
     def entry(token: int, logprob: float) -> dict[str, object]:
-        piece = spelling.pieces[token]
+        piece = token_texts.pieces[token]
         return {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece)}
 
     content = [
@@ -45,32 +45,32 @@ def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, objec
             **entry(token, logprob),
             "top_logprobs": [entry(one.token, one.logprob) for one in alternatives],
         }
-        for token, logprob, alternatives in _shown(completion, spelling)
+        for token, logprob, alternatives in _shown(completion, token_texts)
     ]
     return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
-    completion: Completion, spelling: Spelling, prompt_logprobs: Sequence[float | None]
+    completion: Completion, token_texts: TokenTexts, prompt_logprobs: Sequence[float | None]
 ) -> dict[str, object]:
     """Return a sample's log probabilities as completions have them, behind those of the prompt, if there are any.
 
     Behind a prompt every token of the sample has its place, also one that ends it, so that clients who score prompts
     can count from the end.
     """
-    alternatives = (None, *(spelling.alternatives or (None,) * len(spelling.prompt)))
+    alternatives = (None, *(token_texts.prompt_top_logprobs or (None,) * len(token_texts.prompt)))
     rows: list[_Row] = [
-        *zip(spelling.prompt, prompt_logprobs, alternatives, strict=False),
-        *_shown(completion, spelling, with_end=bool(prompt_logprobs)),
+        *zip(token_texts.prompt, prompt_logprobs, alternatives, strict=False),
+        *_shown(completion, token_texts, with_end=bool(prompt_logprobs)),
     ]
-    texts = [_text(spelling.pieces[token]) for token, _, _ in rows]
+    texts = [_text(token_texts.pieces[token]) for token, _, _ in rows]
     return {
         "tokens": texts,
         "token_logprobs": [logprob for _, logprob, _ in rows],
-        "top_logprobs": [_by_text(alternatives, spelling) for *_, alternatives in rows]
+        "top_logprobs": [_by_text(alternatives, token_texts) for *_, alternatives in rows]
         if completion.top_logprobs is not None
         else None,
-        "text_offset": _offsets(spelling.pieces[token] for token, _, _ in rows),
+        "text_offset": _offsets(token_texts.pieces[token] for token, _, _ in rows),
     }
 
 
@@ -83,23 +83,25 @@ def _text(piece: bytes) -> str:
 
 
 def _shown(
-    completion: Completion, spelling: Spelling, *, with_end: bool = False
+    completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
 ) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
     """Return a sample's tokens with what is known of each, but for the end token, which is no part of the text."""
     tokens, logprobs = completion.tokens or (), completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
-    n_shown = len(tokens) - bool(tokens and tokens[-1] in spelling.ends and not with_end)
+    n_shown = len(tokens) - bool(
+        tokens and tokens[-1] in token_texts.eos_token_ids and not with_end
+    )
     return zip(tokens[:n_shown], logprobs[:n_shown], alternatives[:n_shown], strict=True)
 
 
 def _by_text(
-    alternatives: Sequence[TokenLogprob] | None, spelling: Spelling
+    alternatives: Sequence[TokenLogprob] | None, token_texts: TokenTexts
 ) -> dict[str, float] | None:
     if alternatives is None:
         return None
     best: dict[str, float] = {}
     for one in alternatives:  # the likeliest first; tokens may print the same
-        best.setdefault(_text(spelling.pieces[one.token]), one.logprob)
+        best.setdefault(_text(token_texts.pieces[one.token]), one.logprob)
     return best
 
 

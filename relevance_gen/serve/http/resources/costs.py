@@ -143,7 +143,10 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
                 )
                 n_told += n_copies * len(response.prompt_logprobs or ())
                 n_alternatives += n_copies * sum(
-                    map(len, response.spelling.alternatives if response.spelling else ())
+                    map(
+                        len,
+                        response.token_texts.prompt_top_logprobs if response.token_texts else (),
+                    )
                 )
                 n_characters += n_copies * _prompt_characters(response)
             told = {"logprob_token": n_told, "top_logprob": n_alternatives, "char": n_characters}
@@ -155,9 +158,9 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
 
 def _prompt_characters(response: GenerationResponse) -> int:
     """Return the characters of a prompt; one that was given as tokens is spelled."""
-    if response.prompt or response.spelling is None:
+    if response.prompt or response.token_texts is None:
         return len(response.prompt)
-    return sum(len(response.spelling.pieces[token]) for token in response.spelling.prompt)
+    return sum(len(response.token_texts.pieces[token]) for token in response.token_texts.prompt)
 
 
 def kept_bytes(thing: object) -> int:
