@@ -29,7 +29,7 @@ _MAX_FLOAT = sys.float_info.max
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
-def plain(value: Any) -> Any:
+def to_python_scalar(value: Any) -> Any:
     """Convert a numpy scalar to a Python scalar; return any other value unchanged."""
     numpy = sys.modules.get("numpy")  # if numpy is not loaded, the value cannot be a numpy scalar
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
@@ -59,7 +59,7 @@ def is_blank(text: str) -> bool:
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     """Return `value` if it is an integer in [low, high]; errors call it `name`."""
-    value = plain(value)
+    value = to_python_scalar(value)
     integer(low, high).check(name, value)
     return int(value)
 
@@ -133,7 +133,7 @@ def integer(low: int, high: int | None = None) -> Rule:
     interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
 
     def is_allowed(value: Any) -> bool:
-        value = plain(value)
+        value = to_python_scalar(value)
         return is_integer(value) and low <= value and (high is None or value <= high)
 
     return Rule(f"an integer {interval}", is_allowed)
@@ -200,7 +200,7 @@ not_blank = Rule(
 optional_count = Rule(
     "an integer of at least 0 or None", lambda value: value is None or integer(0).is_allowed(value)
 )
-flag = Rule("true or false", lambda value: isinstance(value, bool))
+flag = Rule("True or False", lambda value: isinstance(value, bool))
 an_object = Rule("an object", lambda value: isinstance(value, dict))
 a_list = Rule("a list", lambda value: isinstance(value, list | tuple))
 mapping = Rule("an object", lambda value: isinstance(value, Mapping))
@@ -214,7 +214,7 @@ sequence = Rule(
 
 def as_tuple(value: Any) -> Any:
     """Convert a list to a tuple; return any other value unchanged, for the validator to refuse."""
-    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(to_python_scalar, value)) if isinstance(value, list | tuple) else value
 
 
 def as_texts(value: Any) -> Any:
@@ -245,11 +245,11 @@ def as_token_numbers(value: Any) -> Any:
     numbers = {}
     for key, addend in value.items():
         is_written_id = isinstance(key, str) and _TOKEN_ID.fullmatch(key)
-        numbers[int(key) if is_written_id else plain(key)] = as_float(addend)
+        numbers[int(key) if is_written_id else to_python_scalar(key)] = as_float(addend)
     return numbers
 
 
 def as_float(value: Any) -> Any:
     """Convert an integer that fits a float to that float; return any other value unchanged."""
-    value = plain(value)
+    value = to_python_scalar(value)
     return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value

@@ -1,4 +1,4 @@
-"""One tree of errors. Everything this library raises on purpose descends from `RelevanceGenError`."""
+"""The errors of the library. All of them derive from `RelevanceGenError`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-_SHOWN_CHARS = 80
-"""How much of an offending value or name an error repeats: enough to recognise it, too little to leak or flood."""
-_LIKENESS = 0.65
-"""How like a name must be to be suggested: ``meta`` for ``metadata``."""
-_FURTHER_FIELD = re.compile(r"(?<=beside )\w+|\b[a-z]+=(?:\"[a-z]+\")?|[a-z]+(?:_[a-z]+)+")
-"""How rules and remedies name further fields, and those that are Python's arguments."""
-_OF_EXTRA = re.compile(r"""([^;]+?) *;.*\bextra *== *["'](\w+)["']""")
-"""A requirement in a package's metadata, and the extra that has it."""
-_IN_JSON = {"None": "null", "True": "true", "False": "false"}
+_MAX_SHOWN_CHARS = 80
+"""Maximum length of a value or name in a message: enough to recognize it, without leaking it."""
+_MIN_SIMILARITY = 0.65
+"""Minimum similarity ratio of a suggested name: ``meta`` suggests ``metadata``.
+
+A lower value would suggest ``prompt`` for ``prompt_lookup``.
+"""
+_FIELD_NAME = re.compile(r"(?<=combined with )\w+|\b[a-z]+=(?:\"[a-z]+\")?|[a-z]+(?:_[a-z]+)+")
+"""Names of other fields, and of Python arguments, in rules and remedies."""
+_EXTRA_REQUIREMENT = re.compile(r"""([^;]+?) *;.*\bextra *== *["'](\w+)["']""")
+"""A requirement in a package's metadata, and the extra that it belongs to."""
+_JSON_WORDS = {"None": "null", "True": "true", "False": "false"}
+_PYTHON_WORD = re.compile(r"\b(?:None|True|False)\b")
+_MAX_SHOWN_INTEGER_BITS = 256
 
 
 def describe(value: object) -> str:
-    """Return a short, single-line, bounded description of `value` for an error message."""
+    """Return a short description of `value` on one line, for an error message."""
     match value:
         case None | bool() | float():
             return repr(value)
         case int():
-            # repr of an int beyond sys.get_int_max_str_digits() raises; its size says enough.
-            return (
-                repr(value)
-                if value.bit_length() <= 256
-                else f"an integer of {value.bit_length()} bits"
-            )
+            # repr raises for an integer beyond sys.get_int_max_str_digits().
+            if value.bit_length() > _MAX_SHOWN_INTEGER_BITS:
+                return f"an integer of {value.bit_length()} bits"
+            return repr(value)
         case str():
-            kept = ascii(value[:_SHOWN_CHARS])
-            return kept if len(value) <= _SHOWN_CHARS else f"{kept}… ({len(value)} characters)"
+            shown = ascii(value[:_MAX_SHOWN_CHARS])
+            if len(value) > _MAX_SHOWN_CHARS:
+                return f"{shown}… ({len(value)} characters)"
+            return shown
         case dict():
             return f"an object of {pluralize(len(value), 'field')}"
         case list() | tuple():
@@ -42,127 +47,140 @@ def describe(value: object) -> str:
 
 
 def shorten(name: object) -> str:
-    """Return a name that a caller made up, as part of the path of a field: bounded, as values are."""
+    """Return a name from a request, shortened to be part of a field's path."""
     text = name if isinstance(name, str) else describe(name)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Return a number of things in words.
+def pluralize(n: int, noun: str) -> str:
+    """Return a number with its noun.
 
     >>> pluralize(1, "chunk"), pluralize(2000, "chunk")
     ('1 chunk', '2,000 chunks')
     """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    plural = "" if n == 1 else "s"
+    return f"{n:,} {noun}{plural}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of some known names that `word` was most likely meant to be; None if all are too different.
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """Return the name that is most similar to `word`, or None if all of them are too different.
 
-    >>> nearest("max_token", ["min_tokens", "max_tokens"]), nearest("wings", ["min_tokens", "max_tokens"])
-    ('max_tokens', None)
+    >>> nearest("max_token", ["min_tokens", "max_tokens"])
+    'max_tokens'
+    >>> nearest("wings", ["min_tokens", "max_tokens"])
     """
-    return next(
-        iter(difflib.get_close_matches(word[:_SHOWN_CHARS], list(known), n=1, cutoff=_LIKENESS)),
-        None,
+    similar = difflib.get_close_matches(
+        word[:_MAX_SHOWN_CHARS], list(names), n=1, cutoff=_MIN_SIMILARITY
     )
+    return similar[0] if similar else None
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a remedy that suggests the nearest of some known names, or `otherwise` if none is near."""
-    name = nearest(word, known)
+def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
+    """Return a remedy that suggests the name nearest to `word`, or `otherwise` if none is near."""
+    name = nearest(word, names)
     return otherwise if name is None else f"did you mean {name}?"
 
 
 def to_install(extra: str) -> str:
-    """Return the command that installs the packages of an extra, and nothing that is compiled for another."""
-    from importlib.metadata import (
-        PackageNotFoundError,
-        requires,
-    )  # takes long to import, for few errors
+    """Return the command that installs the packages of an extra, and no packages of other extras."""
+    # Importing this module takes long, and few errors need it.
+    from importlib.metadata import PackageNotFoundError, requires
 
     try:
-        named = [
-            found.groups()
-            for found in map(_OF_EXTRA.match, requires("relevance_gen") or ())
-            if found
-        ]
-    except PackageNotFoundError:  # the folder was copied, and nothing says what it needs
-        named = []
-    packages = [package for package, of in named if of == extra] or [f"relevance_gen[{extra}]"]
+        requirements = requires("relevance_gen") or ()
+    except PackageNotFoundError:  # the library was copied instead of installed: no metadata
+        requirements = ()
+    packages = []
+    for requirement in requirements:
+        match = _EXTRA_REQUIREMENT.match(requirement)
+        if match is not None and match[2] == extra:
+            packages.append(match[1])
+    packages = packages or [f"relevance_gen[{extra}]"]
     return "pip install " + " ".join(f"'{package}'" for package in packages)
 
 
 class RelevanceGenError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base class of the library's errors."""
 
 
 class InvalidRequestError(RelevanceGenError, ValueError):
-    """Refuse an input before any work is done.
+    """An input is refused before any work is done.
 
-    Its sentence is "<field> <rule>[, got <got>][; <remedy>]", as in "top_n must be an integer of at least 1, got 0".
+    Its message is "<field> <rule>[, got <got>][; <remedy>]", as in
+    "top_n must be an integer of at least 1, got 0".
 
     Args:
-        rule: what the field must be, or what is wrong with it; a sentence of its own where there is no field.
-        field: path of the offending field, e.g. ``"chunk_txts[3].text"``; ``None`` if the input as a whole is wrong.
-        got: what came, in few words; ``None`` where that is not worth saying.
-        remedy: what to do about it.
+        rule: what the field must be, or what is wrong with it; a sentence of its own if there is
+            no field.
+        field: path of the offending field, e.g. ``"chunk_txts[3].text"``; ``None`` if the whole
+            input is wrong.
+        got: short description of the value; ``None`` if the message does not need it.
+        remedy: what the caller can do.
     """
 
     def __init__(
         self, rule: str, field: str | None = None, got: str | None = None, remedy: str | None = None
     ) -> None:
         super().__init__(rule, field, got, remedy)
-        self.rule, self.field, self.got, self.remedy = rule, field, got, remedy
+        self.rule = rule
+        self.field = field
+        self.got = got
+        self.remedy = remedy
 
     @classmethod
     def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> Self:
-        """Make the error for a field whose value, `got`, is not `allowed`."""
+        """Return the error for a field whose value, `got`, is not `allowed`."""
         return cls(f"must be {allowed}", field, describe(got), remedy)
 
-    def at(self, field: str | None) -> Self:
-        """Return the same error of a field that its caller knows by another name or path."""
+    def with_field(self, field: str | None) -> Self:
+        """Return the same error with another name or path of the field."""
         return type(self)(self.rule, field, self.got, self.remedy)
 
-    def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return the same error for a caller who knows fields by other `names`, also those it is compared with."""
+    def with_field_names(self, names: Mapping[str, str]) -> Self:
+        """Return the same error with the caller's names of fields, also in the rule and remedy.
 
-        def spoken(text: str) -> str:
-            return _FURTHER_FIELD.sub(lambda found: names.get(found[0], found[0]), text)
+        Args:
+            names: the library's name of a field to the caller's name.
+        """
 
-        name, bracket, place = (self.field or "").partition("[")
-        field = names.get(name, name) + bracket + place
-        return type(self)(
-            spoken(self.rule), field or None, self.got, self.remedy and spoken(self.remedy)
-        )
+        def rename(text: str) -> str:
+            return _FIELD_NAME.sub(lambda match: names.get(match[0], match[0]), text)
 
-    def in_json(self) -> str:
-        """Return the sentence for a client, who sent null where Python has None."""
-        got = self.got and _IN_JSON.get(self.got, self.got)
-        return str(type(self)(self.rule, self.field, got, self.remedy))
+        name, bracket, index = (self.field or "").partition("[")
+        field = names.get(name, name) + bracket + index
+        remedy = None if self.remedy is None else rename(self.remedy)
+        return type(self)(rename(self.rule), field or None, self.got, remedy)
+
+    def to_json_message(self) -> str:
+        """Return the message for an HTTP client, with JSON words: ``null`` for ``None``."""
+
+        def to_json(text: str) -> str:
+            return _PYTHON_WORD.sub(lambda match: _JSON_WORDS[match[0]], text)
+
+        got = None if self.got is None else _JSON_WORDS.get(self.got, self.got)
+        remedy = None if self.remedy is None else to_json(self.remedy)
+        return str(type(self)(to_json(self.rule), self.field, got, remedy))
 
     def __str__(self) -> str:
-        path = (
-            self.field
-            if self.field is None or self.field.isprintable()
-            else ascii(self.field)[1:-1]
-        )
-        field = "" if path is None else f"{path} "
+        field = ""
+        if self.field is not None:
+            path = self.field if self.field.isprintable() else ascii(self.field)[1:-1]
+            field = f"{path} "
         got = "" if self.got is None else f", got {self.got}"
         remedy = "" if self.remedy is None else f"; {self.remedy}"
         return f"{field}{self.rule}{got}{remedy}"
 
 
 class TooLargeError(InvalidRequestError):
-    """Refuse an input that is larger than the operator allows; sending it again later does not help."""
+    """An input is larger than the server's limit; sending it again later fails too."""
 
 
 class IndexFormatError(RelevanceGenError, OSError):
-    """Refuse a saved index that is damaged, foreign, or of a format this version does not read."""
+    """A saved index is damaged, not an index, or of a format that this version does not read."""
 
 
 class OverloadedError(RelevanceGenError):
-    """Refuse work because a bounded queue is full; trying again in `retry_after_s` seconds, 1 or more, may succeed."""
+    """A bounded queue is full; a retry in `retry_after_s` seconds, 1 or more, may succeed."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -170,64 +188,68 @@ class OverloadedError(RelevanceGenError):
 
 
 class BusyError(OverloadedError):
-    """Refuse work for which no thread became free in time, or for which there is no memory now."""
+    """No thread became free in time, or there is not enough memory at present."""
 
 
 class TimedOutError(RelevanceGenError, TimeoutError):
-    """Report that work was begun and did not end within its time."""
+    """Work was started and did not end in time."""
 
     retry_after_s = 1
     """Seconds after which a retry is sensible."""
 
 
 class ShuttingDownError(RelevanceGenError, RuntimeError):
-    """Refuse or cut work because the server is shutting down."""
+    """Work is refused or aborted because the server is shutting down."""
 
     retry_after_s = 1
-    """Seconds after which a retry is sensible: another server, or the next, may answer then."""
+    """Seconds after which a retry is sensible: another server or a restarted one may answer."""
 
     def __init__(self, message: str = "the server is shutting down") -> None:
         super().__init__(message)
 
 
 class RequestCancelledError(RelevanceGenError):
-    """Report that the caller cancelled this request before it finished."""
+    """The caller cancelled the request before it finished."""
 
 
 class ModelLoadError(RelevanceGenError, OSError):
-    """Report that a model could not be loaded: missing, damaged, unsupported, or too large for memory."""
+    """A model could not be loaded: missing, damaged, unsupported, or too large for memory."""
 
 
 class GenerationError(RelevanceGenError, RuntimeError):
-    """Report that the model failed while it was generating; the worker that held it is dead."""
+    """The model failed during generation; its worker has stopped."""
 
 
 class EncoderError(RelevanceGenError, RuntimeError):
-    """Report that an encoder failed, or was closed before it had encoded a text."""
+    """An encoder failed, or was closed before it had encoded a text."""
 
 
 class RerankerError(RelevanceGenError, RuntimeError):
-    """Report that a reranker failed, or was closed before it had read a text."""
+    """A reranker failed, or was closed before it had scored a text."""
 
 
 class RunnerClosedError(RelevanceGenError, RuntimeError):
-    """Report that a runner was closed, or has died, and takes no more requests."""
+    """A runner was closed or has failed, and accepts no requests."""
 
 
 class IndexBuildError(RelevanceGenError, RuntimeError):
-    """Report that a process died that was building a part of an index."""
+    """A process that was building a part of an index has died."""
 
 
 class ClusterError(RelevanceGenError, RuntimeError):
-    """Report that a cluster cannot be reached, or that something in it is not as it must be."""
+    """A cluster cannot be reached, or is in an invalid state."""
 
 
 class IndexConflictError(ClusterError):
-    """Refuse to save an index where another writer has saved since; what that one saved stays."""
+    """An index was not saved because another writer has saved since; that version is retained."""
 
 
 class UnknownIndexError(ClusterError, LookupError):
-    """Report that no index of the cluster has a name, which the caller calls `field`; ``None`` if that is plain."""
+    """The cluster has no index of a name.
+
+    Attributes:
+        field: the caller's name of the field with the index's name; ``None`` if there is no field.
+    """
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -235,16 +257,20 @@ class UnknownIndexError(ClusterError, LookupError):
 
 
 class IndexUnavailableError(RelevanceGenError, RuntimeError):
-    """Report that an index that is offered by name cannot be searched now: it is damaged, gone, or still being read."""
+    """A named index cannot be searched at present: damaged, deleted, or still being loaded."""
 
     field = "index"
 
 
 class ChunksMissingError(ClusterError):
-    """Refuse to answer from a part of the chunks only, while machines are gone that held `n_missing_chunks` others."""
+    """A search would miss chunks because machines of the cluster were lost.
+
+    Attributes:
+        n_missing_chunks: number of chunks on the lost machines.
+    """
 
     retry_after_s = 1
-    """Seconds after which a retry is sensible: what is lost is being restored."""
+    """Seconds after which a retry is sensible: the lost chunks are being restored."""
 
     def __init__(self, message: str, n_missing_chunks: int = 0) -> None:
         super().__init__(message)

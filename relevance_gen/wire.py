@@ -178,7 +178,7 @@ def structure(
     try:
         return cls(**value)
     except InvalidRequestError as error:
-        raise error.at(f"{prefix}{error.field}") from None
+        raise error.with_field(f"{prefix}{error.field}") from None
 
 
 def _fields_to_choose(prefix: str, name: str, known: list[str]) -> str:

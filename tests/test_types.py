@@ -232,16 +232,21 @@ def test_errors_survive_pickling() -> None:
 def test_an_error_is_told_in_the_words_of_who_reads_it() -> None:
     """Its field and those that it is compared with have the reader's names, and what came is the reader's null."""
     error = TooLargeError.must_be("top_n[3]", "at most max_tokens", None, remedy="lower max_tokens")
-    assert str(error.at("n")) == "n must be at most max_tokens, got None; lower max_tokens"
+    assert str(error.with_field("n")) == "n must be at most max_tokens, got None; lower max_tokens"
     assert (
-        str(error.renamed({"top_n": "-n", "max_tokens": "-m"}))
+        str(error.with_field_names({"top_n": "-n", "max_tokens": "-m"}))
         == "-n[3] must be at most -m, got None; lower -m"
     )
-    assert error.in_json() == "top_n[3] must be at most max_tokens, got null; lower max_tokens"
-    assert all(isinstance(one, TooLargeError) for one in (error.at("n"), error.renamed({})))
+    assert (
+        error.to_json_message() == "top_n[3] must be at most max_tokens, got null; lower max_tokens"
+    )
+    assert all(
+        isinstance(one, TooLargeError)
+        for one in (error.with_field("n"), error.with_field_names({}))
+    )
     assert (
         str(InvalidRequestError("it is over"))
-        == InvalidRequestError("it is over").in_json()
+        == InvalidRequestError("it is over").to_json_message()
         == "it is over"
     )
 

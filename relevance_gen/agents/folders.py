@@ -67,7 +67,7 @@ class Folders:
         try:
             return cls({name: FolderIndex(root, shown_as=name) for name, root in roots.items()})
         except InvalidRequestError as error:
-            raise error.at("folders") from None
+            raise error.with_field("folders") from None
 
     def look(self) -> None:
         """Bring all indexes up to date, so that the next who asks need not wait; raise if a folder cannot be read."""

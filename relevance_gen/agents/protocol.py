@@ -67,7 +67,7 @@ def _server(
                 await wait()
             text, is_error = await run(lambda: tools.call(asked.name, asked.arguments or {})), False
         except InvalidRequestError as error:
-            text, is_error = error.in_json(), True
+            text, is_error = error.to_json_message(), True
         except RelevanceGenError as error:
             text, is_error = str(error), True
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -191,7 +191,7 @@ class Tools:
         for name in ("folder", "glob"):
             if getattr(call, name):
                 raise InvalidRequestError(
-                    "must not be given beside index", name, remedy="it chooses among files"
+                    "cannot be combined with index", name, remedy="it chooses among files"
                 )
         response = self._indexes[call.index](call.question, top_n)
         return Found([*response.results], f"index {call.index}", response.confidence)

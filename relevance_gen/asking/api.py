@@ -278,7 +278,7 @@ def _check(
             "only_from_sources",
             only_from_sources,
             isinstance(only_from_sources, bool),
-            "true or false",
+            "True or False",
         ),
         ("instructions", instructions, isinstance(instructions, str), "a string"),
         (

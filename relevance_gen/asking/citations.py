@@ -85,7 +85,7 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
     >>> purr.spans, moo.spans
     ((CitedSpan(start=11, end=21, score=1.0, source=1),), ())
     """
-    text = checks.plain(text)
+    text = checks.to_python_scalar(text)
     checks.string.check("text", text)
     return Attributor(read_chunks(chunks).texts).cite(text)
 

@@ -78,7 +78,7 @@ def compress(
     >>> kept.text, [(one.original_index, one.start, one.end, one.num_omitted_before) for one in kept]
     ('Cats purr.', [(0, 11, 21, 1)])
     """
-    question = checks.plain(question)
+    question = checks.to_python_scalar(question)
     checks.not_blank.check("question", question)
     max_tokens = checks.check_integer("max_tokens", max_tokens, 1)
     counter = token_counter(encoding)

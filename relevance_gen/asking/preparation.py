@@ -75,7 +75,7 @@ def prepare(
     """
     given = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
     if copy and given:
-        raise InvalidRequestError(f"must not be given beside {given[0]}", "copy")
+        raise InvalidRequestError(f"cannot be combined with {given[0]}", "copy")
     copies = model.chat_format.copies_only and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
     shown = [Source.whole(result) for result in found.results]

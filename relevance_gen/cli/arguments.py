@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
             )
             for action in self._actions
         }
-        return error.renamed(names | {f"{name}=": flag for name, flag in names.items()})
+        return error.with_field_names(names | {f"{name}=": flag for name, flag in names.items()})
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """End the process with status 2 after the names of arguments that are not known, and what they may mean."""

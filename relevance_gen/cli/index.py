@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             )
     except InvalidRequestError as error:
         if error.field != "path":
-            raise error.renamed({'blank="skip"': "--skip-blank"}) from None
+            raise error.with_field_names({'blank="skip"': "--skip-blank"}) from None
         raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
     except OSError as error:
         raise InvalidRequestError(

@@ -109,7 +109,7 @@ class FolderIndex(BaseIndex):
         self.root = os.path.realpath(root)
         self._check_root()
         if not isinstance(by_file, bool):
-            raise InvalidRequestError.must_be("by_file", "true or false", by_file)
+            raise InvalidRequestError.must_be("by_file", "True or False", by_file)
         if not isinstance(shown_as, str):
             raise InvalidRequestError.must_be("shown_as", "a string", shown_as)
         self._max_chars = check_integer("max_chars", max_chars, 1)

@@ -240,7 +240,7 @@ class Runner:
         """
         if "text" in fields:
             raise InvalidRequestError(
-                "must not be given beside messages, which it is made of", "text"
+                "cannot be combined with messages, which it is made of", "text"
             )
         request = wire.structure(GenerationRequest, {"text": "", **fields})
         known = tools_of(tools)

@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from relevance_gen.checks import is_integer, plain
+from relevance_gen.checks import is_integer, to_python_scalar
 from relevance_gen.errors import IndexBuildError, InvalidRequestError
 from relevance_gen.index import array_file, storage
 from relevance_gen.index.builder import build
@@ -63,7 +63,7 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     """
     if n_jobs is None:
         return 1
-    n_jobs = plain(n_jobs)
+    n_jobs = to_python_scalar(n_jobs)
     if not is_integer(n_jobs) or (n_jobs < 1 and n_jobs != -1):
         raise InvalidRequestError.must_be("n_jobs", "an integer of at least 1, -1 or None", n_jobs)
     requested = usable_cpus() if n_jobs == -1 else n_jobs

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import Ids, Offsets, runs
-from relevance_gen.checks import plain
+from relevance_gen.checks import to_python_scalar
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.query.filters import check_keys, key_of
 from relevance_gen.retrieval.ranking.old_features import ChunkBatch, StoredFields
@@ -45,7 +45,7 @@ def hashes_of(excerpt: ChunkBatch, *, key: str) -> StoredFields[int]:
 def _hash(metadata: Metadata, key: str) -> int:
     if key not in metadata:
         return 0
-    value = plain(metadata[key])
+    value = to_python_scalar(metadata[key])
     said = key_of(value) or repr(value)
     digest = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return max(int.from_bytes(digest, "little"), 1)

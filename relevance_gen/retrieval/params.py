@@ -33,19 +33,27 @@ class SearchParams:
         InvalidRequestError: one of them is not allowed.
     """
 
-    query: str = field(converter=checks.plain, validator=checks.not_blank)
-    top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
-    true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
+    query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
+    top_n: int = field(default=10, converter=checks.to_python_scalar, validator=checks.integer(1))
+    true_order: bool = field(default=True, converter=checks.to_python_scalar, validator=checks.flag)
     where: Where | None = field(default=None, kw_only=True)
     min_share: float = field(
         default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True
     )
-    spans: bool = field(default=False, converter=checks.plain, validator=checks.flag, kw_only=True)
+    spans: bool = field(
+        default=False, converter=checks.to_python_scalar, validator=checks.flag, kw_only=True
+    )
     candidates: int | None = field(
-        default=N_CANDIDATES, converter=checks.plain, validator=checks.optional_count, kw_only=True
+        default=N_CANDIDATES,
+        converter=checks.to_python_scalar,
+        validator=checks.optional_count,
+        kw_only=True,
     )
     reranked: int | None = field(
-        default=N_RERANKED, converter=checks.plain, validator=checks.optional_count, kw_only=True
+        default=N_RERANKED,
+        converter=checks.to_python_scalar,
+        validator=checks.optional_count,
+        kw_only=True,
     )
     distinct: str | GroupKeys | None = field(default=None, validator=_IS_KEY, kw_only=True)
     syntax: Syntax = field(
@@ -86,5 +94,7 @@ def questions(query: object, *options: Any, **more: Any) -> SearchParams | list[
         try:
             found.append(SearchParams(one, *options, **more))
         except InvalidRequestError as error:
-            raise error.at(f"query[{place}]" if error.field == "query" else error.field) from None
+            raise error.with_field(
+                f"query[{place}]" if error.field == "query" else error.field
+            ) from None
     return found

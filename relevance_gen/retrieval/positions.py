@@ -8,7 +8,7 @@ from typing import Final, overload
 import numpy as np
 
 from relevance_gen.arrays import Flags, Offsets, batch_slices, concat, unique
-from relevance_gen.checks import as_list, is_integer, plain
+from relevance_gen.checks import as_list, is_integer, to_python_scalar
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
@@ -69,7 +69,7 @@ def _check_all(
     n_positions: int,
     holds: Callable[[Offsets], Flags],
 ) -> Offsets:
-    values = list(map(plain, values))
+    values = list(map(to_python_scalar, values))
     for place, value in enumerate(values):
         if not is_integer(value) or not 0 <= value < n_positions:
             raise InvalidRequestError.must_be(
@@ -119,7 +119,7 @@ def indexed(collection: Collection, n_positions: int, position: int | slice) -> 
     if isinstance(position, slice):
         some = np.arange(n_positions)[position]
         return chunks_at(collection, some[collection.holds(some)])
-    at = plain(position)
+    at = to_python_scalar(position)
     if is_integer(at) and -n_positions <= at < 0:
         at += n_positions
     at = check_position("position", at, n_positions, collection.holds)

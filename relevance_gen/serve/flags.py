@@ -119,7 +119,7 @@ class Setting:
         except (
             InvalidRequestError
         ) as error:  # it names the field, but the operator knows the flag or the variable
-            raise ValueError(str(error.at(source))) from None
+            raise ValueError(str(error.with_field(source))) from None
         except ValueError as error:
             raise ValueError(f"{source} must be {error}, got {text[:80]!a}") from None
         return value

@@ -42,7 +42,7 @@ def _mutually_exclusive(
         return
     for name in _CONSTRAINTS[: _CONSTRAINTS.index(attribute.name)]:
         if getattr(request, name) is not None:
-            raise InvalidRequestError(f"must not be given beside {name}", attribute.name)
+            raise InvalidRequestError(f"cannot be combined with {name}", attribute.name)
 
 
 _token_ids = checks.items(
@@ -120,21 +120,27 @@ class GenerationRequest:
         seed: makes the request repeatable; without it every request and every sample differs.
     """
 
-    text: str = field(converter=checks.plain, validator=checks.string)
-    max_tokens: int = field(default=512, converter=checks.plain, validator=checks.integer(1))
+    text: str = field(converter=checks.to_python_scalar, validator=checks.string)
+    max_tokens: int = field(
+        default=512, converter=checks.to_python_scalar, validator=checks.integer(1)
+    )
     min_tokens: int = field(
-        default=0, converter=checks.plain, validator=[checks.integer(0), _at_most_max_tokens]
+        default=0,
+        converter=checks.to_python_scalar,
+        validator=[checks.integer(0), _at_most_max_tokens],
     )
     eos_token_ids: tuple[int, ...] = field(
         default=(), converter=checks.as_tuple, validator=_token_ids
     )
-    max_input_tokens: int = field(default=0, converter=checks.plain, validator=checks.integer(0))
+    max_input_tokens: int = field(
+        default=0, converter=checks.to_python_scalar, validator=checks.integer(0)
+    )
     num_samples: int = field(
-        default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES)
+        default=1, converter=checks.to_python_scalar, validator=checks.integer(1, MAX_SAMPLES)
     )
     stop: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_stop_strings)
     temperature: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0))
-    top_k: int = field(default=50, converter=checks.plain, validator=checks.integer(0))
+    top_k: int = field(default=50, converter=checks.to_python_scalar, validator=checks.integer(0))
     top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
     presence_penalty: float = field(
@@ -159,12 +165,12 @@ class GenerationRequest:
     )
     regex: str | None = field(
         default=None,
-        converter=checks.plain,
+        converter=checks.to_python_scalar,
         validator=[optional(checks.string), _mutually_exclusive],
     )
     grammar: str | None = field(
         default=None,
-        converter=checks.plain,
+        converter=checks.to_python_scalar,
         validator=[optional(checks.string), _mutually_exclusive],
     )
     choice: tuple[str, ...] | None = field(
@@ -174,12 +180,12 @@ class GenerationRequest:
     )
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int = field(
-        default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS)
+        default=0, converter=checks.to_python_scalar, validator=checks.integer(0, MAX_TOP_LOGPROBS)
     )
     prompt_logprobs: bool = field(default=False, validator=checks.flag)
     return_tokens: bool = field(default=False, validator=checks.flag)
     seed: int | None = field(
-        default=None, converter=checks.plain, validator=optional(checks.integer(0))
+        default=None, converter=checks.to_python_scalar, validator=optional(checks.integer(0))
     )
 
 

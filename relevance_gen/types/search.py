@@ -38,12 +38,12 @@ class Chunk:
             second time. It is not part of ``chunk_txt``, of spans, or of token counts.
     """
 
-    text: str = field(converter=checks.plain, validator=checks.not_blank)
+    text: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     metadata: Metadata = field(factory=dict, validator=checks.mapping)
     original_index: int | None = field(
         default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
     )
-    title: str = field(default="", converter=checks.plain, validator=checks.string)
+    title: str = field(default="", converter=checks.to_python_scalar, validator=checks.string)
 
 
 @frozen

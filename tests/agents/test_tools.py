@@ -397,7 +397,7 @@ def test_an_index_has_no_files(project: Path) -> None:
     tools = Tools(Folders.open([str(project)]), indexes={"farm": cows, "pets": cows})
     for argument in ("folder", "glob"):
         refused = refusal(tools, "search", question="x", index="farm", **{argument: "src"})
-        assert refused == f"{argument} must not be given beside index; it chooses among files"
+        assert refused == f"{argument} cannot be combined with index; it chooses among files"
     assert (
         refusal(tools, "search", question="x", index="Farm")
         == "index must be one of farm, pets, got 'Farm'"

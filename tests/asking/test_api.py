@@ -236,7 +236,7 @@ def test_a_chat_model_copies_a_sentence_of_any_source(embedded):
 def test_a_form_of_its_own_goes_before_the_files_word(embedded):
     """A request with a form is not copied, unless `copy` says so, which is refused."""
     assert ask("How do bees find flowers?", CHUNKS, runner=embedded, choice=[" No."]).text == "No."
-    with pytest.raises(InvalidRequestError, match="copy must not be given beside choice"):
+    with pytest.raises(InvalidRequestError, match="copy cannot be combined with choice"):
         ask("How do bees find flowers?", CHUNKS, runner=embedded, choice=[" No."], copy=True)
 
 

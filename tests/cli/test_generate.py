@@ -108,7 +108,7 @@ def test_a_schema_and_a_grammar_are_files(tmp_path, capsys):
     ("options", "message"),
     [
         (["--min-tokens", "20"], "--min-tokens must be at most --max-tokens (12), got 20"),
-        (["--regex", "a", "--grammar", str(BIGRAM.with_name("make.py"))], "--grammar must not be given beside --regex"),
+        (["--regex", "a", "--grammar", str(BIGRAM.with_name("make.py"))], "--grammar cannot be combined with --regex"),
         (["--n-ctx", "40", "--num-samples", "2"], "PROMPT must hold fewer than 40 tokens, got 101; shorten it, set "
          "--max-input-tokens, or load the model with a larger n_ctx"),
     ],

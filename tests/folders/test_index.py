@@ -299,7 +299,7 @@ def test_globs_choose_files(root: Path) -> None:
         ({"types": "pyy"}, "there is no file type 'pyy'; did you mean py"),
         ({"cache": 3}, "cache must be a folder"),
         ({"weighting": "x"}, "weighting must be"),
-        ({"hidden": 1}, "hidden must be true or false"),
+        ({"hidden": 1}, "hidden must be True or False"),
     ],
 )
 def test_wrong_arguments(

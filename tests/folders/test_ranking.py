@@ -196,7 +196,7 @@ def test_a_file_is_one_result(root: Path) -> None:
     assert [one.chunk_score for one in passages.search("session store")] == [
         one.chunk_score for one in chunks.search("session store")
     ]
-    with pytest.raises(InvalidRequestError, match="by_file must be true or false, got 1"):
+    with pytest.raises(InvalidRequestError, match="by_file must be True or False, got 1"):
         FolderIndex(root, by_file=1)  # type: ignore[arg-type]
 
 

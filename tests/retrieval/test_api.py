@@ -129,7 +129,7 @@ def test_any_top_n_is_allowed(top_n: int) -> None:
         (("cat", ["a"], True), "top_n", "integer"),
         (("cat", ["a"], 10.0), "top_n", "integer"),
         (("cat", ["a"], "10"), "top_n", "integer"),
-        (("cat", ["a"], 10, 1), "true_order", "true or false"),
+        (("cat", ["a"], 10, 1), "true_order", "True or False"),
     ],
 )
 def test_what_is_not_allowed_is_refused_by_name(arguments: tuple, field: str, message: str) -> None:

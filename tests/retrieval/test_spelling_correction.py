@@ -208,5 +208,5 @@ def test_corrections_are_written_where_there_are_any() -> None:
 @pytest.mark.parametrize("value", [0, 1, None, "no"])
 def test_the_option_is_a_boolean(value: object) -> None:
     """Anything else is refused by name."""
-    with pytest.raises(InvalidRequestError, match="corrections must be true or false"):
+    with pytest.raises(InvalidRequestError, match="corrections must be True or False"):
         search("cat", ["cat"], corrections=value)

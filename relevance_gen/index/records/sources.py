@@ -14,7 +14,7 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.arrays import Offsets
-from relevance_gen.checks import check_path, integer, must_be, plain, string
+from relevance_gen.checks import check_path, integer, must_be, string, to_python_scalar
 from relevance_gen.documents import extraction
 from relevance_gen.documents.reading import chunks_of
 from relevance_gen.documents.walker import Selection, Walker
@@ -58,7 +58,7 @@ class Records:
     blank: Blank = field(
         validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank))
     )
-    memory_bytes: int = field(converter=plain, validator=integer(_LEAST_MEMORY_BYTES))
+    memory_bytes: int = field(converter=to_python_scalar, validator=integer(_LEAST_MEMORY_BYTES))
     share: float = field(
         default=1.0, init=False
     )  # about which part of all was read, in (0, 1]; 1 if nobody knows
@@ -100,7 +100,7 @@ class Records:
                         f"{taken}; cut it into chunks, or give more", self.text
                     )
             except InvalidRequestError as error:
-                raise error.at(f"{place}: {error.field}") from None
+                raise error.with_field(f"{place}: {error.field}") from None
             if text:
                 if texts and _TIMES_TEXT * (n_bytes + size) > self.memory_bytes:
                     yield Chunks(texts, {}, titles), np.array(positions, np.int64)

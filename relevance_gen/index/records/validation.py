@@ -102,7 +102,7 @@ def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blan
         name = name.removeprefix(".")
         if name:
             location = f"{location}: { {'text': text, 'title': title}.get(name, name) }"
-        raise error.at(location) from None
+        raise error.with_field(location) from None
 
 
 def record_chunk(record: Any, text: str, location: str, *, title: str = "title") -> Any:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.arrays import Flags
-from relevance_gen.checks import as_list, is_integer, plain
+from relevance_gen.checks import as_list, is_integer, to_python_scalar
 from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
@@ -139,7 +139,9 @@ class _Values:
                 f"where.{shorten(name)}", "a value or a list of values", value, remedy=remedy
             )
         values = (
-            list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+            list(map(to_python_scalar, value))
+            if isinstance(value, list | tuple | Set | range)
+            else [value]
         )
         keys = [key_of(one) for one in values]
         others = [one for one, key in zip(values, keys, strict=True) if key is None]
@@ -198,7 +200,7 @@ def _mask(where: Any, n_positions: int) -> Flags:
     where = as_list(where)
     if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise InvalidRequestError.must_be("where", _ALLOWED, where)
-    values = list(map(plain, where))
+    values = list(map(to_python_scalar, where))
     if values and all(isinstance(value, bool) for value in values):
         if len(values) != n_positions:
             rule = f"must be a mask of {n_positions} booleans, one for each position"

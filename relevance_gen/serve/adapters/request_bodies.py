@@ -38,9 +38,9 @@ class SearchRequest:
             Later requests can send that name as ``index`` instead of the chunks.
     """
 
-    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
+    top_n: int = field(default=10, converter=checks.to_python_scalar, validator=checks.integer(1))
     true_order: bool = field(default=True, validator=checks.flag)
     where: Metadata | None = field(default=None, validator=optional(checks.mapping))
     spans: bool = field(default=False, validator=checks.flag)
@@ -49,7 +49,9 @@ class SearchRequest:
     distinct: str | None = field(default=None, validator=optional(checks.string))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
-    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
+    reranked: int | None = field(
+        default=0, converter=checks.to_python_scalar, validator=checks.optional_count
+    )
     keep: bool = field(default=False, validator=checks.flag)
 
 
@@ -63,12 +65,14 @@ class ExplanationRequest:
         chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
     """
 
-    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    original_index: int = field(converter=checks.plain, validator=checks.integer(0))
+    original_index: int = field(converter=checks.to_python_scalar, validator=checks.integer(0))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
-    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
+    reranked: int | None = field(
+        default=0, converter=checks.to_python_scalar, validator=checks.optional_count
+    )
     keep: bool = field(default=False, validator=checks.flag)
 
 
@@ -82,9 +86,9 @@ class CompressionRequest:
         max_tokens: maximum number of tokens of the compressed text, at least 1.
     """
 
-    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    question: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    max_tokens: int = field(converter=checks.plain, validator=checks.integer(1))
+    max_tokens: int = field(converter=checks.to_python_scalar, validator=checks.integer(1))
 
 
 @frozen
@@ -96,7 +100,7 @@ class CitationRequest:
         chunk_txts: the sources, as in `SearchRequest`.
     """
 
-    text: str = field(converter=checks.plain, validator=checks.string)
+    text: str = field(converter=checks.to_python_scalar, validator=checks.string)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
 
 
@@ -110,8 +114,8 @@ class ExtractionRequest:
             bytes.
     """
 
-    content: str = field(converter=checks.plain, validator=checks.string)
-    name: str = field(default="", converter=checks.plain, validator=checks.string)
+    content: str = field(converter=checks.to_python_scalar, validator=checks.string)
+    name: str = field(default="", converter=checks.to_python_scalar, validator=checks.string)
 
 
 @frozen
@@ -127,14 +131,16 @@ class PromptRequest:
         chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
     """
 
-    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    question: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
+    top_n: int = field(default=5, converter=checks.to_python_scalar, validator=checks.integer(1))
     copy: bool | None = field(default=None, validator=optional(checks.flag))
     min_confidence: float = field(
         default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1)
     )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
-    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.optional_count)
+    reranked: int | None = field(
+        default=0, converter=checks.to_python_scalar, validator=checks.optional_count
+    )
     keep: bool = field(default=False, validator=checks.flag)

@@ -128,7 +128,7 @@ def problem_of(error: Exception) -> HTTPProblem:
 def _message(error: Exception) -> str:
     if isinstance(error, web.HTTPMethodNotAllowed):
         return f"this path takes {', '.join(sorted(error.allowed_methods))}, not {error.method}"
-    return error.in_json() if isinstance(error, errors.InvalidRequestError) else str(error)
+    return error.to_json_message() if isinstance(error, errors.InvalidRequestError) else str(error)
 
 
 def _headers(error: Exception, status: int) -> dict[str, str]:

@@ -44,7 +44,7 @@ def check_folders(paths: Sequence[str]) -> None:
     try:
         Folders.open(paths)
     except InvalidRequestError as error:
-        raise error.at("--folder") from None
+        raise error.with_field("--folder") from None
 
 
 def _check_package(flag: str) -> None:

@@ -198,7 +198,7 @@ class Generator:
                 asked, *task.requests, client=task.context.client
             )
         except InvalidRequestError as error:
-            raise error.renamed(task.names) from None
+            raise error.with_field_names(task.names) from None
         context = attrs.evolve(task.context, is_chat=True, output_format=answer)
         return attrs.evolve(task, requests=(request,), conversation=None, context=context)
 
@@ -284,7 +284,7 @@ class Generator:
                 n_samples += request.num_samples
             yield _joined(futures)
         except InvalidRequestError as error:
-            raise error.renamed(task.names) from None
+            raise error.with_field_names(task.names) from None
         finally:
             for future in futures:
                 if not future.done():

@@ -256,7 +256,7 @@ class Searcher:
             try:
                 return index.explain_one(asked, task.position, models)
             except InvalidRequestError as error:
-                raise error.at(
+                raise error.with_field(
                     "original_index" if error.field == "chunk" else error.field
                 ) from None
 

@@ -142,8 +142,8 @@ def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
         ({"choice": []}, "choice must be a list of at least one string, none of them empty"),
         ({"choice": "abc"}, "choice must be a list of at least one string, none of them empty"),
         ({"choice": ["a", ""]}, "choice must be a list of at least one string, none of them empty"),
-        ({"choice": ["a"], "regex": "a"}, "choice must not be given beside regex"),
-        ({"choice": ["a"], "grammar": 'start: "a"'}, "choice must not be given beside grammar"),
+        ({"choice": ["a"], "regex": "a"}, "choice cannot be combined with regex"),
+        ({"choice": ["a"], "grammar": 'start: "a"'}, "choice cannot be combined with grammar"),
         (
             {"choice": [str(n) for n in range(5000)]},
             "choice must hold at most 4,096 texts, got 5000",

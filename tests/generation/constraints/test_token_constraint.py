@@ -311,7 +311,7 @@ def test_cancelling_frees_the_slots_at_once(bigram):
         ({"grammar": 'root ::= "a' + chr(92)}, "in GBNF"),
         ({"grammar": "root ::= " + "(" * 50_000}, "in GBNF"),
         ({"grammar": "root ::= root"}, "no text fits it"),
-        ({"grammar": "start: /a/", "regex": "a"}, "must not be given beside regex"),
+        ({"grammar": "start: /a/", "regex": "a"}, "cannot be combined with regex"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -335,15 +335,15 @@ def test_what_chats_do_not_do_is_refused_by_name(field: str, nothing: object) ->
     [
         (
             {"guided_json": {}, "guided_choice": ["a"]},
-            "guided_choice must not be given beside guided_json",
+            "guided_choice cannot be combined with guided_json",
         ),
         (
             {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
-            "structured_outputs.regex must not be given beside guided_regex",
+            "structured_outputs.regex cannot be combined with guided_regex",
         ),
         (
             {"regex": "a", "structured_outputs": {"json": {}}},
-            "structured_outputs.json must not be given beside regex",
+            "structured_outputs.json cannot be combined with regex",
         ),
         (
             {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}},
@@ -361,7 +361,7 @@ def test_two_names_of_one_field_are_refused() -> None:
     """One of them would be dropped."""
     for name in ("max_tokens", "n_predict"):
         with pytest.raises(
-            InvalidRequestError, match=f"max_new_tokens must not be given beside {name}"
+            InvalidRequestError, match=f"max_new_tokens cannot be combined with {name}"
         ):
             completions.read({"prompt": "x", "max_new_tokens": 3, name: 3})
 

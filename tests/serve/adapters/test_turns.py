@@ -852,7 +852,7 @@ def test_no_body_is_a_fault(read: Callable[[object], object], body: object) -> N
     try:
         read(body)
     except InvalidRequestError as error:
-        blocks.error("invalid_request", error.in_json(), error.field)
+        blocks.error("invalid_request", error.to_json_message(), error.field)
 
 
 def test_schemas_are_called_what_the_client_calls_them() -> None:

@@ -120,7 +120,7 @@ class MessagesRequest:
                 "", max_tokens=self.max_tokens, top_k=self.top_k, stop=self.stop_sequences, **given
             )
         except InvalidRequestError as error:
-            raise error.renamed(_NAMES) from None
+            raise error.with_field_names(_NAMES) from None
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | BlockEvents]:
@@ -235,7 +235,9 @@ def _tool(given: object, path: str) -> ToolDefinition:
     try:
         return tool_of({**given, "parameters": given.get("input_schema")}, path)
     except InvalidRequestError as error:
-        raise error.at((error.field or path).replace(".parameters", ".input_schema")) from None
+        raise error.with_field(
+            (error.field or path).replace(".parameters", ".input_schema")
+        ) from None
 
 
 def _choice(given: Mapping[str, Any], tools: Sequence[ToolDefinition]) -> ToolChoice:

@@ -165,7 +165,7 @@ class SamplingRequest:
         try:
             return GenerationRequest(text, **passed_on)
         except InvalidRequestError as error:
-            raise error.renamed(names) from None
+            raise error.with_field_names(names) from None
 
     def _form(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return which form the text must have, as fields of a `GenerationRequest`, for which clients have `names`."""
@@ -192,7 +192,9 @@ class SamplingRequest:
                 raise InvalidRequestError("is not supported by this server", name, remedy=remedy)
         if len(wanted) > 1:
             first, second, *_ = wanted
-            raise InvalidRequestError(f"must not be given beside {first}", second).renamed(names)
+            raise InvalidRequestError(f"cannot be combined with {first}", second).with_field_names(
+                names
+            )
         return dict(_ours(name, value) for name, value in wanted.items())
 
 
@@ -244,14 +246,12 @@ def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
     for name, ours in OURS.items():
         if given.get(name) is not None:
             if given.get(ours) is not None:
-                raise InvalidRequestError(
-                    f"must not be given beside {theirs.get(ours, ours)}", name
-                )
+                raise InvalidRequestError(f"cannot be combined with {theirs.get(ours, ours)}", name)
             given[ours], theirs[ours] = given.pop(name), name
     try:
         return wire.structure(cls, given if isinstance(body, dict) else body, is_lenient=True)
     except InvalidRequestError as error:
-        raise error.renamed(theirs) from None
+        raise error.with_field_names(theirs) from None
 
 
 def names_in(body: object) -> dict[str, str]:
