@@ -1,4 +1,4 @@
-"""A program in a process of its own: it answers, and whatever becomes of it is told in time."""
+"""Programs in a child process: answers, limits of time and memory, and environment."""
 
 import time
 
@@ -10,86 +10,104 @@ from relevance_gen.sandbox import Sandbox
 PROGRAM = """
 import os, pathlib, threading, time
 
-def work(processor_s, told):
-    end_s = time.process_time() + processor_s
+def work(cpu_s, path):
+    end_s = time.process_time() + cpu_s
     while time.process_time() < end_s:
         pass
-    pathlib.Path(told).touch()
+    pathlib.Path(path).touch()
 
-def answer(question):
-    match question["do"]:
+def answer(request):
+    match request["do"]:
         case "sleep":
             time.sleep(60)
         case "work":
             work(60, "never")
         case "work afterwards":
-            threading.Thread(target=work, args=(2.5, question["told"])).start()
+            threading.Thread(target=work, args=(2.5, request["path"])).start()
         case "die":
             os.abort()
-        case "eat":
+        case "allocate":
             bytearray(1 << 30)
-    return {"did": question["do"], "pid": os.getpid()}
+    return {"did": request["do"], "pid": os.getpid(), "n_bytes": len(request.get("content", b""))}
 """
 
 
 @pytest.fixture
 def sandbox(tmp_path):
-    """A sandbox of 256 MiB and half a second."""
+    """A sandbox of 256 MiB and half a CPU second."""
     (tmp_path / "program.py").write_text(PROGRAM)
     sandbox = Sandbox(tmp_path / "program.py", timeout_s=0.5, memory_bytes=256 << 20)
-    sandbox.ask({"do": "start"})
+    sandbox.call({"do": "start"})
     yield sandbox
     sandbox.close()
 
 
 @pytest.mark.parametrize(
-    ("what", "error"),
-    [("sleep", TimeoutError), ("work", TimeoutError), ("die", EOFError), ("eat", EOFError)],
+    ("action", "error"),
+    [("sleep", TimeoutError), ("work", TimeoutError), ("die", EOFError), ("allocate", EOFError)],
 )
-def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandbox, what, error):
-    """Too long, dead or too much memory: each its error, and then another process answers."""
-    before = sandbox.ask({"do": "answer"})
+def test_call_above_limit_raises_and_next_call_has_new_process(sandbox, action, error):
+    """A timeout, a crash and too much memory raise their errors; after that another process answers."""
+    before = sandbox.call({"do": "answer"})
     assert before["did"] == "answer"
     with pytest.raises(error):
-        sandbox.ask({"do": what})
-    assert sandbox.ask({"do": "answer"})["pid"] != before["pid"]
+        sandbox.call({"do": action})
+    assert sandbox.call({"do": "answer"})["pid"] != before["pid"]
 
 
-def test_what_it_does_between_two_questions_takes_nothing_from_an_answers_time(sandbox, tmp_path):
-    """The processor's time is limited while it answers, and not while it reads the next question, which may be long."""
-    told = tmp_path / "told"
-    before = sandbox.ask({"do": "work afterwards", "told": str(told)})
+@pytest.mark.parametrize("n_bytes", [0, 1, 5 << 20])
+def test_call_with_content_passes_bytes(sandbox, n_bytes):
+    """The program gets the bytes of the content, line ends and NULs among them, and answers the next call."""
+    content = (b"\n\0 a" * (n_bytes // 4 + 1))[:n_bytes]
+    assert sandbox.call({"do": "answer"}, content)["n_bytes"] == n_bytes
+    assert sandbox.call({"do": "answer"})["did"] == "answer"
+
+
+def test_work_between_calls_does_not_count(sandbox, tmp_path):
+    """CPU time is limited while the program answers, not while it reads the next request, which may be long."""
+    path = tmp_path / "done"
+    before = sandbox.call({"do": "work afterwards", "path": str(path)})
     process, end_s = sandbox._process.popen, time.monotonic() + 60
-    while not told.exists() and process.poll() is None and time.monotonic() < end_s:
+    while not path.exists() and process.poll() is None and time.monotonic() < end_s:
         time.sleep(0.02)
-    assert told.exists()
-    assert sandbox.ask({"do": "answer"})["pid"] == before["pid"]
+    assert path.exists()
+    assert sandbox.call({"do": "answer"})["pid"] == before["pid"]
 
 
-def test_its_start_takes_nothing_from_the_answers_time(tmp_path):
-    """A program that loads for longer than an answer may take is waited for."""
+def test_start_does_not_count_as_answer(tmp_path):
+    """A program that takes longer to load than an answer may take is waited for."""
     (tmp_path / "program.py").write_text(
         "import time\ntime.sleep(1.1)\ndef answer(_):\n    return {}\n"
     )
     sandbox = Sandbox(tmp_path / "program.py", timeout_s=0.2, memory_bytes=256 << 20)
-    assert sandbox.ask({}) == {}
+    assert sandbox.call({}) == {}
     sandbox.close()
 
 
-def test_it_knows_no_keys(monkeypatch, tmp_path):
-    """What is in this package's variables, keys among it, is not in the process."""
-    monkeypatch.setenv("RELEVANCE_GEN_API_KEYS", "secret")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RELEVANCE_GEN_API_KEYS",
+        "AWS_SECRET_ACCESS_KEY",
+        "OPENAI_API_KEY",
+        "DATABASE_URL",
+        "SSH_AUTH_SOCK",
+    ],
+)
+def test_child_does_not_inherit_secrets(monkeypatch, tmp_path, name):
+    """Variables that may hold secrets are not in the environment of the child; PATH is."""
+    monkeypatch.setenv(name, "secret")
     (tmp_path / "program.py").write_text("import os\ndef answer(_):\n    return dict(os.environ)\n")
     sandbox = Sandbox(tmp_path / "program.py", timeout_s=60, memory_bytes=256 << 20)
-    seen = sandbox.ask({})
+    environment = sandbox.call({})
     sandbox.close()
-    assert "PATH" in seen
-    assert "secret" not in seen.values()
+    assert "PATH" in environment
+    assert "secret" not in environment.values()
 
 
-def test_a_process_that_cannot_be_started_is_an_error(monkeypatch, sandbox):
-    """Where there is no Python to run, the error says so."""
+def test_call_without_python_raises(monkeypatch, sandbox):
+    """If the interpreter does not exist, the error names the program that cannot be started."""
     sandbox.close()
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(GenerationError, match=r"program\.py cannot be started"):
-        sandbox.ask({"do": "answer"})
+        sandbox.call({"do": "answer"})

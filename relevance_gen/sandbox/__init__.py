@@ -1,9 +1,10 @@
-"""Run code on untrusted input in a child process: a crash, a hang or a memory bomb ends only the child."""
+"""Process untrusted input in a child process: a crash, an endless loop or a memory bomb ends only the child."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -13,59 +14,71 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 from attrs import field, frozen
 
 from relevance_gen.errors import GenerationError
 
-_CHILD = Path(__file__).with_name("child.py")
-
-_PATIENCE = 5
-"""An answer may take so many times its processor time by the clock, as the machine may be busy."""
-
-_START_S = 60.0
-"""For a process to start, which takes longer than an answer may where the machine is busy."""
+_CHILD: Final = Path(__file__).with_name("child.py")
+_READ_BYTES: Final = 1 << 20
+_WALL_TIME_FACTOR: Final = 5
+"""Seconds by the clock per second of allowed CPU time: on a busy machine the child gets a fraction of a core."""
+_START_TIMEOUT_S: Final = 60.0
+"""Timeout for starting a child, which on a busy machine takes longer than most answers may."""
+_INHERITED_VARIABLES: Final = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|PYTHON\w+"
+)
+"""Environment variables that a child gets. All others, such as keys of clouds and of this package, stay in the parent."""
 
 
 @frozen(eq=False)
-class _Process:
-    """A running program, and the process that started it."""
+class _ChildProcess:
+    """A running child, and the id of the process that started the child."""
 
     popen: subprocess.Popen[bytes]
     stdin: IO[bytes]
     stdout: IO[bytes]
-    parent: int = field(factory=os.getpid)
+    parent_id: int = field(factory=os.getpid)
 
     @property
-    def lives_here(self) -> bool:
-        return self.parent == os.getpid() and self.popen.poll() is None
+    def is_usable(self) -> bool:
+        """Whether the child runs and belongs to this process, which may be a fork of its parent."""
+        return self.parent_id == os.getpid() and self.popen.poll() is None
 
     def read_line(self, timeout_s: float) -> bytes:
-        end_s = time.monotonic() + timeout_s
+        """Return the next line of the child's standard output.
+
+        Raises:
+            TimeoutError: the line is not complete after `timeout_s`, or the child used up its CPU time.
+            EOFError: the child died.
+            GenerationError: another process killed the child.
+        """
+        deadline_s = time.monotonic() + timeout_s
         received = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self.stdout, selectors.EVENT_READ)
             while not received.endswith(b"\n"):
-                if not selector.select(max(0.0, end_s - time.monotonic())):
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
                     raise TimeoutError
-                part = os.read(self.stdout.fileno(), 1 << 20)
-                if not part:
-                    raise _ends_by(self.popen.wait())
-                received += part
+                piece = os.read(self.stdout.fileno(), _READ_BYTES)
+                if not piece:
+                    raise _error_of_exit(self.popen.wait())
+                received += piece
         return bytes(received)
 
-    def end(self) -> None:
-        if self.parent == os.getpid():
+    def kill(self) -> None:
+        """Kill the child if this process started it, and close the pipes."""
+        if self.parent_id == os.getpid():
             self.popen.kill()
             self.popen.wait()
         for pipe in (self.stdin, self.stdout):
-            with suppress(OSError):  # what could not be written to a dead process
+            with suppress(OSError):  # closing flushes, which fails if the child is dead
                 pipe.close()
 
 
-def _ends_by(status: int) -> Exception:
-    """Return what the status says of a process that has ended before it answered."""
+def _error_of_exit(status: int) -> Exception:
+    """Return the error for a child that exited before it answered."""
     if status == -signal.SIGXCPU:
         return TimeoutError()
     if status in (-signal.SIGKILL, -signal.SIGTERM):
@@ -74,13 +87,14 @@ def _ends_by(status: int) -> Exception:
 
 
 class Sandbox:
-    """A program in a child process, which starts when it is first needed and is killed when it exceeds a limit.
+    """A program in a child process, which starts at the first call and is killed when it exceeds a limit.
+
+    Thread-safe: concurrent calls run one after another.
 
     Args:
-        program: a file that defines ``answer``, which takes a mapping and returns one.
-        timeout_s: how long the processor may work on one answer; once the process has started, it may take `_PATIENCE`
-            times as long.
-        memory_bytes: how much memory the process may have, where the system can tell.
+        program: a file that defines ``answer``, a function from a mapping to a mapping.
+        timeout_s: CPU seconds of one answer; by the clock it may take `_WALL_TIME_FACTOR` times as long.
+        memory_bytes: maximum address space of the child, on systems that can limit it.
     """
 
     def __init__(self, program: Path, *, timeout_s: float, memory_bytes: int) -> None:
@@ -88,63 +102,69 @@ class Sandbox:
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._process: _ChildProcess | None = None
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to `question`, which JSON can hold; one thread asks, and others wait.
+    def call(self, request: Mapping[str, Any], content: bytes | None = None) -> dict[str, Any]:
+        """Return the answer of the program to a request.
+
+        Args:
+            request: values that JSON can represent.
+            content: bytes that the program gets as ``request["content"]``.
 
         Raises:
-            TimeoutError: it took too long.
-            EOFError: the process has died of it.
-            GenerationError: the process cannot be started, or somebody else has killed it.
+            TimeoutError: the answer took too long.
+            EOFError: the child died while it answered, for example for lack of memory.
+            GenerationError: the child cannot be started, or another process killed it.
         """
-        line = json.dumps(question).encode() + b"\n"
         with self._lock:
             try:
-                return self._ask(line)
+                return self._call(json.dumps(request).encode(), content)
             except BaseException:
-                self._end()
+                self._kill()
                 raise
 
     def close(self) -> None:
-        """End the process; safe to call twice."""
+        """Kill the child; idempotent."""
         with self._lock:
-            self._end()
+            self._kill()
 
-    def _ask(self, line: bytes) -> dict[str, Any]:
-        if self._process is None or not self._process.lives_here:
-            self._end()
+    def _call(self, request: bytes, content: bytes | None) -> dict[str, Any]:
+        if self._process is None or not self._process.is_usable:
+            self._kill()
             self._process = self._start()
-            self._process.read_line(_START_S)
+            self._process.read_line(_START_TIMEOUT_S)
         process = self._process
-        with suppress(BrokenPipeError):  # it has died, and reading tells
-            process.stdin.write(b"%g " % self._timeout_s + line)
+        n_bytes = -1 if content is None else len(content)
+        with suppress(BrokenPipeError):  # the child is dead; reading raises the right error
+            process.stdin.write(b"%g %d %s\n" % (self._timeout_s, n_bytes, request))
+            process.stdin.write(content or b"")
             process.stdin.flush()
-        answer: dict[str, Any] = json.loads(process.read_line(_PATIENCE * self._timeout_s))
+        line = process.read_line(_WALL_TIME_FACTOR * self._timeout_s)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _start(self) -> _Process:
-        # Keys may stand in the server's variables, and a document or a template has no business with any of them.
-        environ = {
+    def _start(self) -> _ChildProcess:
+        environment = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("RELEVANCE_GEN_")
+            if _INHERITED_VARIABLES.fullmatch(name)
         }
+        command = [sys.executable, "-P", str(_CHILD), str(self._program), str(self._memory_bytes)]
         try:
-            popen = subprocess.Popen(  # noqa: S603 - this package's own program
-                [sys.executable, "-P", _CHILD, self._program, str(self._memory_bytes)],
+            popen = subprocess.Popen(  # noqa: S603 - the program belongs to this package
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=environ,
+                env=environment,
             )
         except OSError as error:
             raise GenerationError(
                 f"the process of {self._program.name} cannot be started: {error}"
             ) from None
-        return _Process(popen, cast(IO[bytes], popen.stdin), cast(IO[bytes], popen.stdout))
+        return _ChildProcess(popen, cast(IO[bytes], popen.stdin), cast(IO[bytes], popen.stdout))
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         if self._process is not None:
-            self._process.end()
+            self._process.kill()
             self._process = None

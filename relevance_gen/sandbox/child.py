@@ -1,10 +1,10 @@
-"""The child of `Sandbox`, run by its path: answer line by line as a program does, within limits of memory and time.
+"""The child process of `Sandbox`: answer requests line by line, within limits of memory and CPU time.
 
-The system ends it where an answer takes the processor too long, and it may die of what it is asked. It imports nothing
-of this package, so that it starts fast.
+The system kills the process when an answer exceeds its CPU time. The module imports nothing of this package, so that
+the child starts fast.
 
-Arguments: the path of a program that defines ``answer``, and the bytes of memory that this process may have. A line
-holds the seconds that the answer may take the processor, and the question.
+Arguments: the path of a program that defines ``answer``, and the maximum address space in bytes. Each request is a line
+of CPU seconds, number of content bytes (-1 for none) and the request as JSON, followed by the content.
 """
 
 from __future__ import annotations
@@ -19,25 +19,29 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Answer line by line until standard input ends."""
+    """Answer requests until standard input ends."""
     program, memory_bytes = sys.argv[1], int(sys.argv[2])
     answer = runpy.run_path(program)["answer"]
-    with suppress(ValueError, OSError):  # macOS has no such limit
+    with suppress(ValueError, OSError):  # macOS has no limit of the address space
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    sys.stdout.buffer.write(b"\n")  # the program is loaded: the time of the first answer begins
-    sys.stdout.buffer.flush()
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    _write_line(b"")  # the program is loaded: from now on the parent waits only for an answer
+    hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
     for line in sys.stdin.buffer:
-        seconds, _, question = line.partition(b" ")
-        resource.setrlimit(
-            resource.RLIMIT_CPU, (math.ceil(time.process_time() + float(seconds)), hard)
-        )
-        reply = json.dumps(answer(json.loads(question)))
-        sys.stdout.buffer.write(reply.encode() + b"\n")
-        sys.stdout.buffer.flush()
-        resource.setrlimit(
-            resource.RLIMIT_CPU, (hard, hard)
-        )  # reading a long question is no part of this answer
+        seconds, n_bytes, text = line.split(b" ", 2)
+        content = sys.stdin.buffer.read(int(n_bytes)) if int(n_bytes) >= 0 else None
+        cpu_limit_s = math.ceil(time.process_time() + float(seconds))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, hard_limit))
+        request = json.loads(text)
+        if content is not None:
+            request["content"] = content
+        _write_line(json.dumps(answer(request)).encode())
+        # Reading the next request, which may be long, does not count.
+        resource.setrlimit(resource.RLIMIT_CPU, (hard_limit, hard_limit))
+
+
+def _write_line(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

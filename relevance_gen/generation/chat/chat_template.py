@@ -54,7 +54,7 @@ class Renderer:
 
     def _ask(self, template: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
-            reply = self._sandbox.ask({"template": template, "variables": variables})
+            reply = self._sandbox.call({"template": template, "variables": variables})
         except TimeoutError:
             raise _refused(f"must be rendered within {self._timeout_s:g} seconds") from None
         except EOFError:

@@ -188,7 +188,7 @@ class _Lane:
     def _try(self, grammar: str) -> tuple[str, str, float]:
         """Return a grammar in Lark, what a trial finds wrong with it, if anything, and the time that took."""
         try:
-            found = self._trial.ask({"grammar": grammar})
+            found = self._trial.call({"grammar": grammar})
         except EOFError:
             return grammar, "that takes too much memory or nests too deeply", _TRIAL_S
         except TimeoutError:

@@ -56,12 +56,12 @@ class Extractor:
             BusyError: no process can be started now, or it was killed from outside.
         """
         try:
-            base64.b64decode(task.content, validate=True)
+            content = base64.b64decode(task.content, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidRequestError("must be base64", "content") from None
         sandbox = self._free.get()
         try:
-            found = sandbox.ask({"name": task.name, "content": task.content})
+            found = sandbox.call({"name": task.name}, content)
         except TimeoutError:
             raise InvalidRequestError(
                 f"takes longer than {self._timeout_s:g} seconds to read", "content"
@@ -74,7 +74,10 @@ class Extractor:
             raise BusyError("no process can read documents now", retry_after_s=5) from None
         finally:
             self._free.put(sandbox)
+        warning = found["warning"]
+        if warning is not None and warning.startswith("needs "):
+            warning += " on the server"
         if not any(text for _, text in found["parts"]):
-            raise InvalidRequestError(found["warning"] or "holds no text", "content")
+            raise InvalidRequestError(warning or "holds no text", "content")
         parts = tuple(DocumentPart(place, text) for place, text in found["parts"])
-        return ExtractionResponse(parts, found["warning"])
+        return ExtractionResponse(parts, warning)
