@@ -10,9 +10,9 @@ from attrs import asdict
 from relevance_gen.documents.extraction import read
 
 MAX_CHARS = 1 << 23
-"""Maximum characters of text of one document; the text before the limit is returned with a warning."""
+"""Maximum characters of text of a document; the rest is dropped with a warning."""
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Extracted` for a file; the request has its ``name`` and its ``content`` as bytes."""
+    """Return the fields of `Extracted` for the ``content`` of a file with a ``name``."""
     return asdict(read(request["name"], request["content"], MAX_CHARS))

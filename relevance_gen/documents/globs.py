@@ -1,8 +1,11 @@
-"""Match paths against the patterns of ``.gitignore`` files, in time proportional to pattern length × path length.
+"""Match paths against the patterns of ``.gitignore`` files, without backtracking.
 
-A pattern is translated to one regular expression that cannot backtrack across a wildcard or a slash. Each ``*`` except
-the last of a segment becomes an atomic group, ``(?>[^/]*?literal)``: the earliest match of the literal leaves the
-longest rest for the following wildcards, so no other match has to be tried. The same holds for ``**`` and segments.
+The time is proportional to pattern length × path length.
+
+A pattern is translated to one regular expression that cannot backtrack across a wildcard or a
+slash. Each ``*`` except the last of a segment becomes an atomic group, ``(?>[^/]*?literal)``: the
+earliest match of the literal leaves the longest rest for the following wildcards, so no other match
+has to be tried. The same holds for ``**`` and segments.
 
 Source: https://git-scm.com/docs/gitignore. A ``?`` matches a character, where git compares bytes.
 """
@@ -20,7 +23,7 @@ from relevance_gen.errors import InvalidRequestError, describe
 from relevance_gen.request_scope import raise_if_cancelled
 
 MAX_PATTERN_CHARS: Final = 1024
-"""Maximum characters of a pattern. Longer lines of an ignore file are skipped, longer globs are an error."""
+"""Maximum characters of a pattern: longer lines of ignore files are skipped, globs are refused."""
 MAX_PATTERN_WILDCARDS: Final = 64
 """Maximum number of ``*``, ``?`` and ``[`` in a pattern, with the same consequences."""
 
@@ -62,7 +65,7 @@ class PatternList:
     patterns: tuple[GlobPattern, ...]
 
     def decide(self, path: str, *, is_folder: bool) -> bool | None:
-        """Return whether the last pattern that matches a path excludes the path, or None without a match."""
+        """Return whether the last pattern that matches a path excludes it, None without a match."""
         relative = path.removeprefix(self.folder).removeprefix("/")
         for pattern in reversed(self.patterns):
             if pattern.matches(relative, is_folder=is_folder):
@@ -71,7 +74,11 @@ class PatternList:
 
 
 def parse_pattern(line: str) -> GlobPattern | None:
-    """Compile a line of an ignore file. Return None for comments, blank lines and invalid or too long patterns."""
+    """Compile a line of an ignore file.
+
+    Returns:
+        The pattern; None for a comment, a blank line, or a pattern that is invalid or too long.
+    """
     if _is_too_long(line):
         return None
     line = line.removesuffix("\r")
@@ -125,7 +132,8 @@ def _parse_glob(glob: str) -> GlobPattern:
 def paths_matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
     """Yield the paths of files that globs select, as a walk does; without globs, all paths.
 
-    A file is selected if the last glob that matches it has no ``!``, and no folder above it is excluded.
+    A file is selected if the last glob that matches it has no ``!``, and no folder above it is
+    excluded.
 
     Raises:
         InvalidRequestError: a glob is empty, invalid or too long.
@@ -186,7 +194,7 @@ def _segment_regex(segment: str) -> str:
 
 
 def _literals_between_stars(segment: str) -> list[str]:
-    """Return the regular expressions of the parts of a segment between its stars; each has a fixed length."""
+    """Return the regular expressions between the stars of a segment; each has a fixed length."""
     literals = [""]
     index = 0
     while index < len(segment):
@@ -211,7 +219,7 @@ def _literals_between_stars(segment: str) -> list[str]:
 
 
 def _end_of_bracket(segment: str, start: int) -> int:
-    """Return the index of the bracket that closes a class; a bracket at its beginning belongs to the class."""
+    """Return the index of the bracket that closes a class; a first bracket belongs to the class."""
     first = start
     if segment[first : first + 1] in ("!", "^"):
         first += 1

@@ -1,4 +1,4 @@
-"""Extract the text of untrusted documents in child processes, so that a hostile file costs only its own process."""
+"""Extract the text of untrusted documents in child processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IDLE_S: Final = 30.0
 
 
 class DocumentPool:
-    """Threads with one sandbox each, which start when they are needed and end when they are idle. Thread-safe.
+    """Threads with a sandbox each, which start on demand and end when they are idle. Thread-safe.
 
     Args:
         n_processes: maximum number of processes.
@@ -47,7 +47,7 @@ class DocumentPool:
         self._n_unfinished = 0
 
     def submit(self, name: str, content: bytes) -> Future[Extracted]:
-        """Begin to extract the text of a document; the result says why text is missing, and no error is raised."""
+        """Begin to extract the text of a document; errors become warnings of the result."""
         job = _Job(name, content)
         with self._lock:
             self._n_unfinished += 1

@@ -1,4 +1,4 @@
-"""Find the files of a folder as git and ripgrep do: without hidden files, ignored files and files of other types."""
+"""Find the files of a folder as git and ripgrep do: without hidden and ignored files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from relevance_gen.documents.globs import PatternList, parse_globs, parse_patter
 from relevance_gen.request_scope import raise_if_cancelled
 
 MAX_IGNORE_FILE_BYTES: Final = 1 << 18
-"""Bytes of an ignore file that are read; the largest collections of patterns have a tenth of that."""
+"""Bytes of an ignore file that are read."""
 MAX_PATTERNS: Final = 10_000
-"""Lines of an ignore file that are used: each line costs about 0.1 ms to compile."""
+"""Lines of an ignore file that are used, which bounds the time to compile the patterns."""
 
 _REPOSITORY: Final = ".git"
 _IGNORE: Final = ".ignore"
 _GITIGNORE: Final = ".gitignore"
 _EXCLUDE: Final = ".git/info/exclude"
 _IGNORE_FILES: Final = (_EXCLUDE, _GITIGNORE, _IGNORE)
-"""Files of patterns in ascending precedence. As in ripgrep, the kind of file decides before its folder does."""
+"""Files of patterns in ascending precedence; as in ripgrep, the kind decides before the folder."""
 
 _are_strings: Final = checks.items(
     "a string or a list of strings", lambda value: isinstance(value, str)
@@ -47,8 +47,9 @@ class Selection:
         hidden: whether to include files and folders whose name begins with a dot, except ``.git``.
         no_ignore: whether to include files that ignore files exclude.
         follow: whether to follow symbolic links.
-        glob: patterns as in an ignore file, relative to the working folder, that a file must match, or must not match
-            if the pattern begins with ``!``. The last pattern that matches decides, also on hidden and ignored files.
+        glob: patterns as in an ignore file, relative to the working folder, that a file must match,
+            or must not match if the pattern begins with ``!``. The last pattern that matches
+            decides, also on hidden and ignored files.
         types: names of file types, of which a file must have one.
     """
 
@@ -61,7 +62,7 @@ class Selection:
 
 @frozen
 class _Decisions:
-    """Which names of a folder are selected under some rules; the key of a folder ends with a slash."""
+    """Which names of a folder are selected; the key of a subfolder ends with a slash."""
 
     rules: IgnoreRules
     is_selected: dict[str, bool] = field(factory=dict)
@@ -96,7 +97,8 @@ class _WalkedFolder:
 class Walker:
     """Find the selected files below a folder.
 
-    A walker that walks again decides only on new names, and on folders whose ignore files have changed.
+    A walker that walks again decides only on new names, and on folders whose ignore files have
+    changed.
 
     Args:
         selection: the options.
@@ -122,7 +124,7 @@ class Walker:
         self._suffixes = suffixes(self.selection.types)
 
     def files(self, top: str) -> Iterator[str]:
-        """Yield the paths of the files below a folder: its own files by name, then those of its subfolders."""
+        """Yield the paths of the files below a folder: its own, then those of its subfolders."""
         path = str(Path(top))
         for file_path, _ in self.entries(top, "" if path == "." else path):
             yield file_path
@@ -130,7 +132,8 @@ class Walker:
     def entries(self, top: str, path: str = "") -> Iterator[FileEntry]:
         """Yield the files below a folder, in the order of `files`, with their directory entries.
 
-        `path` stands for the folder in the paths of its files; by default these are relative to the folder.
+        `path` stands for the folder in the paths of its files; by default these are relative to the
+        folder.
 
         Raises:
             RequestCancelledError: the request was cancelled.
@@ -230,7 +233,7 @@ class Walker:
         return not _is_ignored(real, is_folder, rules)
 
     def _rules_above(self, real: str) -> IgnoreRules:
-        """Read the ignore files above a folder, from the root of its repository down, if it has one."""
+        """Read the ignore files above a folder, from the root of its repository down."""
         rules: IgnoreRules = ((),) * len(_IGNORE_FILES)
         parents = [Path(real), *Path(real).parents]
         n_below_root = 0
@@ -243,7 +246,7 @@ class Walker:
         return rules
 
     def _rules_with(self, rules: IgnoreRules, folder: str, names: Container[str]) -> IgnoreRules:
-        """Return rules extended by the ignore files of a folder; `names` are the entries of the folder."""
+        """Return rules extended by the ignore files of a folder with entries `names`."""
         if self.selection.no_ignore:
             return rules
         extended = []
@@ -254,7 +257,7 @@ class Walker:
         return tuple(extended)
 
     def _read_patterns(self, folder: str, name: str) -> PatternList:
-        """Read the patterns of an ignore file; an unchanged file gives the same object as in the previous walk."""
+        """Read an ignore file; an unchanged file gives the same object as in the previous walk."""
         path = os.path.join(folder, name)
         content = _read_ignore_file(path)
         ignore_file = self._previous_ignore_files.get(path)
@@ -271,7 +274,7 @@ class Walker:
 
 
 def _is_ignored(path: str, is_folder: bool, rules: IgnoreRules) -> bool:
-    """Return whether ignore files exclude a path: the strongest kind decides first, then the nearest file."""
+    """Return whether ignore files exclude a path: the strongest kind, then the nearest file."""
     for lists in reversed(rules):
         for patterns in reversed(lists):
             excluded = patterns.decide(path, is_folder=is_folder)
@@ -296,7 +299,7 @@ def open_regular_file(path: str, *, follow: bool) -> int:
 
 
 def _read_ignore_file(path: str) -> bytes:
-    """Return the beginning of an ignore file, b"" if it cannot be read: git cannot read that file, either."""
+    """Return the beginning of an ignore file, b"" if it cannot be read (git ignores that, too)."""
     try:
         with open(open_regular_file(path, follow=True), "rb") as file:
             return file.read(MAX_IGNORE_FILE_BYTES)

@@ -1,4 +1,4 @@
-"""Process untrusted input in a child process: a crash, an endless loop or a memory bomb ends only the child."""
+"""Process untrusted input in a child process, which alone ends on a crash or an endless loop."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ from relevance_gen.errors import GenerationError
 _CHILD: Final = Path(__file__).with_name("child.py")
 _READ_BYTES: Final = 1 << 20
 _WALL_TIME_FACTOR: Final = 5
-"""Seconds by the clock per second of allowed CPU time: on a busy machine the child gets a fraction of a core."""
+"""Seconds by the clock per second of allowed CPU time: on a busy machine the child gets a fraction
+of a core.
+"""
 _START_TIMEOUT_S: Final = 60.0
 """Timeout for starting a child, which on a busy machine takes longer than most answers may."""
 _INHERITED_VARIABLES: Final = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|PYTHON\w+"
 )
-"""Environment variables that a child gets. All others, such as keys of clouds and of this package, stay in the parent."""
+"""Environment variables that a child gets. All others, such as keys of clouds and of this package,
+stay in the parent.
+"""
 
 
 @frozen(eq=False)
@@ -50,7 +54,8 @@ class _ChildProcess:
         """Return the next line of the child's standard output.
 
         Raises:
-            TimeoutError: the line is not complete after `timeout_s`, or the child used up its CPU time.
+            TimeoutError: the line is not complete after `timeout_s`, or the child used up its CPU
+                time.
             EOFError: the child died.
             GenerationError: another process killed the child.
         """
@@ -87,13 +92,16 @@ def _error_of_exit(status: int) -> Exception:
 
 
 class Sandbox:
-    """A program in a child process, which starts at the first call and is killed when it exceeds a limit.
+    """A program in a child process that is killed when it exceeds a limit.
+
+    The process starts at the first call.
 
     Thread-safe: concurrent calls run one after another.
 
     Args:
         program: a file that defines ``answer``, a function from a mapping to a mapping.
-        timeout_s: CPU seconds of one answer; by the clock it may take `_WALL_TIME_FACTOR` times as long.
+        timeout_s: CPU seconds of one answer; by the clock it may take `_WALL_TIME_FACTOR` times as
+            long.
         memory_bytes: maximum address space of the child, on systems that can limit it.
     """
 

@@ -1,10 +1,11 @@
-"""The child process of `Sandbox`: answer requests line by line, within limits of memory and CPU time.
+"""The child process of `Sandbox`: answer requests within limits of memory and CPU time.
 
-The system kills the process when an answer exceeds its CPU time. The module imports nothing of this package, so that
-the child starts fast.
+The system kills the process when an answer exceeds its CPU time. The module imports nothing of this
+package, so that the child starts fast.
 
-Arguments: the path of a program that defines ``answer``, and the maximum address space in bytes. Each request is a line
-of CPU seconds, number of content bytes (-1 for none) and the request as JSON, followed by the content.
+Arguments are the path of a program that defines ``answer``, and the maximum address space in bytes.
+Each request is a line of CPU seconds, number of content bytes (-1 for none) and the request as
+JSON, followed by the content.
 """
 
 from __future__ import annotations
