@@ -21,20 +21,29 @@ from relevance_gen.cli.search import (
     models_of,
 )
 from relevance_gen.cli.terminal import StatusLine, visible
-from relevance_gen.errors import InvalidRequestError, pluralize
+from relevance_gen.errors import IndexFormatError, InvalidRequestError, pluralize
 from relevance_gen.index.records.sources import holds_records
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
-    parser.usage = "%(prog)s [OPTION ...] --save INDEX [FILE ...]"
+    parser.usage = "%(prog)s [OPTION ...] (--save INDEX | --add INDEX) [FILE ...]"
     parser.epilog = (
         "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
     )
     add_paths(parser, "files of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
-    save: dict[str, Any] = {"type": not_empty, "required": True, "metavar": "INDEX"}
-    add_rows(parser, ("--save", save, "the file; it replaces an index, and no other file"))
+    target = parser.add_mutually_exclusive_group(required=True)
+    place: dict[str, Any] = {"type": not_empty, "metavar": "INDEX"}
+    add_rows(
+        target,
+        (
+            "--save",
+            place,
+            "write a file, or an index to a folder or address; replaces only an index",
+        ),
+        ("--add", place, "add the chunks to an index in a folder or at an address"),
+    )
     field: dict[str, Any] = {"metavar": "FIELD"}
     add_rows(
         parser.add_argument_group("records"),
@@ -63,28 +72,38 @@ def run(args: argparse.Namespace) -> int:
         else:
             status.draw(reader.progress)
 
+    place = args.add or args.save
+    is_sharded = args.add is not None or "://" in place or Path(place).is_dir()
+    records = {
+        "text": "text" if args.text is None else args.text,
+        "title": "title" if args.title is None else args.title,
+        "blank": "skip" if args.skip_blank else "error",
+        "n_jobs": args.jobs,
+        "progress": told,
+    }
     try:
         with models_of(args) as models:
-            index = ChunkIndex.build(
-                source,
-                args.save,
-                text="text" if args.text is None else args.text,
-                title="title" if args.title is None else args.title,
-                blank="skip" if args.skip_blank else "error",
-                weighting=args.weighting,
-                encoder=models.encoder,
-                encoding=args.encoding,
-                n_jobs=args.jobs,
-                progress=told,
-            )
+            if is_sharded:
+                n_chunks = _write_sharded(args, place, source, records)
+            else:
+                n_chunks = len(
+                    ChunkIndex.build(
+                        source,
+                        place,
+                        weighting=args.weighting,
+                        encoder=models.encoder,
+                        encoding=args.encoding,
+                        **records,
+                    )
+                )
     except InvalidRequestError as error:
         if error.field != "path":
             raise error.with_field_names({'blank="skip"': "--skip-blank"}) from None
         raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
+    except IndexFormatError:
+        raise
     except OSError as error:
-        raise InvalidRequestError(
-            f"{error.filename or args.save}: {error.strerror or error}"
-        ) from None
+        raise InvalidRequestError(f"{error.filename or place}: {error.strerror or error}") from None
     finally:
         status.clear()
     of = (
@@ -94,8 +113,33 @@ def run(args: argparse.Namespace) -> int:
         if len(paths) == 1
         else pluralize(len(paths), "file")
     )
-    sys.stdout.write(f"{args.save}: {pluralize(len(index), 'chunk')} of {of}\n")
+    sys.stdout.write(f"{place}: {pluralize(n_chunks, 'chunk')} of {of}\n")
     return TROUBLE if reader.failed else FOUND
+
+
+def _write_sharded(
+    args: argparse.Namespace, place: str, source: Iterable[Any], records: dict[str, Any]
+) -> int:
+    """Build an index in a folder or at an address, or add to it; return the number of new positions."""
+    from relevance_gen.shards.sharded_index import ShardedIndex
+    from relevance_gen.shards.version_store import holds_index
+
+    if args.encoder is not None:
+        rule = "cannot be used: an index in a folder or at an address stores no vectors"
+        raise InvalidRequestError(rule, "--encoder")
+    if args.add is not None:
+        index = ShardedIndex.open(place, encoding=args.encoding)
+        return len(index.add_source(source, **records))
+    folder = Path(place)
+    if "://" not in place and any(folder.iterdir()) and not holds_index(folder):
+        raise InvalidRequestError.must_be(
+            "--save", "a new file, an index or an empty folder", place
+        )
+    return len(
+        ShardedIndex.build(
+            source, place, weighting=args.weighting, encoding=args.encoding, **records
+        )
+    )
 
 
 def _are_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:

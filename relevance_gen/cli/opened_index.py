@@ -92,15 +92,10 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
 
 def _load_shards(args: argparse.Namespace) -> ChunkIndex:
     """Open what a cluster saved in a folder or at an address; an encoder encodes the best of its chunks."""
-    from relevance_gen.shards.folder import open_index, read_index, read_manifest
+    from relevance_gen.shards.sharded_index import VersionReader
 
-    manifest = read_manifest(args.index)
-    return open_index(
-        args.index,
-        manifest,
-        [read_index(args.index, name) for name in manifest.shards],
-        args.encoding,
-    )
+    reader = VersionReader(args.index, args.encoding)
+    return reader.open(reader.versions.read())
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:

@@ -34,8 +34,7 @@ from relevance_gen.index.records.files import (
 )
 from relevance_gen.index.records.validation import Blank, read_records
 from relevance_gen.progress import Progress
-from relevance_gen.shards.folder import as_address
-from relevance_gen.shards.object_store import file_system
+from relevance_gen.shards.object_store import as_address, file_system
 from relevance_gen.text.chunking import split
 from relevance_gen.text.token_counting import TokenCounter
 

@@ -20,6 +20,7 @@ from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.checks import check_integer
+from relevance_gen.cluster import saved_folder as folders
 from relevance_gen.cluster.actors import SILENT_S, START_S, check, get_from, own_node, start
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
@@ -47,7 +48,6 @@ from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.positions import check_position, indexed
 from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards import folder as folders
 from relevance_gen.shards.background import in_thread
 from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.token_counting import (
@@ -187,7 +187,7 @@ class ClusterIndex(BaseIndex):
             ClusterError: there is no such cluster, its nodes have other versions, or a node cannot read a shard.
         """
         check_integer("replicas", replicas, 1)
-        address_of = folders.as_address(folder)
+        address_of = folders.as_address(folder, "folder")
         manifest = folders.read_manifest(address_of)
         counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, address_of)
         connect(address)
@@ -402,7 +402,7 @@ class ClusterIndex(BaseIndex):
             InvalidRequestError: the folder is not the same for all nodes, or metadata is not JSON.
             OSError: the folder cannot be written.
         """
-        self._change("save", folders.as_address(folder))
+        self._change("save", folders.as_address(folder, "folder"))
 
     def rebalance(self) -> int:
         """Cut shards that are too large, and move shards to where there is less; return the number of cuts and moves.

@@ -19,6 +19,7 @@ import ray
 from attrs import evolve
 from ray.exceptions import RayActorError
 
+from relevance_gen.cluster import saved_folder as folders
 from relevance_gen.cluster.actors import HEALTH, Actor, get
 from relevance_gen.cluster.balance import Balance, has_room, too_large
 from relevance_gen.cluster.calls import Pace
@@ -39,8 +40,7 @@ from relevance_gen.errors import (
 from relevance_gen.index.segment import Statistics
 from relevance_gen.retrieval.positions import positions_to_remove
 from relevance_gen.retrieval.query.filters import Where
-from relevance_gen.shards import folder as folders
-from relevance_gen.shards.object_store import Store
+from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
@@ -197,7 +197,7 @@ class Keeper(Actor):
                 saved = self._write(folder, names, before)
             except Exception:
                 with suppress(OSError):
-                    Store(folder).remove(set(names) - there.keys())
+                    ObjectStore(folder).remove(set(names) - there.keys())
                 raise
             counter = self._counter
             manifest = folders.Manifest(
@@ -225,7 +225,7 @@ class Keeper(Actor):
         )
         if not all(written) or not all(found):
             raise self._missing("the index cannot be saved now")
-        if not all(map(all, found)) or not set(names) <= set(Store(folder).names()):
+        if not all(map(all, found)) or not set(names) <= set(ObjectStore(folder).list_names()):
             if (
                 folders.begin(folder) != before
             ):  # and that writer removed what no index seemed to need

@@ -16,6 +16,7 @@ import ray
 from attrs import evolve, frozen
 
 from relevance_gen.arrays import Offsets, batch_slices
+from relevance_gen.cluster import saved_folder as folder
 from relevance_gen.cluster.actors import get
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import ClusterError
@@ -24,7 +25,6 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress
-from relevance_gen.shards import folder
 from relevance_gen.text.token_counting import TokenCounter
 
 CHARS_PER_TOKEN: Final = 4

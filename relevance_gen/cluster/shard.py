@@ -15,6 +15,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.arrays import Ids, Offsets
+from relevance_gen.cluster import saved_folder as folder
 from relevance_gen.cluster.parts import Part, Recipe, make_again, merged
 from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.index import storage
@@ -24,8 +25,7 @@ from relevance_gen.index.builder import merge_tiered, remove_chunks
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards import folder
-from relevance_gen.shards.object_store import Store
+from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
@@ -217,7 +217,7 @@ class Shard:
 
     def finds(self, address: str, name: str) -> bool:
         """Tell whether a folder has a file."""
-        return Store(address).has(name)
+        return ObjectStore(address).exists(name)
 
     def progress(self) -> tuple[int, int]:
         """Return how many chunks are made searchable, and how many will be as far as is known."""

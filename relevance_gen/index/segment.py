@@ -27,7 +27,7 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index import array_layout as layout
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.lexicon import DERIVED_BYTES_PER_TERM, Lexicon, LexiconBuilder
+from relevance_gen.index.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.blocks import blocks
@@ -204,7 +204,7 @@ class Segment:
     @functools.cached_property
     def nbytes(self) -> int:
         """Memory of texts, titles, arrays, and what questions make of the words, in bytes; metadata is not counted."""
-        made = DERIVED_BYTES_PER_TERM * self.postings.lexicon.size
+        made = MADE_BYTES * self.postings.lexicon.size
         titles = self.chunks.titles
         named = sys.getsizeof(titles) + sum(map(sys.getsizeof, titles.values())) if titles else 0
         return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts)) + named

@@ -1,4 +1,4 @@
-"""Do work aside, in a thread that the end of a process does not wait for."""
+"""Run a function in a daemon thread, which does not delay the end of the process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 def in_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Begin work in a daemon thread of this name, and return the future of what it returns or raises."""
-    done: Future[T] = Future()
+    """Start a function in a daemon thread of this name; return the future of its result."""
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.set_result(work())
+            result.set_result(work())
         except BaseException as error:
-            done.set_exception(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return done
+    return result

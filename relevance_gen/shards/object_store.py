@@ -1,199 +1,249 @@
-"""A folder of files wherever `fsspec` finds it, such as in object storage.
+"""Read and write the files of one folder, on this machine or in an object store that `fsspec` supports.
 
-Every call to a store over the network ends within a limit, whatever the store does, and fails with an OSError. How long
-a call to a file system of this machine takes, that system says.
+Every call to a remote store ends within a time limit and fails with an `OSError`. Calls to the local file system have
+no limit of their own.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
+from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from weakref import WeakValueDictionary
+
+from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError, TimedOutError
 from relevance_gen.shards.background import in_thread
 
-_LIMIT_S: Final = 30.0
-"""How long one call may take,"""
-_BYTES_PER_S: Final = 1 << 20
-"""and how much longer for what it writes, or for a file of any size."""
-_AT_ONCE: Final = 16
-"""Threads that may be waiting for one folder, where the package for its store has no limits of its own."""
+_CALL_TIMEOUT_S: Final = 30.0
+"""Time limit of one call that transfers little."""
+_MIN_BYTES_PER_S: Final = 1 << 20
+"""Transfer rate that extends the time limit of a call that moves many bytes."""
+_MAX_WAITING_THREADS: Final = 16
+"""Threads that may wait for one folder at a time, if the package for its store has no time limits."""
 MAX_SMALL_BYTES: Final = 16 << 20
-"""Most bytes of a file that `Store.replace` writes, and `Store.look` reads."""
-_LOCK: Final = ".lock"
+"""Maximum size of a file that `ObjectStore.replace` writes and `ObjectStore.read_state` reads."""
+_LOCK_FILE: Final = ".lock"
 
-Version: TypeAlias = tuple[bytes | None, str | None]
-"""What a file holds, None where it is not there; and what the store calls this state of it, if it does."""
-
-_places: Final = WeakValueDictionary[str, threading.Semaphore]()
-"""What the threads that wait for a folder share, by its address."""
+_call_slots: Final = WeakValueDictionary[str, threading.Semaphore]()
+"""Limits the waiting threads of each folder, by its address."""
 
 
-class Store:
-    """A folder of files, at a path or at an address that `fsspec` knows and has the package for."""
+@frozen
+class FileState:
+    """The content of a small file at one moment.
 
-    def __init__(self, folder: str) -> None:
-        self._places = _places.setdefault(folder, threading.Semaphore(_AT_ONCE))
-        self._files, self._root = _answered(self._places, _LIMIT_S, partial(file_system, folder))
-        protocol = self._files.protocol
+    `content` is None if the file does not exist. `tag` is the identifier (ETag) that the store gave this content, if
+    the store has such identifiers.
+    """
+
+    content: bytes | None
+    tag: str | None
+
+
+class ObjectStore:
+    """A folder of files, at a path or at an address that `fsspec` supports.
+
+    Raises:
+        InvalidRequestError: `fsspec` cannot open the address.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._slots = _call_slots.setdefault(address, threading.Semaphore(_MAX_WAITING_THREADS))
+        opened = _call_with_timeout(self._slots, _CALL_TIMEOUT_S, partial(file_system, address))
+        self._file_system, self._root = opened
+        protocol = self._file_system.protocol
         self._protocols = (protocol,) if isinstance(protocol, str) else protocol
+        self._is_local = "file" in self._protocols
 
-    def make(self) -> None:
-        """Make the folder, if it is not there; object stores have none, and a bucket is its owner's to make."""
-        if not self._files.async_impl:
+    def make_folder(self) -> None:
+        """Create the folder if it does not exist. Object stores have no folders, and a bucket must exist already."""
+        if not self._file_system.async_impl:
             self._call("makedirs", self._root, exist_ok=True)
 
-    def names(self) -> list[str]:
-        """Return the names of its files, as they are now."""
-        self._files.invalidate_cache()
-        with suppress(FileNotFoundError):  # object stores have no empty folders
-            return [path.rsplit("/", 1)[-1] for path in self._call("ls", self._root, detail=False)]
-        return []
+    def list_names(self) -> list[str]:
+        """Return the names of all files in the folder, without a cached listing."""
+        self._file_system.invalidate_cache()
+        try:
+            paths = self._call("ls", self._root, detail=False)
+        except FileNotFoundError:  # object stores have no empty folders
+            return []
+        return [path.rsplit("/", 1)[-1] for path in paths]
 
-    def has(self, name: str) -> bool:
-        """Tell whether there is a file."""
+    def exists(self, name: str) -> bool:
+        """Return whether a file exists."""
+        self._file_system.invalidate_cache()
         return bool(self._call("exists", self._path(name)))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; those that are gone already do not matter."""
+        """Remove files. Files that do not exist are skipped."""
         for name in names:
             with suppress(FileNotFoundError):
                 self._call("rm_file", self._path(name))
 
     def read(self, name: str, start: int = 0, stop: int = MAX_SMALL_BYTES) -> bytes:
-        """Return some bytes of a file, or fewer where it ends before `stop`."""
+        """Return the bytes of a file in ``[start, stop)``, fewer if the file is shorter."""
         return bytes(self._call("cat_file", self._path(name), start=start, end=stop))
 
     def read_all(self, name: str) -> bytes:
-        """Return a file of any size."""
+        """Return the content of a file of any size."""
         n_bytes = int(self._call("size", self._path(name)))
         return bytes(self._call("cat_file", self._path(name), n_bytes=n_bytes))
 
     def write(self, name: str, content: bytes, **conditions: str) -> None:
-        """Write a file where none is; a reader may see a part of it."""
-        self._call("pipe_file", self._path(name), content, n_bytes=len(content), **conditions)
+        """Write a new file. In a local folder the file is flushed to disk before this returns."""
+        if self._is_local:
+            with Path(self._path(name)).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            return
+        path = self._path(name)
+        self._call("pipe_file", path, content, n_bytes=len(content), **conditions)
 
-    def look(self, name: str) -> Version:
-        """Return a small file's state, for `replace`."""
-        self._files.invalidate_cache()
-        content = tag = None
-        with suppress(FileNotFoundError):
-            tag = self._call("info", self._path(name)).get(
-                "ETag"
-            )  # first: with a tag that is old nothing is replaced
-            content = self.read(name)
-        return content, tag
+    def upload(self, path: Path, name: str) -> None:
+        """Copy a local file to a new file."""
+        n_bytes = path.stat().st_size
+        self._call("put_file", str(path), self._path(name), n_bytes=n_bytes)
 
-    def replace(self, name: str, content: bytes, before: Version) -> bool:
-        """Put a file in the place of a small one, whole and at once; tell whether that was still as it was.
+    def read_state(self, name: str) -> FileState:
+        """Return the current state of a small file, which `replace` compares."""
+        self._file_system.invalidate_cache()
+        try:
+            # The tag is read first: with a tag older than the content, `replace` fails instead of overwriting.
+            information = {} if self._is_local else self._call("info", self._path(name))
+            return FileState(self.read(name), information.get("ETag"))
+        except FileNotFoundError:
+            return FileState(None, None)
 
-        S3 compares and writes in one step, and in a folder of this machine writers take turns. In other stores one that
-        comes between the comparison and the writing, some milliseconds, is not noticed.
+    def replace(self, name: str, content: bytes, before: FileState) -> bool:
+        """Replace a small file atomically if its state is still `before`; return whether it was replaced.
+
+        S3 compares and writes in one request. In a local folder writers hold a lock. In other stores, a writer that
+        writes between the comparison and the write, which are some milliseconds apart, is not detected.
 
         Raises:
             OSError: the store does not answer; the file may have been written.
         """
-        with ExitStack() as turn:
-            if "file" in self._protocols:
-                with suppress(OSError):  # not every file system that machines share has locks
-                    fcntl.flock(
-                        turn.enter_context(Path(self._path(_LOCK)).open("ab")), fcntl.LOCK_EX
-                    )
-            if self.look(name) != before:
-                return False
+        with ExitStack() as stack:
+            if self._is_local:
+                lock = stack.enter_context(Path(self._path(_LOCK_FILE)).open("ab"))
+                with suppress(OSError):  # some shared file systems have no locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             if "s3" in self._protocols:
-                return self._replace_if(name, content, before)
-            if self._files.async_impl:  # object stores show what is written when it is whole
+                return self._replace_if_match(name, content, before)
+            if self.read_state(name) != before:
+                return False
+            if self._file_system.async_impl:  # object stores show a file when it is complete
                 self.write(name, content)
-            else:
-                unfinished = f"{name}.{secrets.token_hex(8)}.unfinished"
-                self.write(unfinished, content)
-                try:
-                    self._call("mv", self._path(unfinished), self._path(name))
-                except FileNotFoundError:  # who was first has removed it
-                    return False
+                return True
+            unfinished = f"{name}.{secrets.token_hex(8)}.unfinished"
+            self.write(unfinished, content)
+            try:
+                self._call("mv", self._path(unfinished), self._path(name))
+            except FileNotFoundError:  # another writer has removed the unfinished file
+                return False
         return True
 
-    def _replace_if(self, name: str, content: bytes, before: Version) -> bool:
-        _, tag = before
+    def _replace_if_match(self, name: str, content: bytes, before: FileState) -> bool:
+        conditions = {"IfMatch": before.tag} if before.tag else {"IfNoneMatch": "*"}
         try:
-            self.write(name, content, **({"IfMatch": tag} if tag else {"IfNoneMatch": "*"}))
+            self.write(name, content, **conditions)
         except OSError as error:
-            now = self.look(name)
-            if (
-                now == before and error.errno == errno.ENOSYS
-            ):  # a store like S3 that knows no conditions
+            now = self.read_state(name)
+            if now == before and error.errno == errno.ENOSYS:  # a store without conditional writes
                 self.write(name, content)
             elif now == before:
                 raise
             else:
-                return now[0] == content  # it was written, and only the answer was lost
+                return now.content == content  # it was written, and only the response was lost
         return True
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
-    def _call(self, verb: str, *args: Any, n_bytes: int = 0, **kwargs: Any) -> Any:
-        limit_s = _LIMIT_S + n_bytes / _BYTES_PER_S
-        places = None if self._files.async_impl or "file" in self._protocols else self._places
-        if self._files.async_impl:
-            kwargs["timeout"] = limit_s
-        return _answered(places, limit_s, partial(getattr(self._files, verb), *args, **kwargs))
+    def _call(self, method: str, *args: Any, n_bytes: int = 0, **kwargs: Any) -> Any:
+        timeout_s = _CALL_TIMEOUT_S + n_bytes / _MIN_BYTES_PER_S
+        has_timeouts = self._file_system.async_impl
+        if has_timeouts:
+            kwargs["timeout"] = timeout_s
+        slots = None if has_timeouts or self._is_local else self._slots
+        call = partial(getattr(self._file_system, method), *args, **kwargs)
+        return _call_with_timeout(slots, timeout_s, call)
 
 
-def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable[[], Any]) -> Any:
-    """Return what a call to a store returns; if it may hang, a thread makes it and has one of `places` until it ends.
+def _call_with_timeout(
+    slots: threading.Semaphore | None, timeout_s: float, call: Callable[[], Any]
+) -> Any:
+    """Return the result of a call to a store.
 
-    It raises an OSError, or an `InvalidRequestError` where `fsspec` knows no such store.
+    With `slots`, a thread makes the call and holds a slot until the call ends, which may be after the time limit.
+
+    Raises:
+        OSError: the call failed, or did not end in time.
+        InvalidRequestError: `fsspec` has no such store.
     """
-    end_s = time.monotonic() + limit_s
+    deadline_s = time.monotonic() + timeout_s
 
-    def make() -> Any:
+    def call_and_release() -> Any:
         try:
             return call()
         finally:
-            places.release()  # type: ignore[union-attr]
+            slots.release()  # type: ignore[union-attr]
 
     try:
-        if places is None:
+        if slots is None:
             return call()
-        if not places.acquire(timeout=limit_s):
+        if not slots.acquire(timeout=timeout_s):
             raise TimeoutError
         try:
-            answer = in_thread(make, "ask-store")  # the process may end while it hangs
+            result = in_thread(call_and_release, "call-store")  # the process may end meanwhile
         except BaseException:
-            places.release()
+            slots.release()
             raise
-        return answer.result(max(0.0, end_s - time.monotonic()))
+        return result.result(max(0.0, deadline_s - time.monotonic()))
     except TimeoutError:
-        raise TimedOutError(f"the store did not answer within {limit_s:.0f} s") from None
+        raise TimedOutError(f"the store did not answer within {timeout_s:.0f} s") from None
     except (OSError, InvalidRequestError):
         raise
-    except Exception as error:  # the packages for stores raise what they like
+    except Exception as error:  # the packages for stores raise errors of any type
         raise OSError(errno.EIO, f"the store does not answer ({type(error).__name__})") from error
 
 
 def file_system(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, as `fsspec` has it, and the path there."""
+    """Return the `fsspec` file system of an address and the path within it."""
     if address.endswith("://"):
         raise InvalidRequestError(
-            "must be an address that fsspec can open: it names no place", address
+            "must be an address that fsspec can open, with a path after ://", address
         )
     try:
         import fsspec
 
-        files, path = fsspec.core.url_to_fs(address)
+        opened: tuple[Any, str] = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
-        raise InvalidRequestError(
-            f"must be an address that fsspec can open: {error}", address
-        ) from None
-    return files, path
+        rule = f"must be an address that fsspec can open: {error}"
+        raise InvalidRequestError(rule, address) from None
+    return opened
+
+
+def as_address(place: object, field: str = "place") -> str:
+    """Return a path or address in the form that has the same meaning in every process of this machine.
+
+    Raises:
+        InvalidRequestError: it is neither a path nor an address; the error calls it `field`.
+    """
+    if not isinstance(place, str | PathLike) or not os.fspath(place):
+        allowed = "the path of a folder, or an address such as s3://bucket/index"
+        raise InvalidRequestError.must_be(field, allowed, place)
+    address = str(os.fspath(place)).removeprefix("file://")
+    return address if "://" in address else str(Path(address).absolute())

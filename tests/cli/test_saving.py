@@ -101,7 +101,7 @@ def test_what_a_cluster_saved_is_searched(folder: Path, capsys: pytest.CaptureFi
         assert capsys.readouterr().out.splitlines()[0].endswith("  fruit.txt")
     for place in ("deep", "memory://nothing"):
         assert main(["search", "apples", "--index", place]) == 2
-        assert f"{place} holds no saved index of a cluster" in capsys.readouterr().err
+        assert f"{place} holds no saved index" in capsys.readouterr().err
     assert main(["search", "apples", "--index", "nothing://there"]) == 2
     assert "must be an address that fsspec can open" in capsys.readouterr().err
 
@@ -170,7 +170,10 @@ def test_what_was_not_read_whole_is_said_again(
             "--save must be a new file or a saved index, got 'fruit.txt'; name another file",
         ),
         (["index", "--save", "no/where", "."], "no/where: No such file or directory"),
-        (["index", "--save", "deep", "."], "deep: Is a directory"),
+        (
+            ["index", "--save", "deep", "."],
+            "--save must be a new file, an index or an empty folder",
+        ),
         (["index", "--save", "x", "none.jsonl"], "none.jsonl: No such file or directory"),
         (
             ["index", "--save", "x", "a.jsonl", "fruit.txt"],
@@ -193,3 +196,23 @@ def test_what_makes_no_sense_is_trouble(
     assert complaint in shown.err
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert Path("fruit.txt").read_text() == FRUIT
+
+
+def test_an_index_in_a_folder_is_built_extended_and_searched(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--save` writes an index to an empty folder or an address, and `--add` adds chunks to it."""
+    Path("pets.jsonl").write_text('{"text": "Cats purr."}\n{"text": "Dogs bark."}\n')
+    Path("saved").mkdir()
+    for place in ("saved", f"file://{folder}/other"):
+        assert main(["index", "pets.jsonl", "--save", place]) == 0
+        assert capsys.readouterr().out == f"{place}: 2 chunks of pets.jsonl\n"
+        assert main(["index", "pets.jsonl", "--add", place]) == 0
+        assert capsys.readouterr().out == f"{place}: 2 chunks of pets.jsonl\n"
+        assert main(["search", "purr", "--index", place, "--json"]) == 0
+        assert capsys.readouterr().out.count("original_index") == 2
+    assert main(["index", "pets.jsonl", "--save", "."]) == 2
+    assert "--save must be a new file, an index or an empty folder" in capsys.readouterr().err
+    assert main(["index", "pets.jsonl", "--add", "nowhere"]) == 2
+    assert "holds no saved index" in capsys.readouterr().err
+    assert main(["index", "pets.jsonl", "--save", "saved", "--encoder", "a.gguf"]) == 2

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection
 from relevance_gen.cluster import index as cluster_index
+from relevance_gen.cluster import saved_folder as folder
 from relevance_gen.errors import ClusterError, IndexConflictError, IndexFormatError
-from relevance_gen.shards import folder
 from tests import strategies
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
 from tests.profiles import costly
@@ -199,7 +199,7 @@ def test_what_a_killed_process_left_of_a_save(cluster: Any, tmp_path: Path) -> N
 import os, pathlib, signal, sys
 from fsspec.implementations.local import LocalFileSystem
 from relevance_gen import ChunkIndex
-from relevance_gen.shards import folder
+from relevance_gen.cluster import saved_folder as folder
 LocalFileSystem.mv = pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "shard":
     ChunkIndex(["cats"]).save(f"{sys.argv[1]}/0123456789abcdef-00000.shard")

@@ -1,4 +1,4 @@
-"""What an index of a cluster is saved as, made without a cluster."""
+"""Sharded indexes for tests, with a given number of shards."""
 
 from __future__ import annotations
 
@@ -6,33 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from relevance_gen.index import storage
-from relevance_gen.index.builder import build
 from relevance_gen.index.records.validation import read_chunks
-from relevance_gen.shards import folder
+from relevance_gen.shards.building import batches_of, build_segment
+from relevance_gen.shards.changes import IndexWriter, LocalShardEditor
+from relevance_gen.shards.manifest import IndexVersion, ShardRecord
+from relevance_gen.shards.object_store import as_address
+from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
+from relevance_gen.shards.version_store import VersionStore
 from relevance_gen.text.token_counting import token_counter
+from relevance_gen.types import WeightingName
+
+
+def write_shards(
+    address: str, chunks: list[Any], n_shards: int, weighting: WeightingName = "pivoted"
+) -> list[ShardRecord]:
+    """Write shards of chunks without publishing them."""
+    writer = ShardWriter(as_address(address), weighting, token_counter())
+    checked = read_chunks(chunks)
+    shards = []
+    for chunk_ords in np.array_split(np.arange(len(chunks)), n_shards):
+        built = build_segment(batches_of(checked, chunk_ords), token_counter())
+        shards.append(writer.write(built, int(chunk_ords[0]) if chunk_ords.size else len(chunks)))
+    return shards
 
 
 def save_shards(
-    address: str, chunks: list[Any], n_shards: int = 3, before: folder.Before | None = None
-) -> None:
-    """Write what `ClusterIndex.save` writes, without a cluster."""
-    counter, names = token_counter(), folder.new_files(n_shards)
-    checked = read_chunks(chunks)
-    shards = {}
-    before = before or folder.begin(address)
-    for name, numbers in zip(names, np.array_split(np.arange(len(chunks)), n_shards), strict=True):
-        some = checked.take(numbers.tolist())
-        n_tokens = counter.count_all(some.texts)
-        saved = (
-            build(some, numbers),
-            "pivoted",
-            counter.name,
-            counter.fingerprint,
-            None,
-            len(chunks),
-            n_tokens,
-        )
-        shards[name] = folder.write_index(address, name, storage.SavedIndex(*saved))
-    manifest = folder.Manifest("pivoted", counter.name, counter.fingerprint, len(chunks), shards)
-    folder.publish(address, manifest, before)
+    address: str, chunks: list[Any], n_shards: int = 3, weighting: WeightingName = "pivoted"
+) -> IndexVersion:
+    """Replace the index at an address, and return its version."""
+    versions = VersionStore(as_address(address))
+    versions.files.make_folder()
+    versions.begin()
+    shards = write_shards(address, chunks, n_shards, weighting)
+    writer = ShardWriter(versions.place, weighting, token_counter())
+    editor = LocalShardEditor(ShardOpener(versions.place), writer)
+    return IndexWriter(versions, writer, editor).create(shards)

@@ -25,14 +25,10 @@ from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.serve.settings import Settings
-from relevance_gen.shards.folder import (
-    Manifest,
-    holds_shards,
-    open_index,
-    read_index,
-    read_manifest,
-)
-from relevance_gen.shards.shard_cache import ShardCache, check_files
+from relevance_gen.shards.manifest import IndexVersion
+from relevance_gen.shards.shard_cache import ShardCache
+from relevance_gen.shards.sharded_index import VersionReader
+from relevance_gen.shards.version_store import holds_index
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +62,7 @@ class ServedIndex:
         self._settings = settings
         self._kind: Literal["file", "folder", "shards"] | None = None
         self._folder: FolderIndex | None = None
+        self._reader: VersionReader | None = None
         self._failure: str | None = None
         """Why the last look saw nothing, where what was seen before it is still searched."""
         self._seen: Hashable = None
@@ -159,7 +156,7 @@ class ServedIndex:
 
     def _open(self) -> ChunkIndex | FolderSnapshot:
         place, encoding = Path(self._place), self._settings.encoding
-        if holds_shards(place):
+        if holds_index(place):
             self._place = f"file://{place}"
         if "://" in self._place:
             self._kind = "shards"
@@ -178,30 +175,32 @@ class ServedIndex:
         return self._unless_wrong(seen, lambda: ChunkIndex.load(place, encoding=encoding))
 
     def _open_shards(self) -> ChunkIndex:
-        """Open what the manifest names; where that cannot be had now, stay with what is open.
+        """Open the newest version of a sharded index; if that fails, keep the version that is open.
 
-        At first, what is on this machine is opened before the store is asked, which may not answer. A manifest that is
-        gone or damaged ends this: so an index is withdrawn.
+        Before the store is read for the first time, which may take long, the version that was opened last on this
+        machine is opened. A missing or damaged `index.json` withdraws the index.
         """
-        if self.found is None and self._cache is not None:
-            with suppress(Exception):  # then it is fetched
-                if (
-                    last := self._cache.open_last(self._place, self._settings.encoding)
-                ) is not None:
-                    self._seen, self.found, self._seen_at = last
-        seen_at, manifest, index = time.time(), None, self.found
+        if self._reader is None:
+            self._reader = VersionReader(self._place, self._settings.encoding, self._cache)
+        reader = self._reader
+        if self.found is None:
+            with suppress(Exception):  # it is fetched instead
+                self._open_cached(reader)
+        seen_at, version = time.time(), None
+        index = self.found if isinstance(self.found, ChunkIndex) else None
         try:
-            manifest = read_manifest(self._place)
+            version = reader.versions.read()
             self._is_answered = True
-            if manifest != self._seen or not isinstance(index, ChunkIndex):
-                index = self._opened(manifest)
+            before = self._seen if isinstance(self._seen, IndexVersion) else None
+            if before is None or index is None or version.replaces(before):
+                index = self._open_version(reader, version)
         except Exception as error:
-            if manifest is None and isinstance(error, IndexFormatError):
+            if version is None and isinstance(error, IndexFormatError):
                 raise
             with suppress(OSError):
-                if manifest is not None and read_manifest(self._place) != manifest:
+                if version is not None and reader.versions.read() != version:
                     return self._open_shards()  # it was replaced meanwhile, and its files removed
-            if not isinstance(index, ChunkIndex):
+            if index is None:
                 raise
             if self._failure is None:
                 _log.warning("index %s stays as it was: %s", self.name, self._logged(error))
@@ -210,20 +209,19 @@ class ServedIndex:
             self._seen_at, self._failure = seen_at, None
         return index
 
-    def _opened(self, manifest: Manifest) -> ChunkIndex:
-        index = self._unless_wrong(
-            frozenset(manifest.shards.items()), lambda: self._load_shards(manifest)
-        )
-        self._seen = manifest
-        return index
+    def _open_cached(self, reader: VersionReader) -> None:
+        """Open the version that was opened last on this machine, if its shards are still cached."""
+        cached = None if self._cache is None else self._cache.last_version(reader.place)
+        if cached is not None:
+            self.found = reader.open(cached.version)
+            self._seen, self._seen_at = cached.version, cached.opened_s
 
-    def _load_shards(self, manifest: Manifest) -> ChunkIndex:
-        if self._place.startswith("file://"):
-            check_files(manifest)
-        elif self._cache is not None:
-            return self._cache.open(self._place, manifest, self._settings.encoding)
-        parts = [read_index(self._place, name) for name in manifest.shards]
-        return open_index(self._place, manifest, parts, self._settings.encoding)
+    def _open_version(self, reader: VersionReader, version: IndexVersion) -> ChunkIndex:
+        index = self._unless_wrong(version.shards, lambda: reader.open(version))
+        self._seen = version
+        if self._cache is not None and "://" in reader.place:
+            self._cache.remember(reader.place, version)
+        return index
 
     def _unless_wrong(self, state: Hashable, load: Callable[[], ChunkIndex]) -> ChunkIndex:
         """Return what `load` reads of a state, but if that was not as it was written, not again before a pause.

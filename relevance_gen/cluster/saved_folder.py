@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -32,7 +31,8 @@ from relevance_gen.errors import (
 )
 from relevance_gen.index import storage
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.object_store import MAX_SMALL_BYTES, Store, Version
+from relevance_gen.shards.object_store import MAX_SMALL_BYTES, FileState, ObjectStore
+from relevance_gen.shards.object_store import as_address as as_address
 from relevance_gen.text.token_counting import Encoding, counter_of_saved
 from relevance_gen.types import WeightingName
 
@@ -102,18 +102,8 @@ class Manifest:
     format: int = _FORMAT
 
 
-Before: TypeAlias = tuple[Version, Manifest | None]
+Before: TypeAlias = tuple[FileState, Manifest | None]
 """The manifest's file in a folder when a change began, and what it says; None where no index was saved there."""
-
-
-def as_address(folder: str | PathLike[str]) -> str:
-    """Return what a caller calls a folder, a path or an address, in the form that means the same on every node."""
-    if not isinstance(folder, str | PathLike) or not os.fspath(folder):
-        raise InvalidRequestError.must_be(
-            "folder", "a path that all nodes share, or an address as s3://…", folder
-        )
-    address = os.fspath(folder).removeprefix("file://")
-    return address if "://" in address else str(Path(address).absolute())
 
 
 def new_files(n_shards: int) -> list[str]:
@@ -129,7 +119,7 @@ def write_index(folder: str, name: str, index: storage.SavedIndex) -> SavedShard
     """Write a shard's file, and return what is to be said of it; metadata that is not JSON is refused."""
     if "://" in folder:
         written = storage.to_bytes(index)
-        Store(folder).write(name, written)
+        ObjectStore(folder).write(name, written)
         content = memoryview(written)
     else:
         storage.write(Path(folder, name), index)
@@ -139,10 +129,10 @@ def write_index(folder: str, name: str, index: storage.SavedIndex) -> SavedShard
 
 def begin(folder: str) -> Before:
     """Return what a folder, which is made if need be, holds before a change; refuse another program's `index.json`."""
-    store = Store(folder)
-    store.make()
-    content, tag = store.look(_MANIFEST)
-    return (content, tag), None if content is None else parse_manifest(content, folder)
+    store = ObjectStore(folder)
+    store.make_folder()
+    state = store.read_state(_MANIFEST)
+    return state, None if state.content is None else parse_manifest(state.content, folder)
 
 
 def publish(folder: str, manifest: Manifest, before: Before) -> None:
@@ -155,7 +145,7 @@ def publish(folder: str, manifest: Manifest, before: Before) -> None:
         InvalidRequestError: there is more to say than readers read; the new files are removed.
         OSError: the store does not answer, so that the change may have been made or not.
     """
-    store, now, (version, manifest_before) = Store(folder), time.time(), before
+    store, now, (version, manifest_before) = ObjectStore(folder), time.time(), before
     old = (
         {}
         if manifest_before is None
@@ -167,7 +157,7 @@ def publish(folder: str, manifest: Manifest, before: Before) -> None:
         if now - then < _KEPT_S and file not in manifest.shards
     }
     present = (
-        store.names()
+        store.list_names()
     )  # before the manifest is replaced: later there may be files of the next change
     content = wire.serialize(asdict(evolve(manifest, replaced=replaced)))
     is_small = len(content) <= MAX_SMALL_BYTES
@@ -205,7 +195,7 @@ def read_index(folder: str, name: str) -> storage.SavedIndex:
     """Open a shard's file: mapped into memory from a path, fetched whole from any other address."""
     folder = folder.removeprefix("file://")
     if "://" in folder:
-        return storage.from_bytes(Store(folder).read_all(name), name)
+        return storage.from_bytes(ObjectStore(folder).read_all(name), name)
     return storage.read(Path(folder, name))
 
 
@@ -252,7 +242,7 @@ def read_manifest(folder: str) -> Manifest:
         OSError: the folder cannot be read.
     """
     try:
-        return parse_manifest(Store(folder).read(_MANIFEST), folder)
+        return parse_manifest(ObjectStore(folder).read(_MANIFEST), folder)
     except NotADirectoryError:
         raise IndexFormatError(
             f"{folder} is a file, and not where a cluster saved; ChunkIndex.load opens files"

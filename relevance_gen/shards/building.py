@@ -1,0 +1,112 @@
+"""Build segments of any size in bounded memory, and merge segments."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from attrs import evolve, frozen
+
+from relevance_gen.arrays import Offsets, batch_slices
+from relevance_gen.index.builder import build, merge
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.segment import Segment
+from relevance_gen.index.spill import Spill
+from relevance_gen.progress import Progress
+from relevance_gen.text.token_counting import TokenCounter
+
+CHUNKS_PER_BATCH: Final = 256
+"""Chunks that are read together."""
+_BLOCK_BYTES: Final = 16 << 20
+"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times as much memory."""
+_MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
+"""Segments with fewer postings, about 30 MiB of text, are merged in memory."""
+
+
+@frozen(eq=False)
+class BuiltSegment:
+    """A segment whose positions begin at 0, and the totals of its chunks."""
+
+    segment: Segment
+    n_positions: int  # number of positions, including those of blank chunks
+    n_tokens: int
+
+
+def batches_of(chunks: Chunks, chunk_ords: Offsets | None = None) -> Iterator[Chunks]:
+    """Yield chunks, or only those with these ordinals, in batches."""
+    if chunk_ords is None:
+        chunk_ords = np.arange(len(chunks.texts))
+    for batch in batch_slices(chunk_ords.size, CHUNKS_PER_BATCH):
+        yield chunks.take(chunk_ords[batch].tolist())
+
+
+def build_segment(
+    batches: Iterable[Chunks], counter: TokenCounter | None, progress: Progress | None = None
+) -> BuiltSegment:
+    """Build one segment of all chunks that are not blank.
+
+    If there is more text than one block, each block is written to a temporary file and all blocks are merged at the
+    end. The merged segment is memory-mapped from an unnamed file.
+
+    Args:
+        batches: the chunks, in the order of their positions.
+        counter: counts the tokens of the chunks; None counts none.
+        progress: called with (chunks indexed, chunks read so far).
+    """
+    remaining = iter(batches)
+    n_read = n_tokens = 0
+    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
+        while True:
+            block, is_last = _next_block(remaining)
+            first, n_read = n_read, n_read + len(block.texts)
+            chunks, chunk_ords = block.without_blank()
+            segment = build(chunks, first + chunk_ords)
+            if counter is not None:
+                n_tokens += counter.count_all(chunks.texts)
+            if progress is not None:
+                progress(n_read, n_read)
+            if is_last and not first:
+                return BuiltSegment(segment, n_read, n_tokens)
+            spill.add_with_chunks(segment)
+            if is_last:
+                return BuiltSegment(spill.open_mapped(), n_read, n_tokens)
+            del block, chunks, segment  # free their memory before the next block is read
+
+
+def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
+    """Return the chunks of the next block, and whether the block is the last one."""
+    block: list[Chunks] = []
+    n_bytes = 0
+    for batch in batches:
+        block.append(batch)
+        n_bytes += sum(map(sys.getsizeof, (*batch.texts, *batch.titles.values())))
+        n_bytes += len(repr(dict(batch.metadata)))
+        if n_bytes >= _BLOCK_BYTES:
+            return Chunks.concat(block), False
+    return Chunks.concat(block), True
+
+
+def merge_segments(segments: Sequence[Segment]) -> Segment:
+    """Return one segment of the chunks of several, in the order of their positions, without removed chunks."""
+    is_single = len(segments) == 1 and segments[0].postings.live is None
+    n_postings = sum(segment.postings.chunk.size for segment in segments)
+    if is_single or n_postings <= _MAX_POSTINGS_IN_MEMORY:
+        return merge(segments)
+    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
+        for segment in segments:
+            spill.add_with_chunks(_without_removed(segment))
+        return spill.open_mapped()
+
+
+def _without_removed(segment: Segment) -> Segment:
+    """Return a segment of the remaining chunks at their positions, built in blocks."""
+    if segment.postings.live is None:
+        return segment
+    chunk_ords = np.flatnonzero(segment.live)
+    built = build_segment(batches_of(segment.chunks, chunk_ords), None).segment
+    return evolve(built, positions=segment.positions[chunk_ords])

@@ -1,0 +1,271 @@
+"""Describe a version of a sharded index: its shards, their statistics, and which of their chunks were removed.
+
+A version is a JSON file that is never changed. `index.json` names the newest version. Both end with the SHA-256 of all
+bytes before that field, so a damaged or edited file is detected.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import zlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from attrs import asdict, field, frozen
+
+from relevance_gen import checks, wire
+from relevance_gen.arrays import Offsets
+from relevance_gen.errors import IndexFormatError, InvalidRequestError, describe, shorten
+from relevance_gen.index.segment import Statistics
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.types import WeightingName
+
+POINTER_FILE: Final = "index.json"
+_FORMAT: Final = 4
+SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}\.(shard|statistics)")
+_VERSION_FILE: Final = re.compile(r"[0-9]{8,19}-[0-9a-f]{16}\.version")
+_UNFINISHED_FILE: Final = re.compile(rf"{re.escape(POINTER_FILE)}\.[0-9a-f]{{16}}\.unfinished")
+_SEAL: Final = re.compile(rb',"sha256":"([0-9a-f]{64})"}')
+_SEAL_BYTES: Final = len(',"sha256":""}') + 64
+
+
+def new_name(extension: str) -> str:
+    """Return a name for a new shard file or statistics file that no other file has."""
+    return f"{secrets.token_hex(8)}.{extension}"
+
+
+def is_index_file(name: str) -> bool:
+    """Return whether a file name is one that this package gives to the files of an index, except `index.json`."""
+    patterns = (SHARD_FILE, _VERSION_FILE, _UNFINISHED_FILE)
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def _matches(pattern: re.Pattern[str] | str) -> Any:
+    compiled = re.compile(pattern)
+    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
+
+
+_is_hash = checks.must_be("a SHA-256 hash", _matches("[0-9a-f]{64}"))
+_is_hexadecimal = checks.must_be("a hexadecimal number", _matches("[0-9a-f]+"))
+_is_integer = checks.must_be("an integer", checks.is_integer)
+
+
+@frozen
+class StoredFile:
+    """An immutable file of an index."""
+
+    name: str = field(validator=checks.must_be("the name of a file", _matches(SHARD_FILE)))
+    n_bytes: int = field(validator=checks.integer(0))
+    sha256: str = field(validator=_is_hash)
+
+    @classmethod
+    def of(cls, name: str, content: bytes | memoryview) -> StoredFile:
+        """Return the record of a file with this content."""
+        return cls(name, len(content), hashlib.sha256(content).hexdigest())
+
+    def check(self, content: bytes | memoryview) -> None:
+        """Raise an `IndexFormatError` if the content is not the one that was written."""
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise IndexFormatError(f"{self.name} is damaged: its checksum does not match")
+
+
+@frozen
+class ShardRecord:
+    """A shard in one version of an index: its file, its positions, and the statistics of the chunks that are left."""
+
+    file: StoredFile
+    first: int = field(validator=checks.integer(0))  # position of the first chunk
+    stop: int = field(validator=checks.integer(0))  # position after the last chunk
+    n_tokens: int = field(validator=checks.integer(0))
+    n_chunks: int = field(validator=checks.integer(0))
+    norm_sum: str = field(validator=_is_hexadecimal)  # exact sum of the norms, see `exact_sum`
+    english_margin: int = field(validator=_is_integer)
+    n_chunks_with_title: int = field(validator=checks.integer(0))
+    # arrays of the statistics (terms and titles), if there are any
+    statistics_file: StoredFile | None = None
+    # the removed chunks: a bit for each position of the shard, compressed, as base64; "" for none
+    removed: str = field(default="", validator=checks.string)
+
+    @property
+    def scalars(self) -> Statistics:
+        """The statistics without their arrays."""
+        norm_sum = int(self.norm_sum, 16)
+        return Statistics(
+            n_chunks=self.n_chunks,
+            norm_sum=norm_sum,
+            english_margin=self.english_margin,
+            n_chunks_with_title=self.n_chunks_with_title,
+        )
+
+    @property
+    def n_positions(self) -> int:
+        """Number of positions of the shard."""
+        return self.stop - self.first
+
+    @property
+    def removed_positions(self) -> Offsets:
+        """Positions of the removed chunks, ascending."""
+        if not self.removed:
+            return np.zeros(0, np.int64)
+        n_bytes = -(-self.n_positions // 8)
+        bits = zlib.decompressobj().decompress(base64.b64decode(self.removed), n_bytes)
+        flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=self.n_positions)
+        return np.flatnonzero(flags) + self.first
+
+    def encode_removed(self, positions: Offsets) -> str:
+        """Return the value of `removed` for these positions."""
+        if not positions.size:
+            return ""
+        flags = np.zeros(self.n_positions, bool)
+        flags[positions - self.first] = True
+        return base64.b64encode(zlib.compress(np.packbits(flags).tobytes(), 9)).decode()
+
+
+def _are_ordered(shards: Any) -> bool:
+    names = {shard.file.name for shard in shards}
+    ends = [0, *(shard.stop for shard in shards)]
+    is_ordered = all(
+        end <= shard.first <= shard.stop for end, shard in zip(ends, shards, strict=False)
+    )
+    return len(names) == len(shards) > 0 and is_ordered
+
+
+def _are_times(files: Any) -> bool:
+    return isinstance(files, dict) and all(isinstance(time, int | float) for time in files.values())
+
+
+@frozen
+class IndexVersion:
+    """All that belongs to an index at one moment."""
+
+    number: int = field(validator=checks.integer(1))  # 1 more than that of the version before
+    index_id: str = field(validator=checks.string)  # the same in all versions of one index
+    weighting: WeightingName = field(validator=lambda _, __, value: weighting_named(value))
+    encoding: str = field(validator=checks.string)
+    fingerprint: str = field(validator=checks.string)  # hash of the encoding's definition
+    n_positions: int = field(validator=checks.integer(0))  # positions assigned so far
+    shards: tuple[ShardRecord, ...] = field(
+        validator=checks.must_be("distinct shards in order of their positions", _are_ordered)
+    )
+    # files that remain for readers of earlier versions, and when they were replaced (seconds since 1970)
+    replaced: dict[str, float] = field(
+        factory=dict, hash=False, validator=checks.must_be("times by file", _are_times)
+    )
+    name: str = field(default="", eq=False)  # name of the version's file
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of chunks."""
+        return sum(shard.n_chunks for shard in self.shards)
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens in all chunks."""
+        return sum(shard.n_tokens for shard in self.shards)
+
+    @cached_property
+    def files(self) -> dict[str, StoredFile]:
+        """All files of the shards by name."""
+        shard_files = [shard.file for shard in self.shards]
+        statistics_files = [shard.statistics_file for shard in self.shards]
+        return {file.name: file for file in (*shard_files, *statistics_files) if file is not None}
+
+    def replaces(self, other: IndexVersion) -> bool:
+        """Return whether this version comes after another one, or is of another index."""
+        return self.index_id != other.index_id or self.number > other.number
+
+
+def new_version_name(number: int) -> str:
+    """Return a name for the file of a version that no other file has."""
+    return f"{number:08}-{secrets.token_hex(8)}.version"
+
+
+def serialize_version(version: IndexVersion) -> bytes:
+    """Return the content of a version's file."""
+    content = asdict(version)
+    del content["name"]
+    return _seal(content)
+
+
+def serialize_pointer(version_name: str) -> bytes:
+    """Return the content of `index.json`."""
+    return _seal({"version": version_name})
+
+
+def parse_pointer(content: bytes, place: str) -> str:
+    """Return the name of the newest version's file.
+
+    Raises:
+        IndexFormatError: the content is damaged, or of another program or format; the error names the place.
+    """
+    parsed = _unseal(content, POINTER_FILE, place)
+    name = parsed.get("version")
+    if not isinstance(name, str) or _VERSION_FILE.fullmatch(name) is None:
+        raise _foreign(f"{POINTER_FILE} names no version", place)
+    return name
+
+
+def parse_version(content: bytes, name: str, place: str) -> IndexVersion:
+    """Return the version that a file describes.
+
+    Raises:
+        IndexFormatError: the content is damaged, or of another program or format; the error names the place.
+    """
+    parsed = _unseal(content, name, place)
+    del parsed["format"]
+    try:
+        shards = tuple(
+            _parse_shard(shard, f"shards[{shard_ord}]")
+            for shard_ord, shard in enumerate(parsed.get("shards", ()))
+        )
+        version = wire.structure(IndexVersion, {**parsed, "shards": shards, "name": name})
+    except (InvalidRequestError, TypeError) as error:
+        raise _foreign(str(error), place) from None
+    if int(name.partition("-")[0]) != version.number:
+        raise _foreign(f"{name} has the version number {version.number}", place)
+    if version.shards[-1].stop > version.n_positions:
+        raise _foreign("n_positions is too small", place)
+    return version
+
+
+def _parse_shard(value: Any, path: str) -> ShardRecord:
+    files = {
+        key: wire.structure(StoredFile, value[key], path=f"{path}.{key}")
+        for key in ("file", "statistics_file")
+        if isinstance(value, Mapping) and value.get(key) is not None
+    }
+    return wire.structure(ShardRecord, {**value, **files}, path=path)
+
+
+def _seal(content: dict[str, Any]) -> bytes:
+    """Return a JSON object that ends with the hash of all bytes before that field."""
+    unsealed = wire.serialize({"format": _FORMAT, **content})[:-1]
+    return unsealed + b',"sha256":"%b"}' % hashlib.sha256(unsealed).hexdigest().encode()
+
+
+def _unseal(content: bytes, name: str, place: str) -> dict[str, Any]:
+    """Check the hash and the format of a file, and return its other fields together with `format`."""
+    unsealed, seal = content[:-_SEAL_BYTES], _SEAL.fullmatch(content[-_SEAL_BYTES:])
+    is_intact = seal is not None and hashlib.sha256(unsealed).hexdigest().encode() == seal[1]
+    try:
+        parsed = wire.parse(unsealed + b"}" if is_intact else content)
+    except InvalidRequestError as error:
+        raise _foreign(str(error).replace("the body", name), place) from None
+    if not isinstance(parsed, dict):
+        raise _foreign(f"{name} must be an object", place)
+    if parsed.get("format") != _FORMAT:
+        found = shorten(describe(parsed.get("format")))
+        message = f"{place} has format {found}; this version reads format {_FORMAT}"
+        raise IndexFormatError(f"{message}: build the index again")
+    if not is_intact:
+        raise _foreign(f"{name} is damaged: its checksum does not match", place)
+    return parsed
+
+
+def _foreign(reason: str, place: str) -> IndexFormatError:
+    return IndexFormatError(f"{place} holds no index that this library wrote: {reason}")

@@ -1,0 +1,354 @@
+"""An index in a folder or bucket that any number of processes can search and change."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self, overload
+
+from attrs import frozen
+
+from relevance_gen.arrays import Offsets
+from relevance_gen.index import storage
+from relevance_gen.index.records.sources import Source
+from relevance_gen.index.records.validation import Blank, read_chunks
+from relevance_gen.retrieval.base_index import BaseIndex
+from relevance_gen.retrieval.chunk_index import ChunkIndex, opened
+from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.positions import positions_to_remove
+from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.shards.building import batches_of, build_segment
+from relevance_gen.shards.changes import IndexWriter, LocalShardEditor
+from relevance_gen.shards.manifest import IndexVersion
+from relevance_gen.shards.object_store import as_address
+from relevance_gen.shards.shard_cache import ShardCache
+from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
+from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.text.token_counting import (
+    Encoding,
+    TokenCounter,
+    counter_of_saved,
+    token_counter,
+)
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchResponse, WeightingName
+
+
+class VersionReader:
+    """Opens versions of the index at one place; shards that versions have in common are opened once.
+
+    Args:
+        place: a path or an address.
+        encoding: as for `relevance_gen.ChunkIndex.load`.
+        cache: a folder of this machine for the shards of a remote index; None reads them into memory.
+    """
+
+    def __init__(
+        self,
+        place: str | PathLike[str],
+        encoding: Encoding | None = None,
+        cache: ShardCache | None = None,
+    ) -> None:
+        self.place = as_address(place)
+        self.versions = VersionStore(self.place)
+        self.opener = ShardOpener(self.place, cache)
+        self.encoding = encoding
+        self._opening = threading.Lock()
+
+    def counter(self, version: IndexVersion) -> TokenCounter:
+        """Return the counter of a version's tokens; another encoding raises an `InvalidRequestError`."""
+        return counter_of_saved(version.encoding, version.fingerprint, self.encoding, self.place)
+
+    def open(self, version: IndexVersion) -> ChunkIndex:
+        """Return an index of the chunks of a version, which does not change when the files do.
+
+        Raises:
+            IndexFormatError: a shard is damaged, or belongs to another index.
+            IndexUnavailableError: the cache has no space, or this process may not open so many files.
+            InvalidRequestError: the index was saved with another encoding.
+            OSError: a file cannot be read. A `FileNotFoundError` means that the version is no longer retained.
+        """
+        counter = self.counter(version)
+        with self._opening:
+            shards = self.opener.open(version.weighting, version.shards)
+            self.opener.keep_only(version.shards)
+        parts = [
+            storage.SavedIndex(
+                segment=segment,
+                weighting=version.weighting,
+                encoding=version.encoding,
+                fingerprint=version.fingerprint,
+                encoder=None,
+                n_positions=version.n_positions,
+                n_context_tokens=shard.n_tokens,
+            )
+            for segment, shard in zip(shards.segments, version.shards, strict=True)
+        ]
+        index = opened(parts, counter)
+        weakref.finalize(index, shards.locks.close)
+        return index
+
+
+@frozen(eq=False)
+class _Snapshot:
+    """An opened version."""
+
+    version: IndexVersion
+    index: ChunkIndex
+
+
+class ShardedIndex(BaseIndex):
+    """An index in a folder or bucket; `ChunkIndex` with the same chunks gives the same results, bit for bit.
+
+    Any number of processes can search and change it at the same time. A change is durable when the call returns, and
+    other objects see it after their `refresh`. Each object searches the version that it opened or refreshed last, and
+    never returns to an older version. Safe to share between threads.
+
+    An index in S3 or in a local folder accepts several writers at a time. In other stores, two writers that finish
+    within some milliseconds can overwrite each other's change: use one writer there.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> index = ShardedIndex.build(["Cats purr.", "Dogs bark."], folder.name)
+    >>> index.add(["Cows moo."])
+    range(2, 3)
+    >>> ShardedIndex.open(folder.name).search("cows").results[0].chunk_txt
+    'Cows moo.'
+    """
+
+    def __init__(self, reader: VersionReader, version: IndexVersion) -> None:
+        counter = reader.counter(version)
+        shard_writer = ShardWriter(reader.place, version.weighting, counter)
+        editor = LocalShardEditor(ShardOpener(reader.place), shard_writer)
+        self._reader = reader
+        self._shard_writer = shard_writer
+        self._counter = counter
+        self._writer = IndexWriter(reader.versions, shard_writer, editor)
+        self._refreshing = threading.Lock()
+        self._snapshot = _Snapshot(version, reader.open(version))
+
+    @classmethod
+    def open(
+        cls,
+        place: str | PathLike[str],
+        *,
+        encoding: Encoding | None = None,
+        cache: ShardCache | None = None,
+    ) -> Self:
+        """Open an index.
+
+        Args:
+            place: the path of a folder, or an address that `fsspec` supports, such as ``s3://bucket/index``.
+            encoding: the encoding of the index; required only if it is neither the embedded nor a published one.
+            cache: a folder of this machine for the shards of a remote index; None reads them into memory.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged.
+            InvalidRequestError: the place is not an address, or the index has another encoding.
+            OSError: the store does not answer.
+        """
+        reader = VersionReader(place, encoding, cache)
+        return cls(reader, reader.versions.read())
+
+    @classmethod
+    def build(
+        cls,
+        source: Source,
+        place: str | PathLike[str],
+        *,
+        weighting: WeightingName = "pivoted",
+        encoding: Encoding | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build an index, which replaces an index at the same place, and open it.
+
+        Args:
+            source: as for `relevance_gen.ChunkIndex.build`.
+            place: as for `open`; a folder is created if it does not exist.
+            weighting: as for `relevance_gen.ChunkIndex`.
+            encoding: as for `relevance_gen.ChunkIndex`.
+            **options: ``text``, ``title``, ``blank``, ``n_jobs``, ``memory_bytes`` and ``progress``, as for
+                `relevance_gen.ChunkIndex.build`.
+
+        Raises:
+            IndexFormatError: the place has an `index.json` of another program.
+            InvalidRequestError: an argument or a chunk is invalid.
+            OSError: the source cannot be read, or the store does not answer.
+        """
+        reader = VersionReader(place, encoding)
+        shard_writer = ShardWriter(
+            reader.place, weighting_named(weighting).name, token_counter(encoding)
+        )
+        reader.versions.files.make_folder()
+        reader.versions.begin()  # refuse another program's file before the index is built
+        with _built_file(shard_writer, source, encoding, options) as path:
+            shard = shard_writer.write_file(path, 0)
+        editor = LocalShardEditor(reader.opener, shard_writer)
+        return cls(reader, IndexWriter(reader.versions, shard_writer, editor).create([shard]))
+
+    # ── Search ──
+
+    @property
+    def version(self) -> int:
+        """The number of the version that is searched."""
+        return self._snapshot.version.number
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards."""
+        return len(self._snapshot.version.shards)
+
+    def refresh(self) -> bool:
+        """Open the newest version; return whether it is newer than the one before.
+
+        Raises:
+            IndexFormatError: the index is damaged; the version before remains.
+            OSError: the store does not answer; the version before remains.
+        """
+        with self._refreshing:
+            while True:
+                version = self._reader.versions.read()
+                if not version.replaces(self._snapshot.version):
+                    return False
+                try:
+                    self._snapshot = _Snapshot(version, self._reader.open(version))
+                except FileNotFoundError:
+                    if self._reader.versions.read() == version:
+                        raise
+                else:
+                    return True
+
+    def answer_all(
+        self,
+        asked: Sequence[SearchParams],
+        models: Models = NO_MODELS,
+        *,
+        allow_partial: bool = False,
+    ) -> list[SearchResponse]:
+        """Run searches on one version of the index, which always has all its chunks."""
+        return self._snapshot.index.answer_all(asked, models, allow_partial=allow_partial)
+
+    def explain_one(
+        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
+        """Explain the score of the chunk at a position."""
+        return self._snapshot.index.explain_one(question, chunk, models)
+
+    def __len__(self) -> int:
+        return len(self._snapshot.index)
+
+    @overload
+    def __getitem__(self, position: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Chunk]: ...
+    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
+        """Return the chunk at a position, or the chunks in a slice, as `relevance_gen.ChunkIndex` does."""
+        return self._snapshot.index[position]
+
+    def __contains__(self, chunk: object) -> bool:
+        return chunk in self._snapshot.index
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self._snapshot.index)
+
+    @property
+    def metadata_keys(self) -> set[str]:
+        """The metadata keys of all chunks."""
+        return self._snapshot.index.metadata_keys
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of texts, arrays and caches in bytes, without metadata."""
+        return self._snapshot.index.nbytes
+
+    def __repr__(self) -> str:
+        version = self._snapshot.version
+        return (
+            f"<ShardedIndex of {version.n_chunks:,} chunks in {len(version.shards)} shards, "
+            f"version {version.number}, {version.weighting} weighting>"
+        )
+
+    # ── Changes ──
+
+    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
+        """Add chunks and return their positions, which follow those of all changes by other writers.
+
+        Args:
+            chunks: as for `relevance_gen.ChunkIndex`; metadata must be JSON.
+            blank: as for `relevance_gen.ChunkIndex.add`.
+
+        Raises:
+            InvalidRequestError: a chunk is invalid; none was added.
+            OSError: the store does not answer; the chunks may have been added.
+        """
+        checked = read_chunks(chunks, blank=blank)
+        if not checked.texts:
+            n_positions = self._snapshot.version.n_positions
+            return range(n_positions, n_positions)
+        built = build_segment(batches_of(checked), self._counter)
+        added = self._writer.append(lambda: self._shard_writer.write(built, 0))
+        self.refresh()
+        return added
+
+    def add_source(self, source: Source, **options: Any) -> range:
+        """Add the chunks of a source, which may be larger than memory, and return their positions.
+
+        Args:
+            source: as for `relevance_gen.ChunkIndex.build`.
+            **options: as for `build`.
+
+        Raises:
+            InvalidRequestError: an argument or a chunk is invalid; none was added.
+            OSError: the source cannot be read, or the store does not answer.
+        """
+        with _built_file(self._shard_writer, source, self._reader.encoding, options) as path:
+            added = self._writer.append(lambda: self._shard_writer.write_file(path, 0))
+        self.refresh()
+        return added
+
+    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+        """Remove the chunks at some positions, or all that a filter accepts, and return their number.
+
+        Args:
+            positions: the positions of the chunks.
+            where: a filter as in `search`, instead of positions.
+
+        Raises:
+            InvalidRequestError: there is no chunk at a position, or the filter is invalid; none was removed.
+            OSError: the store does not answer; the chunks may have been removed.
+        """
+        listed = list(positions) if isinstance(positions, Iterator | range) else positions
+
+        def find_positions(version: IndexVersion) -> Offsets:
+            collection = self._reader.open(version)._state.collection
+            return positions_to_remove(listed, where, version.n_positions, collection)
+
+        n_removed = self._writer.remove(find_positions)
+        self.refresh()
+        return n_removed
+
+    def compact(self) -> int:
+        """Merge neighboring shards and discard removed chunks; return by how many the number of shards fell.
+
+        `add` merges small shards by itself; this makes searches of an index with many changes faster.
+        """
+        n_merged = self._writer.compact()
+        self.refresh()
+        return n_merged
+
+
+@contextmanager
+def _built_file(
+    writer: ShardWriter, source: Source, encoding: Encoding | None, options: dict[str, Any]
+) -> Iterator[Path]:
+    """Yield a temporary file that `ChunkIndex.build` has written."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "built")
+        ChunkIndex.build(source, path, weighting=writer.weighting, encoding=encoding, **options)
+        yield path

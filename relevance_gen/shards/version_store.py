@@ -1,0 +1,170 @@
+"""Read and publish the versions of an index in a folder or an object store.
+
+A change writes new files first, then a new version file, and finally replaces `index.json` if it still names the
+version that the change began with. A reader therefore finds the version before or the version after a change.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from attrs import evolve, frozen
+
+from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError
+from relevance_gen.shards.manifest import (
+    POINTER_FILE,
+    SHARD_FILE,
+    IndexVersion,
+    is_index_file,
+    new_version_name,
+    parse_pointer,
+    parse_version,
+    serialize_pointer,
+    serialize_version,
+)
+from relevance_gen.shards.object_store import MAX_SMALL_BYTES, FileState, ObjectStore
+
+_RETENTION_S: Final = 3600.0
+"""Time for which replaced files remain: a reader may be fetching them. A reader that finds one missing reads again."""
+_UNKNOWN_RETENTION_S: Final = 24 * 3600.0
+"""Time for which files remain that belong to no version: a writer may be about to publish them."""
+MAX_UNPUBLISHED_S: Final = 600.0
+"""Time after which a writer writes its unpublished files again. Far below `_UNKNOWN_RETENTION_S`."""
+_SHORT_RETENTION_S: Final = 60.0
+_MAX_REPLACED_FILES: Final = 1 << 10
+"""If more files are replaced, they remain for `_SHORT_RETENTION_S` only: the version file must stay small."""
+_SWEEP_INTERVAL: Final = 64
+"""Number of versions between two searches for files that killed writers left."""
+_PROBE_CHARS: Final = 4096
+
+
+@frozen(eq=False)
+class Newest:
+    """The newest version when a change begins, and the state of `index.json` that must still hold when it ends."""
+
+    version: IndexVersion | None
+    pointer: FileState
+
+
+class VersionStore:
+    """The versions of the index at one place.
+
+    Args:
+        place: a path or an address, as `as_address` returns it.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.files = ObjectStore(place)
+        self._last: IndexVersion | None = None
+
+    def read(self) -> IndexVersion:
+        """Return the newest version.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged or of another format.
+            OSError: the store does not answer.
+        """
+        try:
+            pointer = self.files.read(POINTER_FILE)
+        except NotADirectoryError:
+            message = f"{self.place} is a file and not the folder of an index"
+            raise IndexFormatError(f"{message}; ChunkIndex.load opens files") from None
+        except FileNotFoundError:
+            message = f"{self.place} holds no saved index: it has no {POINTER_FILE}"
+            raise IndexFormatError(message) from None
+        return self._version_of(pointer)
+
+    def read_named(self, name: str) -> IndexVersion:
+        """Return the version of a file; a `FileNotFoundError` means that it is no longer retained."""
+        content = self.files.read(name)
+        return parse_version(content, name, self.place)
+
+    def begin(self) -> Newest:
+        """Return what a change starts from; the version is None if there is no index."""
+        pointer = self.files.read_state(POINTER_FILE)
+        if pointer.content is None:
+            return Newest(None, pointer)
+        return Newest(self._version_of(pointer.content), pointer)
+
+    def publish(self, version: IndexVersion, newest: Newest) -> IndexVersion:
+        """Make a version the newest one, and remove files that are no longer needed; return it with its name.
+
+        Raises:
+            IndexConflictError: another writer has published a version since `newest` was read.
+            InvalidRequestError: the version names more shards than readers accept.
+            OSError: the store does not answer; the version may have been published.
+        """
+        now_s = time.time()
+        expected = self._replaced_files(version, newest.version, now_s)
+        retained = _retained(expected, now_s)
+        if version.number % _SWEEP_INTERVAL == 0:
+            retained |= self._unknown_files({*version.files, *expected}, now_s)
+        name = new_version_name(version.number)
+        version = evolve(version, name=name, replaced=retained)
+        content = serialize_version(version)
+        if len(content) > MAX_SMALL_BYTES:
+            rule = f"would have {len(content):,} bytes to name {len(version.shards):,} shards"
+            remedy = "compact the index, or build it with fewer shards"
+            rule = f"{rule}, and readers accept {MAX_SMALL_BYTES:,}"
+            raise InvalidRequestError(rule, "the version file", remedy=remedy)
+        self.files.write(name, content)
+        if not self.files.replace(POINTER_FILE, serialize_pointer(name), newest.pointer):
+            self.files.remove([name])
+            raise IndexConflictError(f"{self.place} was changed by another writer")
+        self._last = version
+        with suppress(OSError):  # a later change removes what is left
+            self.files.remove(expected.keys() - retained.keys())
+        return version
+
+    def _version_of(self, pointer: bytes) -> IndexVersion:
+        """Return the version that `index.json` names; it is read only if it is not the last one."""
+        name = parse_pointer(pointer, self.place)
+        last = self._last
+        if last is not None and last.name == name:
+            return last
+        try:
+            self._last = self.read_named(name)
+        except FileNotFoundError:
+            if self.files.read(POINTER_FILE) != pointer:  # it was replaced meanwhile
+                return self.read()
+            raise IndexFormatError(f"{self.place} is incomplete: {name} is missing") from None
+        return self._last
+
+    def _replaced_files(
+        self, version: IndexVersion, before: IndexVersion | None, now_s: float
+    ) -> dict[str, float]:
+        """Return the files that the version does not need, and when they were replaced."""
+        if before is None:
+            return {}
+        newly_replaced = dict.fromkeys([before.name, *before.files], now_s)
+        replaced = newly_replaced | before.replaced
+        return {name: time_s for name, time_s in replaced.items() if name not in version.files}
+
+    def _unknown_files(self, known: set[str], now_s: float) -> dict[str, float]:
+        """Return files that belong to no version. They expire unless a writer publishes them before."""
+        names = [name for name in self.files.list_names() if is_index_file(name)]
+        expires_s = now_s + _UNKNOWN_RETENTION_S - _RETENTION_S
+        return {name: expires_s for name in names if name not in known}
+
+
+def _retained(replaced: dict[str, float], now_s: float) -> dict[str, float]:
+    """Return the replaced files that readers may still need."""
+    is_many = len(replaced) > _MAX_REPLACED_FILES
+    retention_s = _SHORT_RETENTION_S if is_many else _RETENTION_S
+    return {name: time_s for name, time_s in replaced.items() if now_s - time_s < retention_s}
+
+
+def holds_index(folder: Path) -> bool:
+    """Return whether a local folder holds a sharded index, or the files of one."""
+    with suppress(OSError):
+        with os.scandir(folder) as entries:
+            if any(SHARD_FILE.fullmatch(entry.name) for entry in entries):
+                return True
+        with (folder / POINTER_FILE).open(errors="replace") as file:
+            return '.version"' in file.read(_PROBE_CHARS)
+    return False
