@@ -21,7 +21,7 @@ from relevance_gen.cluster.crowd import Crowd
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
 from relevance_gen.errors import BusyError, ClusterError
-from relevance_gen.index import array_file as arrayfile
+from relevance_gen.index import array_file
 from relevance_gen.index.segment import Statistics
 from relevance_gen.quota import Quota
 from relevance_gen.retrieval.scorer import SegmentScorer
@@ -85,7 +85,7 @@ class Host(Actor):
         self._shards[shard] = made = Shard(*self._made_with)
         try:
             sizes = get_from(twin, twin.call.remote(shard, "copy"))
-            n_bytes = sum(map(arrayfile.padded, sizes))
+            n_bytes = sum(map(array_file.padded, sizes))
             with tempfile.TemporaryFile() as file:
                 for start in range(0, n_bytes, _COPIED_BYTES):
                     file.write(
@@ -95,7 +95,7 @@ class Host(Actor):
                     )
                 if file.tell() < n_bytes:
                     raise SilentError("it has another state now")
-                return made.take(arrayfile.map_file(file), sizes)
+                return made.take(array_file.map_file(file), sizes)
         except (RayActorError, SilentError) as error:
             raise ClusterError(f"the replica that was being copied is gone: {error}") from None
 

@@ -19,8 +19,7 @@ from relevance_gen.cluster import saved_folder as folder
 from relevance_gen.cluster.parts import Part, Recipe, make_again, merged
 from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.index import storage
-from relevance_gen.index.array_file import padded
-from relevance_gen.index.array_layout import Array
+from relevance_gen.index.array_file import Array, padded
 from relevance_gen.index.builder import merge_tiered, remove_chunks
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.scorer import SegmentScorer

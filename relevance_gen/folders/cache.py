@@ -27,7 +27,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.index import array_file as arrayfile
+from relevance_gen.index import array_file
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.text.token_counting import Encoding
 
@@ -108,8 +108,9 @@ class Cache:
             if not all(_is_own(path) for path in (self.folder, index_path, list_path)):
                 return None
             content = np.fromfile(list_path, np.uint8)
-            arrayfile.check(content, list_path)
-            settings, arrays = arrayfile.read(content, _TYPES)
+            array_file.check(content, list_path)
+            stored = array_file.read(content, _TYPES)
+            settings, arrays = stored.settings, stored.arrays
             state = fingerprint(index_path.stat())
             if settings["key"] != json.loads(json.dumps(self.key)) or settings["index"] != [*state]:
                 return None
@@ -133,7 +134,7 @@ class Cache:
             with open(
                 os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b"
             ) as file:
-                arrayfile.write(
+                array_file.write(
                     file, _TYPES, settings, {"records": records, "cuts": kept.cuts}
                 ).seal()
                 file.flush()

@@ -1,4 +1,4 @@
-"""Write named arrays to one file, with settings and a checksum, and read them back where they lie.
+"""Write named arrays to one file, with settings and a checksum, and map them back without copying.
 
 The file, all numbers little-endian::
 
@@ -6,10 +6,10 @@ The file, all numbers little-endian::
     4 bytes   format version
     4 bytes   CRC-32 of everything that follows
     8 bytes   length of the header
-    header    JSON: settings, and for each array its name, type, shape and offset behind the header's end
+    header    JSON: settings, and for each array its name, type, shape and offset from the header's end
     arrays    in the header's order, each at the next multiple of 64 bytes
 
-Nothing in it is code: numbers and JSON.
+The file has only numbers and JSON, no code.
 """
 
 from __future__ import annotations
@@ -23,66 +23,91 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
-from relevance_gen.arrays import batch_slices
+from relevance_gen.arrays import Bytes, batch_slices
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError
 
+Array: TypeAlias = npt.NDArray[Any]
 Types: TypeAlias = Mapping[str, str]
-"""The arrays of a file, in their order, and their numpy types."""
+"""The numpy type of each array of a file, in the file's order."""
 
 MAGIC: Final = b"RelGenIx"
-PREFIX_BYTES: Final = 24
+PREAMBLE_BYTES: Final = 24
 VERSION: Final = 6
-_ALIGNMENT: Final = 64
-_CRC_AT: Final = 12
-_CRC_STEP: Final = 1 << 20
+_ALIGNMENT_BYTES: Final = 64
+_CRC_OFFSET: Final = 12
+_CRC_END: Final = 16
+_CRC_BATCH_BYTES: Final = 1 << 20
+
+
+@frozen(eq=False)
+class StoredArrays:
+    """What a file has.
+
+    Attributes:
+        settings: the settings, and under ``arrays`` the layout of the arrays.
+        arrays: the arrays by name, views of the file's bytes.
+    """
+
+    settings: Mapping[str, Any]
+    arrays: Mapping[str, Array]
 
 
 class Writer:
-    """Writes arrays to a file: each from its beginning to its end, in parts, while others are written, too.
+    """Writes arrays to a file in batches; the batches of several arrays can alternate.
 
-    The file is open for reading and writing; what is written begins where it stands, and `seal` ends it. The settings
-    are JSON, none of it called ``arrays``, and the sizes numbers of elements.
+    Writing starts at the file's current position. `seal` completes the file.
+
+    Args:
+        file: a file open for reading and writing.
+        types: names and types of the arrays.
+        settings: JSON values; the key ``arrays`` is reserved.
+        sizes: number of elements of each array.
     """
 
     def __init__(
-        self, file: BinaryIO, types: Types, settings: Mapping[str, Any], sizes: Mapping[str, int]
+        self,
+        file: BinaryIO,
+        types: Types,
+        settings: Mapping[str, Any],
+        sizes: Mapping[str, int],
     ) -> None:
-        self._file, self._types, self._start = file, types, file.tell()
+        self._file = file
+        self._types = types
+        self._start = file.tell()
         layout = _layout(types, sizes)
         header = json.dumps({**settings, "arrays": layout}).encode("ascii")
-        header += b" " * (-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
-        file.write(
-            MAGIC
-            + VERSION.to_bytes(4, "little")
-            + bytes(4)
-            + len(header).to_bytes(8, "little")
-            + header
-        )
+        header += b" " * (-(PREAMBLE_BYTES + len(header)) % _ALIGNMENT_BYTES)
+        file.write(MAGIC)
+        file.write(VERSION.to_bytes(4, "little"))
+        file.write(bytes(4))  # the checksum, which `seal` writes
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
         body = file.tell()
-        self._at = {name: body + layout[name]["offset"] for name in types}
+        self._offsets = {name: body + layout[name]["offset"] for name in types}
         last = list(types)[-1]
-        self.end = self._at[last] + padded(sizes[last] * np.dtype(types[last]).itemsize)
+        self.end = self._offsets[last] + _stored_bytes(sizes[last], types[last])
         if self.end > body:
             file.seek(self.end - 1)
             file.write(b"\0")
 
-    def extend(self, name: str, values: npt.NDArray[Any]) -> None:
-        """Write some more elements of an array."""
+    def extend(self, name: str, values: Array) -> None:
+        """Write the next elements of an array."""
         array = np.ascontiguousarray(values, self._types[name])
         if array.size:
-            self._file.seek(self._at[name])
+            self._file.seek(self._offsets[name])
             self._file.write(array.data.cast("B"))
-            self._at[name] += array.nbytes
+            self._offsets[name] += array.nbytes
 
     def seal(self) -> None:
-        """Write the checksum of all that is written, for which it is read."""
-        self._file.seek(self._start + _CRC_AT + 4)
+        """Read what was written, and write its checksum."""
+        self._file.seek(self._start + _CRC_END)
         crc = 0
-        while part := self._file.read(_CRC_STEP):
-            crc = zlib.crc32(part, crc)
-        self._file.seek(self._start + _CRC_AT)
+        while batch := self._file.read(_CRC_BATCH_BYTES):
+            crc = zlib.crc32(batch, crc)
+        self._file.seek(self._start + _CRC_OFFSET)
         self._file.write(crc.to_bytes(4, "little"))
 
 
@@ -90,83 +115,93 @@ def write(
     file: BinaryIO,
     types: Types,
     settings: Mapping[str, Any],
-    arrays: Mapping[str, npt.NDArray[Any]],
+    arrays: Mapping[str, Array],
 ) -> Writer:
-    """Write the arrays that `types` names; the arguments are those of `Writer`, which is returned unsealed."""
-    writer = Writer(file, types, settings, {name: arrays[name].size for name in types})
+    """Write the arrays that `types` names, and return the `Writer`, not yet sealed; arguments as for `Writer`."""
+    sizes = {name: arrays[name].size for name in types}
+    writer = Writer(file, types, settings, sizes)
     for name in types:
         writer.extend(name, arrays[name])
     return writer
 
 
-def map_file(file: BinaryIO) -> npt.NDArray[np.uint8]:
-    """Return what is written to a file, mapped into memory; it stays when the file is closed."""
+def map_file(file: BinaryIO) -> Bytes:
+    """Return the content of a file that was just written, memory-mapped; it stays valid when the file is closed."""
     file.flush()
-    if not file.tell():  # nothing was written, and nothing can be mapped
+    if not file.tell():  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def is_index_or_empty(path: Path) -> bool:
-    """Tell whether a file is one that `write` wrote, whatever the version, or empty."""
+    """Return whether a file was written by `write`, in any format version, or is empty."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) in (MAGIC, b"")
 
 
 def _layout(types: Types, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the header says of arrays of these sizes."""
-    layout, offset = {}, 0
-    for name, kind in types.items():
-        layout[name] = {"type": kind, "shape": [sizes[name]], "offset": offset}
-        offset += padded(sizes[name] * np.dtype(kind).itemsize)
+    """Return the header's description of arrays of these sizes."""
+    layout = {}
+    offset = 0
+    for name, dtype in types.items():
+        layout[name] = {"type": dtype, "shape": [sizes[name]], "offset": offset}
+        offset += _stored_bytes(sizes[name], dtype)
     return layout
 
 
+def _stored_bytes(size: int, dtype: str) -> int:
+    return padded(size * np.dtype(dtype).itemsize)
+
+
 def padded(n_bytes: int) -> int:
-    """Return how many bytes an array of so many takes with those behind it, so that the next one is aligned."""
-    return n_bytes + -n_bytes % _ALIGNMENT
+    """Return the bytes that an array takes with the padding that aligns the array after it."""
+    return n_bytes + -n_bytes % _ALIGNMENT_BYTES
 
 
-def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = True) -> None:
-    """Check that a file is one of these, of this version, and, with its content too, as it was written.
+def check(content: Bytes, name: object, *, verify_checksum: bool = True) -> None:
+    """Check that the content of a file is an index of this format version.
+
+    Args:
+        content: the bytes of the file.
+        name: name of the file for errors.
+        verify_checksum: whether to read the whole content and compare its checksum.
 
     Raises:
-        IndexFormatError: it is not; the error calls it `name`.
+        IndexFormatError: the content is of another kind or version, or damaged.
     """
     if content[:8].tobytes() != MAGIC:
-        raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
-    version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
+        raise IndexFormatError(f"{name} is not a saved index: its first bytes are not {MAGIC!r}")
+    version = int.from_bytes(content[8:_CRC_OFFSET].tobytes(), "little")
     if version != VERSION:
         raise IndexFormatError(
-            f"{name} has format version {version}, and this version of relevance_gen reads {VERSION}; build it again"
+            f"{name} has format version {version}, but this version of relevance_gen reads {VERSION}; build it again"
         )
-    if content_too:
-        crc, rest = 0, content[_CRC_AT + 4 :]
-        for some in batch_slices(rest.size, _CRC_STEP):
-            crc = zlib.crc32(rest[some].data, crc)
-        if crc != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
-            raise IndexFormatError(
-                f"{name} is damaged: its checksum does not match; build it again"
-            )
+    if not verify_checksum:
+        return
+    crc = 0
+    rest = content[_CRC_END:]
+    for batch in batch_slices(rest.size, _CRC_BATCH_BYTES):
+        crc = zlib.crc32(rest[batch].data, crc)
+    if crc != int.from_bytes(content[_CRC_OFFSET:_CRC_END].tobytes(), "little"):
+        raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
 
 
-def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header, and the arrays of the file in their places.
+def read(content: Bytes, types: Types) -> StoredArrays:
+    """Return the settings and arrays of a file as views of its content.
 
     Raises:
-        TypeError, ValueError, LookupError: the header is not as `write` writes it.
+        TypeError, ValueError, LookupError: the header differs from what `write` writes.
     """
-    header_bytes = int.from_bytes(content[_CRC_AT + 4 : PREFIX_BYTES].tobytes(), "little")
-    body = PREFIX_BYTES + header_bytes
-    header = json.loads(content[PREFIX_BYTES:body].tobytes())
-    layout = header["arrays"]
+    body = PREAMBLE_BYTES + int.from_bytes(content[_CRC_END:PREAMBLE_BYTES].tobytes(), "little")
+    settings = json.loads(content[PREAMBLE_BYTES:body].tobytes())
+    layout = settings["arrays"]
     sizes = {name: layout[name]["shape"][0] for name in types}
-    # Compared as JSON, because Python says that False == 0 and 1.0 == 1.
-    if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(
-        _layout(types, sizes)
-    ):
-        raise ValueError("its arrays do not lie as they are written")
-    return header, {
-        name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"])
-        for name, kind in types.items()
-    }
+    has_sizes = all(map(is_integer, sizes.values()))
+    # Compared as JSON, because in Python False == 0 and 1.0 == 1.
+    if not has_sizes or json.dumps(layout) != json.dumps(_layout(types, sizes)):
+        raise ValueError("the layout of its arrays is not as this library writes it")
+    arrays: dict[str, Array] = {}
+    for name, dtype in types.items():
+        offset = body + layout[name]["offset"]
+        arrays[name] = np.ndarray(sizes[name], dtype, content.data, offset)
+    return StoredArrays(settings, arrays)

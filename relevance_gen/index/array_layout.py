@@ -1,6 +1,6 @@
-"""The table of a segment's arrays, which storing, checking, merging and counting bytes follow.
+"""Describe the arrays of a segment once, for saving, checking, merging and counting bytes.
 
-An array has one element for each thing along its axis, a chunk or a term for instance; an array of bounds has one more.
+An array has one element for each item along its axis, for example a chunk or a term; an array of bounds has one more.
 """
 
 from __future__ import annotations
@@ -10,137 +10,166 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
-Array: TypeAlias = npt.NDArray[Any]
+from relevance_gen.index.array_file import Array
+
 _Rule: TypeAlias = Callable[[Array, int], bool]
-"""Tells whether an array may be so; the number is the size of the axis that its elements point into."""
+"""Returns whether the elements of an array are valid, given the size of the axis that they refer to."""
 
 
-def _ascends(array: Array, _: int) -> bool:
+def _ascend(array: Array, _: int) -> bool:
     return bool((array[1:] > array[:-1]).all())
 
 
-def _bounds(array: Array, size: int) -> bool:
-    """Tell whether an array ascends from 0 to `size`."""
-    return int(array[0]) == 0 and int(array[-1]) == size and _ascends(array, size)
+def _are_bounds(array: Array, size: int) -> bool:
+    """Return whether an array ascends strictly from 0 to `size`."""
+    return int(array[0]) == 0 and int(array[-1]) == size and _ascend(array, size)
 
 
-def _ends(array: Array, size: int) -> bool:
-    """Tell whether an array behind a 0 is one of bounds."""
-    return _bounds(np.concatenate(([0], array)), size)
+def _are_ends(array: Array, size: int) -> bool:
+    """Return whether an array is one of bounds if a 0 is put before it."""
+    return _are_bounds(np.concatenate(([0], array)), size)
 
 
-def _ends_of_some(array: Array, size: int) -> bool:
-    """Tell the same where things may have nothing along the axis."""
+def _are_ends_of_any(array: Array, size: int) -> bool:
+    """Return the same for items that can have no elements along the axis."""
     bounds = np.concatenate(([0], array))
     return int(bounds[-1]) == size and bool((bounds[1:] >= bounds[:-1]).all())
 
 
-def _indices(array: Array, size: int) -> bool:
+def _are_indices(array: Array, size: int) -> bool:
     return not array.size or int(array.max()) < size
 
 
 @frozen
-class Row:
-    """What the table says of one array."""
+class ArraySpec:
+    """Description of one array.
 
-    name: str  # its name in a saved file
-    type: str  # its numpy type there
-    axis: str  # what it has an element for
-    path: str = ""  # where a segment has it, as ``postings.lexicon.ids``; "" for what a file has of chunks themselves
-    rule: _Rule | None = None  # tells whether its elements may be so; None where any may
-    into: str = ""  # the axis that its elements are offsets along, or numbers on; "" for none
-    is_bounds: bool = False  # whether it has an element more than its axis
-    is_stored: bool = True  # whether a file has it
+    Attributes:
+        name: its name in a saved file.
+        type: its numpy type in a saved file.
+        axis: the items that it has an element for.
+        path: its attribute of a segment, as ``postings.lexicon.ids``; "" for the texts, metadata and titles of chunks.
+        rule: checks its elements; None if any are valid.
+        refers_to: the axis that its elements are offsets or ordinals of; "" for none.
+        is_bounds: whether it has one element more than its axis.
+        is_stored: whether a file has it.
+    """
+
+    name: str
+    type: str
+    axis: str
+    path: str = ""
+    rule: _Rule | None = None
+    refers_to: str = ""
+    is_bounds: bool = False
+    is_stored: bool = True
 
     @property
-    def owner(self) -> str:
-        """The path of what has the array as an attribute; "" for the segment itself."""
+    def owner_path(self) -> str:
+        """Path of the object that has the array; "" for the segment itself."""
         return self.path.rpartition(".")[0]
 
     @property
     def attribute(self) -> str:
-        """The name of that attribute."""
+        """Attribute of that object."""
         return self.path.rpartition(".")[2]
 
 
-_TABLE: Final = (
-    Row("text", "u1", "byte of text"),
-    Row("text_end", "<i8", "chunk", rule=_ends, into="byte of text"),
-    Row("metadata", "u1", "byte of metadata"),
-    Row("metadata_end", "<i8", "chunk", rule=_ends_of_some, into="byte of metadata"),
-    Row("titles", "u1", "byte of titles"),
-    Row("title_end", "<i8", "chunk", rule=_ends_of_some, into="byte of titles"),
-    Row("positions", "<i8", "chunk", "positions", _ascends),
-    Row("ids", "<u8", "term", "postings.lexicon.ids", _ascends),
-    Row("first", "<i8", "term", "postings.first", _bounds, "posting", is_bounds=True),
-    Row("chunk", "<u4", "posting", "postings.chunk", _indices, "chunk"),
-    Row("tf", "<u4", "posting", "postings.tf"),
-    Row("spelling", "u1", "letter", "postings.lexicon.spelling"),
-    Row(
+_SPECS: Final = (
+    ArraySpec("text", "u1", "byte of text"),
+    ArraySpec("text_end", "<i8", "chunk", rule=_are_ends, refers_to="byte of text"),
+    ArraySpec("metadata", "u1", "byte of metadata"),
+    ArraySpec("metadata_end", "<i8", "chunk", rule=_are_ends_of_any, refers_to="byte of metadata"),
+    ArraySpec("titles", "u1", "byte of titles"),
+    ArraySpec("title_end", "<i8", "chunk", rule=_are_ends_of_any, refers_to="byte of titles"),
+    ArraySpec("positions", "<i8", "chunk", "positions", _ascend),
+    ArraySpec("ids", "<u8", "term", "postings.lexicon.ids", _ascend),
+    ArraySpec("first", "<i8", "term", "postings.first", _are_bounds, "posting", is_bounds=True),
+    ArraySpec("chunk", "<u4", "posting", "postings.chunk", _are_indices, "chunk"),
+    ArraySpec("tf", "<u4", "posting", "postings.tf"),
+    ArraySpec("spelling", "u1", "letter", "postings.lexicon.spelling"),
+    ArraySpec(
         "spelling_first",
         "<i8",
         "term",
         "postings.lexicon.spelling_first",
-        _bounds,
+        _are_bounds,
         "letter",
         is_bounds=True,
     ),
-    Row("tokens", "<u4", "occurrence", "occurrences", _indices, "term"),
-    Row("first_token", "<i8", "chunk", "first_occurrence", into="occurrence"),
-    Row("n_tokens", "<i8", "chunk", "n_occurrences"),
-    Row("norms", "<f8", "chunk", "norms"),
-    Row("votes", "<i4", "chunk", "english_margin"),
-    Row("hashes", "<u8", "chunk", "hashes"),
-    Row("first_passage", "<i8", "chunk", "passages.first", _bounds, "passage", is_bounds=True),
-    Row("passage_starts", "<i8", "passage", "passages.starts"),
-    Row("passage_ends", "<i8", "passage", "passages.ends"),
-    Row("vectors", "<f2", "component of a vector", "passages.vectors"),
-    Row("title_hashes", "<u8", "chunk", "title_hashes"),
-    Row("title_sizes", "<u4", "chunk", "title_sizes"),
-    Row("live", "?", "chunk", "postings.live", is_stored=False),
+    ArraySpec("tokens", "<u4", "occurrence", "occurrences", _are_indices, "term"),
+    ArraySpec("first_token", "<i8", "chunk", "first_occurrence", refers_to="occurrence"),
+    ArraySpec("n_tokens", "<i8", "chunk", "n_occurrences"),
+    ArraySpec("norms", "<f8", "chunk", "norms"),
+    ArraySpec("votes", "<i4", "chunk", "english_margin"),
+    ArraySpec("hashes", "<u8", "chunk", "hashes"),
+    ArraySpec(
+        "first_passage",
+        "<i8",
+        "chunk",
+        "passages.first",
+        _are_bounds,
+        "passage",
+        is_bounds=True,
+    ),
+    ArraySpec("passage_starts", "<i8", "passage", "passages.starts"),
+    ArraySpec("passage_ends", "<i8", "passage", "passages.ends"),
+    ArraySpec("vectors", "<f2", "component of a vector", "passages.vectors"),
+    ArraySpec("title_hashes", "<u8", "chunk", "title_hashes"),
+    ArraySpec("title_sizes", "<u4", "chunk", "title_sizes"),
+    ArraySpec("live", "?", "chunk", "postings.live", is_stored=False),
 )
 
-STORED: Final = tuple(row for row in _TABLE if row.is_stored)
-"""What a file has."""
-TYPES: Final = {row.name: row.type for row in STORED}
+STORED: Final = tuple(spec for spec in _SPECS if spec.is_stored)
+"""The arrays of a file."""
+TYPES: Final = {spec.name: spec.type for spec in STORED}
 """The arrays of a file, in their order, and their types."""
-OF_CHUNKS: Final = tuple(
-    row.attribute for row in _TABLE if row.axis == "chunk" and row.path and not row.owner
+CHUNK_ATTRIBUTES: Final = tuple(
+    spec.attribute for spec in _SPECS if spec.axis == "chunk" and spec.path and not spec.owner_path
 )
 """The attributes of a segment that have one element for each chunk."""
 
 
 def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
-    """Yield the names of those arrays that a segment has, and the arrays; not the texts."""
-    for row in _TABLE:
-        owner = attrgetter(row.owner)(segment) if row.owner else segment
-        array = getattr(owner, row.attribute, None) if row.path else None
+    """Yield name and array for each array that a segment has, except texts, metadata and titles."""
+    for spec in _SPECS:
+        if not spec.path:
+            continue
+        owner = attrgetter(spec.owner_path)(segment) if spec.owner_path else segment
+        array = getattr(owner, spec.attribute, None)
         if array is not None:
-            yield row.name, array
+            yield spec.name, array
 
 
-def attributes(arrays: Mapping[str, Array], owner: str) -> dict[str, Any]:
-    """Return the arrays of a file that are attributes of one owner, by the attributes' names."""
-    rows = [row for row in STORED if row.path and row.owner == owner]
-    return {row.attribute: arrays[row.name] for row in rows}
+def attributes(arrays: Mapping[str, Array], owner_path: str) -> dict[str, Any]:
+    """Return the arrays of a file that belong to one object of a segment, by attribute."""
+    return {
+        spec.attribute: arrays[spec.name]
+        for spec in STORED
+        if spec.path and spec.owner_path == owner_path
+    }
 
 
-def fit(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
-    """Tell whether the arrays of a file have the sizes and the elements that the table says."""
-    rows = [row for row in STORED if (has_passages or row.owner != "passages")]
+def are_valid(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
+    """Return whether the sizes and elements of the arrays of a file are valid."""
     sizes = sizes_of(arrays)
-    return all(arrays[row.name].size == sizes[row.axis] + row.is_bounds for row in rows) and all(
-        row.rule is None or row.rule(arrays[row.name], sizes.get(row.into, 0)) for row in rows
-    )
+    specs = [spec for spec in STORED if has_passages or spec.owner_path != "passages"]
+    for spec in specs:
+        if arrays[spec.name].size != sizes[spec.axis] + spec.is_bounds:
+            return False
+    for spec in specs:
+        size = sizes.get(spec.refers_to, 0)
+        if spec.rule is not None and not spec.rule(arrays[spec.name], size):
+            return False
+    return True
 
 
 def sizes_of(arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Return the size of each axis of some arrays of a file."""
-    return {
-        row.axis: arrays[row.name].size
-        for row in STORED
-        if row.name in arrays and not row.is_bounds
-    }
+    """Return the size of each axis of the arrays of a file."""
+    sizes = {}
+    for spec in STORED:
+        if spec.name in arrays and not spec.is_bounds:
+            sizes[spec.axis] = arrays[spec.name].size
+    return sizes

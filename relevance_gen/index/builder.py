@@ -19,7 +19,7 @@ from relevance_gen.arrays import (
     starts_of,
     sum_by,
 )
-from relevance_gen.index.array_layout import OF_CHUNKS
+from relevance_gen.index.array_layout import CHUNK_ATTRIBUTES
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.formulas import saturate
 from relevance_gen.index.passages import Passages
@@ -234,7 +234,7 @@ def merge(segments: Sequence[Segment]) -> Segment:
     postings, occurrences = builder.build()
     of_chunks = {
         name: np.concatenate([getattr(segment, name)[kept] for segment, kept in parts])[order]
-        for name in OF_CHUNKS
+        for name in CHUNK_ATTRIBUTES
     }
     of_chunks["first_occurrence"] = starts_of(of_chunks["n_occurrences"][new_number])[order]
     passages = [

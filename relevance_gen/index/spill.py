@@ -1,7 +1,8 @@
-"""Write segments out as they are built, and merge them into the file of one, without ever holding them in memory.
+"""Write segments to temporary files as they are built, and merge them into one file with bounded memory.
 
-Terms are merged as in an external sort: of each segment the next few thousand are looked at, and those up to the least
-of their last ids are complete. Everything else is copied, with numbers and offsets moved on by what stands before.
+Terms are merged as in an external merge sort: of each segment the next few thousand terms are read, and all terms up to
+the least of their last ids are complete. All other arrays are copied; ordinals and offsets are increased by the sizes
+of the segments before.
 """
 
 from __future__ import annotations
@@ -26,246 +27,328 @@ from relevance_gen.arrays import (
     starts_of,
 )
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.index import array_file as arrayfile
-from relevance_gen.index import array_layout as layout
-from relevance_gen.index import storage
-from relevance_gen.index.array_layout import Array
+from relevance_gen.index import array_file, array_layout, storage
+from relevance_gen.index.array_file import Array
 from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.types import Metadata
 
-Part: TypeAlias = Mapping[str, Array]
-"""The arrays of a segment, by the names that a file has for them."""
+SegmentArrays: TypeAlias = Mapping[str, Array]
+"""The arrays of a segment, by their names in a file."""
 
-_STEP: Final = 1 << 17
-"""About so many terms, postings or occurrences are merged at once."""
-_OF_TERMS: Final = {"ids", "first", "chunk", "tf", "spelling", "spelling_first", "tokens"}
+_BATCH_ELEMENTS: Final = 1 << 17
+"""Approximate number of terms, postings or occurrences that are merged at once."""
+_TERM_ARRAYS: Final = {"ids", "first", "chunk", "tf", "spelling", "spelling_first", "tokens"}
 
 
 class Spill:
-    """Chunks and segments in files without names, so that nothing is left of them, whatever becomes of the process."""
+    """Chunks and segments in unnamed temporary files, which the system deletes when the process ends.
+
+    Args:
+        folder: folder of the files.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._files = folder, ExitStack()
-        self._file = self._open()
-        self._ends = [0]
+        self._folder = folder
+        self._open_files = ExitStack()
+        self._segments_file = self._open()
+        self._segment_bounds = [0]  # offsets in the file
         self.content = storage.ContentWriter(self._open)
         self._n_chunks = 0
-        self._kept: dict[int, Metadata] = {}
+        self._non_json_metadata: dict[int, Metadata] = {}
 
     def _open(self) -> BinaryIO:
-        return self._files.enter_context(tempfile.TemporaryFile(dir=self._folder))
+        return self._open_files.enter_context(tempfile.TemporaryFile(dir=self._folder))
 
     def close(self) -> None:
-        """Let go of the files."""
-        self._files.close()
+        """Close and thereby delete the files."""
+        self._open_files.close()
 
     def add(self, segment: Segment) -> None:
-        """Write a segment without its chunks, which stand behind those of the segments before."""
-        self._file.seek(self._ends[-1])
-        self._ends.append(
-            arrayfile.write(self._file, layout.TYPES, {}, storage.arrays_of(segment)).end
-        )
+        """Write a segment without its chunks, which follow those of the segments before."""
+        self._segments_file.seek(self._segment_bounds[-1])
+        arrays = storage.arrays_of(segment)
+        writer = array_file.write(self._segments_file, array_layout.TYPES, {}, arrays)
+        self._segment_bounds.append(writer.end)
 
     def add_with_chunks(self, segment: Segment) -> None:
-        """Write a segment with its chunks, for `mapped`; metadata that is not JSON stays in memory."""
+        """Write a segment with its chunks, for `open_mapped`; metadata that is not JSON stays in memory."""
         self.add(segment)
-        for number, chunk in enumerate(segment.chunks, self._n_chunks):
+        for chunk_ord, chunk in enumerate(segment.chunks, self._n_chunks):
             try:
                 self.content.add(chunk.text, chunk.metadata, chunk.title)
             except InvalidRequestError:
-                self._kept[number] = chunk.metadata
+                self._non_json_metadata[chunk_ord] = chunk.metadata
                 self.content.add(chunk.text, {}, chunk.title)
         self._n_chunks += segment.size
 
     def open_mapped(self) -> Segment:
-        """Return one segment of all that `add_with_chunks` wrote, mapped from a file that is gone when the segment is."""
+        """Return all segments of `add_with_chunks` as one, mapped from a file that is deleted with the segment."""
         file = self._open()
         self.merge(file, {})
-        content = arrayfile.map_file(file)
-        chunks = storage.chunks_in(arrayfile.read(content, layout.TYPES)[1])
-        if self._kept:
-            chunks = evolve(chunks, metadata=ChainMap(self._kept, chunks.metadata))  # type: ignore[arg-type]
+        content = array_file.map_file(file)
+        chunks = storage.chunks_in(array_file.read(content, array_layout.TYPES).arrays)
+        if self._non_json_metadata:
+            metadata = ChainMap(self._non_json_metadata, chunks.metadata)  # type: ignore[arg-type]
+            chunks = evolve(chunks, metadata=metadata)
         return storage.read_arrays(content, chunks)
 
     def merge(self, file: BinaryIO, settings: Mapping[str, Any]) -> None:
-        """Write the chunks and all segments, of which there must be one or more, to a file as one segment."""
-        every, bounds = arrayfile.map_file(self._file), itertools.pairwise(self._ends)
-        parts = [arrayfile.read(every[start:end], layout.TYPES)[1] for start, end in bounds]
-        content = self.content.finish(arrayfile.map_file)
-        sizes = [layout.sizes_of(part) for part in parts]
-        numbers_file = self._open()
-        n_terms, n_letters = _number_terms(parts, numbers_file)
+        """Write the chunks and all segments, at least one, to a file as one segment."""
+        mapped = array_file.map_file(self._segments_file)
+        segments = [
+            array_file.read(mapped[start:end], array_layout.TYPES).arrays
+            for start, end in itertools.pairwise(self._segment_bounds)
+        ]
+        content = self.content.finish(array_file.map_file)
+        term_ords_file = self._open()
+        n_terms, n_letters = _write_term_ords(segments, term_ords_file)
+        sizes = [array_layout.sizes_of(segment) for segment in segments]
         total = {axis: sum(size[axis] for size in sizes) for axis in sizes[0]}
-        total |= layout.sizes_of(content) | {"term": n_terms, "letter": n_letters}
-        is_there = {
-            row.name: not row.path or any(part[row.name].size for part in parts)
-            for row in layout.STORED
-        }
-        elements = {
-            row.name: (total[row.axis] + row.is_bounds) * is_there[row.name]
-            for row in layout.STORED
-        }
-        writer = arrayfile.Writer(file, layout.TYPES, settings, elements)
+        total |= array_layout.sizes_of(content)
+        total |= {"term": n_terms, "letter": n_letters}
+        writer = array_file.Writer(
+            file, array_layout.TYPES, settings, _stored_sizes(segments, total)
+        )
         for name, array in content.items():
-            for some in batch_slices(array.size, _STEP):
-                writer.extend(name, array[some])
-        _copy(parts, sizes, writer)
-        _merge_terms(parts, [size["chunk"] for size in sizes], writer)
-        _, number_of = arrayfile.read(arrayfile.map_file(numbers_file), _numbers(parts))
-        for name, part in zip(number_of, parts, strict=True):
-            for some in batch_slices(part["tokens"].size, _STEP):
-                writer.extend("tokens", number_of[name][part["tokens"][some]])
+            _copy(name, array, writer)
+        _copy_other_arrays(segments, sizes, writer)
+        _merge_terms(segments, [size["chunk"] for size in sizes], writer)
+        names = _term_ords_types(segments)
+        term_ords_of = array_file.read(array_file.map_file(term_ords_file), names).arrays
+        for name, segment in zip(names, segments, strict=True):
+            for batch in batch_slices(segment["tokens"].size, _BATCH_ELEMENTS):
+                writer.extend("tokens", term_ords_of[name][segment["tokens"][batch]])
         writer.seal()
 
 
-def _copy(
-    parts: Sequence[Part], sizes: Sequence[Mapping[str, int]], writer: arrayfile.Writer
+def _stored_sizes(segments: Sequence[SegmentArrays], axes: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of elements of each array of the merged file; 0 for arrays that all segments lack."""
+    sizes = {}
+    for spec in array_layout.STORED:
+        is_present = not spec.path or any(segment[spec.name].size for segment in segments)
+        sizes[spec.name] = axes[spec.axis] + spec.is_bounds if is_present else 0
+    return sizes
+
+
+def _copy(name: str, array: Array, writer: array_file.Writer) -> None:
+    for batch in batch_slices(array.size, _BATCH_ELEMENTS):
+        writer.extend(name, array[batch])
+
+
+def _copy_other_arrays(
+    segments: Sequence[SegmentArrays],
+    sizes: Sequence[Mapping[str, int]],
+    writer: array_file.Writer,
 ) -> None:
-    """Copy all that is not of terms, one segment behind the other."""
-    for row in layout.STORED:
-        if not row.path or row.name in _OF_TERMS:
+    """Copy the arrays that are not of terms, segment after segment, and increase their offsets."""
+    for spec in array_layout.STORED:
+        if not spec.path or spec.name in _TERM_ARRAYS:
             continue
-        before = 0
-        for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-            array = part[row.name][1:] if row.is_bounds and number else part[row.name]
-            for some in batch_slices(array.size, _STEP):
-                writer.extend(row.name, array[some] + before if row.into else array[some])
-            before += size.get(row.into, 0)
+        n_before = (
+            0  # elements that the segments before have along the axis that the offsets refer to
+        )
+        for segment_index, (segment, size) in enumerate(zip(segments, sizes, strict=True)):
+            array = segment[spec.name]
+            if spec.is_bounds and segment_index:
+                array = array[1:]  # the first bound is the last bound of the segment before
+            for batch in batch_slices(array.size, _BATCH_ELEMENTS):
+                values = array[batch]
+                writer.extend(spec.name, values + n_before if spec.refers_to else values)
+            n_before += size.get(spec.refers_to, 0)
 
 
 # ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@frozen(eq=False)
-class _Window:
-    """Terms that follow each other by their ids, with all that any segment has of each.
+@frozen
+class _EntryRange:
+    """A range of entries of one segment's lexicon."""
 
-    `slices` has of each segment that has any its number, and the entries in its lexicon; `order` all of these by id,
-    of one id by segment; and `leads`, in that order, which are the first of their term.
-    """
-
-    parts: Sequence[Part]
-    slices: Sequence[tuple[int, slice]]
-    order: Offsets
-    leads: Flags
+    segment_index: int
+    entries: slice
 
     @property
-    def heads(self) -> Offsets:
-        """The first entry of each term."""
-        return self.order[self.leads]
+    def size(self) -> int:
+        """Number of entries."""
+        return int(self.entries.stop - self.entries.start)
 
-    def gather(self, name: str) -> Array:
-        """Return an array of the lexicons' entries, shape (n,)."""
-        return np.concatenate([self.parts[number][name][some] for number, some in self.slices])
+    def gather(self, segments: Sequence[SegmentArrays], name: str) -> Array:
+        """Return an array of the entries."""
+        return segments[self.segment_index][name][self.entries]
+
+
+@frozen(eq=False)
+class _Window:
+    """The entries that all segments have for some terms that are consecutive by id.
+
+    Attributes:
+        segments: all segments.
+        ranges: entries of each segment that has any of the terms; n entries in all.
+        order: order of these entries by id, and by segment for one id, shape (n,).
+        is_first: whether each entry, in that order, is the first of its term, shape (n,).
+    """
+
+    segments: Sequence[SegmentArrays]
+    ranges: Sequence[_EntryRange]
+    order: Offsets
+    is_first: Flags
+
+    @classmethod
+    def of(
+        cls,
+        segments: Sequence[SegmentArrays],
+        starts: Sequence[int],
+        counts: Sequence[int],
+    ) -> _Window:
+        """Return the window of the next entries of each segment.
+
+        Args:
+            segments: all segments.
+            starts: index of the first entry of each segment.
+            counts: number of entries of each segment.
+        """
+        ranges = [
+            _EntryRange(segment_index, slice(start, start + count))
+            for segment_index, (start, count) in enumerate(zip(starts, counts, strict=True))
+            if count
+        ]
+        ids = np.concatenate([part.gather(segments, "ids") for part in ranges])
+        order = ids.argsort(kind="stable")
+        return cls(segments, ranges, order, run_starts(ids[order]))
+
+    @property
+    def first_entries(self) -> Offsets:
+        """The first entry of each term."""
+        return self.order[self.is_first]
+
+    def ids(self) -> Array:
+        """Return the id of each entry, shape (n,)."""
+        return np.concatenate([part.gather(self.segments, "ids") for part in self.ranges])
 
     def sizes(self, bounds: str) -> Offsets:
-        """Return how much each entry has between some bounds, shape (n,)."""
-        return np.concatenate(
-            [
-                np.diff(self.parts[number][bounds][some.start : some.stop + 1])
-                for number, some in self.slices
-            ]
-        )
+        """Return the number of elements of each entry, given the name of an array of bounds, shape (n,)."""
+        sizes = []
+        for entry_range in self.ranges:
+            entries = entry_range.entries
+            first = self.segments[entry_range.segment_index][bounds]
+            sizes.append(np.diff(first[entries.start : entries.stop + 1]))
+        return np.concatenate(sizes)
 
-    def inner(self, name: str, bounds: str) -> Iterator[tuple[int, Array]]:
-        """Yield what lies between some bounds in each segment, entry after entry, with the segment's number."""
-        for number, some in self.slices:
-            first = self.parts[number][bounds]
-            yield number, self.parts[number][name][first[some.start] : first[some.stop]]
+    def elements(self, name: str, bounds: str) -> Iterator[Array]:
+        """Yield the elements of all entries of an array, one array for each range."""
+        for entry_range in self.ranges:
+            entries = entry_range.entries
+            segment = self.segments[entry_range.segment_index]
+            first = segment[bounds]
+            yield segment[name][first[entries.start] : first[entries.stop]]
 
 
-def _windows(parts: Sequence[Part]) -> Iterator[_Window]:
-    """Yield the terms of all segments: a few at a time, fewer that have many postings, of very many one alone."""
-    at = [0] * len(parts)
-    n_ahead = max(_STEP // len(parts), 1)
+def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
+    """Yield windows that cover all terms; a window has fewer terms if they have many postings, at least one term."""
+    starts = [0] * len(segments)
+    n_read = max(_BATCH_ELEMENTS // len(segments), 1)
     while True:
-        ahead = [
-            part["ids"][start : start + n_ahead] for part, start in zip(parts, at, strict=True)
-        ]
-        lasts = [
-            ids[-1]
-            for ids, part, start in zip(ahead, parts, at, strict=True)
-            if start + n_ahead < len(part["ids"])
-        ]
-        if not lasts and not any(ids.size for ids in ahead):
+        # The next ids of each segment, and the last of these for each segment that has more.
+        next_ids = []
+        last_ids = []
+        for segment, start in zip(segments, starts, strict=True):
+            segment_ids = segment["ids"]
+            next_ids.append(segment_ids[start : start + n_read])
+            if start + n_read < segment_ids.size:
+                last_ids.append(next_ids[-1][-1])
+        counts = [segment_ids.size for segment_ids in next_ids]
+        if not any(counts):
             return
-        counts = [
-            int(ids.searchsorted(min(lasts), "right")) if lasts else ids.size for ids in ahead
-        ]
-        window = _window(parts, at, counts)
-        ids, n_postings = (
-            values[window.order] for values in (window.gather("ids"), window.sizes("first"))
-        )
-        n_fit = int(np.cumsum(n_postings).searchsorted(_STEP, "right"))
+        if last_ids:
+            counts = _counts_up_to(min(last_ids), next_ids)
+        window = _Window.of(segments, starts, counts)
+        ids = window.ids()[window.order]
+        n_postings = window.sizes("first")[window.order]
+        n_fit = int(np.cumsum(n_postings).searchsorted(_BATCH_ELEMENTS, "right"))
         if n_fit < ids.size:
-            last = ids[max(int(ids.searchsorted(ids[n_fit])) - 1, 0)]
-            counts = [int(some.searchsorted(last, "right")) for some in ahead]
-            window = _window(parts, at, counts)
+            # Keep the terms before the entry that exceeds the batch, or only the first term.
+            last_id = ids[max(int(ids.searchsorted(ids[n_fit])) - 1, 0)]
+            counts = _counts_up_to(last_id, next_ids)
+            window = _Window.of(segments, starts, counts)
         yield window
-        at = [start + n for start, n in zip(at, counts, strict=True)]
+        starts = [start + count for start, count in zip(starts, counts, strict=True)]
 
 
-def _window(parts: Sequence[Part], at: Sequence[int], counts: Sequence[int]) -> _Window:
-    slices = [
-        (number, slice(start, start + n))
-        for number, (start, n) in enumerate(zip(at, counts, strict=True))
-        if n
-    ]
-    ids = np.concatenate([parts[number]["ids"][some] for number, some in slices])
-    order = ids.argsort(kind="stable")
-    return _Window(parts, slices, order, run_starts(ids[order]))
+def _counts_up_to(last_id: int, next_ids: Sequence[Array]) -> list[int]:
+    return [int(segment_ids.searchsorted(last_id, "right")) for segment_ids in next_ids]
 
 
-def _numbers(parts: Sequence[Part]) -> dict[str, str]:
-    """Return the arrays, and their types, of the numbers that each segment's terms have among the terms of all."""
-    return {str(number): "<u4" for number in range(len(parts))}
+def _term_ords_types(segments: Sequence[SegmentArrays]) -> dict[str, str]:
+    """Return names and types of the arrays that map each segment's term ordinals to those of the merged lexicon."""
+    return {str(segment_index): "<u4" for segment_index in range(len(segments))}
 
 
-def _number_terms(parts: Sequence[Part], file: BinaryIO) -> tuple[int, int]:
-    """Write the number of each segment's terms among all; return how many terms there are, and letters in them."""
-    names = _numbers(parts)
-    sizes = {name: part["ids"].size for name, part in zip(names, parts, strict=True)}
-    writer = arrayfile.Writer(file, names, {}, sizes)
-    n_terms = n_letters = 0
-    for window in _windows(parts):
-        numbers = np.empty(window.order.size, np.uint32)
-        numbers[window.order] = np.cumsum(window.leads) + (n_terms - 1)
+def _write_term_ords(segments: Sequence[SegmentArrays], file: BinaryIO) -> tuple[int, int]:
+    """Write the merged ordinal of each segment's terms; return the numbers of merged terms and spelling bytes."""
+    types = _term_ords_types(segments)
+    sizes = {name: segment["ids"].size for name, segment in zip(types, segments, strict=True)}
+    writer = array_file.Writer(file, types, {}, sizes)
+    n_terms = 0
+    n_letters = 0
+    for window in _windows(segments):
+        term_ords = np.empty(window.order.size, np.uint32)
+        term_ords[window.order] = np.cumsum(window.is_first) + (n_terms - 1)
         start = 0
-        for number, some in window.slices:
-            stop = start + some.stop - some.start
-            writer.extend(str(number), numbers[start:stop])
-            start = stop
-        n_terms += int(window.leads.sum())
-        n_letters += int(window.sizes("spelling_first")[window.heads].sum())
+        for entry_range in window.ranges:
+            end = start + entry_range.size
+            writer.extend(str(entry_range.segment_index), term_ords[start:end])
+            start = end
+        n_terms += int(window.is_first.sum())
+        n_letters += int(window.sizes("spelling_first")[window.first_entries].sum())
     return n_terms, n_letters
 
 
-def _merge_terms(parts: Sequence[Part], n_chunks: Sequence[int], writer: arrayfile.Writer) -> None:
-    """Merge lexicons and postings; the chunks of one segment stand behind those of the segments before."""
+def _merge_terms(
+    segments: Sequence[SegmentArrays],
+    n_chunks: Sequence[int],
+    writer: array_file.Writer,
+) -> None:
+    """Merge lexicons and postings; the chunks of a segment follow those of the segments before."""
     first_chunk = starts_of(np.array(n_chunks)).astype(np.uint32)
-    n_postings = n_letters = 0
-    for name in ("first", "spelling_first"):
-        writer.extend(name, np.zeros(1, np.int64))
-    for window in _windows(parts):
+    n_postings = 0
+    n_letters = 0
+    writer.extend("first", np.zeros(1, np.int64))
+    writer.extend("spelling_first", np.zeros(1, np.int64))
+    for window in _windows(segments):
         raise_if_cancelled()
-        heads, n_bytes, df = window.heads, window.sizes("spelling_first"), window.sizes("first")
-        writer.extend("ids", window.gather("ids")[heads])
-        letters = np.concatenate([some for _, some in window.inner("spelling", "spelling_first")])
-        writer.extend("spelling", letters[ragged_ranges(starts_of(n_bytes)[heads], n_bytes[heads])])
-        ends = n_letters + np.cumsum(n_bytes[heads])
-        writer.extend("spelling_first", ends)
-        n_letters = int(ends[-1])
-        ends = n_postings + np.cumsum(np.add.reduceat(df[window.order], window.leads.nonzero()[0]))
-        writer.extend("first", ends)
-        n_postings = int(ends[-1])
+        first_entries = window.first_entries
+        writer.extend("ids", window.ids()[first_entries])
+
+        # Spellings: those of the first entry of each term.
+        n_bytes = window.sizes("spelling_first")
+        letters = np.concatenate([*window.elements("spelling", "spelling_first")])
+        letter_start = starts_of(n_bytes)[first_entries]
+        n_bytes = n_bytes[first_entries]
+        writer.extend("spelling", letters[ragged_ranges(letter_start, n_bytes)])
+        spelling_ends = n_letters + np.cumsum(n_bytes)
+        writer.extend("spelling_first", spelling_ends)
+        n_letters = int(spelling_ends[-1])
+
+        # Postings: those of all entries of each term.
+        df = window.sizes("first")
+        merged_df = np.add.reduceat(df[window.order], window.is_first.nonzero()[0])
+        posting_ends = n_postings + np.cumsum(merged_df)
+        writer.extend("first", posting_ends)
+        n_postings = int(posting_ends[-1])
         chunks: Iterable[Array] = (
-            some + first_chunk[number] for number, some in window.inner("chunk", "first")
+            chunk + first_chunk[entry_range.segment_index]
+            for entry_range, chunk in zip(
+                window.ranges, window.elements("chunk", "first"), strict=True
+            )
         )
-        tfs: Iterable[Array] = (some for _, some in window.inner("tf", "first"))
-        if heads.size > 1:
-            in_order = ragged_ranges(starts_of(df)[window.order], df[window.order])
-            chunks, tfs = ([np.concatenate([*some])[in_order]] for some in (chunks, tfs))
-        for name, arrays in (("chunk", chunks), ("tf", tfs)):
-            for array in arrays:
-                writer.extend(name, array)
+        tfs: Iterable[Array] = window.elements("tf", "first")
+        if first_entries.size > 1:
+            # The postings of several terms fit in memory together; those of one term are copied range by range.
+            posting_order = ragged_ranges(starts_of(df)[window.order], df[window.order])
+            chunks = [np.concatenate([*chunks])[posting_order]]
+            tfs = [np.concatenate([*tfs])[posting_order]]
+        for array in chunks:
+            writer.extend("chunk", array)
+        for array in tfs:
+            writer.extend("tf", array)

@@ -1,7 +1,6 @@
-"""Write an index to one file and read it back, memory-mapped; all its segments become one.
+"""Save an index to one file and map it back; a saved index has one segment.
 
-The frame of the file is that of `relevance_gen.index.array_file`. Nothing in it is code: numbers,
-UTF-8 and JSON. Which arrays there are says `relevance_gen.index.array_layout`.
+`relevance_gen.index.array_file` defines the file format, and `relevance_gen.index.array_layout` the arrays.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, get_args
 
 import numpy as np
-import numpy.typing as npt
 from attrs import asdict, evolve, frozen
 from attrs.filters import exclude
 
+from relevance_gen.arrays import Bytes, Offsets
 from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
-from relevance_gen.index import array_file as arrayfile
-from relevance_gen.index import array_layout as layout
+from relevance_gen.index import array_file, array_layout
+from relevance_gen.index.array_file import Array
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lazy_values import LazyTexts, LazyValues
 from relevance_gen.index.lexicon import Lexicon
@@ -38,253 +37,261 @@ from relevance_gen.index.segment import Segment
 from relevance_gen.types import Metadata, WeightingName
 
 _LINE_END: Final = ord("\n")
-_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.unfinished")
+_UNFINISHED_NAME: Final = re.compile(r"\.[0-9a-f]{16}\.unfinished")
 _TAKES_ADDRESSES: Final = "ClusterIndex, in save and load,"
 _to_json: Final = json.JSONEncoder(allow_nan=False).encode
+_CONTENT_ARRAYS: Final = {"text": "text_end", "metadata": "metadata_end", "titles": "title_end"}
+"""The arrays of texts, metadata and titles, and the arrays of the offset where each chunk's part ends."""
 
 
 @frozen
 class SavedIndex:
-    """What a file holds."""
+    """The content of a saved index.
 
-    segment: Segment  # the chunks, searchable
-    weighting: WeightingName  # the name of the weighting
-    encoding: str  # name of the encoding that tokens were counted in
-    fingerprint: str  # a hash of what that encoding is
-    encoder: (
-        str | None
-    )  # fingerprint of the encoder whose vectors the segment has; None where it has none
-    n_positions: int  # number of positions that were ever given
-    n_context_tokens: int  # tokens in all chunks
+    Attributes:
+        segment: the chunks and their postings.
+        weighting: name of the weighting.
+        encoding: name of the encoding that counts tokens.
+        fingerprint: hash of the encoding's definition.
+        encoder: fingerprint of the encoder that made the segment's vectors; None if it has none.
+        n_positions: number of positions assigned so far.
+        n_context_tokens: number of tokens in all chunks.
+    """
+
+    segment: Segment
+    weighting: WeightingName
+    encoding: str
+    fingerprint: str
+    encoder: str | None
+    n_positions: int
+    n_context_tokens: int
 
 
 def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
-    """Return `path`, if nothing is there, or what may be replaced: an index, an empty file, with `overwrite` any file.
+    """Return the path of a file that may be written: a new file, an index, an empty file, or any if `overwrite`.
 
     Raises:
-        InvalidRequestError: it is no path, or another file is there.
-        OSError: it is a folder, or in none.
+        InvalidRequestError: it is not a path, or another file is there.
+        OSError: it is a folder, or its folder does not exist.
     """
     target = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
-    if (
-        not overwrite
-        and target.exists()
-        and not (target.is_file() and arrayfile.is_index_or_empty(target))
-    ):
-        remedy = "name another file, or pass overwrite=True"
+    if overwrite or not target.exists():
+        return target
+    if not target.is_file() or not array_file.is_index_or_empty(target):
         raise InvalidRequestError.must_be(
-            "path", "a new file or a saved index", str(target), remedy=remedy
+            "path",
+            "a new file or a saved index",
+            str(target),
+            remedy="name another file, or pass overwrite=True",
         )
     return target
 
 
 def write(path: str | PathLike[str], index: SavedIndex, *, overwrite: bool = False) -> None:
-    """Write the file beside `path` and move it there: whole or not at all.
+    """Write a new file in the same folder and rename it to `path`: a failure leaves the old file unchanged.
 
     Raises:
-        InvalidRequestError: `path` is none or another file than an index, or some metadata is not JSON.
+        InvalidRequestError: `path` is not a path or names a file of another kind, or some metadata is not JSON.
         OSError: the file cannot be written; the error names it.
     """
-    content = _content(index)
+    settings = _settings_of(index)
+    arrays = _all_arrays(index)
     with replacing(check_target(path, overwrite=overwrite)) as file:
-        arrayfile.write(file, layout.TYPES, *content).seal()
+        array_file.write(file, array_layout.TYPES, settings, arrays).seal()
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Yield a file beside `target` that takes its name when all is written, and goes where anything fails.
+    """Yield a temporary file that is renamed to `target` at the end, and deleted after an exception.
 
-    What processes that were killed meanwhile have left behind in the folder is removed.
+    Also removes temporary files that killed processes left in the folder.
 
     Raises:
         OSError: the file cannot be written.
     """
     with suppress(OSError):
-        for left in [
-            path
-            for path in target.parent.iterdir()
-            if _UNFINISHED.fullmatch(path.name) and path.is_file()
-        ]:
-            with (
-                suppress(OSError),
-                left.open("rb") as one,
-            ):  # another's, or one that is just being written
-                fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
-    unfinished, file = _unfinished(target)
+        _remove_abandoned_files(target.parent)
+    path, file = _create_unfinished(target)
     try:
         with file:
             yield file
             file.flush()
-            os.fsync(
-                file.fileno()
-            )  # else a crash of the machine may leave the new name of what was not written
-            unfinished.replace(target)
+            # Without fsync, a crash of the machine could keep the new name and lose the content.
+            os.fsync(file.fileno())
+            path.replace(target)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
 
 
-def _unfinished(target: Path) -> tuple[Path, BinaryIO]:
-    """Return a new file beside `target`, locked for as long as it is open, so that others know that it is in use."""
+def _remove_abandoned_files(folder: Path) -> None:
+    for path in list(folder.iterdir()):
+        if not _UNFINISHED_NAME.fullmatch(path.name) or not path.is_file():
+            continue
+        # A file that is being written is locked; a file of another user cannot be opened.
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
+    """Create a file in the folder of `target`, locked while it is open so that no other process removes it."""
     while True:
-        path = target.with_name(
-            f".{secrets.token_hex(8)}.unfinished"
-        )  # tempfile's would be its owner's alone
+        # The files of `tempfile` could only be read by their owner.
+        path = target.with_name(f".{secrets.token_hex(8)}.unfinished")
         file = path.open("x+b")
-        with suppress(OSError):  # where files cannot be locked, nobody removes those of others
+        with suppress(OSError):  # on a file system without locks no process removes files
             fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():  # and nobody has taken it for one left behind, before it was locked
+        if path.exists():  # another process did not remove it before it was locked
             return path, file
         file.close()
 
 
 def to_bytes(index: SavedIndex) -> bytes:
-    """Return what `write` would write; metadata that is not JSON raises `InvalidRequestError`."""
+    """Return the bytes that `write` would write; metadata that is not JSON raises `InvalidRequestError`."""
     file = io.BytesIO()
-    arrayfile.write(file, layout.TYPES, *_content(index)).seal()
+    array_file.write(file, array_layout.TYPES, _settings_of(index), _all_arrays(index)).seal()
     return file.getvalue()
 
 
-def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    settings = asdict(index, recurse=False, filter=exclude("segment"))
-    return settings, arrays_of(index.segment) | _content_of(index.segment.chunks)
+def _settings_of(index: SavedIndex) -> dict[str, Any]:
+    return asdict(index, recurse=False, filter=exclude("segment"))
+
+
+def _all_arrays(index: SavedIndex) -> dict[str, Array]:
+    return arrays_of(index.segment) | _content_arrays(index.segment.chunks)
 
 
 class ContentWriter:
-    """Writes what a file has of chunks themselves, one chunk after the other: texts, metadata and titles.
+    """Writes texts, metadata and titles of chunks to files, one chunk after the other.
 
     Args:
-        open_file: returns a new file to write to and to read, for each of the arrays.
+        open_file: returns a new file, open for reading and writing; called for each array.
     """
 
     def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
-        self._files = {
-            name: (open_file(), open_file(), f"{ends}_end") for name, ends in _CONTENT.items()
-        }
+        self._content_files = {name: open_file() for name in _CONTENT_ARRAYS}
+        self._end_files = {name: open_file() for name in _CONTENT_ARRAYS.values()}
 
     def add(self, text: str, metadata: Metadata, title: str) -> int:
-        """Write a chunk, and return the bytes that its text takes.
+        """Write a chunk, and return the bytes of its encoded text.
 
         Raises:
             InvalidRequestError: its metadata is not JSON.
         """
-        encoded = _metadata_json(metadata) if metadata else b""
-        values = (
-            text.encode("utf-8", "surrogatepass"),
-            encoded,
-            title.encode("utf-8", "surrogatepass"),
-        )
-        for value, (file, ends, _) in zip(values, self._files.values(), strict=True):
-            file.write(value)
-            ends.write(file.tell().to_bytes(8, "little"))
-        return len(values[0])
+        encoded_text = _encode(text)
+        encoded = (encoded_text, _encode_metadata(metadata), _encode(title))
+        files = zip(self._content_files.values(), self._end_files.values(), strict=True)
+        for value, (content_file, end_file) in zip(encoded, files, strict=True):
+            content_file.write(value)
+            end_file.write(content_file.tell().to_bytes(8, "little"))
+        return len(encoded_text)
 
-    def finish(
-        self, read: Callable[[BinaryIO], npt.NDArray[np.uint8]]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays by their names; `read` returns what is in a file."""
-        held = {name: read(file) for name, (file, _, _) in self._files.items()}
-        return held | {name: read(ends).view("<i8") for _, ends, name in self._files.values()}
+    def finish(self, read: Callable[[BinaryIO], Bytes]) -> dict[str, Array]:
+        """Return the arrays by name; `read` returns the content of a file."""
+        arrays: dict[str, Array] = {name: read(file) for name, file in self._content_files.items()}
+        for name, file in self._end_files.items():
+            arrays[name] = read(file).view("<i8")
+        return arrays
 
 
-_CONTENT: Final = {"text": "text", "metadata": "metadata", "titles": "title"}
-"""The arrays of chunks themselves, and what those that say where each chunk's part ends begin with."""
-
-
-def _content_of(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that a file has of chunks themselves, as `ContentWriter` makes them of a chunk at a time."""
-    numbers = range(len(chunks.texts))
-    values = (
-        (text.encode("utf-8", "surrogatepass") for text in chunks.texts),
-        (
-            _metadata_json(chunks.metadata[number]) if number in chunks.metadata else b""
-            for number in numbers
-        ),
-        (chunks.title_of(number).encode("utf-8", "surrogatepass") for number in numbers),
+def _content_arrays(chunks: Chunks) -> dict[str, Array]:
+    """Return the arrays of texts, metadata and titles that `ContentWriter` would write."""
+    chunk_ords = range(len(chunks.texts))
+    encoded = (
+        map(_encode, chunks.texts),
+        (_encode_metadata(chunks.metadata_of(chunk_ord)) for chunk_ord in chunk_ords),
+        (_encode(chunks.title_of(chunk_ord)) for chunk_ord in chunk_ords),
     )
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for (name, ends), ones in zip(_CONTENT.items(), values, strict=True):
-        content, sizes = bytearray(), []
-        for one in ones:
-            content += one
-            sizes.append(len(one))
-        arrays |= {
-            name: np.frombuffer(content, np.uint8),
-            f"{ends}_end": np.cumsum(sizes, dtype="<i8"),
-        }
+    arrays: dict[str, Array] = {}
+    for (name, end_name), values in zip(_CONTENT_ARRAYS.items(), encoded, strict=True):
+        content = bytearray()
+        sizes = []
+        for value in values:
+            content += value
+            sizes.append(len(value))
+        arrays[name] = np.frombuffer(content, np.uint8)
+        arrays[end_name] = np.cumsum(sizes, dtype="<i8")
     return arrays
 
 
-def arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a segment that a file has, empty where it has none, but for its texts."""
-    return dict.fromkeys(layout.TYPES, np.zeros(0, np.uint8)) | dict(layout.arrays_of(segment))
+def arrays_of(segment: Segment) -> dict[str, Array]:
+    """Return the arrays of a segment for a file, without texts, metadata and titles; missing arrays are empty."""
+    empty = dict.fromkeys(array_layout.TYPES, np.zeros(0, np.uint8))
+    return empty | dict(array_layout.arrays_of(segment))
 
 
 def write_arrays(file: BinaryIO, segment: Segment) -> None:
-    """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
-    arrayfile.write(file, layout.TYPES, {}, arrays_of(segment))
+    """Write the arrays of a segment without its chunks, for `read_arrays` in another process."""
+    array_file.write(file, array_layout.TYPES, {}, arrays_of(segment))
 
 
-def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
-    """Return the segment of chunks whose arrays `write_arrays` wrote; they stay where they are."""
-    _, arrays = arrayfile.read(content, layout.TYPES)
-    return _segment(arrays, chunks, None)
+def read_arrays(content: Bytes, chunks: Chunks) -> Segment:
+    """Return the segment that `write_arrays` wrote, with the given chunks; its arrays are views of `content`."""
+    return _segment(array_file.read(content, array_layout.TYPES).arrays, chunks, None)
 
 
-def _metadata_json(metadata: Metadata) -> bytes:
-    """Return metadata as it is stored.
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _encode_metadata(metadata: Metadata) -> bytes:
+    """Return metadata as JSON, b"" for none.
 
     Raises:
         InvalidRequestError: it is not JSON.
     """
+    if not metadata:
+        return b""
     try:
         encoded = _to_json(metadata)
-        if json.loads(encoded) != metadata:  # keys that are no strings, tuples
-            raise ValueError("it would come back changed")
+        if json.loads(encoded) != metadata:  # tuples, and keys that are not strings
+            raise ValueError("it would be changed by saving and loading")
     except (RecursionError, TypeError, ValueError) as error:
         raise InvalidRequestError(f"must be JSON to be saved: {error}", "metadata") from None
     return encoded.encode("ascii")
 
 
 def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
-    """Map a file that `write` wrote, with `check` after comparing its checksum, for which all of it is read.
+    """Map a file that `write` wrote.
+
+    Args:
+        path: the file.
+        check: whether to read the whole file and compare its checksum.
 
     Raises:
-        InvalidRequestError: `path` is none.
-        IndexFormatError: the file is damaged, foreign, of another format version, or its offsets lead astray.
+        InvalidRequestError: `path` is not a path.
+        IndexFormatError: the file is damaged, of another kind or format version, or its offsets are invalid.
         OSError: the file cannot be read.
     """
     file = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if file.is_dir():
-        remedy = (
-            "ClusterIndex.load opens what ClusterIndex.save wrote, and FolderIndex searches files"
-        )
         raise IndexFormatError(
-            f"{path} is a folder, and not a file that ChunkIndex.save wrote; {remedy}"
+            f"{path} is a folder, but ChunkIndex.save writes a file; ClusterIndex.load opens what ClusterIndex.save "
+            "wrote, and FolderIndex searches files"
         )
-    if file.stat().st_size < arrayfile.PREFIX_BYTES:
+    if file.stat().st_size < array_file.PREAMBLE_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
-    return _read(np.memmap(path, np.uint8, "r"), path, check=check)
+    return _read(np.memmap(path, np.uint8, "r"), path, verify_checksum=check)
 
 
 def from_bytes(content: bytes, name: str = "the pickled index") -> SavedIndex:
-    """Return what `to_bytes` wrote; errors call it by its name.
+    """Return the index that `to_bytes` wrote; errors call it `name`.
 
     Raises:
         IndexFormatError: it is damaged, or of another format version.
     """
-    return _read(np.frombuffer(content, np.uint8), name)
+    return _read(np.frombuffer(content, np.uint8), name, verify_checksum=True)
 
 
-def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -> SavedIndex:
-    arrayfile.check(content, name, content_too=check)
+def _read(content: Bytes, name: object, *, verify_checksum: bool) -> SavedIndex:
+    array_file.check(content, name, verify_checksum=verify_checksum)
     try:
-        return _interpret(content)
+        return _parse(content)
     except (
         ArithmeticError,
         AttributeError,
@@ -296,49 +303,50 @@ def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -
         raise IndexFormatError(f"{name} is not an index that this library wrote: {error}") from None
 
 
-def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
-    header, arrays = arrayfile.read(content, layout.TYPES)
-    n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
-    if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
-        raise TypeError("its counts are no integers")
-    encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
-    if not _fit_together(arrays, n_positions, has_passages=encoder is not None):
+def _parse(content: Bytes) -> SavedIndex:
+    stored = array_file.read(content, array_layout.TYPES)
+    names = ("weighting", "encoding", "fingerprint", "encoder", "n_positions", "n_context_tokens")
+    settings = {name: stored.settings[name] for name in names}
+    _check_settings(settings)
+    has_passages = settings["encoder"] is not None
+    if not _fit_together(stored.arrays, settings["n_positions"], has_passages=has_passages):
         raise ValueError("its arrays do not fit together")
-    if not (
-        isinstance(encoding, str)
-        and isinstance(fingerprint, str)
-        and isinstance(encoder, str | None)
-    ):
-        raise TypeError("its settings are of other types")
-    weighting = header["weighting"]
-    if weighting not in get_args(WeightingName):
-        raise ValueError(f"its weighting is {weighting!r}")
-    segment = _segment(arrays, chunks_in(arrays), None if encoder is None else _passages(arrays))
-    return SavedIndex(
-        segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens
-    )
+    passages = _passages(stored.arrays) if has_passages else None
+    return SavedIndex(_segment(stored.arrays, chunks_in(stored.arrays), passages), **settings)
 
 
-def chunks_in(arrays: Mapping[str, npt.NDArray[Any]]) -> Chunks:
-    """Return the chunks whose texts, metadata and titles lie in the arrays of a file; each is read when it is wanted.
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    if not is_integer(settings["n_positions"]):
+        raise TypeError("n_positions is not an integer")
+    n_context_tokens = settings["n_context_tokens"]
+    if not is_integer(n_context_tokens) or n_context_tokens < 0:
+        raise TypeError("n_context_tokens is not an integer ≥ 0")
+    for name in ("encoding", "fingerprint"):
+        if not isinstance(settings[name], str):
+            raise TypeError(f"{name} is not a string")
+    if not isinstance(settings["encoder"], str | None):
+        raise TypeError("encoder is not a string")
+    if settings["weighting"] not in get_args(WeightingName):
+        raise ValueError(f"its weighting is {settings['weighting']!r}")
 
-    Decoding all of them would be most of opening a file.
+
+def chunks_in(arrays: Mapping[str, Array]) -> Chunks:
+    """Return the chunks whose texts, metadata and titles are in arrays of a file; each is decoded when it is read.
+
+    Decoding all of them would take most of the time of opening a file.
     """
-    text, metadata, titles = (
-        (arrays[name], arrays[f"{ends}_end"]) for name, ends in _CONTENT.items()
-    )
     return Chunks(
-        _StoredTexts(*text),
-        _StoredValues(_metadata_at, *metadata),
-        _StoredValues(_text_at, *titles),
+        _StoredTexts(arrays["text"], arrays["text_end"]),
+        _StoredValues(_metadata_at, arrays["metadata"], arrays["metadata_end"]),
+        _StoredValues(_text_at, arrays["titles"], arrays["title_end"]),
     )
 
 
 class _StoredTexts(LazyTexts):
-    """Texts that lie in an array, with another that has the end of each; pickled as these."""
+    """Texts in an array of bytes, with an array of the offset where each ends; pickled as these arrays."""
 
-    def __init__(self, content: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> None:
-        super().__init__(end.size, partial(_text_at, *_views(content, end)))
+    def __init__(self, content: Bytes, end: Offsets) -> None:
+        super().__init__(end.size, partial(_text_at, content.data, _integers(end)))
         self._arrays = content, end
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -346,90 +354,101 @@ class _StoredTexts(LazyTexts):
 
 
 class _StoredValues(LazyValues[Any]):
-    """What `read` makes of bytes that lie in an array, for the chunks that have any; pickled likewise."""
+    """Values that `decode` reads from an array of bytes, for the chunks that have any; pickled as the arrays."""
 
     def __init__(
         self,
-        read: Callable[[memoryview, memoryview, int], Any],
-        content: npt.NDArray[np.uint8],
-        end: npt.NDArray[np.int64],
+        decode: Callable[[memoryview, memoryview, int], Any],
+        content: Bytes,
+        end: Offsets,
     ) -> None:
-        super().__init__(np.diff(end, prepend=0) > 0, partial(read, *_views(content, end)))
-        self._args = read, content, end
+        has_bytes = np.diff(end, prepend=0) > 0
+        super().__init__(has_bytes, partial(decode, content.data, _integers(end)))
+        self._args = decode, content, end
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _StoredValues, self._args
 
 
-def _views(
-    content: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]
-) -> tuple[memoryview, memoryview]:
-    return content.data, end.view(np.uint8).data.cast("q")  # it gives Python's integers, quickly
+def _integers(array: Offsets) -> memoryview:
+    """Return a view of an array whose elements are Python integers, which are faster to read than numpy's."""
+    return array.view(np.uint8).data.cast("q")
 
 
-def _text_at(content: memoryview, end: memoryview, number: int) -> str:
+def _text_at(content: memoryview, end: memoryview, chunk_ord: int) -> str:
     try:
-        return str(_bytes_at(content, end, number), "utf-8", "surrogatepass")
+        return str(_bytes_at(content, end, chunk_ord), "utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise IndexFormatError(
-            f"chunk {number} of the saved index is not UTF-8; build it again"
+            f"chunk {chunk_ord} of the saved index is not UTF-8; build it again"
         ) from None
 
 
-def _metadata_at(content: memoryview, end: memoryview, number: int) -> Metadata:
+def _metadata_at(content: memoryview, end: memoryview, chunk_ord: int) -> Metadata:
     try:
-        metadata = json.loads(bytes(_bytes_at(content, end, number)))
+        metadata = json.loads(bytes(_bytes_at(content, end, chunk_ord)))
     except (RecursionError, ValueError):
         metadata = None
     if not isinstance(metadata, dict):
         raise IndexFormatError(
-            f"the metadata of chunk {number} of the saved index is no JSON object; build it again"
+            f"the metadata of chunk {chunk_ord} of the saved index is not a JSON object; build it again"
         )
     return metadata
 
 
-def _bytes_at(content: memoryview, end: memoryview, number: int) -> memoryview:
-    if number < 0:
-        number += len(end)
-    return content[end[number - 1] if number else 0 : end[number]]
+def _bytes_at(content: memoryview, end: memoryview, chunk_ord: int) -> memoryview:
+    if chunk_ord < 0:
+        chunk_ord += len(end)
+    start = end[chunk_ord - 1] if chunk_ord else 0
+    return content[start : end[chunk_ord]]
 
 
-def _segment(arrays: Mapping[str, Any], chunks: Chunks, passages: Passages | None) -> Segment:
-    lexicon = Lexicon(**layout.attributes(arrays, "postings.lexicon"))
-    postings = Postings(lexicon, **layout.attributes(arrays, "postings"))
-    return Segment(
-        chunks=chunks, postings=postings, passages=passages, **layout.attributes(arrays, "")
-    )
+def _segment(arrays: Mapping[str, Array], chunks: Chunks, passages: Passages | None) -> Segment:
+    lexicon = Lexicon(**array_layout.attributes(arrays, "postings.lexicon"))
+    postings = Postings(lexicon, **array_layout.attributes(arrays, "postings"))
+    attributes = array_layout.attributes(arrays, "")
+    return Segment(chunks=chunks, postings=postings, passages=passages, **attributes)
 
 
-def _passages(arrays: Mapping[str, Any]) -> Passages:
-    passages = Passages(**layout.attributes(arrays, "passages"))
-    n = passages.starts.size
-    return evolve(passages, vectors=passages.vectors.reshape(n, passages.vectors.size // max(n, 1)))
+def _passages(arrays: Mapping[str, Array]) -> Passages:
+    passages = Passages(**array_layout.attributes(arrays, "passages"))
+    n_passages = passages.starts.size
+    n_components = passages.vectors.size // max(n_passages, 1)
+    return evolve(passages, vectors=passages.vectors.reshape(n_passages, n_components))
 
 
-def _fit_together(
-    arrays: Mapping[str, npt.NDArray[Any]], n_positions: int, *, has_passages: bool
-) -> bool:
-    """Tell whether every offset leads to where it must, so that no search goes astray."""
-    if not layout.fit(arrays, has_passages=has_passages):
+def _fit_together(arrays: Mapping[str, Array], n_positions: int, *, has_passages: bool) -> bool:
+    """Return whether every offset and ordinal refers to an existing element, so that no search fails."""
+    if not array_layout.are_valid(arrays, has_passages=has_passages):
         return False
-    text, text_end, positions = arrays["text"], arrays["text_end"], arrays["positions"]
-    spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
-    tokens, first_token, n_tokens = arrays["tokens"], arrays["first_token"], arrays["n_tokens"]
-    starts, ends, vectors = arrays["passage_starts"], arrays["passage_ends"], arrays["vectors"]
-    return (
-        bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
-        and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
-        and bool(
-            ((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all()
-        )
-        and int(n_tokens.sum()) == tokens.size
-        and bool((arrays["title_sizes"] <= n_tokens).all())
-        and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
-        and (not has_passages or bool(((starts >= 0) & (starts < ends)).all()))
-        and (
-            not has_passages
-            or (vectors.size % max(starts.size, 1) == 0 and bool(np.isfinite(vectors).all()))
-        )
-    )
+    positions = arrays["positions"]
+    if positions.size and not 0 <= positions[0] <= positions[-1] < n_positions:
+        return False
+    if has_passages and not _are_valid_passages(arrays):
+        return False
+    return _are_valid_spellings(arrays) and _are_valid_occurrences(arrays)
+
+
+def _are_valid_spellings(arrays: Mapping[str, Array]) -> bool:
+    """Return whether each spelling ends with a line end, and no text starts within a UTF-8 character."""
+    last_bytes = arrays["spelling"][arrays["spelling_first"][1:] - 1]
+    first_bytes = arrays["text"][arrays["text_end"][:-1]]
+    starts_within_character = first_bytes & 0xC0 == 0x80
+    return bool((last_bytes == _LINE_END).all()) and not bool(starts_within_character.any())
+
+
+def _are_valid_occurrences(arrays: Mapping[str, Array]) -> bool:
+    n_occurrences = arrays["tokens"].size
+    first = arrays["first_token"]
+    counts = arrays["n_tokens"]
+    is_inside = (counts >= 0) & (first >= 0) & (first <= n_occurrences - counts)
+    has_title = arrays["title_sizes"] <= counts
+    return bool(is_inside.all() and counts.sum() == n_occurrences and has_title.all())
+
+
+def _are_valid_passages(arrays: Mapping[str, Array]) -> bool:
+    starts = arrays["passage_starts"]
+    vectors = arrays["vectors"]
+    is_ordered = (starts >= 0) & (starts < arrays["passage_ends"])
+    has_equal_sizes = vectors.size % max(starts.size, 1) == 0
+    return bool(is_ordered.all() and has_equal_sizes and np.isfinite(vectors).all())

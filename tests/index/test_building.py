@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.documents import extraction
-from relevance_gen.index import parallel_build, sources, spill
+from relevance_gen.index import parallel_build, spill
+from relevance_gen.index.records import sources
 from relevance_gen.types import Chunk, Metadata, WeightingName
 from tests import corpus, strategies
 from tests.environments import ROOT
@@ -80,7 +81,7 @@ def test_however_it_is_cut_a_built_index_is_that_of_all_chunks(
     """In blocks of one chunk, of a few and of all, merged by any number of terms at once, everything is the same."""
     with pytest.MonkeyPatch.context() as cut:
         cut.setattr(sources, "_TIMES_TEXT", times)
-        cut.setattr(spill, "_STEP", step)
+        cut.setattr(spill, "_BATCH_ELEMENTS", step)
         built = ChunkIndex.build(iter(chunks), folder / "built", weighting=weighting)
     assert_same(built, ChunkIndex(chunks, weighting=weighting), query)
     assert_same(ChunkIndex.load(folder / "built"), built)

@@ -220,13 +220,13 @@ def test_a_text_that_is_no_text_is_refused_when_it_is_wanted(folder: Path, saved
 def test_metadata_that_is_none_is_refused_when_it_is_wanted(
     folder: Path, saved: bytes, content: bytes
 ) -> None:
-    """Metadata that is no JSON object, under a right checksum, is an error of the file."""
+    """Metadata that is not a JSON object, under a right checksum, is an error of the file."""
     header, body = parts(saved)
     array_of(header, body, "metadata")[:] = np.frombuffer(content.ljust(11), np.uint8)
     (folder / "bytes").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
     index = ChunkIndex.load(folder / "bytes")
     with pytest.raises(
-        IndexFormatError, match="the metadata of chunk 1 of the saved index is no JSON object"
+        IndexFormatError, match="the metadata of chunk 1 of the saved index is not a JSON object"
     ):
         index.search("dogs")
 
