@@ -20,7 +20,7 @@ for question, response in zip(questions, index.search(questions, top_n=1), stric
     (best,) = response.results
     print(f"{question}\n  {best.chunk_score:.2f}  page {best.metadata['page']}: {best.chunk_txt}")
     for term in index.explain(question, best.original_index).terms:
-        if term.share:
+        if term.contribution:
             print(
-                f"        {term.term}: in {term.df} of {len(index)} chunks, gave {term.share:.2f}"
+                f"        {term.term}: in {term.df} of {len(index)} chunks, gave {term.contribution:.2f}"
             )

@@ -29,13 +29,24 @@ _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
-_SELDOM_TOLD = (
-    "title meaning chunks name definitions exact reranking passage relevance left_out corrections"
+_OMITTED_IF_DEFAULT = (
+    "title",
+    "semantic",
+    "other_chunks",
+    "file_name",
+    "defined_names",
+    "exact_identifiers",
+    "reranker",
+    "passage",
+    "relevance",
+    "violated_operators",
+    "corrections",
 )
-_SELDOM: Any = dict.fromkeys(_SELDOM_TOLD.split(), override(omit_if_default=True))
+"""Fields of `Explanation` that are omitted if they have their default values."""
+_OMISSIONS: Any = dict.fromkeys(_OMITTED_IF_DEFAULT, override(omit_if_default=True))
 _converter.register_unstructure_hook(
     Explanation,
-    make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM),
+    make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_OMISSIONS),
 )
 
 

@@ -135,11 +135,11 @@ def test_an_explanation_prints_what_gave_something() -> None:
     assert [line.split("  ")[2] for line in shares] == [
         "'cats', 1 here, in 1 chunk",
         "'purr', 1 here, in 1 chunk",
-        "pairs",
+        "bigrams",
         "coverage",
-        "head",
-        "run",
-        "likeness",
+        "lead",
+        "phrase",
+        "top_similarity",
     ]
     assert sum(float(line.split()[0]) for line in shares) == pytest.approx(
         explanation.score, abs=0.005

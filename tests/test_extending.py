@@ -113,8 +113,8 @@ found = index.search("when do cats purr")
 assert found == pickle.loads(pickle.dumps(index)).search("when do cats purr") == search("when do cats purr", texts)
 for result in found:
     told = index.explain("when do cats purr", result.original_index)
-    shares = [share.share for share in told.terms]
-    shares += [told.pairs, told.coverage, told.head, told.run, told.letters, told.likeness, told.brevity]
+    shares = [share.contribution for share in told.terms]
+    shares += [told.bigrams, told.coverage, told.lead, told.phrase, told.char_ngrams, told.top_similarity, told.brevity]
     assert told.brevity > 0.0 and "brevity" in repr(told)
     assert math.isclose(math.fsum(shares), result.chunk_score) and told.score == result.chunk_score
 print(index.explain("when do cats purr", 1).brevity > index.explain("when do cats purr", 0).brevity)

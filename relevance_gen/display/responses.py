@@ -62,14 +62,14 @@ class ExplanationDisplay:
 
     def __repr__(self: Any) -> str:
         lines = [f"<Explanation: score {self.score:.3f}>"]
-        lines += [f"  left out by {one_line(operator)}" for operator in self.left_out]
+        lines += [f"  left out by {one_line(operator)}" for operator in self.violated_operators]
         for word, correction in self.corrections.items():
             lines.append(f"  {one_line(word)!r} taken for {correction!r}")
         for term in self.terms:
-            if term.share:
+            if term.contribution:
                 n_chunks = pluralize(term.df, "chunk")
                 counts = f"{one_line(term.term)!r}, {term.tf:g} here, in {n_chunks}"
-                lines.append(f"  {term.share:.3f}  {counts}")
+                lines.append(f"  {term.contribution:.3f}  {counts}")
         for attribute in fields(type(self)):
             contribution = getattr(self, attribute.name)
             if attribute.default == 0.0 and contribution:

@@ -54,7 +54,13 @@ _ALMOST_EXACT: Final = 0.6
 _TEST: Final = 0.4
 _LEAST_SHARED: Final = 3
 
-_PARTS: Final = ("words_in_files", "chunks", "name", "definitions", "exact")
+_PARTS: Final = (
+    "words_in_files",
+    "other_chunks",
+    "file_name",
+    "defined_names",
+    "exact_identifiers",
+)
 
 _IDENTIFIER: Final = re.compile(r"\w+")
 _QUALIFIED: Final = re.compile(r"\s*[\w$]+(?:(?:::|\.|->|\\|#)[\w$]+)+\s*")

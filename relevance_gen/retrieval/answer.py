@@ -145,7 +145,7 @@ def explain(
     parts |= {part: share * scale for part, share in added.items()}
     parts |= {part: share * kept for part, share in lifted.items()}
     if signs:
-        parts["left_out"] = tuple(
+        parts["violated_operators"] = tuple(
             chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs))
         )
     score = float(table.scores[place]) if is_found else 0.0

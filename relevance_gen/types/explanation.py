@@ -20,7 +20,7 @@ class TermContribution:
         df: number of chunks that contain it.
         idf: its inverse document frequency; reduced for a stop word, and 0 for a word that is
             ignored.
-        share: its contribution to the score.
+        contribution: its contribution to the score.
     """
 
     term: str
@@ -28,7 +28,7 @@ class TermContribution:
     tf: float
     df: int
     idf: float
-    share: float
+    contribution: float
 
 
 @frozen
@@ -55,48 +55,48 @@ class Explanation(ExplanationDisplay):
     Attributes:
         score: the chunk's score, as search returns it.
         terms: the contribution of each query term, in query order.
-        pairs: contribution of bigrams of the query.
+        bigrams: contribution of bigrams of the query.
         coverage: contribution of a passage that contains many of the query's words.
-        head: contribution of query words among the chunk's first 16 words.
-        run: contribution of the longest sequence of words that also occurs in the query.
+        lead: contribution of query words among the chunk's first 16 words.
+        phrase: contribution of the longest sequence of words that also occurs in the query.
         title: contribution of query words in the chunk's title, if any chunk has a title.
-        letters: contribution of shared character 4-grams; only if the chunks or the query are not
+        char_ngrams: contribution of shared character 4-grams; only if the chunks or the query are not
             English.
-        likeness: boost from similarity to the five best chunks, including the chunk itself.
-        meaning: contribution of the encoder; 0 without an encoder, and for a chunk outside its
+        top_similarity: boost from similarity to the five best chunks, including the chunk itself.
+        semantic: contribution of the encoder; 0 without an encoder, and for a chunk outside its
             candidates.
-        chunks: contribution of the other chunks of the file; this and the next three attributes are
+        other_chunks: contribution of the other chunks of the file; this and the next three attributes are
             0 outside a `FolderIndex`.
-        name: contribution of the file's name.
-        definitions: contribution of names that the file defines.
-        exact: contribution of the file's name and definitions if the query contains one of them as
+        file_name: contribution of the file's name.
+        defined_names: contribution of names that the file defines.
+        exact_identifiers: contribution of the file's name and definitions if the query contains one of them as
             an identifier.
-        reranking: change made by the reranker, which can be negative. For a chunk outside the
+        reranker: change made by the reranker, which can be negative. For a chunk outside the
             rerank window: the amount its score was lowered to rank below the reranked chunks.
         passage: the passage that is semantically nearest to the query, for a chunk that the encoder
             scored.
         relevance: the reranker's relevance, for a chunk that it scored.
-        left_out: the query's operators that exclude the chunk from the results, as written in the
+        violated_operators: the query's operators that exclude the chunk from the results, as written in the
             query.
         corrections: as in `SearchMetadata`; the terms are those of the corrected query.
     """
 
     score: float
     terms: tuple[TermContribution, ...]
-    pairs: float = 0.0
+    bigrams: float = 0.0
     coverage: float = 0.0
-    head: float = 0.0
-    run: float = 0.0
+    lead: float = 0.0
+    phrase: float = 0.0
     title: float = 0.0
-    letters: float = 0.0
-    likeness: float = 0.0
-    meaning: float = 0.0
-    chunks: float = 0.0
-    name: float = 0.0
-    definitions: float = 0.0
-    exact: float = 0.0
-    reranking: float = 0.0
+    char_ngrams: float = 0.0
+    top_similarity: float = 0.0
+    semantic: float = 0.0
+    other_chunks: float = 0.0
+    file_name: float = 0.0
+    defined_names: float = 0.0
+    exact_identifiers: float = 0.0
+    reranker: float = 0.0
     passage: Passage | None = None
     relevance: float | None = None
-    left_out: tuple[str, ...] = ()
+    violated_operators: tuple[str, ...] = ()
     corrections: Mapping[str, str] = field(factory=dict, hash=False)

@@ -215,7 +215,7 @@ def test_a_rank_with_models_is_explained(root: Path, more: dict[str, Any]) -> No
         told = index.explain("SessionStore save", result.original_index, **models)
         assert told.score == result.chunk_score
         assert math.isclose(sum_of(told), told.score, abs_tol=1e-12)
-        assert bool(told.meaning) == ("encoder" in models)
+        assert bool(told.semantic) == ("encoder" in models)
 
 
 def test_files_stand_in_the_order_of_a_reranker(root: Path) -> None:
@@ -242,4 +242,4 @@ def test_a_rank_is_explained(root: Path) -> None:
         assert told.score == result.chunk_score
         assert math.isclose(sum_of(told), told.score, rel_tol=1e-9)
         if result.metadata["path"] == "src/session.py":
-            assert min(told.name, told.definitions, told.exact) > 0.0
+            assert min(told.file_name, told.defined_names, told.exact_identifiers) > 0.0

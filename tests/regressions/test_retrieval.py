@@ -62,7 +62,7 @@ def test_an_explanation_of_a_chunk_without_bonus() -> None:
     explained = ChunkIndex(
         [f"cat number {place} " + "pad " * place for place in range(60)]
     ).explain("cat number", 59)
-    assert explained.pairs + explained.coverage == 0.0
+    assert explained.bigrams + explained.coverage == 0.0
 
 
 def test_two_words_of_the_query_that_match_each_other() -> None:
@@ -72,7 +72,7 @@ def test_two_words_of_the_query_that_match_each_other() -> None:
         for text in ("столица столицы", "столица")
     )
     assert both.coverage > 1.5 * one.coverage
-    assert both.pairs > one.pairs == 0.0
+    assert both.bigrams > one.bigrams == 0.0
 
 
 def test_trademarks() -> None:

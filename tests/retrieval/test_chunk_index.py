@@ -194,8 +194,8 @@ def test_explanations_show_what_was_matched() -> None:
         1,
     )
     assert (the.term, the.df) == ("the", 1)
-    assert 0.0 < the.share < connected.share
-    assert connected.share > 0.0
+    assert 0.0 < the.contribution < connected.contribution
+    assert connected.contribution > 0.0
     assert index.explain("connected", 1).score == 0.0
 
 
@@ -258,7 +258,7 @@ def test_an_index_knows_its_stems_when_it_is_built(monkeypatch: pytest.MonkeyPat
         search(query, chunks, blank="skip").results
         for query in ("purr connection", "связь", "cat", "zürich")
     ]
-    monkeypatch.setattr(Lexicon, "_stemmed", None)
+    monkeypatch.setattr(Lexicon, "_hash_stems", None)
     assert [
         index.search(query).results for query in ("purr connection", "связь", "cat", "zürich")
     ] == expected

@@ -267,19 +267,22 @@ def test_an_explanation_adds_up(
 def sum_of(explained: Any) -> float:
     """Return the sum of all shares."""
     names = (
-        "pairs",
+        "bigrams",
         "coverage",
-        "head",
-        "run",
+        "lead",
+        "phrase",
         "title",
-        "letters",
-        "likeness",
-        "meaning",
-        "reranking",
+        "char_ngrams",
+        "top_similarity",
+        "semantic",
+        "reranker",
     )
-    names += ("chunks", "name", "definitions", "exact")
+    names += ("other_chunks", "file_name", "defined_names", "exact_identifiers")
     return math.fsum(
-        [*(term.share for term in explained.terms), *(getattr(explained, name) for name in names)]
+        [
+            *(term.contribution for term in explained.terms),
+            *(getattr(explained, name) for name in names),
+        ]
     )
 
 
@@ -289,8 +292,8 @@ def test_an_explanation_shows_what_was_taken() -> None:
     reranker = HashReranker({"small cats purr": 0.125, "a cat is a cat": 0.5})
     explained = index.explain("do cats purr", 0, reranker=reranker)
     assert explained.score == explained.relevance == 0.125
-    assert explained.reranking < 0.0
-    assert f"  {explained.reranking:.3f}  reranking" in repr(explained).split("\n")
+    assert explained.reranker < 0.0
+    assert f"  {explained.reranker:.3f}  reranker" in repr(explained).split("\n")
 
 
 # ── Arguments and failures ───────────────────────────────────────────────────────────────────────────────────────────

@@ -215,8 +215,8 @@ def test_a_shared_function_word_counts_for_nothing_where_all_are_compared() -> N
     found = spread(index.search("heal the sick", candidates=None), 3)
     assert found == [max(cosine("heal the sick", chunk), 0.0) ** 2 for chunk in chunks]
     told = index.explain("heal the sick", 0, candidates=None)
-    assert told.score == told.meaning == found[0]
-    assert not any(term.share for term in told.terms)
+    assert told.score == told.semantic == found[0]
+    assert not any(term.contribution for term in told.terms)
 
 
 def test_function_words_count_where_the_question_has_no_others() -> None:
@@ -310,19 +310,19 @@ def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) ->
     for at, chunk in enumerate(chunks):
         told = index.explain(query, at, candidates=n)
         parts = [
-            *(term.share for term in told.terms),
-            told.pairs,
+            *(term.contribution for term in told.terms),
+            told.bigrams,
             told.coverage,
-            told.head,
-            told.run,
-            told.letters,
+            told.lead,
+            told.phrase,
+            told.char_ngrams,
         ]
         assert told.score == found[at]
-        assert math.fsum([*parts, told.likeness, told.meaning]) == pytest.approx(
+        assert math.fsum([*parts, told.top_similarity, told.semantic]) == pytest.approx(
             told.score, abs=1e-9
         )
         if told.passage is None:
-            assert told.meaning == 0.0
+            assert told.semantic == 0.0
         else:
             assert (told.passage.start, told.passage.end) == (0, len(chunk))
             assert told.passage.cosine == cosine(query, chunk)

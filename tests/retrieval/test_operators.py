@@ -168,9 +168,11 @@ def test_an_explanation_names_the_signs_that_leave_a_chunk_out(
     }
     for position in range(len(chunks)):
         told = index.explain(asked, position, syntax="signs")
-        assert (position in found) == (told.score > 0 and not told.left_out)
+        assert (position in found) == (told.score > 0 and not told.violated_operators)
         assert found.get(position, told.score) == told.score
-        assert all(sign in asked and "left out by" in repr(told) for sign in told.left_out)
+        assert all(
+            sign in asked and "left out by" in repr(told) for sign in told.violated_operators
+        )
 
 
 def test_signs_go_with_where_and_changes() -> None:

@@ -112,4 +112,4 @@ def test_many_ties_are_left_apart() -> None:
     assert len(chunks) > MAX_CHUNKS
     index = ChunkIndex(chunks)
     assert len(set(scores("purr", chunks))) == 1
-    assert index.explain("purr", 0).likeness == 0.0
+    assert index.explain("purr", 0).top_similarity == 0.0

@@ -178,14 +178,14 @@ def test_shares_add_up_to_the_score(
 
 def sum_of_shares(explained: Explanation) -> float:
     parts = (
-        explained.pairs,
+        explained.bigrams,
         explained.coverage,
-        explained.head,
-        explained.run,
-        explained.letters,
-        explained.likeness,
+        explained.lead,
+        explained.phrase,
+        explained.char_ngrams,
+        explained.top_similarity,
     )
-    return math.fsum([*(term.share for term in explained.terms), *parts])
+    return math.fsum([*(term.contribution for term in explained.terms), *parts])
 
 
 def test_shares_add_up_where_proximity_is_not_looked_at() -> None:
@@ -193,12 +193,14 @@ def test_shares_add_up_where_proximity_is_not_looked_at() -> None:
     chunks = [f"cat number {place} " + "pad " * place for place in range(120)]
     index = ChunkIndex(chunks)
     last = index.explain("cat number", 119)
-    assert last.pairs == last.coverage == last.head == last.run == last.likeness == 0.0
-    assert math.fsum(term.share for term in last.terms) == pytest.approx(last.score, abs=1e-12)
+    assert last.bigrams == last.coverage == last.lead == last.phrase == last.top_similarity == 0.0
+    assert math.fsum(term.contribution for term in last.terms) == pytest.approx(
+        last.score, abs=1e-12
+    )
     first = index.explain("cat number", 0)
-    assert min(first.pairs, first.coverage, first.head, first.run, first.likeness) > 0.0
-    assert first.letters == 0.0
-    assert ChunkIndex(["Katze und Maus", "der Hund"]).explain("Katzen", 0).letters > 0.0
+    assert min(first.bigrams, first.coverage, first.lead, first.phrase, first.top_similarity) > 0.0
+    assert first.char_ngrams == 0.0
+    assert ChunkIndex(["Katze und Maus", "der Hund"]).explain("Katzen", 0).char_ngrams > 0.0
 
 
 def test_words_that_only_look_like_function_words_count() -> None:

@@ -75,15 +75,15 @@ def test_shares_add_up_to_the_score(query: str, chunks: list[Chunk]) -> None:
     scores = spread(index.search(query, ALL), len(chunks))
     for position, score in enumerate(scores):
         told = index.explain(query, position)
-        shares = [one.share for one in told.terms]
+        shares = [one.contribution for one in told.terms]
         shares += [
-            told.pairs,
+            told.bigrams,
             told.coverage,
-            told.head,
-            told.run,
+            told.lead,
+            told.phrase,
             told.title,
-            told.letters,
-            told.likeness,
+            told.char_ngrams,
+            told.top_similarity,
         ]
         assert sum(shares) == pytest.approx(score, abs=1e-9)
         assert told.title >= 0.0

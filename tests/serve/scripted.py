@@ -105,7 +105,7 @@ class ObviousIndex:
             TermContribution(word, (word,), held.count(word), 1, 1.0, share * (word in held))
             for word in words
         )
-        score = sum(term.share for term in terms)
+        score = sum(term.contribution for term in terms)
         return Explanation(score, terms, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 

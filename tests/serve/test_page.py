@@ -276,7 +276,7 @@ def test_it_says_why(visit: Visit) -> None:
     assert shown == sorted(shown, reverse=True)
     assert sum(shown) == pytest.approx(explained.score, abs=0.006)
     assert (
-        f"{max(explained.likeness, *(term.share for term in explained.terms)):.3f}"
+        f"{max(explained.top_similarity, *(term.contribution for term in explained.terms)):.3f}"
         == f"{shown[0]:.3f}"
     )
 

@@ -91,7 +91,7 @@ def test_function_words_weigh_by_what_else_is_asked() -> None:
         the = next(term for term in index.explain(query, 0).terms if term.term == "the")
         assert the.idf == pytest.approx(share * math.log(1 + 3 / 1))
     what = index.explain("what fox", 0).terms[0]
-    assert (what.idf, what.share) == (0.0, 0.0)
+    assert (what.idf, what.contribution) == (0.0, 0.0)
 
 
 def test_function_words_decide_between_chunks_of_the_same_subject() -> None:
@@ -108,7 +108,7 @@ def test_a_chunk_with_function_words_alone_is_no_result() -> None:
     assert sorted(ranking("the zebra", chunks)) == [0, 1, 2]
     assert len(search("the whale", chunks, ALL, where=[1, 2])) == 0
     explained = ChunkIndex(chunks).explain("the whale", 2)
-    assert (explained.score, {term.share for term in explained.terms}) == (0.0, {0.0})
+    assert (explained.score, {term.contribution for term in explained.terms}) == (0.0, {0.0})
 
 
 def test_a_chunk_that_says_the_question_scores_one() -> None:

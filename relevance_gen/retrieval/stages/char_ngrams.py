@@ -48,7 +48,7 @@ _STEP: Final = 1 << 15
 class CharNgrams(Stage):
     """Adds what the letters of words share with the query's."""
 
-    parts = ("letters",)
+    parts = ("char_ngrams",)
     n_best = 25
     most = MAX_CHUNKS
 

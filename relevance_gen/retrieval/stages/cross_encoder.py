@@ -48,7 +48,7 @@ class CrossEncoderRerank(Reranking):
     reranker: TextReranker
     n_candidates: int | None
 
-    parts = ("reranking",)
+    parts = ("reranker",)
 
     def candidates(self, table: Table) -> Offsets:
         """Return the places of the best results below 1; of those that tie for the last place only the first."""
@@ -76,7 +76,7 @@ class CrossEncoderRerank(Reranking):
         """Return what the reranker gave, or took where that is below 0, and what it said of a chunk that it read."""
         relevance = float(table.columns["relevance"][place])
         return {
-            "reranking": after - before,
+            "reranker": after - before,
             "relevance": None if np.isnan(relevance) else relevance,
         }
 

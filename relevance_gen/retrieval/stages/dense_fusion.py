@@ -52,7 +52,7 @@ class DenseFusion(Reranking):
     encoder: TextEncoder
     n_candidates: int | None
 
-    parts = ("meaning",)
+    parts = ("semantic",)
 
     def score(self, table: Table) -> None:
         """Lift the candidates among the results. If every chunk is compared, function words alone do not count."""
@@ -69,7 +69,7 @@ class DenseFusion(Reranking):
         """Return what the meaning gave, and the nearest passage of a candidate."""
         del before
         told: dict[str, Any] = {
-            "meaning": after - float(table.columns["words_beside_meaning"][place])
+            "semantic": after - float(table.columns["words_beside_meaning"][place])
         }
         if table.nearest is not None:
             candidates, nearest = table.nearest

@@ -88,7 +88,7 @@ class Proximity(Stage):
         norm: the query's Euclidean length.
     """
 
-    parts = ("pairs", COVERAGE, "head", "run")
+    parts = ("bigrams", COVERAGE, "lead", "phrase")
     n_best = N_PROMISING
 
     def __init__(

@@ -47,7 +47,7 @@ _SHARPNESS: Final = 24
 class ScoreRegularization(Stage):
     """Lifts the chunks that are like the best ones."""
 
-    parts = ("likeness",)
+    parts = ("top_similarity",)
     is_behind_scale = True
     n_best = N_PROMISING
     most = MAX_CHUNKS
@@ -60,7 +60,7 @@ class ScoreRegularization(Stage):
             alike[some] = likeness(
                 table.tell(self.evidence, some), table.scores[some], table.sample()
             )
-        table.columns["own"], table.columns["likeness"] = table.scores, alike
+        table.columns["own"], table.columns["top_similarity"] = table.scores, alike
         table.scores = np.asarray(((table.scores + WEIGHT * alike) / (1.0 + WEIGHT)) ** ROOT)
         table.scores[table.is_verbatim] = 1.0
         table.scores *= table.plan.known_share
@@ -72,7 +72,10 @@ class ScoreRegularization(Stage):
     def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
         """Share the score out by what stands under the root."""
         return {
-            "likeness": score * WEIGHT * row["likeness"] / (row["own"] + WEIGHT * row["likeness"])
+            "top_similarity": score
+            * WEIGHT
+            * row["top_similarity"]
+            / (row["own"] + WEIGHT * row["top_similarity"])
         }
 
 

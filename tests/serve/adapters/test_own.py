@@ -78,5 +78,7 @@ def test_signs_are_read_where_they_are_asked_for() -> None:
     task, present = own.read_explanation({**body, "original_index": 0, "syntax": "signs"})
     assert task.question.syntax == "signs"
     index = ChunkIndex(body["chunk_txts"])
-    assert b'"left_out":["-dogs"]' in wire.serialize(present(index.explain_one(task.question, 0)))
-    assert b"left_out" not in wire.serialize(present(index.explain(body["query"], 0)))
+    assert b'"violated_operators":["-dogs"]' in wire.serialize(
+        present(index.explain_one(task.question, 0))
+    )
+    assert b"violated_operators" not in wire.serialize(present(index.explain(body["query"], 0)))

@@ -111,7 +111,7 @@ def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
         told = searcher.explain(
             ExplanationTask(SearchParams(QUERY, reranked=None), CHUNKS, 2), "a-key"
         )
-        assert told.score == told.relevance == told.reranking == dict(ask(searcher, None)[1])[2]
+        assert told.score == told.relevance == told.reranker == dict(ask(searcher, None)[1])[2]
         text = metrics.exposition({})
         assert "relevance_gen_searches_without_reranker_total 0" in text
         assert "relevance_gen_reranked_texts_total 0" not in text

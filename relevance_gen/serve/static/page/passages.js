@@ -52,9 +52,9 @@ export function markExcerpt({ excerpt: { from, to, element }, words }) {
 }
 
 const PARTS = {
-  pairs: "pairs of words", coverage: "words close together", head: "words at its beginning",
-  run: "words in a row", title: "the title", letters: "letters in a row", likeness: "likeness to the best passages",
-  meaning: "nearness in meaning", reranking: "the reranker's reading",
+  bigrams: "pairs of words", coverage: "words close together", lead: "words at its beginning",
+  phrase: "words in a row", title: "the title", char_ngrams: "letters in a row", top_similarity: "likeness to the best passages",
+  semantic: "nearness in meaning", reranker: "the reranker's reading",
 };
 
 /** Fetch once why a chunk scored, and show it as a sentence and a table. */
@@ -74,11 +74,11 @@ const added = (parts) => Object.entries(PARTS).map(([name, said]) => [said, part
 
 /** Say in one sentence what gave most of a score: the best words, and what stands out beside them. */
 function sentenceOf({ score, terms, ...parts }, n, isBest) {
-  const most = Math.max(...terms.map((term) => term.share));
-  const words = terms.filter(({ share }) => share > 0 && share > most / 2).slice(0, 4).map(({ term, df }) => [`“${term}”`, df]);
+  const most = Math.max(...terms.map((term) => term.contribution));
+  const words = terms.filter(({ contribution }) => contribution > 0 && contribution > most / 2).slice(0, 4).map(({ term, df }) => [`“${term}”`, df]);
   const inAll = new Set(words.map(([, df]) => df)).size === 1;
   const said = words.map(([term, df]) => inAll ? term : `${term} (in ${df.toLocaleString("en")})`);
-  const others = added(parts).filter(([name, share]) => share > 0.1 * score && !(isBest && name === PARTS.likeness)).map(([name]) => name);
+  const others = added(parts).filter(([name, share]) => share > 0.1 * score && !(isBest && name === PARTS.top_similarity)).map(([name]) => name);
   const list = new Intl.ListFormat("en");
   if (!words.length) return others.length ? `For ${list.format(others)}.` : "For many small things.";
   const how = inAll ? `, ${words.length > 1 ? "each " : ""}in ${words[0][1].toLocaleString("en")}` : "";
@@ -86,9 +86,9 @@ function sentenceOf({ score, terms, ...parts }, n, isBest) {
 }
 
 function tableOf({ score, terms, ...parts }) {
-  const words = terms.filter((term) => term.share > 0).map(({ term, matches, df, share }) => {
+  const words = terms.filter((term) => term.contribution > 0).map(({ term, matches, df, contribution }) => {
     const others = matches.filter((match) => match !== term).slice(0, 3);
-    return [others.length ? `${term} (${others.join(", ")})` : term, df.toLocaleString("en"), share];
+    return [others.length ? `${term} (${others.join(", ")})` : term, df.toLocaleString("en"), contribution];
   });
   const rest = added(parts).map(([said, share]) => [said, "", share]);
   const rows = [...words, ...rest].sort((one, other) => other[2] - one[2]).map(([name, df, share]) => {
