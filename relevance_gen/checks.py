@@ -114,6 +114,13 @@ def must_be(allowed: str, is_allowed: Callable[[Any], bool]) -> Rule:
     return Rule(allowed, is_allowed)
 
 
+def non_empty_list(noun: str) -> Rule:
+    """Return a validator of lists with at least one item, which errors call `noun`."""
+    return Rule(
+        f"a list of at least one {noun}", lambda value: isinstance(value, list) and value != []
+    )
+
+
 def one_of(*names: str) -> Rule:
     """Return a validator that accepts only these names."""
     quoted = " or ".join(f'"{name}"' for name in names)

@@ -97,8 +97,10 @@ def test_lenient_schemas_are_the_types(name: str) -> None:
     assert "additionalProperties" not in schema
     for field, attribute in fields.items():
         if field not in needed:
-            passed_on = attribute.metadata.get("passed_on")
-            meant = getattr(types.GenerationRequest(""), field) if passed_on else attribute.default
+            is_forwarded = attribute.metadata.get("forwarded")
+            meant = (
+                getattr(types.GenerationRequest(""), field) if is_forwarded else attribute.default
+            )
             meant = list(meant) if isinstance(meant, tuple) else meant
             assert schema["properties"][field]["default"] == meant
             assert "null" in json.dumps(schema["properties"][field])

@@ -231,7 +231,7 @@ def test_an_echoed_prompt_is_bounded_over_all_samples() -> None:
     assert completions.read({**body, "echo": True})
     body["prompt"] = ["x" * (1 << 12)] * 3 + ["x" * (1 + (1 << 12))]
     assert completions.read(body)
-    with pytest.raises(InvalidRequestError, match="echo must be false where n times") as caught:
+    with pytest.raises(InvalidRequestError, match="echo must be False if n ×") as caught:
         completions.read({**body, "echo": True})
     assert caught.value.field == "echo"
 
@@ -262,30 +262,21 @@ MESSAGES = [{"role": "user", "content": "x"}]
     ("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})]
 )
 @pytest.mark.parametrize(
-    ("asked", "ours"),
+    ("fields", "expected"),
     [
-        ({"stop_token_ids": [5, 6]}, {"eos_token_ids": (5, 6)}),
-        ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        ({"truncate_prompt_tokens": 9}, {"max_input_tokens": 9}),
-        ({"n_predict": 7}, {"max_tokens": 7}),
-        ({"max_new_tokens": 7}, {"max_tokens": 7}),
+        ({"eos_token_ids": [5, 6]}, {"eos_token_ids": (5, 6)}),
+        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"max_input_tokens": 9}, {"max_input_tokens": 9}),
+        ({"min_tokens": 2}, {"min_tokens": 2}),
         ({"max_completion_tokens": 7}, {"max_tokens": 7}),
         ({"max_tokens": 9, "max_completion_tokens": 7}, {"max_tokens": 7}),
-        ({"min_new_tokens": 2}, {"min_tokens": 2}),
-        ({"guided_json": SCHEMA}, {"json_schema": SCHEMA}),
-        ({"guided_json": '{"type": "array"}'}, {"json_schema": SCHEMA}),
+        ({"json_schema": '{"type": "array"}'}, {"json_schema": SCHEMA}),
         ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
-        ({"guided_regex": "a+"}, {"regex": "a+"}),
         ({"regex": "a+"}, {"regex": "a+"}),
-        ({"guided_grammar": "start: /a/"}, {"grammar": "start: /a/"}),
         ({"grammar": "start: /a/"}, {"grammar": "start: /a/"}),
-        ({"guided_choice": ["a", 'b"']}, {"choice": ("a", 'b"')}),
+        ({"choice": ["a", 'b"']}, {"choice": ("a", 'b"')}),
         ({"bad_words": [], "regex": "a"}, {"regex": "a"}),
         ({"allowed_token_ids": [3]}, {"allowed_token_ids": (3,)}),
-        ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA}),
-        ({"structured_outputs": {"json_object": True}}, {"json_schema": {"type": "object"}}),
-        ({"structured_outputs": {"choice": ["a"]}}, {"choice": ("a",)}),
-        ({"structured_outputs": {"regex": "a", "json": None}}, {"regex": "a"}),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA}),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
@@ -294,13 +285,13 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"ignore_eos": False, "typical_p": 1, "bad_words": []}, {}),
     ],
 )
-def test_what_others_call_otherwise_is_honoured(
-    read: Reader, body: dict[str, Any], asked: dict[str, Any], ours: dict[str, Any]
+def test_extension_fields_are_passed_to_the_generation_request(
+    read: Reader, body: dict[str, Any], fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """A field that another server has under another name means the same here."""
-    task, _ = read({**body, **asked})
-    plain, _ = read(body)
-    assert task.requests == (attrs.evolve(plain.requests[0], **ours),)
+    """An extension sets the field of the generation request that it stands for."""
+    task, _ = read({**body, **fields})
+    default, _ = read(body)
+    assert task.requests == (attrs.evolve(default.requests[0], **expected),)
     assert read({**body, "ignore_eos": True})[0].context.use_model_eos is False
 
 
@@ -320,6 +311,19 @@ def test_what_is_not_done_is_refused_by_name(read: Reader, body: dict[str, Any],
 
 
 @pytest.mark.parametrize(
+    ("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})]
+)
+@pytest.mark.parametrize(("name", "replacement"), sorted(requests.ALIASES.items()))
+def test_alias_of_another_server_is_refused_with_the_field_to_use(
+    read: Reader, body: dict[str, Any], name: str, replacement: str
+) -> None:
+    """A field under another server's name is refused, and the error names this server's field."""
+    expected = f"{name} is not supported by this server; use {replacement}"
+    with pytest.raises(InvalidRequestError, match=expected):
+        read({**body, name: 1})
+
+
+@pytest.mark.parametrize(
     ("field", "nothing"),
     [("best_of", 1), ("add_special_tokens", False), ("reasoning", {}), ("include_reasoning", True)],
 )
@@ -331,39 +335,22 @@ def test_what_chats_do_not_do_is_refused_by_name(field: str, nothing: object) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("fields", "message"),
     [
+        ({"json_schema": {}, "choice": ["a"]}, "choice cannot be combined with json_schema"),
+        ({"regex": "a", "grammar": "start: /a/"}, "grammar cannot be combined with regex"),
         (
-            {"guided_json": {}, "guided_choice": ["a"]},
-            "guided_choice cannot be combined with guided_json",
-        ),
-        (
-            {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
-            "structured_outputs.regex cannot be combined with guided_regex",
-        ),
-        (
-            {"regex": "a", "structured_outputs": {"json": {}}},
-            "structured_outputs.json cannot be combined with regex",
-        ),
-        (
-            {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}},
-            "structured_outputs.whitespace_pattern is not supported by this server",
+            {"regex": "a", "response_format": {"type": "json_object"}},
+            "response_format cannot be combined with regex",
         ),
     ],
 )
-def test_forms_are_called_as_the_client_does(asked: dict[str, Any], said: str) -> None:
-    """Of two forms the client is told by its own names, and of one that is none that it is none."""
-    with pytest.raises(InvalidRequestError, match=said):
-        completions.read({"prompt": "x", **asked})
-
-
-def test_two_names_of_one_field_are_refused() -> None:
-    """One of them would be dropped."""
-    for name in ("max_tokens", "n_predict"):
-        with pytest.raises(
-            InvalidRequestError, match=f"max_new_tokens cannot be combined with {name}"
-        ):
-            completions.read({"prompt": "x", "max_new_tokens": 3, name: 3})
+def test_two_output_constraints_are_refused_with_the_client_field_names(
+    fields: dict[str, Any], message: str
+) -> None:
+    """A request with two constraints of the output is refused, in the client's field names."""
+    with pytest.raises(InvalidRequestError, match=message):
+        completions.read({"prompt": "x", **fields})
 
 
 def test_a_chat_tells_its_template_more() -> None:

@@ -1,1 +1,1 @@
-"""Anthropic's interface, as far as its own client and the agents that use it need it."""
+"""Anthropic's messages API, as far as its own client and agents use it."""

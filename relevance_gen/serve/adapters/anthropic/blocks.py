@@ -1,4 +1,4 @@
-"""Turns as Anthropic's messages have them: each part is a content block, told whole or as events in their order."""
+"""Messages of ``/v1/messages``: each part of a turn is a content block, in one object or as events."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from attrs import evolve
+
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.adapters.anthropic.citations import CitedText, DocumentCiter
+from relevance_gen.serve.adapters.anthropic.citations import (
+    BlockDelta,
+    CitedText,
+    MessageDocumentCiter,
+)
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
-_ERRORS = {
+_ERROR_TYPES = {
     "invalid_request": "invalid_request_error",
     "method_not_allowed": "invalid_request_error",
     "unsupported_media_type": "invalid_request_error",
@@ -25,146 +31,165 @@ _ERRORS = {
     "overloaded": "overloaded_error",
     "timeout": "timeout_error",
 }
-"""Anthropic's types of errors; all others are its ``api_error``."""
-_DELTAS = {
-    "text": ("text_delta", "text"),
-    "reasoning": ("thinking_delta", "thinking"),
-    "tool_call": ("input_json_delta", "partial_json"),
+"""Anthropic's error types; all other errors are an ``api_error``."""
+_DELTA_TYPES = {
+    "text": "text_delta",
+    "reasoning": "thinking_delta",
+    "tool_call": "input_json_delta",
 }
-"""What adds to a block of each kind, and where its text stands."""
-_ENDS = {
+_DELTA_FIELDS = {"text": "text", "reasoning": "thinking", "tool_call": "partial_json"}
+_STOP_REASONS = {
     "eos": "end_turn",
     "stop": "stop_sequence",
     "tool_calls": "tool_use",
     "length": "max_tokens",
 }
-_FULL = "model_context_window_exceeded"
+_CONTEXT_FULL = "model_context_window_exceeded"
+_EMPTY_TEXT = ContentPart("text", "")
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, Any]:
-    """Return the body of an error; the message names the field."""
-    del field
-    return {"type": "error", "error": {"type": _ERRORS.get(kind, "api_error"), "message": message}}
+def error(kind: str, message: str, _field: str | None) -> dict[str, Any]:
+    """Return the body of an error; the message contains the field's name."""
+    error_type = _ERROR_TYPES.get(kind, "api_error")
+    return {"type": "error", "error": {"type": error_type, "message": message}}
 
 
 class BlockEvents:
-    """The events of one stream, which tell, put together, the whole message; or only that.
+    """The events of one stream, or the whole message as one object.
 
-    Of the turn at most `max_tokens` were asked for; `citer` has what its text is cited from.
+    Args:
+        model: the model's name.
+        max_tokens: the request's maximum number of tokens.
+        citer: cites the documents for the text blocks; None: without citations.
     """
 
-    def __init__(self, model: str, max_tokens: int, citer: DocumentCiter | None = None) -> None:
-        self._head = {
+    def __init__(
+        self, model: str, max_tokens: int, citer: MessageDocumentCiter | None = None
+    ) -> None:
+        self._identity = {
             "id": f"msg_{uuid.uuid4().hex}",
             "type": "message",
             "role": "assistant",
             "model": model,
         }
         self._max_tokens = max_tokens
-        self._is_begun = False
-        self._place: int | None = None
+        self._is_started = False
+        self._open_part: int | None = None
         self._n_blocks = 0
         self._citer = citer
-        self._cited: CitedText | None = None
+        self._cited_text: CitedText | None = None
 
     def whole(self, responses: Responses) -> dict[str, object]:
         """Return the whole message."""
         (response,) = responses
         (completion,) = response.responses
-        content = [block for part in completion.parts or () for block in self._blocks(part)]
+        content: list[dict[str, Any]] = []
+        for part in completion.parts or ():
+            content += self._blocks(part)
         return {
-            **self._head,
+            **self._identity,
             "content": content,
             **self._ending(completion),
             "usage": _usage(response),
         }
 
-    def text(self, sample: int, piece: ContentPart) -> bytes:
-        """Return the events of a piece of the turn."""
-        del sample  # there is one
-        events = self._begin()
-        if piece.place != self._place:
-            events += self._close()
-            self._place = piece.place
-            block = _block(ContentPart(piece.kind, "", piece.place, piece.name, piece.id))
-            events += _event("content_block_start", index=self._n_blocks, content_block=block)
-            self._cited = CitedText(self._citer) if self._citer and piece.kind == "text" else None
-        if self._cited is not None:
-            events += self._cited_events(self._cited.deltas(piece.text))
+    def text(self, _sample: int, piece: ContentPart) -> bytes:
+        """Return the events of a piece of the turn; there is one sample."""
+        events = self._start()
+        if piece.place != self._open_part:
+            events += self._close_part()
+            self._open_part = piece.place
+            events += self._open_block(evolve(piece, text=""))
+            self._cited_text = None
+            if self._citer is not None and piece.kind == "text":
+                self._cited_text = CitedText(self._citer)
+        if self._cited_text is not None:
+            events += self._cited_events(self._cited_text.deltas(piece.text))
         elif piece.text:
-            kind, name = _DELTAS[piece.kind]
-            events += _event(
-                "content_block_delta", index=self._n_blocks, delta={"type": kind, name: piece.text}
-            )
+            delta = {"type": _DELTA_TYPES[piece.kind], _DELTA_FIELDS[piece.kind]: piece.text}
+            events += self._delta_event(delta)
         return events
 
     def end(self, responses: Responses) -> bytes:
-        """Return the events that end the turn: why it did, and what it took."""
+        """Return the events that end the turn, with the stop reason and the usage."""
         (response,) = responses
         (completion,) = response.responses
         ending = _event("message_delta", delta=self._ending(completion), usage=_usage(response))
-        return self._begin() + self._close() + ending + _event("message_stop")
+        return self._start() + self._close_part() + ending + _event("message_stop")
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the event that ends a stream that failed."""
         return _event("error", error=error(kind, message, field)["error"])
 
-    def _begin(self) -> bytes:
-        """Return the event of a message before anything is said; what it takes is known when it ends."""
-        if self._is_begun:
+    def _start(self) -> bytes:
+        """Return the event that starts the message, if it was not returned before.
+
+        The token counts are reported when the message ends.
+        """
+        if self._is_started:
             return b""
-        self._is_begun = True
-        unknown = {
+        self._is_started = True
+        message: dict[str, object] = {
+            **self._identity,
+            "content": [],
             "stop_reason": None,
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
-        return _event("message_start", message={**self._head, "content": [], **unknown})
+        return _event("message_start", message=message)
 
-    def _close(self) -> bytes:
-        if self._place is None:
+    def _open_block(self, part: ContentPart) -> bytes:
+        return _event("content_block_start", index=self._n_blocks, content_block=_block(part))
+
+    def _close_block(self) -> bytes:
+        self._n_blocks += 1
+        return _event("content_block_stop", index=self._n_blocks - 1)
+
+    def _delta_event(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._n_blocks, delta=delta)
+
+    def _close_part(self) -> bytes:
+        if self._open_part is None:
             return b""
-        events = (
-            b"" if self._cited is None else self._cited_events(self._cited.deltas("", is_last=True))
-        )
-        self._place, self._n_blocks = None, self._n_blocks + 1
-        return events + _event("content_block_stop", index=self._n_blocks - 1)
-
-    def _cited_events(self, deltas: Iterable[tuple[bool, dict[str, object]]]) -> bytes:
+        self._open_part = None
         events = b""
-        for begins, delta in deltas:
-            if begins:
-                events += _event("content_block_stop", index=self._n_blocks)
-                self._n_blocks += 1
-                events += _event(
-                    "content_block_start",
-                    index=self._n_blocks,
-                    content_block=_block(ContentPart("text", "")),
-                )
-            events += _event("content_block_delta", index=self._n_blocks, delta=delta)
+        if self._cited_text is not None:
+            events = self._cited_events(self._cited_text.deltas("", is_last=True))
+        return events + self._close_block()
+
+    def _cited_events(self, deltas: Iterable[BlockDelta]) -> bytes:
+        events = b""
+        for block_delta in deltas:
+            if block_delta.starts_block:
+                events += self._close_block() + self._open_block(_EMPTY_TEXT)
+            events += self._delta_event(block_delta.delta)
         return events
 
     def _blocks(self, part: ContentPart) -> list[dict[str, Any]]:
+        """Return the blocks of a part: one for each sentence if the text is cited."""
         if part.kind != "text" or self._citer is None:
             return [_block(part)]
-        blocks = [_block(ContentPart("text", ""))]
-        for begins, delta in CitedText(self._citer).deltas(part.text, is_last=True):
-            blocks += [_block(ContentPart("text", ""))] if begins else []
-            blocks[-1]["text"] += delta.get("text", "")
-            if "citation" in delta:
-                blocks[-1].setdefault("citations", []).append(delta["citation"])
+        blocks = [_block(_EMPTY_TEXT)]
+        for block_delta in CitedText(self._citer).deltas(part.text, is_last=True):
+            if block_delta.starts_block:
+                blocks.append(_block(_EMPTY_TEXT))
+            blocks[-1]["text"] += block_delta.delta.get("text", "")
+            if "citation" in block_delta.delta:
+                blocks[-1].setdefault("citations", []).append(block_delta.delta["citation"])
         return blocks
 
     def _ending(self, completion: Completion) -> dict[str, object]:
-        """Return why a turn ended: where it is cut off before the limit, the context is full."""
+        """Return the stop reason; a turn truncated before the maximum has filled the context."""
         reason = completion.finish_reason
-        is_full = reason == "length" and completion.generated_tokens < self._max_tokens
-        sequence = completion.stop_string if reason == "stop" else None
-        return {"stop_reason": _FULL if is_full else _ENDS[reason], "stop_sequence": sequence}
+        stop_reason = _STOP_REASONS[reason]
+        if reason == "length" and completion.generated_tokens < self._max_tokens:
+            stop_reason = _CONTEXT_FULL
+        stop_sequence = completion.stop_string if reason == "stop" else None
+        return {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
 
 
-def _event(kind: str, **said: object) -> bytes:
-    return wire.event({"type": kind, **said}, kind)
+def _event(kind: str, **fields: object) -> bytes:
+    return wire.event({"type": kind, **fields}, kind)
 
 
 def _block(part: ContentPart) -> dict[str, Any]:
@@ -174,16 +199,12 @@ def _block(part: ContentPart) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         case "tool_call":
-            return {
-                "type": "tool_use",
-                "id": part.id,
-                "name": part.name,
-                "input": _input(part.text),
-            }
+            arguments = _parse_arguments(part.text)
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
 
 
-def _input(arguments: str) -> object:
-    """Return the arguments of a call as an object: an empty one where they were cut off, or are none."""
+def _parse_arguments(arguments: str) -> object:
+    """Return the arguments of a tool call as an object; empty if they are truncated or invalid."""
     try:
         value = wire.parse(arguments.encode(errors="replace"))
     except InvalidRequestError:
@@ -192,10 +213,10 @@ def _input(arguments: str) -> object:
 
 
 def _usage(response: GenerationResponse) -> dict[str, int]:
-    """Return the tokens used: those of the prompt that were known already are counted apart."""
+    """Return the token counts; cached prompt tokens are counted separately."""
     return {
         "input_tokens": response.prompt_tokens - response.reused_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": response.reused_tokens,
-        "output_tokens": sum(one.generated_tokens for one in response.responses),
+        "output_tokens": sum(sample.generated_tokens for sample in response.responses),
     }

@@ -1,4 +1,4 @@
-"""Citations as Anthropic's messages have them: each sentence is a block of text with the places that support it."""
+"""Citations as in Anthropic's messages: each sentence is a text block with its citations."""
 
 from __future__ import annotations
 
@@ -14,95 +14,140 @@ from relevance_gen.generation.chat.conversation import texts_of
 from relevance_gen.request_scope import reserve
 from relevance_gen.types import CitedSentence, CitedSpan
 
-_TEXTS = {"text": "text"}
+TEXT_FIELDS = {"text": "text"}
+"""Type of a content part to the field with its text."""
 
 
 @frozen
-class _Source:
-    """A text of the document with a number, from 0; the block of that with a number, cited whole, or all of it."""
+class _DocumentText:
+    """A citable text of a document.
+
+    Attributes:
+        text: the text.
+        document: index of the document, from 0.
+        title: the document's title, if any.
+        block: index of the block that is the text, which is cited as a whole; None if the text is
+            that of the whole document.
+    """
 
     text: str
     document: int
     title: str | None
     block: int | None = None
 
-    def citation(self, place: CitedSpan) -> dict[str, object]:
-        """Return the citation of a place; its strings are as long as `cost` says."""
-        named = {"document_index": self.document, "document_title": self.title, "file_id": None}
-        if self.block is not None:
-            where = {"start_block_index": self.block, "end_block_index": self.block + 1}
-            return {"type": "content_block_location", "cited_text": self.text, **named, **where}
-        where = {"start_char_index": place.start, "end_char_index": place.end}
+    def citation(self, span: CitedSpan) -> dict[str, object]:
+        """Return the citation of a span; `n_chars` is the length of its strings."""
+        document = {
+            "document_index": self.document,
+            "document_title": self.title,
+            "file_id": None,
+        }
+        if self.block is None:
+            return {
+                "type": "char_location",
+                "cited_text": self.text[span.start : span.end],
+                **document,
+                "start_char_index": span.start,
+                "end_char_index": span.end,
+            }
         return {
-            "type": "char_location",
-            "cited_text": self.text[place.start : place.end],
-            **named,
-            **where,
+            "type": "content_block_location",
+            "cited_text": self.text,
+            **document,
+            "start_block_index": self.block,
+            "end_block_index": self.block + 1,
         }
 
-    def cost(self, place: CitedSpan) -> int:
-        return len(self.title or "") + (
-            place.end - place.start if self.block is None else len(self.text)
-        )
+    def n_chars(self, span: CitedSpan) -> int:
+        """Return the number of characters in the citation of a span."""
+        n_cited = span.end - span.start if self.block is None else len(self.text)
+        return len(self.title or "") + n_cited
 
 
-class DocumentCiter(Attributor):
-    """Cites from documents. Sentences for which there is no room, or too much to compare, are not cited."""
+class MessageDocumentCiter(Attributor):
+    """Cites the documents of messages.
 
-    def __init__(self, sources: Sequence[_Source]) -> None:
-        super().__init__([source.text for source in sources])
-        self.sources = sources
+    A sentence is not cited if that would exceed the memory or the work that the request may use.
+    """
+
+    def __init__(self, documents: Sequence[_DocumentText]) -> None:
+        super().__init__([document.text for document in documents])
+        self.documents = documents
 
     def cite(
         self, text: str, offset: int = 0, ends: Sequence[int] | None = None
     ) -> tuple[CitedSentence, ...]:
-        """Return what `Attributor.cite` does, or nothing."""
+        """Return the sentences of a text with their citations, or none; see `Attributor.cite`."""
         with suppress(TooLargeError, BusyError):
-            cited = super().cite(text, offset, ends)
-            places = [place for one in cited for place in one.spans]
-            reserve("result_char", sum(self.sources[place.source].cost(place) for place in places))
-            return cited
+            sentences = super().cite(text, offset, ends)
+            n_chars = 0
+            for sentence in sentences:
+                for span in sentence.spans:
+                    n_chars += self.documents[span.source].n_chars(span)
+            reserve("result_char", n_chars)
+            return sentences
         return ()
 
 
-def citer_of(messages: Sequence[Mapping[str, Any]]) -> DocumentCiter | None:
-    """Return what cites from those documents of messages, read before, that are to be cited; None without any."""
-    contents = [
-        message["content"] for message in messages if not isinstance(message["content"], str)
-    ]
-    blocks = [block for content in contents for block in content if block["type"] == "document"]
-    found = list[_Source]()
-    for number, block in enumerate(blocks):
+def citer_of(messages: Sequence[Mapping[str, Any]]) -> MessageDocumentCiter | None:
+    """Return a citer of the documents in checked messages for which citations are enabled.
+
+    The result is None if there are no such documents.
+    """
+    blocks: list[Mapping[str, Any]] = []
+    for message in messages:
+        if not isinstance(message["content"], str):
+            blocks += [block for block in message["content"] if block["type"] == "document"]
+    texts: list[_DocumentText] = []
+    for document, block in enumerate(blocks):
         if (block.get("citations") or {}).get("enabled"):
-            title = "\n".join(texts_of(block["title"], "", _TEXTS)) if block.get("title") else None
-            if block["source"]["type"] == "text":
-                found.append(
-                    _Source("\n".join(texts_of(block["source"]["data"], "", _TEXTS)), number, title)
-                )
+            title = _text(block["title"]) if block.get("title") else None
+            source = block["source"]
+            if source["type"] == "text":
+                texts.append(_DocumentText(_text(source["data"]), document, title))
             else:
-                texts = texts_of(block["source"]["content"], "", _TEXTS)
-                found += [_Source(text, number, title, place) for place, text in enumerate(texts)]
-    return DocumentCiter(found) if found else None
+                for index, text in enumerate(texts_of(source["content"], "", TEXT_FIELDS)):
+                    texts.append(_DocumentText(text, document, title, index))
+    return MessageDocumentCiter(texts) if texts else None
+
+
+def _text(content: object) -> str:
+    return "\n".join(texts_of(content, "", TEXT_FIELDS))
+
+
+@frozen
+class BlockDelta:
+    """An addition to the text blocks of a turn; it may start a new block."""
+
+    starts_block: bool
+    delta: dict[str, Any]
 
 
 class CitedText:
-    """A text of a turn that comes in pieces, in deltas of blocks, of which each has a sentence."""
+    """Splits a streamed text into blocks of one cited sentence each."""
 
-    def __init__(self, citer: DocumentCiter) -> None:
-        self._sources = citer.sources
+    def __init__(self, citer: MessageDocumentCiter) -> None:
+        self._documents = citer.documents
         self._stream = StreamingAttributor(citer)
-        self._is_ended = False
+        self._is_block_complete = False
 
-    def deltas(self, text: str, *, is_last: bool = False) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """Yield what a piece adds to the blocks, and whether that begins another block than the first."""
-        for told in self._stream.add(text, is_last=is_last):
-            if isinstance(told, str):
-                yield self._is_ended, {"type": "text_delta", "text": told}
-                self._is_ended = False
-                continue
-            found = list[dict[str, object]]()
-            for place in told.spans:
-                if (citation := self._sources[place.source].citation(place)) not in found:
-                    yield False, {"type": "citations_delta", "citation": citation}
-                    found.append(citation)
-            self._is_ended = True
+    def deltas(self, text: str, *, is_last: bool = False) -> Iterator[BlockDelta]:
+        """Yield the additions that a piece of text makes; the first block is already open."""
+        for addition in self._stream.add(text, is_last=is_last):
+            if isinstance(addition, str):
+                delta: dict[str, Any] = {"type": "text_delta", "text": addition}
+                yield BlockDelta(self._is_block_complete, delta)
+                self._is_block_complete = False
+            else:
+                for citation in self._citations(addition):
+                    yield BlockDelta(False, {"type": "citations_delta", "citation": citation})
+                self._is_block_complete = True
+
+    def _citations(self, sentence: CitedSentence) -> list[dict[str, object]]:
+        """Return the distinct citations of a sentence."""
+        citations: list[dict[str, object]] = []
+        for span in sentence.spans:
+            citation = self._documents[span.source].citation(span)
+            if citation not in citations:
+                citations.append(citation)
+        return citations

@@ -1,8 +1,7 @@
-"""``POST /v1/messages``, the next turn of a conversation of content blocks, and ``/v1/messages/count_tokens``."""
+"""``POST /v1/messages``, the next turn of a conversation, and ``/v1/messages/count_tokens``."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,36 +24,38 @@ from relevance_gen.generation.chat.conversation import (
 )
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.anthropic.blocks import BlockEvents
-from relevance_gen.serve.adapters.anthropic.citations import citer_of
+from relevance_gen.serve.adapters.anthropic.citations import TEXT_FIELDS, citer_of
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import GenerationRequest
 
-_MAX_NAME_CHARACTERS = 1024
-_NAMES = {"text": "messages", "stop": "stop_sequences", "json_schema": "output_config.format"}
+_MAX_MODEL_NAME_CHARS = 1024
+_FIELD_NAMES = {
+    "text": "messages",
+    "stop": "stop_sequences",
+    "json_schema": "output_config.format",
+}
+"""Fields of `GenerationRequest` to the client's names of them."""
 _REFUSED = ("container", "fallbacks", "mcp_servers", "output_format")
-"""What would change the answer and is not done."""
-_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
-_EFFORTS = {"xhigh": "high", "max": "high"}
-"""Degrees of effort beyond those that templates know."""
-_TEXTS = {"text": "text"}
+"""Unsupported fields that would change the response."""
+_TOOL_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
+_TEMPLATE_EFFORTS = {"xhigh": "high", "max": "high"}
+"""Efforts above the highest effort of chat templates."""
 _BLOCKS = {
-    "user": 'a block of type "text", "document" or "tool_result", whole: this model reads nothing else',
-    "assistant": 'a block of type "text", "thinking", "redacted_thinking" or "tool_use", whole',
+    "user": 'a complete block of type "text", "document" or "tool_result": '
+    "the model reads no other types",
+    "assistant": 'a complete block of type "text", "thinking", "redacted_thinking" or "tool_use"',
     "system": 'a block of type "text"',
 }
+"""The allowed blocks of each role, for errors."""
 
 
 @frozen(kw_only=True)
 class MessagesRequest:
-    """The fields that are read, as ``static/openapi.json`` describes them."""
+    """The fields of a request, as ``static/openapi.json`` describes them."""
 
-    messages: Sequence[Any] = field(
-        validator=checks.must_be(
-            "a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0
-        )
-    )
-    model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_NAME_CHARACTERS))
+    messages: Sequence[Any] = field(validator=checks.non_empty_list("message"))
+    model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_MODEL_NAME_CHARS))
     max_tokens: int = field(default=AS_MUCH_AS_FITS, validator=checks.integer(1))
     system: Any = None
     temperature: float | None = None
@@ -72,55 +73,68 @@ class MessagesRequest:
     )
 
     def conversation(self) -> Conversation:
-        """Return the messages as turns, and the tools."""
+        """Return the messages as turns, with the tools and the variables of the chat template."""
         turns: list[dict[str, Any]] = []
         if self.system:
-            turn_of("system", turns)["content"] += texts_of(self.system, "system", _TEXTS)
-        for place, message in enumerate(self.messages):
-            _add(message, turns, f"messages[{place}]")
-        tools = tools_of([_tool(tool, f"tools[{place}]") for place, tool in enumerate(self.tools)])
+            turn_of("system", turns)["content"] += texts_of(self.system, "system", TEXT_FIELDS)
+        for index, message in enumerate(self.messages):
+            _add_message(message, turns, f"messages[{index}]")
+        tools = tools_of([_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.tools)])
         choice = ToolChoice() if self.tool_choice is None else _choice(self.tool_choice, tools)
+        return Conversation(
+            messages_of(turns),
+            tools,
+            choice=choice,
+            variables=self._template_variables(),
+            continues=turns[-1]["role"] == "assistant" and not turns[-1]["tool_calls"],
+            schema_fields={
+                tool.name: f"tools[{index}].input_schema" for index, tool in enumerate(tools)
+            },
+        )
+
+    def _template_variables(self) -> dict[str, object]:
+        variables: dict[str, object] = {}
         effort = (self.output_config or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("output_config.effort", "a string", effort)
-        variables: dict[str, object] = (
-            {"reasoning_effort": _EFFORTS.get(effort, effort)} if effort else {}
-        )
+        if effort:
+            variables["reasoning_effort"] = _TEMPLATE_EFFORTS.get(effort, effort)
         if self.thinking:
-            budget = (
-                {"thinking_budget": n}
-                if checks.is_integer(n := self.thinking.get("budget_tokens"))
-                else {}
-            )
-            variables |= {"enable_thinking": self.thinking.get("type") != "disabled", **budget}
-        continues = turns[-1]["role"] == "assistant" and not turns[-1]["tool_calls"]
-        named = {tool.name: f"tools[{place}].input_schema" for place, tool in enumerate(tools)}
-        return Conversation(messages_of(turns), tools, choice, variables, {}, continues, named)
+            variables["enable_thinking"] = self.thinking.get("type") != "disabled"
+            budget = self.thinking.get("budget_tokens")
+            if checks.is_integer(budget):
+                variables["thinking_budget"] = budget
+        return variables
 
     def generation(self) -> GenerationRequest:
-        """Return the request to generate with, whose text is not written yet."""
-        form = (self.output_config or {}).get("format")
-        schema = (
-            form.get("schema")
-            if isinstance(form, dict) and form.get("type") == "json_schema"
-            else None
-        )
-        if form is not None and not isinstance(schema, dict):
-            raise InvalidRequestError.must_be(
-                "output_config.format", 'of type "json_schema" with a schema', form
-            )
-        given: dict[str, Any] = {
+        """Return the generation request; its prompt is rendered from the conversation later."""
+        fields = {
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "json_schema": schema,
+            "json_schema": self._schema(),
         }
-        given = {name: value for name, value in given.items() if value is not None}
+        fields = {name: value for name, value in fields.items() if value is not None}
         try:
             return GenerationRequest(
-                "", max_tokens=self.max_tokens, top_k=self.top_k, stop=self.stop_sequences, **given
+                "",
+                max_tokens=self.max_tokens,
+                top_k=self.top_k,
+                stop=self.stop_sequences,
+                **fields,  # type: ignore[arg-type]
             )
         except InvalidRequestError as error:
-            raise error.with_field_names(_NAMES) from None
+            raise error.with_field_names(_FIELD_NAMES) from None
+
+    def _schema(self) -> Mapping[str, Any] | None:
+        """Return the JSON schema of the output, if any."""
+        output_format = (self.output_config or {}).get("format")
+        match output_format:
+            case None:
+                return None
+            case {"type": "json_schema", "schema": dict(schema)}:
+                return schema
+        allowed = 'of type "json_schema" with a schema'
+        raise InvalidRequestError.must_be("output_config.format", allowed, output_format)
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | BlockEvents]:
@@ -131,18 +145,16 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
                 "is not supported by this server", name, remedy="leave it out"
             )
     request = wire.structure(MessagesRequest, body, is_lenient=True)
-    generation, conversation = request.generation(), request.conversation()
-    context = RequestContext(use_model_eos=True)
+    generation = request.generation()
+    conversation = request.conversation()
     citer = citer_of(request.messages)
     if citer is not None and generation.json_schema is not None:
-        raise InvalidRequestError(
-            "cannot be given where documents are to be cited", "output_config.format"
-        )
+        raise InvalidRequestError("cannot be combined with citations", "output_config.format")
     task = GenerationTask(
         (generation,),
         conversation=conversation,
-        context=context,
-        names=_NAMES,
+        context=RequestContext(use_model_eos=True),
+        names=_FIELD_NAMES,
         model=request.model,
         citer=citer,
     )
@@ -153,11 +165,12 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
 def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
     """Read the body of ``POST /v1/messages/count_tokens``."""
     task, _ = read(body)
-    pluralize = attrs.evolve(task, context=attrs.evolve(task.context, count_only=True))
-    return pluralize, lambda responses: {"input_tokens": responses[0].prompt_tokens}
+    task = attrs.evolve(task, context=attrs.evolve(task.context, count_only=True))
+    return task, lambda responses: {"input_tokens": responses[0].prompt_tokens}
 
 
-def _add(message: object, turns: list[dict[str, Any]], path: str) -> None:
+def _add_message(message: object, turns: list[dict[str, Any]], path: str) -> None:
+    """Append a message to the turns."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role, content = message.get("role"), message.get("content")
@@ -169,81 +182,78 @@ def _add(message: object, turns: list[dict[str, Any]], path: str) -> None:
         raise InvalidRequestError.must_be(f"{path}.content", "a text or a list of blocks", content)
     if not content:
         turn_of(role, turns)
-    for place, block in enumerate(content):
-        _add_block(block, role, turns, f"{path}.content[{place}]")
+    for index, block in enumerate(content):
+        _add_block(block, role, turns, f"{path}.content[{index}]")
 
 
 def _add_block(block: object, role: str, turns: list[dict[str, Any]], path: str) -> None:
-    """Add a block to the turns: results of tools are turns of their own."""
+    """Append a block to the turns; a tool result is a turn of its own."""
     match role, block:
         case _, {"type": "text", "text": str(text)}:
             turn_of(role, turns)["content"].append(text)
-        case "user", {"type": "document", "source": {"type": str(kind), **source}, **more}:
-            turn_of(role, turns)["content"].append(_document(kind, source, more, path))
-        case "user", {"type": "tool_result", "tool_use_id": str(call_id), **more}:
-            said = texts_of(more.get("content") or "", f"{path}.content", _TEXTS)
-            said = ["Error:", *said] if more.get("is_error") else said
-            turn_of("tool", turns).update(tool_call_id=call_id, content=said)
+        case "user", {"type": "document", "source": {"type": str(kind), **source}, **fields}:
+            turn_of(role, turns)["content"].append(_document(kind, source, fields, path))
+        case "user", {"type": "tool_result", "tool_use_id": str(call_id), **fields}:
+            texts = texts_of(fields.get("content") or "", f"{path}.content", TEXT_FIELDS)
+            if fields.get("is_error"):
+                texts = ["Error:", *texts]
+            turn_of("tool", turns).update(tool_call_id=call_id, content=texts)
         case "assistant", {
             "type": "tool_use",
             "id": str(call_id),
             "name": str(name),
             "input": dict(arguments),
         }:
-            call = {
-                "id": call_id,
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
+            function = {"name": name, "arguments": arguments}
+            call = {"id": call_id, "type": "function", "function": function}
             turn_of(role, turns)["tool_calls"].append(call)
-        case "assistant", {"type": "thinking", "thinking": str(thought)}:
-            turn_of(role, turns)["reasoning_content"].append(thought)
+        case "assistant", {"type": "thinking", "thinking": str(reasoning)}:
+            turn_of(role, turns)["reasoning_content"].append(reasoning)
         case "assistant", {"type": "redacted_thinking"}:
-            turn_of(role, turns)  # what only Anthropic can read
+            turn_of(role, turns)  # only Anthropic's servers can decrypt it
         case _:
-            raise InvalidRequestError.must_be(
-                path, _BLOCKS[role], block.get("type") if isinstance(block, dict) else block
-            )
+            got = block.get("type") if isinstance(block, dict) else block
+            raise InvalidRequestError.must_be(path, _BLOCKS[role], got)
 
 
-def _document(kind: str, source: Mapping[Any, Any], more: Mapping[Any, Any], path: str) -> str:
-    """Return what the model reads of a document of text: its title, what is said of it, and its text."""
+def _document(kind: str, source: Mapping[Any, Any], fields: Mapping[Any, Any], path: str) -> str:
+    """Return the text of a document for the model: its title, its context, and its content."""
     if kind not in ("text", "content"):
-        raise InvalidRequestError.must_be(
-            f"{path}.source.type", '"text" or "content": this model reads no files', kind
-        )
-    wanted = more.get("citations") or {}
-    if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool | None):
-        raise InvalidRequestError.must_be(
-            f"{path}.citations", "an object with enabled, true or false", wanted
-        )
-    name = "data" if kind == "text" else "content"
-    texts = texts_of(source.get(name), f"{path}.source.{name}", _TEXTS)
-    heads = (
-        texts_of(more[key], f"{path}.{key}", _TEXTS)
-        for key in ("title", "context")
-        if more.get(key)
-    )
-    return "\n".join([*itertools.chain.from_iterable(heads), *texts])
+        allowed = '"text" or "content": the model reads no files'
+        raise InvalidRequestError.must_be(f"{path}.source.type", allowed, kind)
+    citations = fields.get("citations") or {}
+    if not isinstance(citations, dict) or not isinstance(citations.get("enabled"), bool | None):
+        allowed = "an object with enabled, True or False"
+        raise InvalidRequestError.must_be(f"{path}.citations", allowed, citations)
+    content_field = "data" if kind == "text" else "content"
+    content_path = f"{path}.source.{content_field}"
+    content = texts_of(source.get(content_field), content_path, TEXT_FIELDS)
+    texts: list[str] = []
+    for name in ("title", "context"):
+        if fields.get(name):
+            texts += texts_of(fields[name], f"{path}.{name}", TEXT_FIELDS)
+    return "\n".join([*texts, *content])
 
 
-def _tool(given: object, path: str) -> ToolDefinition:
-    kind = given.get("type") if isinstance(given, dict) else given
-    if not isinstance(given, dict) or kind not in (None, "custom"):
-        allowed = 'an object with a name and an input_schema, of type "custom" or none: no others are supported'
+def _tool(tool: object, path: str) -> ToolDefinition:
+    kind = tool.get("type") if isinstance(tool, dict) else tool
+    if not isinstance(tool, dict) or kind not in (None, "custom"):
+        allowed = 'an object with a name and an input_schema, of type "custom" or without a type'
         raise InvalidRequestError.must_be(path, allowed, kind)
     try:
-        return tool_of({**given, "parameters": given.get("input_schema")}, path)
+        return tool_of({**tool, "parameters": tool.get("input_schema")}, path)
     except InvalidRequestError as error:
-        raise error.with_field(
-            (error.field or path).replace(".parameters", ".input_schema")
-        ) from None
+        field = (error.field or path).replace(".parameters", ".input_schema")
+        raise error.with_field(field) from None
 
 
-def _choice(given: Mapping[str, Any], tools: Sequence[ToolDefinition]) -> ToolChoice:
-    kind, name = given.get("type"), given.get("name")
-    if not isinstance(kind, str) or kind not in _MODES or (kind == "tool") != isinstance(name, str):
+def _choice(tool_choice: Mapping[str, Any], tools: Sequence[ToolDefinition]) -> ToolChoice:
+    kind, name = tool_choice.get("type"), tool_choice.get("name")
+    has_name = isinstance(name, str)
+    if not isinstance(kind, str) or kind not in _TOOL_MODES or (kind == "tool") != has_name:
         allowed = 'an object of type "auto", "any" or "none", or of type "tool" with a name'
         raise InvalidRequestError.must_be("tool_choice", allowed, kind)
-    is_parallel = given.get("disable_parallel_tool_use") is not True
-    return choice_of(ToolChoice(_MODES[kind], (name,) if name else (), is_parallel), tools)  # type: ignore[arg-type]
+    names = (name,) if name else ()
+    is_parallel = tool_choice.get("disable_parallel_tool_use") is not True
+    choice = ToolChoice(_TOOL_MODES[kind], names, is_parallel)  # type: ignore[arg-type]
+    return choice_of(choice, tools)

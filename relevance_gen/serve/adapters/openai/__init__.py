@@ -1,1 +1,1 @@
-"""OpenAI's interface, as far as its own client and those who copied it use it."""
+"""The OpenAI API, as far as OpenAI's client and compatible clients use it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 from attrs.validators import optional
 
 from relevance_gen import checks
@@ -20,45 +21,60 @@ from relevance_gen.generation.chat.conversation import (
 )
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.openai import requests
-from relevance_gen.serve.adapters.openai.citations import DocumentCiter
+from relevance_gen.serve.adapters.openai.citations import ChatDocumentCiter
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
 from relevance_gen.serve.adapters.openai.requests import (
+    EMPTY,
+    NEVER,
     SamplingRequest,
-    is_empty,
-    names_in,
     read_as,
-    unless,
+    unsupported,
 )
 from relevance_gen.serve.adapters.openai.tokens import FINISH_REASONS, chat_logprobs, usage
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
-_NAMES = {"text": "messages", "num_samples": "n", "template_variables": "chat_template_kwargs"}
-
-_ROLES = {"developer": "system"}
-"""Roles that templates know by another name."""
-
+_FIELD_NAMES = {
+    "text": "messages",
+    "num_samples": "n",
+    "template_variables": "chat_template_kwargs",
+}
+"""Fields of `GenerationRequest` to the client's names of them."""
+_TEMPLATE_ROLES = {"developer": "system"}
+"""Roles that chat templates have under another name."""
 _REFUSED = {
     **requests.REFUSED,
-    **unless(is_empty, "audio chat_template echo functions reasoning thinking"),
-    "add_special_tokens": lambda v: v is False,
-    "best_of": lambda v: v == 1,
-    "function_call": lambda v: v in ("none", "auto"),
-    "include_reasoning": lambda v: v is True,
-    "modalities": lambda v: v == ["text"],
-    "web_search_options": lambda _: False,
+    **dict.fromkeys(("audio", "chat_template", "echo", "functions", "thinking"), EMPTY),
+    "add_special_tokens": (False,),
+    "best_of": (1,),
+    "function_call": ("none", "auto"),
+    "include_reasoning": (True,),
+    "modalities": (["text"],),
+    "reasoning": EMPTY,
+    "web_search_options": NEVER,
 }
+_TEMPLATE_VARIABLES = (
+    "enable_thinking",
+    "thinking_budget",
+    "documents",
+    "reasoning_effort",
+    "add_generation_prompt",
+)
+"""Fields of the request that are variables of the chat template."""
+_MESSAGE_FIELDS = {
+    "assistant": ("reasoning_content", "reasoning", "tool_calls"),
+    "tool": ("tool_call_id", "name"),
+}
+"""Role to the fields of its messages in addition to role and content."""
+_TEXT_FIELDS = {"text": "text", "refusal": "refusal"}
+"""Type of a content part to the field with its text."""
 
 
 @frozen(kw_only=True)
 class ChatRequest(SamplingRequest):
-    """The fields that are read, as ``static/openapi.json`` describes them; `_VARIABLES` are the template's."""
+    """The fields of a chat request, as ``static/openapi.json`` describes them."""
 
-    messages: Sequence[Any] = field(
-        validator=checks.must_be(
-            "a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0
-        )
-    )
+    messages: Sequence[Any] = field(validator=checks.non_empty_list("message"))
     max_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     logprobs: bool = field(default=False, validator=checks.flag)
@@ -76,189 +92,200 @@ class ChatRequest(SamplingRequest):
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = field(default=True, validator=checks.flag)
 
+    @property
+    def max_new_tokens(self) -> int:
+        """The maximum number of tokens to generate."""
+        return self.max_completion_tokens or self.max_tokens or AS_MUCH_AS_FITS
+
+    @property
+    def n_alternatives(self) -> int | None:
+        """The number of alternatives of each token; None: without log probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     def conversation(self) -> Conversation:
-        """Return the messages, and what else the template reads."""
+        """Return the messages, the tools and the variables of the chat template."""
         messages = [
-            _message(message, f"messages[{place}]") for place, message in enumerate(self.messages)
+            _message(message, f"messages[{index}]") for index, message in enumerate(self.messages)
         ]
-        if self.continue_final_message and (
-            messages[-1]["role"] != "assistant" or self.add_generation_prompt
-        ):
-            rule = "must be false where the last message is not the assistant's, or add_generation_prompt is true"
-            raise InvalidRequestError(rule, "continue_final_message")
-        named = {name: value for name in _VARIABLES if (value := getattr(self, name)) is not None}
-        variables = {**(self.chat_template_kwargs or {}), **named}
-        asked = [
-            name
+        if self.continue_final_message:
+            if messages[-1]["role"] != "assistant" or self.add_generation_prompt:
+                raise InvalidRequestError(
+                    "must be False if the last message is not the assistant's,"
+                    " or if add_generation_prompt is True",
+                    "continue_final_message",
+                )
+        variables = dict(self.chat_template_kwargs or {})
+        paths = {name: f"chat_template_kwargs.{name}" for name in variables}
+        for name in _TEMPLATE_VARIABLES:
+            if (value := getattr(self, name)) is not None:
+                variables[name] = value
+                paths[name] = name
+        required = {
+            name: paths[name]
             for name, value in variables.items()
             if name != "add_generation_prompt" and value not in (None, [])
-        ]
-        required = {
-            name: name if name in named else f"chat_template_kwargs.{name}" for name in asked
         }
         tools = tools_of(() if self.tools is None else self.tools)
-        choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
-        named = {
-            tool.name: f"tools[{place}].function.parameters" for place, tool in enumerate(tools)
+        schema_fields = {
+            tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(tools)
         }
         return Conversation(
-            messages, tools, choice, variables, required, self.continue_final_message, named
+            messages,
+            tools,
+            choice=choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls),
+            variables=variables,
+            required=required,
+            continues=self.continue_final_message,
+            schema_fields=schema_fields,
         )
-
-
-_VARIABLES = (
-    "enable_thinking",
-    "thinking_budget",
-    "documents",
-    "reasoning_effort",
-    "add_generation_prompt",
-)
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
     """Read the body of ``POST /v1/chat/completions``."""
     request = read_as(ChatRequest, body, _REFUSED)
-    names = _NAMES | names_in(body)
+    names = _FIELD_NAMES | request.schema_names
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequestError("needs logprobs to be true", "top_logprobs")
-    n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
-    max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
-    generation = request.generation("", max_tokens, n_alternatives, names)
-    context = RequestContext(
-        use_model_eos=not request.ignore_eos, return_token_texts=request.logprobs
-    )
-    citer = (
-        None if generation.json_schema is not None else DocumentCiter.of(request.documents or ())
-    )
+        raise InvalidRequestError("needs logprobs to be True", "top_logprobs")
+    generation = request.generation("", request.max_new_tokens, request.n_alternatives, names)
+    citer = None
+    if generation.json_schema is None:
+        citer = ChatDocumentCiter.of(request.documents or ())
     task = GenerationTask(
         (generation,),
         conversation=request.conversation(),
-        context=context,
+        context=RequestContext(
+            use_model_eos=not request.ignore_eos, return_token_texts=request.logprobs
+        ),
         names=names,
         model=request.model,
         citer=citer,
     )
-    return task, _presenter(request, citer)
+    writer = _ChatWriter(request.model, citer)
+    return task, writer.events(request) if request.stream else writer.response
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
-    """Return the body of an error; where the model cannot take a conversation, it says what can be done."""
+    """Return the body of an error; if the model has no chat template, suggest another path."""
     if field == "chat_template":
-        message, field = f"{message}; /v1/completions takes a text without a template", "messages"
+        message = f"{message}; /v1/completions takes a text without a template"
+        field = "messages"
     return requests.error(kind, message, field)
 
 
-_PASSED_ON = {
-    "assistant": ("reasoning_content", "reasoning", "tool_calls"),
-    "tool": ("tool_call_id", "name"),
-}
-"""What else a message of a role says."""
-
-
 def _message(message: object, path: str) -> dict[str, Any]:
+    """Return a message as chat templates read it."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
         raise InvalidRequestError.must_be(f"{path}.role", "a string", role)
     for name in ("function_call", "audio"):
-        if message.get(name) is not None and not is_empty(message[name]):
-            raise InvalidRequestError(
-                "is not supported by this server", f"{path}.{name}", remedy="leave it out"
-            )
+        if message.get(name) is not None and message[name] not in EMPTY:
+            raise unsupported(f"{path}.{name}")
     if content is None and role == "assistant":
         content = ""
-    texts = texts_of(content, f"{path}.content", {"text": "text", "refusal": "refusal"})
-    said = {"role": _ROLES.get(role, role), "content": "\n".join(texts)}
-    said |= {
-        name: message[name] for name in _PASSED_ON.get(role, ()) if message.get(name) is not None
-    }
-    if "reasoning" in said:
-        said.setdefault("reasoning_content", said.pop("reasoning"))
-    check_calls(said, path)
-    return said
+    texts = texts_of(content, f"{path}.content", _TEXT_FIELDS)
+    turn = {"role": _TEMPLATE_ROLES.get(role, role), "content": "\n".join(texts)}
+    for name in _MESSAGE_FIELDS.get(role, ()):
+        if message.get(name) is not None:
+            turn[name] = message[name]
+    if "reasoning" in turn:
+        turn.setdefault("reasoning_content", turn.pop("reasoning"))
+    check_calls(turn, path)
+    return turn
 
 
 def _turn(completion: Completion) -> dict[str, Any]:
-    """Return a whole turn as OpenAI's clients read it; what is thought has two names among them."""
+    """Return a turn as a message; clients differ in which name of the reasoning they read."""
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
         for call in completion.tool_calls
     ]
+    empty_content = None if calls else ""
     turn: dict[str, Any] = {
         "role": "assistant",
-        "content": completion.text or (None if calls else ""),
+        "content": completion.text or empty_content,
+        "refusal": None,
     }
-    turn["refusal"] = None
-    if thought := completion.reasoning:
-        turn |= {"reasoning_content": thought, "reasoning": thought}
-    return turn | {"tool_calls": calls} if calls else turn
+    if reasoning := completion.reasoning:
+        turn |= {"reasoning_content": reasoning, "reasoning": reasoning}
+    if calls:
+        turn["tool_calls"] = calls
+    return turn
 
 
-def _delta_writer() -> Callable[[int, ContentPart], dict[str, Any]]:
-    """Return what writes the pieces of a stream's turns: calls are numbered in each for themselves."""
-    calls: dict[int, dict[int, int]] = {}
+@define
+class _Deltas:
+    """The deltas of a stream. Tool calls are numbered from 0 in each sample."""
 
-    def delta(sample: int, piece: ContentPart) -> dict[str, Any]:
+    _call_indexes: dict[int, dict[int, int]] = field(factory=lambda: defaultdict(dict))
+    """Sample to the number of each tool call, by the index of its part in the turn."""
+
+    def of(self, sample: int, piece: ContentPart) -> dict[str, Any]:
+        """Return the delta of a piece of a sample's turn."""
         if piece.kind == "text":
-            return {"delta": {"content": piece.text}}
+            return {"content": piece.text}
         if piece.kind == "reasoning":
-            return {"delta": {"reasoning_content": piece.text, "reasoning": piece.text}}
-        numbers = calls.setdefault(sample, {})
-        is_new, number = piece.place not in numbers, numbers.setdefault(piece.place, len(numbers))
-        if not is_new:
-            return {
-                "delta": {"tool_calls": [{"index": number, "function": {"arguments": piece.text}}]}
-            }
-        function = {"name": piece.name, "arguments": piece.text}
-        return {
-            "delta": {
-                "tool_calls": [
-                    {"index": number, "id": piece.id, "type": "function", "function": function}
-                ]
-            }
-        }
-
-    return delta
+            return {"reasoning_content": piece.text, "reasoning": piece.text}
+        indexes = self._call_indexes[sample]
+        if piece.place in indexes:
+            call: dict[str, Any] = {"function": {"arguments": piece.text}}
+        else:
+            indexes[piece.place] = len(indexes)
+            function = {"name": piece.name, "arguments": piece.text}
+            call = {"id": piece.id, "type": "function", "function": function}
+        return {"tool_calls": [{"index": indexes[piece.place], **call}]}
 
 
-def _presenter(
-    request: ChatRequest, citer: DocumentCiter | None
-) -> Callable[[Responses], object] | CompletionEvents:
-    identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": request.model}
+class _ChatWriter:
+    """Writes the response to a chat request, as one object or as events."""
 
-    def cited(completion: Completion) -> dict[str, Any]:
-        return {} if citer is None else {"citations": citer.citations(completion.text)}
+    def __init__(self, model: str, citer: ChatDocumentCiter | None) -> None:
+        self._identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": model}
+        self._citer = citer
 
-    def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
-        token_texts = response.token_texts
-        logprobs = None if token_texts is None else chat_logprobs(completion, token_texts)
-        return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
-
-    def present(responses: Responses) -> object:
+    def response(self, responses: Responses) -> object:
+        """Return the response as one object."""
         (response,) = responses
         choices = [
             {
-                "index": place,
-                "message": _turn(completion) | cited(completion),
-                **ending(completion, response),
+                "index": sample,
+                "message": _turn(completion) | self._citations(completion),
+                **self._ending(completion, response),
             }
-            for place, completion in enumerate(response.responses)
+            for sample, completion in enumerate(response.responses)
         ]
-        head = {**identity, "object": "chat.completion", "created": int(response.created)}
-        return {**head, "choices": choices, "usage": usage(responses)}
+        return {
+            **self._identity,
+            "object": "chat.completion",
+            "created": int(response.created),
+            "choices": choices,
+            "usage": usage(responses),
+        }
 
-    if not request.stream:
-        return present
-    return CompletionEvents(
-        {**identity, "object": "chat.completion.chunk"},
-        request.n,
-        beginning=lambda _: {"delta": {"role": "assistant", "content": ""}},
-        piece=_delta_writer(),
-        last=lambda completion, response: {
-            "delta": cited(completion),
-            **ending(completion, response),
-        },
-        includes_usage=request.includes_usage,
-        write_error=error,
-    )
+    def events(self, request: ChatRequest) -> CompletionEvents:
+        """Return the events of a streamed response."""
+        deltas = _Deltas()
+        return CompletionEvents(
+            {**self._identity, "object": "chat.completion.chunk"},
+            request.n,
+            first=lambda _: {"delta": {"role": "assistant", "content": ""}},
+            piece=lambda sample, piece: {"delta": deltas.of(sample, piece)},
+            last=self._last_chunk,
+            includes_usage=request.includes_usage,
+            write_error=error,
+        )
+
+    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+        return {"delta": self._citations(completion), **self._ending(completion, response)}
+
+    def _citations(self, completion: Completion) -> dict[str, Any]:
+        if self._citer is None:
+            return {}
+        return {"citations": self._citer.citations(completion.text)}
+
+    def _ending(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+        logprobs = None
+        if response.token_texts is not None:
+            logprobs = chat_logprobs(completion, response.token_texts)
+        return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}

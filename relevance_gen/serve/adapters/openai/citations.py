@@ -1,4 +1,4 @@
-"""Citations beside an answer, as Cohere's chats have them: each sentence that documents support, with these."""
+"""Citations as in Cohere's chats: the documents that support each sentence of an answer."""
 
 from __future__ import annotations
 
@@ -9,48 +9,51 @@ from typing import Any, Self
 from relevance_gen.asking.citations import Attributor
 from relevance_gen.errors import BusyError, TooLargeError
 
-_TEXTS = ("text", "content", "snippet")
-"""Where objects that are documents have their text, Cohere's below ``data``."""
+_TEXT_FIELDS = ("text", "content", "snippet")
+"""Fields of a document that can hold its text; Cohere's documents have them in ``data``."""
 
 
-class DocumentCiter(Attributor):
-    """Cites from those documents of a chat that have a text."""
+class ChatDocumentCiter(Attributor):
+    """Cites the documents of a chat."""
 
-    def __init__(self, documents: Sequence[tuple[str, str]]) -> None:
-        super().__init__([text for _, text in documents])
-        self._ids = [name for name, _ in documents]
+    def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self._ids = ids
 
     @classmethod
     def of(cls, documents: Sequence[Any]) -> Self | None:
-        """Return what cites from documents as a client sent them; None if none has a text."""
-        found = []
-        for number, document in enumerate(documents):
+        """Return an instance for the documents that have a text; None if there are none."""
+        ids, texts = [], []
+        for index, document in enumerate(documents):
             fields = document if isinstance(document, dict) else {"text": document}
             data = fields["data"] if isinstance(fields.get("data"), dict) else fields
-            text = next((data[name] for name in _TEXTS if isinstance(data.get(name), str)), "")
-            name = fields["id"] if isinstance(fields.get("id"), str) else f"doc:{number}"
-            found += [(name, text)] if text.strip() else []
-        return cls(found) if found else None
+            strings = [data[name] for name in _TEXT_FIELDS if isinstance(data.get(name), str)]
+            if strings and strings[0].strip():
+                name = fields.get("id")
+                ids.append(name if isinstance(name, str) else f"doc:{index}")
+                texts.append(strings[0])
+        return cls(ids, texts) if texts else None
 
     def citations(self, text: str) -> list[dict[str, object]]:
-        """Return the citations of an answer; none where comparing would take too much."""
+        """Return the citations of an answer; none if there is too much to compare."""
+        citations: list[dict[str, object]] = []
         with suppress(TooLargeError, BusyError):
-            return [
-                {
-                    "start": one.start,
-                    "end": one.end,
-                    "text": text[one.start : one.end],
-                    "sources": [
+            for sentence in self.cite(text):
+                if sentence.spans:
+                    sources = [
                         {
                             "type": "document",
-                            "id": self._ids[place.source],
-                            "start": place.start,
-                            "end": place.end,
+                            "id": self._ids[span.source],
+                            "start": span.start,
+                            "end": span.end,
                         }
-                        for place in one.spans
-                    ],
-                }
-                for one in self.cite(text)
-                if one.spans
-            ]
-        return []
+                        for span in sentence.spans
+                    ]
+                    citation = {
+                        "start": sentence.start,
+                        "end": sentence.end,
+                        "text": text[sentence.start : sentence.end],
+                        "sources": sources,
+                    }
+                    citations.append(citation)
+        return citations

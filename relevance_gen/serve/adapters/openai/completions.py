@@ -1,10 +1,10 @@
-"""``POST /v1/completions``: the continuation of one text, or of several."""
+"""``POST /v1/completions``: the continuation of a prompt, or of several."""
 
 from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -20,30 +20,26 @@ from relevance_gen.generation.queue.request import (
 )
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
-from relevance_gen.serve.adapters.openai.requests import (
-    SamplingRequest,
-    is_empty,
-    names_in,
-    read_as,
-    unless,
-)
+from relevance_gen.serve.adapters.openai.requests import EMPTY, SamplingRequest, read_as
 from relevance_gen.serve.adapters.openai.tokens import FINISH_REASONS, completion_logprobs, usage
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 
-_MAX_ECHOED_CHARACTERS = 1 << 20
-"""Of all prompts that stand before samples: an answer repeats a prompt for each of its samples."""
+_MAX_ECHO_CHARS = 1 << 20
+"""Maximum characters of echoed prompts: the response repeats a prompt for each of its samples."""
 _REFUSED = {
     **requests.REFUSED,
-    **unless(is_empty, "suffix tools"),
-    "add_special_tokens": lambda v: v is True,
+    "add_special_tokens": (True,),
+    "suffix": EMPTY,
+    "tools": EMPTY,
 }
-_NAMES = {"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"}
+_FIELD_NAMES = {"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"}
+"""Fields of `GenerationRequest` to the client's names of them."""
 
 
 @frozen(kw_only=True)
 class CompletionRequest(SamplingRequest):
-    """The fields that are read, as ``static/openapi.json`` describes them."""
+    """The fields of a completion request, as ``static/openapi.json`` describes them."""
 
     prompt: Any
     max_tokens: int = field(default=16, validator=checks.integer(0))
@@ -52,144 +48,197 @@ class CompletionRequest(SamplingRequest):
     echo: bool = field(default=False, validator=checks.flag)
     best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
 
+    @property
+    def max_new_tokens(self) -> int:
+        """The maximum number of tokens to generate for each sample."""
+        if self.max_completion_tokens is None:
+            return self.max_tokens
+        return self.max_completion_tokens
+
+
+@frozen
+class _Prompts:
+    """The prompts of a request: all of them texts, or all of them lists of token ids."""
+
+    prompts: Sequence[Any]
+    are_tokens: bool
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def size(self) -> int:
+        """The total number of characters or tokens."""
+        return sum(map(len, self.prompts))
+
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
     """Read the body of ``POST /v1/completions``."""
     request = read_as(CompletionRequest, body, _REFUSED)
+    names = _FIELD_NAMES | request.schema_names
     prompts = _prompts(request)
-    max_tokens = (
-        request.max_tokens
-        if request.max_completion_tokens is None
-        else request.max_completion_tokens
-    )
-    if request.best_of is not None and request.best_of > request.n:
-        raise InvalidRequestError.must_be(
-            "best_of", f"at most n ({request.n}), as no choice is made", request.best_of
-        )
-    if request.echo and request.n * sum(map(len, prompts)) > _MAX_ECHOED_CHARACTERS:
-        allowed = (
-            f"false where n times the characters of all prompts is above {_MAX_ECHOED_CHARACTERS:,}"
-        )
-        raise InvalidRequestError.must_be("echo", allowed, request.echo)
-    are_tokens, names = not isinstance(prompts[0], str), _NAMES | names_in(body)
-    if are_tokens and request.echo and request.stream:
-        raise InvalidRequestError.must_be("echo", "false in a stream behind tokens", request.echo)
-    wants_prompt = request.echo and request.logprobs is not None
-    text = "" if are_tokens else prompts[0]
-    first = request.generation(text, max(1, max_tokens), request.logprobs, names)
-    first = attrs.evolve(first, prompt_logprobs=wants_prompt)
-    if (
-        len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS
-    ):  # they are compiled for each prompt
-        most = MAX_STOP_CHARACTERS // len(prompts)
-        raise InvalidRequestError(
-            f"must hold at most {most:,} characters for so many prompts", "stop"
-        )
-    n_tokens = request.n * (len(prompts) * max_tokens + wants_prompt * sum(map(len, prompts)))
-    if (
-        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS
-    ):  # of one, the engine knows its room
-        allowed = f"at most {MAX_RESPONSE_TOP_LOGPROBS // n_tokens} for {n_tokens:,} tokens in all samples"
-        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
+    _check_best_of(request)
+    _check_echo(request, prompts)
+    first_text = "" if prompts.are_tokens else prompts.prompts[0]
+    max_tokens = request.max_new_tokens
+    generation = request.generation(first_text, max(1, max_tokens), request.logprobs, names)
+    scores_prompt = request.echo and request.logprobs is not None
+    generation = attrs.evolve(generation, prompt_logprobs=scores_prompt)
+    _check_size(request, prompts, generation)
+    if prompts.are_tokens:
+        generations = (generation,) * len(prompts)
+        token_ids = tuple(map(tuple, prompts.prompts))
+    else:
+        generations = tuple(_with_prompt(generation, prompt) for prompt in prompts.prompts)
+        token_ids = ()
     context = RequestContext(
         use_model_eos=not request.ignore_eos,
-        return_token_texts=request.logprobs is not None or (request.echo and are_tokens),
-        prefill_only=not max_tokens,
+        return_token_texts=request.logprobs is not None or (request.echo and prompts.are_tokens),
+        prefill_only=max_tokens == 0,
     )
-    generations = (
-        (first,) * len(prompts)
-        if are_tokens
-        else tuple(_for_another(first, prompt) for prompt in prompts)
-    )
-    tokens = tuple(map(tuple, prompts)) * are_tokens
     task = GenerationTask(
-        generations, tokens, context=context, names=names, echoes=request.echo, model=request.model
+        generations,
+        token_ids,
+        context=context,
+        names=names,
+        echoes=request.echo,
+        model=request.model,
     )
-    return task, _presenter(request, prompts)
+    writer = _CompletionWriter(request)
+    return task, writer.events(prompts) if request.stream else writer.response
 
 
-def _prompts(request: CompletionRequest) -> list[Any]:
-    """Return the prompts, which are all strings or all lists of tokens."""
-    given = request.prompt
-    is_one = isinstance(given, str) or (
-        isinstance(given, list) and len(given) > 0 and checks.is_integer(given[0])
+def _prompts(request: CompletionRequest) -> _Prompts:
+    """Return the prompts of a request, checked."""
+    prompt = request.prompt
+    is_single = isinstance(prompt, str) or (
+        isinstance(prompt, list) and len(prompt) > 0 and checks.is_integer(prompt[0])
     )
-    prompts = [given] if is_one else given
+    prompts = [prompt] if is_single else prompt
     if not isinstance(prompts, list) or not prompts:
         allowed = "a string, a list of tokens, or a list of at least one of these"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
-    for place, prompt in enumerate(prompts):
-        path = "prompt" if is_one else f"prompt[{place}]"
-        if not isinstance(prompts[0], str):
-            _check_tokens(path, prompt)
-        elif not isinstance(prompt, str):
-            raise InvalidRequestError.must_be(path, "a string, as the first is", prompt)
+    are_tokens = not isinstance(prompts[0], str)
+    for index, item in enumerate(prompts):
+        path = "prompt" if is_single else f"prompt[{index}]"
+        if are_tokens:
+            _check_tokens(path, item)
+        elif not isinstance(item, str):
+            raise InvalidRequestError.must_be(path, "a string, like the first prompt", item)
     if len(prompts) * request.n > MAX_SAMPLES:
         allowed = f"a list of at most {MAX_SAMPLES // request.n} prompts with n = {request.n}"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
-    return prompts
+    return _Prompts(prompts, are_tokens)
 
 
 def _check_tokens(path: str, prompt: object) -> None:
     if not isinstance(prompt, list) or not prompt:
         raise InvalidRequestError.must_be(path, "a list of at least one token", prompt)
-    for place, token in enumerate(prompt):
+    for index, token in enumerate(prompt):
         if not checks.is_integer(token) or not 0 <= token < checks.MAX_TOKEN_IDS:
-            raise InvalidRequestError.must_be(f"{path}[{place}]", "the id of a token", token)
+            raise InvalidRequestError.must_be(f"{path}[{index}]", "the id of a token", token)
 
 
-def _written(response: GenerationResponse) -> str:
+def _check_best_of(request: CompletionRequest) -> None:
+    if request.best_of is not None and request.best_of > request.n:
+        allowed = f"at most n ({request.n}): this server does not select among samples"
+        raise InvalidRequestError.must_be("best_of", allowed, request.best_of)
+
+
+def _check_echo(request: CompletionRequest, prompts: _Prompts) -> None:
+    if request.echo and request.n * prompts.size > _MAX_ECHO_CHARS:
+        allowed = f"False if n × the characters of all prompts exceeds {_MAX_ECHO_CHARS:,}"
+        raise InvalidRequestError.must_be("echo", allowed, request.echo)
+    if request.echo and request.stream and prompts.are_tokens:
+        allowed = "False in a stream if the prompt is a list of tokens"
+        raise InvalidRequestError.must_be("echo", allowed, request.echo)
+
+
+def _check_size(
+    request: CompletionRequest, prompts: _Prompts, generation: GenerationRequest
+) -> None:
+    """Refuse stop strings, which are compiled for each prompt, or alternatives that are too many.
+
+    For a single prompt the engine limits the alternatives.
+    """
+    if len(prompts) * sum(map(len, generation.stop)) > MAX_STOP_CHARACTERS:
+        max_chars = MAX_STOP_CHARACTERS // len(prompts)
+        raise InvalidRequestError(
+            f"must hold at most {max_chars:,} characters for {len(prompts)} prompts", "stop"
+        )
+    n_tokens = request.n * len(prompts) * request.max_new_tokens
+    if generation.prompt_logprobs:
+        n_tokens += request.n * prompts.size
+    if len(prompts) > 1 and n_tokens * generation.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
+        allowed = f"at most {MAX_RESPONSE_TOP_LOGPROBS // n_tokens} for {n_tokens:,} tokens in all samples"
+        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
+
+
+def _with_prompt(request: GenerationRequest, prompt: str) -> GenerationRequest:
+    """Return the same request for another prompt, without checking its other fields again."""
+    request = copy.copy(request)
+    object.__setattr__(request, "text", prompt)
+    return request
+
+
+def _prompt_text(response: GenerationResponse) -> str:
+    """Return the text of a prompt, also if it was sent as tokens."""
     if response.prompt or response.token_texts is None:
         return response.prompt
-    return b"".join(
-        response.token_texts.pieces[token] for token in response.token_texts.prompt
-    ).decode(errors="replace")
+    pieces = [response.token_texts.pieces[token] for token in response.token_texts.prompt]
+    return b"".join(pieces).decode(errors="replace")
 
 
-def _for_another(request: GenerationRequest, prompt: str) -> GenerationRequest:
-    """Return the same request for another prompt, without checking its other fields for each prompt again."""
-    another = copy.copy(request)
-    object.__setattr__(another, "text", prompt)
-    return another
+class _CompletionWriter:
+    """Writes the response to a completion request, as one object or as events."""
 
+    def __init__(self, request: CompletionRequest) -> None:
+        self._request = request
+        self._identity = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "model": request.model,
+        }
 
-def _presenter(
-    request: CompletionRequest, prompts: list[str]
-) -> Callable[[Responses], object] | CompletionEvents:
-    head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "model": request.model}
+    def response(self, responses: Responses) -> object:
+        """Return the response as one object."""
+        choices: list[dict[str, Any]] = []
+        for response in responses:
+            echoed = _prompt_text(response) if self._request.echo else ""
+            for completion in response.responses:
+                ending = self._ending(completion, response)
+                choices.append({"index": len(choices), "text": echoed + completion.text, **ending})
+        return {
+            **self._identity,
+            "created": int(responses[0].created),
+            "choices": choices,
+            "usage": usage(responses),
+        }
 
-    def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+    def events(self, prompts: _Prompts) -> CompletionEvents:
+        """Return the events of a streamed response."""
+        request = self._request
+
+        def first_chunk(sample: int) -> dict[str, Any] | None:
+            return {"text": prompts.prompts[sample // request.n]} if request.echo else None
+
+        return CompletionEvents(
+            self._identity,
+            len(prompts) * request.n,
+            first=first_chunk,
+            piece=lambda _, text: {"text": text},
+            last=self._last_chunk,
+            includes_usage=request.includes_usage,
+            write_error=requests.error,
+        )
+
+    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+        return {"text": "", **self._ending(completion, response)}
+
+    def _ending(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
         logprobs = None
-        if response.token_texts is not None and request.logprobs is not None:
+        if response.token_texts is not None and self._request.logprobs is not None:
             logprobs = completion_logprobs(
                 completion, response.token_texts, response.prompt_logprobs or ()
             )
         return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
-
-    def present(responses: Responses) -> object:
-        choices = [
-            {
-                "text": (_written(response) if request.echo else "") + completion.text,
-                **ending(completion, response),
-            }
-            for response in responses
-            for completion in response.responses
-        ]
-        return {
-            **head,
-            "created": int(responses[0].created),
-            "choices": [{"index": place, **choice} for place, choice in enumerate(choices)],
-            "usage": usage(responses),
-        }
-
-    if not request.stream:
-        return present
-    return CompletionEvents(
-        head,
-        len(prompts) * request.n,
-        beginning=lambda sample: {"text": prompts[sample // request.n]} if request.echo else None,
-        piece=lambda _, text: {"text": text},
-        last=lambda completion, response: {"text": "", **ending(completion, response)},
-        includes_usage=request.includes_usage,
-        write_error=requests.error,
-    )

@@ -1,4 +1,4 @@
-"""``POST /v1/embeddings``: vectors of texts, where the server has an encoder."""
+"""``POST /v1/embeddings``: vectors of texts, if the server has an encoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relevance_gen import checks
 from relevance_gen.embedding.encoder import Kind
 from relevance_gen.embedding.jobs import Embeddings, Vectors
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.adapters.openai.requests import a_name, read_as
+from relevance_gen.serve.adapters.openai.requests import NEVER, model_name, read_as
 from relevance_gen.serve.services.embedding import EmbeddingTask
 from relevance_gen.serve.settings import DEFAULT_NAME
 
@@ -27,40 +27,44 @@ _KINDS: dict[str, Kind] = {
 
 @frozen(kw_only=True)
 class EmbeddingsRequest:
-    """The fields that are read, as ``static/openapi.json`` describes them."""
+    """The fields of a request, as ``static/openapi.json`` describes them."""
 
     input: Any
-    model: str = field(default=DEFAULT_NAME, validator=a_name)
+    model: str = field(default=DEFAULT_NAME, validator=model_name)
     encoding_format: str = field(default="float", validator=checks.one_of("float", "base64"))
     input_type: str | None = field(default=None, validator=optional(checks.one_of(*_KINDS)))
 
 
 def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
     """Read the body of ``POST /v1/embeddings``."""
-    request = read_as(EmbeddingsRequest, body, {"dimensions": lambda _: False})
+    request = read_as(EmbeddingsRequest, body, {"dimensions": NEVER})
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not texts:
-        raise InvalidRequestError.must_be(
-            "input", "a string or a list of at least one string", texts
-        )
-    for place, text in enumerate(texts):
+        allowed = "a string or a list of at least one string"
+        raise InvalidRequestError.must_be("input", allowed, texts)
+    for index, text in enumerate(texts):
         if not isinstance(text, str):
-            allowed = "a string: this server takes texts and no token ids"
-            raise InvalidRequestError.must_be(f"input[{place}]", allowed, text)
+            allowed = "a string: this server does not accept token ids"
+            raise InvalidRequestError.must_be(f"input[{index}]", allowed, text)
 
-    def told(vector: Vectors) -> object:
-        if request.encoding_format == "base64":
-            return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-        return vector.tolist()
-
-    def present(encoded: Embeddings) -> object:
+    def present(embeddings: Embeddings) -> object:
         data = [
-            {"object": "embedding", "index": place, "embedding": told(vector)}
-            for place, vector in enumerate(encoded.vectors)
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": _present_vector(vector, request.encoding_format),
+            }
+            for index, vector in enumerate(embeddings.vectors)
         ]
-        n_tokens = int(encoded.n_tokens.sum())
+        n_tokens = int(embeddings.n_tokens.sum())
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         return {"object": "list", "data": data, "model": request.model, "usage": usage}
 
     kind = _KINDS[request.input_type] if request.input_type else None
     return EmbeddingTask(texts, kind, "input", request.model), present
+
+
+def _present_vector(vector: Vectors, encoding_format: str) -> object:
+    if encoding_format == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()

@@ -1,4 +1,4 @@
-"""Turns as OpenAI's responses have them: each part is an item, told whole or as events in their order."""
+"""Responses of ``/v1/responses``: each part of a turn is an item, in one object or as events."""
 
 from __future__ import annotations
 
@@ -8,51 +8,60 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
 from relevance_gen import wire
 from relevance_gen.serve.services.generation import Responses
-from relevance_gen.types import ContentPart
+from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
-_PACKED = "base64:"
-"""Begins thoughts that are packed here: others have packed theirs otherwise, and only they can read those."""
-_ITEMS = {
-    "text": ("message", "msg"),
-    "reasoning": ("reasoning", "rs"),
-    "tool_call": ("function_call", "fc"),
-}
-"""What an item of each kind of part is called, and how its id begins."""
-_STREAMED = {
+_ENCODED_PREFIX = "base64:"
+"""Prefix of reasoning that this server encoded; only another server can read its own encoding."""
+_ITEM_TYPES = {"text": "message", "reasoning": "reasoning", "tool_call": "function_call"}
+_ID_PREFIXES = {"text": "msg", "reasoning": "rs", "tool_call": "fc"}
+_EVENT_NAMES = {
     "text": "output_text",
     "reasoning": "reasoning_text",
     "tool_call": "function_call_arguments",
 }
-_NO_LOGPROBS: Mapping[str, Mapping[str, Any]] = {"text": {"logprobs": []}}
+_EVENT_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "text": {"logprobs": []},
+    "reasoning": {},
+    "tool_call": {},
+}
 
 
-def unpacked(thoughts: object) -> str:
-    """Return the thoughts that an item has packed; an empty text where that was not done here."""
-    if not isinstance(thoughts, str) or not thoughts.startswith(_PACKED):
+def decode_reasoning(encoded: object) -> str:
+    """Return the reasoning in an item's ``encrypted_content``; "" if another server encoded it."""
+    if not isinstance(encoded, str) or not encoded.startswith(_ENCODED_PREFIX):
         return ""
     try:
-        return base64.b64decode(thoughts.removeprefix(_PACKED)).decode()
+        return base64.b64decode(encoded.removeprefix(_ENCODED_PREFIX)).decode()
     except ValueError:
         return ""
 
 
-class ItemEvents:
-    """The events of one stream, which tell, put together, the whole response; or only that.
+def _encode_reasoning(reasoning: str) -> str:
+    return _ENCODED_PREFIX + base64.b64encode(reasoning.encode(errors="replace")).decode()
 
-    The response tells what is `told` of the request; it `packs_thoughts` in the field that clients send back.
+
+class ItemEvents:
+    """The events of one stream, or the whole response as one object.
+
+    Args:
+        request_fields: fields of the request that the response repeats.
+        encodes_reasoning: whether reasoning is also written in ``encrypted_content``, the field
+            that clients send back.
     """
 
-    def __init__(self, told: Mapping[str, Any], *, packs_thoughts: bool) -> None:
+    def __init__(self, request_fields: Mapping[str, Any], *, encodes_reasoning: bool) -> None:
         self._nonce = uuid.uuid4().hex
-        self._head = {
+        self._identity = {
             "id": f"resp_{self._nonce}",
             "object": "response",
             "created_at": int(time.time()),
-            **told,
+            **request_fields,
         }
-        self._packs_thoughts = packs_thoughts
+        self._encodes_reasoning = encodes_reasoning
         self._n_events = 0
         self._part: ContentPart | None = None
         self._texts: list[str] = []
@@ -61,138 +70,131 @@ class ItemEvents:
         """Return the whole response."""
         (response,) = responses
         (completion,) = response.responses
-        parts, is_cut = completion.parts or (), completion.finish_reason == "length"
-        is_broken = is_cut or (
+        parts = completion.parts or ()
+        is_truncated = completion.finish_reason == "length"
+        has_partial_call = (
             bool(parts)
             and parts[-1].kind == "tool_call"
             and completion.finish_reason != "tool_calls"
         )
-        usage = {
-            "input_tokens": response.prompt_tokens,
-            "input_tokens_details": {
-                "cached_tokens": response.reused_tokens,
-                "cache_write_tokens": 0,
-            },
-            "output_tokens": completion.generated_tokens,
-            "output_tokens_details": {"reasoning_tokens": completion.reasoning_tokens or 0},
-            "total_tokens": response.prompt_tokens + completion.generated_tokens,
-        }
-        output = [
-            self._item(part, "incomplete" if is_broken and part is parts[-1] else "completed")
-            for part in parts
-        ]
-        details = {"reason": "max_output_tokens"} if is_cut else None
-        status = "incomplete" if is_cut else "completed"
-        return self._response(status, output=output, usage=usage, incomplete_details=details)
+        output = []
+        for part in parts:
+            is_partial = part is parts[-1] and (is_truncated or has_partial_call)
+            output.append(self._item(part, "incomplete" if is_partial else "completed"))
+        return self._response(
+            "incomplete" if is_truncated else "completed",
+            output=output,
+            usage=_usage(response, completion),
+            incomplete_details={"reason": "max_output_tokens"} if is_truncated else None,
+        )
 
-    def text(self, sample: int, piece: ContentPart) -> bytes:
-        """Return the events of a piece of the turn."""
-        del sample  # there is one
-        events = self._begin()
+    def text(self, _sample: int, piece: ContentPart) -> bytes:
+        """Return the events of a piece of the turn; there is one sample."""
+        events = self._start()
         if self._part is None or self._part.place != piece.place:
-            events += self._close("completed") + self._open(piece)
+            events += self._close_item("completed") + self._open_item(piece)
         if piece.text:
             self._texts.append(piece.text)
-            more = _NO_LOGPROBS.get(piece.kind, {})
             events += self._event(
-                f"{_STREAMED[piece.kind]}.delta", **self._place(piece), delta=piece.text, **more
+                f"{_EVENT_NAMES[piece.kind]}.delta",
+                **self._item_ref(piece),
+                delta=piece.text,
+                **_EVENT_FIELDS[piece.kind],
             )
         return events
 
     def end(self, responses: Responses) -> bytes:
-        """Return the events that end the turn, the last of which has all of it."""
-        whole = self.whole(responses)
-        ended = whole["output"][-1]["status"] if whole["output"] else "completed"
-        return self._begin() + self._close(ended) + self._event(whole["status"], response=whole)
+        """Return the events that end the turn; the last event contains the whole response."""
+        response = self.whole(responses)
+        output = response["output"]
+        last_status = output[-1]["status"] if output else "completed"
+        events = self._start() + self._close_item(last_status)
+        return events + self._event(response["status"], response=response)
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the events that end a stream that failed."""
-        failed = self._response("failed", error={"code": "server_error", "message": message})
+        response = self._response("failed", error={"code": "server_error", "message": message})
         event = self._event("error", code=kind, message=message, param=field)
-        return event + self._event("failed", response=failed)
+        return event + self._event("failed", response=response)
 
-    def _response(self, status: str, **more: object) -> dict[str, Any]:
-        said: dict[str, object] = {
+    def _response(self, status: str, **fields: object) -> dict[str, Any]:
+        defaults: dict[str, object] = {
             "error": None,
             "incomplete_details": None,
             "output": [],
             "usage": None,
         }
-        return {
-            **self._head,
-            "status": status,
-            "store": False,
-            "tools": [],
-            "metadata": {},
-            **said,
-            **more,
-        }
+        constants = {"store": False, "tools": [], "metadata": {}}
+        return {**self._identity, "status": status, **constants, **defaults, **fields}
 
     def _item(self, part: ContentPart, status: str) -> dict[str, object]:
-        """Return the item of a part, which is without content while that is still to come."""
-        head: dict[str, object] = {
-            "id": self._place(part)["item_id"],
-            "type": _ITEMS[part.kind][0],
+        """Return the item of a part; its content is empty while the item is in progress."""
+        item: dict[str, object] = {
+            "id": self._item_ref(part)["item_id"],
+            "type": _ITEM_TYPES[part.kind],
             "status": status,
         }
         content = [] if status == "in_progress" else [_content(part)]
         match part.kind:
             case "tool_call":
-                return {**head, "call_id": part.id, "name": part.name, "arguments": part.text}
+                item |= {"call_id": part.id, "name": part.name, "arguments": part.text}
             case "text":
-                return {**head, "role": "assistant", "content": content}
+                item |= {"role": "assistant", "content": content}
             case "reasoning":
-                packed = _PACKED + base64.b64encode(part.text.encode(errors="replace")).decode()
-                packs = {"encrypted_content": packed} if self._packs_thoughts and content else {}
-                return {**head, "summary": [], "content": content, **packs}
+                item |= {"summary": [], "content": content}
+                if self._encodes_reasoning and content:
+                    item["encrypted_content"] = _encode_reasoning(part.text)
+        return item
 
-    def _place(self, part: ContentPart) -> dict[str, object]:
-        index = {} if part.kind == "tool_call" else {"content_index": 0}
-        return {
-            "item_id": f"{_ITEMS[part.kind][1]}_{self._nonce}{part.place}",
+    def _item_ref(self, part: ContentPart) -> dict[str, object]:
+        """Return the fields by which an event refers to the item of a part."""
+        ref: dict[str, object] = {
+            "item_id": f"{_ID_PREFIXES[part.kind]}_{self._nonce}{part.place}",
             "output_index": part.place,
-            **index,
         }
+        if part.kind != "tool_call":
+            ref["content_index"] = 0
+        return ref
 
-    def _begin(self) -> bytes:
+    def _start(self) -> bytes:
+        """Return the events that start the stream, if they were not returned before."""
         if self._n_events:
             return b""
-        begun = self._response("in_progress")
-        return self._event("created", response=begun) + self._event("in_progress", response=begun)
+        response = self._response("in_progress")
+        created = self._event("created", response=response)
+        return created + self._event("in_progress", response=response)
 
-    def _open(self, piece: ContentPart) -> bytes:
-        self._part, self._texts = ContentPart(piece.kind, "", piece.place, piece.name, piece.id), []
+    def _open_item(self, piece: ContentPart) -> bytes:
+        self._part = evolve(piece, text="")
+        self._texts = []
         item = self._item(self._part, "in_progress")
-        event = self._event("output_item.added", output_index=piece.place, item=item)
-        if piece.kind == "tool_call":
-            return event
-        return event + self._event(
-            "content_part.added", **self._place(piece), part=_content(self._part)
-        )
+        events = self._event("output_item.added", output_index=piece.place, item=item)
+        if piece.kind != "tool_call":
+            content = _content(self._part)
+            events += self._event("content_part.added", **self._item_ref(piece), part=content)
+        return events
 
-    def _close(self, status: str) -> bytes:
+    def _close_item(self, status: str) -> bytes:
         if self._part is None:
             return b""
-        part = ContentPart(
-            self._part.kind, "".join(self._texts), self._part.place, self._part.name, self._part.id
-        )
-        self._part, place = None, self._place(part)
-        said = (
-            {"arguments": part.text, "name": part.name}
-            if part.kind == "tool_call"
-            else {"text": part.text}
-        )
+        part = evolve(self._part, text="".join(self._texts))
+        self._part = None
+        if part.kind == "tool_call":
+            fields = {"arguments": part.text, "name": part.name}
+        else:
+            fields = {"text": part.text}
+        item_ref = self._item_ref(part)
         events = self._event(
-            f"{_STREAMED[part.kind]}.done", **place, **said, **_NO_LOGPROBS.get(part.kind, {})
+            f"{_EVENT_NAMES[part.kind]}.done", **item_ref, **fields, **_EVENT_FIELDS[part.kind]
         )
         if part.kind != "tool_call":
-            events += self._event("content_part.done", **place, part=_content(part))
+            events += self._event("content_part.done", **item_ref, part=_content(part))
         item = self._item(part, status)
         return events + self._event("output_item.done", output_index=part.place, item=item)
 
-    def _event(self, kind: str, **said: object) -> bytes:
+    def _event(self, kind: str, **fields: object) -> bytes:
         name = kind if kind == "error" else f"response.{kind}"
-        data = {"type": name, "sequence_number": self._n_events, **said}
+        data = {"type": name, "sequence_number": self._n_events, **fields}
         self._n_events += 1
         return wire.event(data, name)
 
@@ -201,3 +203,16 @@ def _content(part: ContentPart) -> dict[str, object]:
     if part.kind == "text":
         return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
     return {"type": "reasoning_text", "text": part.text}
+
+
+def _usage(response: GenerationResponse, completion: Completion) -> dict[str, object]:
+    return {
+        "input_tokens": response.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": response.reused_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": completion.generated_tokens,
+        "output_tokens_details": {"reasoning_tokens": completion.reasoning_tokens or 0},
+        "total_tokens": response.prompt_tokens + completion.generated_tokens,
+    }

@@ -1,8 +1,8 @@
-"""What requests for completions and for chats have in common."""
+"""Fields and checks that the requests for completions, chats and responses share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -14,94 +14,71 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
 
-_MAX_NAME_CHARACTERS = 1024
-"""Of a model's name, which every chunk of a stream repeats."""
+_MAX_MODEL_NAME_CHARS = 1024
+"""Every chunk of a stream repeats the model's name."""
 
-OURS: Mapping[str, str] = {
-    "repeat_penalty": "repetition_penalty",
-    "stop_token_ids": "eos_token_ids",
-    "truncate_prompt_tokens": "max_input_tokens",
-    "n_predict": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
+ALIASES: Mapping[str, str] = {
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
     "guided_json": "json_schema",
     "guided_regex": "regex",
-    "guided_grammar": "grammar",
-    "guided_choice": "choice",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "stop_token_ids": "eos_token_ids",
+    "structured_outputs": "json_schema, regex, grammar or choice",
+    "truncate_prompt_tokens": "max_input_tokens",
 }
-"""What other servers' fields are called here: vLLM's, SGLang's and llama.cpp's."""
+"""Fields of vLLM, SGLang and llama.cpp that are refused, with the field to use instead."""
 
-Asks = Callable[[Any], bool]
-"""Tells whether the value of a field asks for nothing."""
+EMPTY: tuple[object, ...] = ([], {}, "", False)
+"""Values of a list, an object, a string or a flag that request nothing."""
+NEVER: tuple[object, ...] = ()
 
-
-def is_empty(value: object) -> bool:
-    """Tell whether a list, an object or a string has nothing in it, or a flag is not set."""
-    return value in ([], {}, "", False)
-
-
-def _is(*values: object) -> Asks:
-    return lambda value: value in values
-
-
-def unless(asks_for_nothing: Asks, names: str) -> dict[str, Asks]:
-    """Return that fields, whose names stand between spaces, are refused unless their values ask for nothing."""
-    return dict.fromkeys(names.split(), asks_for_nothing)
-
-
-REFUSED: Mapping[str, Asks] = {
-    **unless(
-        _is(0),
-        "dry_multiplier dynatemp_range mirostat mirostat_mode n_probs penalty_alpha smoothing_factor",
-    ),
-    **unless(_is(0), "top_a xtc_probability"),
-    **unless(_is(1), "length_penalty num_beams tfs_z typical_p"),
-    **unless(_is(True), "detokenize skip_special_tokens"),
-    **unless(
-        is_empty,
-        "bad_words ebnf guided_whitespace_pattern include_stop_str_in_output logits_processors lora",
-    ),
-    **unless(
-        is_empty,
-        "no_stop_trim return_tokens_as_token_ids samplers stop_regex structural_tag use_beam_search",
-    ),
-    "prompt_logprobs": lambda value: value is False,
-    "repeat_last_n": _is(-1),
-    "top_n_sigma": _is(0, -1),
-    "verbosity": _is("medium"),
+REFUSED: Mapping[str, Sequence[object]] = {
+    **dict.fromkeys(("dry_multiplier", "dynatemp_range", "mirostat", "mirostat_mode"), (0,)),
+    **dict.fromkeys(("n_probs", "penalty_alpha", "smoothing_factor"), (0,)),
+    **dict.fromkeys(("top_a", "xtc_probability"), (0,)),
+    **dict.fromkeys(("length_penalty", "num_beams", "tfs_z", "typical_p"), (1,)),
+    **dict.fromkeys(("detokenize", "skip_special_tokens"), (True,)),
+    **dict.fromkeys(("bad_words", "ebnf", "guided_whitespace_pattern", "lora"), EMPTY),
+    **dict.fromkeys(("include_stop_str_in_output", "logits_processors", "samplers"), EMPTY),
+    **dict.fromkeys(("no_stop_trim", "return_tokens_as_token_ids", "use_beam_search"), EMPTY),
+    **dict.fromkeys(("stop_regex", "structural_tag"), EMPTY),
+    "prompt_logprobs": (False,),
+    "repeat_last_n": (-1,),
+    "top_n_sigma": (0, -1),
+    "verbosity": ("medium",),
 }
-"""What would change the answer and is not done, for completions and chats alike."""
-_FORMS = ("json", "regex", "grammar", "choice", "json_object")
-"""What a text can be told to be in ``structured_outputs``."""
-
+"""Unsupported fields that would change the response, with the values that request nothing."""
 
 T = TypeVar("T")
 
-
-a_name = checks.short(_MAX_NAME_CHARACTERS)
+model_name = checks.short(_MAX_MODEL_NAME_CHARS)
 top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
-def _passed_on() -> Any:
+def _forwarded() -> Any:
     """Return a field that `GenerationRequest` has under the same name, and checks."""
-    return field(default=None, metadata={"passed_on": True})
+    return field(default=None, metadata={"forwarded": True})
 
 
 @frozen(kw_only=True)
 class StreamOptions:
-    """How a stream is to be told."""
+    """Options of a stream."""
 
     include_usage: bool = field(default=False, validator=checks.flag)
 
 
 @frozen(kw_only=True)
 class SamplingRequest:
-    """The fields that both kinds of request have, as ``static/openapi.json`` describes them.
+    """The common fields of requests, as ``static/openapi.json`` describes them.
 
-    `top_k` and those after it are of this server, as vLLM has them; a schema may be written as a text, too.
+    `top_k` and the following fields are extensions, most of them with vLLM's names.
     """
 
-    model: str = field(default=DEFAULT_NAME, validator=a_name)
+    model: str = field(default=DEFAULT_NAME, validator=model_name)
     n: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
     stop: Any = None
     stream: bool = field(default=False, validator=checks.flag)
@@ -111,17 +88,17 @@ class SamplingRequest:
     seed: int | None = field(
         default=None, validator=optional(checks.integer(-(1 << 63), (1 << 63) - 1))
     )
-    temperature: float | None = _passed_on()
-    top_p: float | None = _passed_on()
-    presence_penalty: float | None = _passed_on()
-    frequency_penalty: float | None = _passed_on()
-    logit_bias: Mapping[str, float] | None = _passed_on()
+    temperature: float | None = _forwarded()
+    top_p: float | None = _forwarded()
+    presence_penalty: float | None = _forwarded()
+    frequency_penalty: float | None = _forwarded()
+    logit_bias: Mapping[str, float] | None = _forwarded()
     top_k: int = field(default=0, validator=checks.integer(-1))
-    min_p: float | None = _passed_on()
-    allowed_token_ids: Sequence[int] | None = _passed_on()
-    repetition_penalty: float | None = _passed_on()
-    min_tokens: int | None = _passed_on()
-    max_input_tokens: int | None = _passed_on()
+    min_p: float | None = _forwarded()
+    allowed_token_ids: Sequence[int] | None = _forwarded()
+    repetition_penalty: float | None = _forwarded()
+    min_tokens: int | None = _forwarded()
+    max_input_tokens: int | None = _forwarded()
     eos_token_ids: Sequence[int] | None = None
     json_schema: Any = None
     regex: str | None = None
@@ -130,135 +107,131 @@ class SamplingRequest:
     response_format: Mapping[str, Any] | None = field(
         default=None, validator=optional(checks.an_object)
     )
-    structured_outputs: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
     ignore_eos: bool = field(default=False, validator=checks.flag)
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream's last chunk tells the tokens used."""
+        """Whether the last chunk of a stream reports the number of tokens."""
         options = wire.structure(
             StreamOptions, self.stream_options or {}, path="stream_options", is_lenient=True
         )
         return options.include_usage
 
+    @property
+    def schema_names(self) -> dict[str, str]:
+        """The client's name of ``json_schema``, for errors, if it is not that."""
+        return {} if self.response_format is None else {"json_schema": "response_format"}
+
     def generation(
         self, text: str, max_tokens: int, top_logprobs: int | None, names: Mapping[str, str]
     ) -> GenerationRequest:
-        """Return the request to generate from `text`; with `top_logprobs` also log probabilities.
+        """Return the request to generate from a prompt.
 
-        Fields have other `names` for the client.
+        Args:
+            text: the prompt.
+            max_tokens: maximum number of tokens of each sample.
+            top_logprobs: number of alternatives of each token; None: without log probabilities.
+            names: fields of `GenerationRequest` to the client's names of them.
 
         Raises:
             InvalidRequestError: a field is wrong.
         """
-        fields = [one.name for one in attrs.fields(type(self)) if one.metadata.get("passed_on")]
-        given = {name: getattr(self, name) for name in (*fields, "stop", "eos_token_ids")}
-        passed_on = {name: value for name, value in given.items() if value is not None}
+        forwarded = [
+            attribute.name
+            for attribute in attrs.fields(type(self))
+            if attribute.metadata.get("forwarded")
+        ]
+        fields: dict[str, Any] = {}
+        for name in (*forwarded, "stop", "eos_token_ids"):
+            value = getattr(self, name)
+            if value is not None:
+                fields[name] = value
         if self.seed is not None:
-            passed_on["seed"] = self.seed % (1 << 64)
+            fields["seed"] = self.seed % (1 << 64)
         if top_logprobs is not None:
-            passed_on |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
-        passed_on |= {"max_tokens": max_tokens, "num_samples": self.n, "top_k": max(0, self.top_k)}
-        passed_on |= self._form({ours: name for ours, name in names.items() if name in OURS})
+            fields |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
+        fields |= {"max_tokens": max_tokens, "num_samples": self.n, "top_k": max(0, self.top_k)}
+        fields |= self._constraint()
         try:
-            return GenerationRequest(text, **passed_on)
+            return GenerationRequest(text, **fields)
         except InvalidRequestError as error:
             raise error.with_field_names(names) from None
 
-    def _form(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return which form the text must have, as fields of a `GenerationRequest`, for which clients have `names`."""
-        wanted = {
+    def _constraint(self) -> dict[str, Any]:
+        """Return the constraint of the output, if any, as a field of `GenerationRequest`."""
+        constraints = {
             "json_schema": self.json_schema,
             "regex": self.regex,
             "grammar": self.grammar,
             "choice": self.choice,
-            "response_format": _of_response_format(self.response_format),
-            **{
-                f"structured_outputs.{name}": value
-                for name, value in (self.structured_outputs or {}).items()
-            },
+            "response_format": _schema_of_format(self.response_format),
         }
-        wanted = {
-            name: value
-            for name, value in wanted.items()
-            if value is not None and value is not False
-        }
-        for name in wanted:
-            inner = name.partition(".")[2]
-            if inner and inner not in _FORMS:
-                remedy = f"the others are {', '.join(_FORMS)}"
-                raise InvalidRequestError("is not supported by this server", name, remedy=remedy)
-        if len(wanted) > 1:
-            first, second, *_ = wanted
-            raise InvalidRequestError(f"cannot be combined with {first}", second).with_field_names(
-                names
-            )
-        return dict(_ours(name, value) for name, value in wanted.items())
+        constraints = {name: value for name, value in constraints.items() if value is not None}
+        if len(constraints) > 1:
+            first, second, *_ = constraints
+            raise InvalidRequestError(f"cannot be combined with {first}", second)
+        if "response_format" in constraints:
+            return {"json_schema": constraints["response_format"]}
+        return constraints
 
 
-def _ours(name: str, value: Any) -> tuple[str, Any]:
-    """Return the field of a `GenerationRequest` that says what `value` says under `name`, and its value."""
-    inner = name.rpartition(".")[2]
-    if inner == "json_object":
-        return "json_schema", {"type": "object"}
-    return "json_schema" if inner in ("json", "response_format") else inner, value
-
-
-def _of_response_format(wanted: Mapping[str, Any] | None) -> object:
-    """Return the schema that the text must fit, if it must fit one; a schema is kept to the letter, strict or not."""
-    if wanted is None or wanted.get("type") == "text":
+def _schema_of_format(response_format: Mapping[str, Any] | None) -> object:
+    """Return the JSON schema that a format requires, or None; every schema is enforced strictly."""
+    if response_format is None or response_format.get("type") == "text":
         return None
-    kind, schema = wanted.get("type"), wanted.get("schema")
+    kind = response_format.get("type")
     if kind == "json_object":
+        schema = response_format.get("schema")
         return {"type": "object"} if schema is None else schema
     if kind != "json_schema":
-        raise InvalidRequestError.must_be(
-            "response_format.type", '"text", "json_object" or "json_schema"', kind
-        )
-    given = wanted.get("json_schema")
-    schema = given.get("schema") if isinstance(given, dict) else None
-    if not isinstance(schema, dict):
-        raise InvalidRequestError.must_be("response_format.json_schema.schema", "an object", schema)
+        allowed = '"text", "json_object" or "json_schema"'
+        raise InvalidRequestError.must_be("response_format.type", allowed, kind)
+    definition = response_format.get("json_schema")
+    schema = definition.get("schema") if isinstance(definition, dict) else None
+    checks.an_object.check("response_format.json_schema.schema", schema)
     return schema
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
-    """Return the body of an error: OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``."""
-    told = {"message": message, "type": kind, "param": field, "code": kind}
-    return {"error": told, "message": message, "detail": message}
+    """Return the body of an error.
+
+    OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``.
+    """
+    details = {"message": message, "type": kind, "param": field, "code": kind}
+    return {"error": details, "message": message, "detail": message}
 
 
-def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
-    """Make a `cls` of `body`, whose fields may be unknown or null, but for those that are `refused` by name.
+def read_as(cls: type[T], body: object, refused: Mapping[str, Sequence[object]]) -> T:
+    """Return an instance of `cls` with the fields of `body`.
+
+    Unknown fields are ignored, and null stands for the default.
+
+    Args:
+        cls: an attrs class.
+        body: the parsed JSON.
+        refused: unsupported fields to the values that are accepted because they request nothing.
 
     Raises:
-        InvalidRequestError: a field is wrong, or is refused and asks for something.
+        InvalidRequestError: a field is wrong or not supported.
     """
-    given = dict(body) if isinstance(body, dict) else {}
-    for name, asks_for_nothing in refused.items():
-        if given.get(name) is not None and not asks_for_nothing(given[name]):
-            raise InvalidRequestError(
-                "is not supported by this server", name, remedy="leave it out"
-            )
-    theirs: dict[str, str] = {}
-    for name, ours in OURS.items():
-        if given.get(name) is not None:
-            if given.get(ours) is not None:
-                raise InvalidRequestError(f"cannot be combined with {theirs.get(ours, ours)}", name)
-            given[ours], theirs[ours] = given.pop(name), name
-    try:
-        return wire.structure(cls, given if isinstance(body, dict) else body, is_lenient=True)
-    except InvalidRequestError as error:
-        raise error.with_field_names(theirs) from None
+    fields: Mapping[str, Any] = body if isinstance(body, dict) else {}
+    for name, neutral_values in refused.items():
+        if fields.get(name) is not None and not _is_among(fields[name], neutral_values):
+            raise unsupported(name)
+    for name, replacement in ALIASES.items():
+        if fields.get(name) is not None:
+            raise unsupported(name, remedy=f"use {replacement}")
+    return wire.structure(cls, body, is_lenient=True)
 
 
-def names_in(body: object) -> dict[str, str]:
-    """Return what fields of ours are called in a body where that is not our name."""
-    given = body if isinstance(body, dict) else {}
-    names: dict[str, str] = {}
-    for name in ("structured_outputs", "response_format"):
-        if given.get(name) is not None:
-            names |= dict.fromkeys(("json_schema", "regex", "grammar", "choice"), name)
-    return names | {ours: name for name, ours in OURS.items() if given.get(name) is not None}
+def _is_among(value: object, neutral_values: Sequence[object]) -> bool:
+    """Return whether a value equals one of the neutral values; a boolean equals no number."""
+    is_flag = isinstance(value, bool)
+    return any(
+        value == neutral and is_flag == isinstance(neutral, bool) for neutral in neutral_values
+    )
+
+
+def unsupported(name: str, *, remedy: str = "leave it out") -> InvalidRequestError:
+    """Return the error for a field that this server does not support."""
+    return InvalidRequestError("is not supported by this server", name, remedy=remedy)

@@ -1,4 +1,4 @@
-"""``POST /v1/responses``: the next turn of a conversation whose turns are items; the server remembers none of them."""
+"""``POST /v1/responses``: the next turn of a conversation of items. The server stores no turns."""
 
 from __future__ import annotations
 
@@ -22,54 +22,56 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
-from relevance_gen.serve.adapters.openai.items import ItemEvents, unpacked
+from relevance_gen.serve.adapters.openai.items import ItemEvents, decode_reasoning
 from relevance_gen.serve.adapters.openai.requests import (
+    EMPTY,
+    NEVER,
     REFUSED,
     SamplingRequest,
-    is_empty,
-    names_in,
     read_as,
-    unless,
 )
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 
-_NAMES = {
+_FIELD_NAMES = {
     "text": "input",
     "messages": "input",
     "json_schema": "text.format",
     "max_tokens": "max_output_tokens",
 }
+"""Fields of `GenerationRequest` to the client's names of them."""
 _REFUSED = {
     **REFUSED,
-    **unless(
-        is_empty,
-        "background context_management conversation moderation previous_response_id prompt store",
-    ),
-    **unless(lambda _: False, "max_completion_tokens max_new_tokens max_tokens n_predict"),
-    "n": lambda v: v == 1,
-    "top_logprobs": lambda v: v == 0,
-    "truncation": lambda v: v == "disabled",
+    **dict.fromkeys(("background", "context_management", "conversation", "moderation"), EMPTY),
+    **dict.fromkeys(("previous_response_id", "prompt", "store"), EMPTY),
+    "max_completion_tokens": NEVER,
+    "max_tokens": NEVER,
+    "n": (1,),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
 }
-"""What would change the answer, or needs a memory, and is not done."""
-_THOUGHTS, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
-_SEARCH = "web_search"
-"""Begins the types of the one tool of OpenAI's servers that agents offer without being asked."""
-_TEXTS = {
+"""Unsupported fields, most of which need stored turns."""
+_ENCODED_REASONING = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+_HOSTED_TOOL_PREFIX = "web_search"
+"""Prefix of the types of the tool on OpenAI's servers that agents send by default; it is ignored."""
+_TEXT_FIELDS = {
     "input_text": "text",
     "output_text": "text",
     "reasoning_text": "text",
     "refusal": "refusal",
 }
+"""Type of a content part to the field with its text."""
+_ROLES = ("user", "assistant", "system", "developer")
 
 
 @frozen(kw_only=True)
 class ResponsesRequest(SamplingRequest):
-    """The fields that are read, as ``static/openapi.json`` describes them."""
+    """The fields of a request, as ``static/openapi.json`` describes them."""
 
     input: Any = field(
         validator=checks.must_be(
             "a text, or a list of at least one item",
-            lambda v: isinstance(v, str) or (isinstance(v, list) and bool(v)),
+            lambda value: isinstance(value, str) or (isinstance(value, list) and value != []),
         )
     )
     instructions: str | None = field(default=None, validator=optional(checks.string))
@@ -82,46 +84,52 @@ class ResponsesRequest(SamplingRequest):
     include: Sequence[str] = field(default=(), validator=checks.a_list)
 
     def conversation(self) -> Conversation:
-        """Return the items as turns, and the tools."""
+        """Return the items as turns, with the tools and the variables of the chat template."""
         turns: list[dict[str, Any]] = []
         if self.instructions:
             turn_of("system", turns)["content"].append(self.instructions)
-        items = (
-            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        )
-        for place, item in enumerate(items):
-            _add(item, turns, f"input[{place}]")
+        if isinstance(self.input, str):
+            turn_of("user", turns)["content"].append(self.input)
+        else:
+            for index, item in enumerate(self.input):
+                _add_item(item, turns, f"input[{index}]")
         tools = tools_of([*_functions(self.tools)])
-        choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
+        schema_fields = {
+            tool["name"]: f"tools[{index}].parameters"
+            for index, tool in enumerate(self.tools)
+            if isinstance(tool, dict) and isinstance(tool.get("name"), str)
+        }
+        return Conversation(
+            messages_of(turns),
+            tools,
+            choice=choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls),
+            variables=self._template_variables(),
+            schema_fields=schema_fields,
+        )
+
+    def _template_variables(self) -> dict[str, object]:
         effort = (self.reasoning or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("reasoning.effort", "a string", effort)
-        variables = (
-            {"enable_thinking": False}
-            if effort == "none"
-            else {"reasoning_effort": effort}
-            if effort
-            else {}
-        )
-        named = {
-            tool.get("name"): f"tools[{place}].parameters" for place, tool in enumerate(self.tools)
-        }
-        return Conversation(messages_of(turns), tools, choice, variables, schema_fields=named)
+        if effort == "none":
+            return {"enable_thinking": False}
+        return {"reasoning_effort": effort} if effort else {}
 
     @property
     def schema(self) -> object:
-        """The schema that the text must fit, if it must fit one."""
-        match form := (self.text or {}).get("format"):
+        """The schema that the text must conform to, if any."""
+        match text_format := (self.text or {}).get("format"):
             case None | {"type": "text"}:
                 return None
             case {"type": "json_object"}:
                 return {"type": "object"}
             case {"type": "json_schema", "schema": dict(schema)}:
                 return schema
-        allowed = (
-            'an object of type "text" or "json_object", or of type "json_schema" with a schema'
+        raise InvalidRequestError.must_be(
+            "text.format",
+            'an object of type "text" or "json_object", or of type "json_schema" with a schema',
+            text_format,
         )
-        raise InvalidRequestError.must_be("text.format", allowed, form)
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | ItemEvents]:
@@ -129,76 +137,81 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     request = read_as(ResponsesRequest, body, _REFUSED)
     if _LOGPROBS in request.include:
         raise InvalidRequestError(
-            f"must not have {_LOGPROBS}: log probabilities are not told here", "include"
+            f"must not contain {_LOGPROBS}: this path returns no log probabilities", "include"
         )
-    names = _NAMES | names_in(body)
+    names = _FIELD_NAMES | request.schema_names
     if request.schema is not None:
-        request = attrs.evolve(
-            request, response_format={"type": "json_object", "schema": request.schema}
-        )
+        text_format = {"type": "json_object", "schema": request.schema}
+        request = attrs.evolve(request, response_format=text_format)
+    max_tokens = request.max_output_tokens or AS_MUCH_AS_FITS
     conversation = request.conversation()
-    generation = request.generation("", request.max_output_tokens or AS_MUCH_AS_FITS, None, names)
-    context = RequestContext(use_model_eos=not request.ignore_eos)
     task = GenerationTask(
-        (generation,), conversation=conversation, context=context, names=names, model=request.model
+        (request.generation("", max_tokens, None, names),),
+        conversation=conversation,
+        context=RequestContext(use_model_eos=not request.ignore_eos),
+        names=names,
+        model=request.model,
     )
     choice = conversation.choice
-    is_named = choice.mode == "required" and len(choice.names) == 1
-    told = {
+    tool_choice: object = choice.mode
+    if choice.mode == "required" and len(choice.names) == 1:
+        tool_choice = {"type": "function", "name": choice.names[0]}
+    request_fields = {
         "model": request.model,
         "parallel_tool_calls": request.parallel_tool_calls,
-        "tool_choice": {"type": "function", "name": choice.names[0]} if is_named else choice.mode,
+        "tool_choice": tool_choice,
     }
-    events = ItemEvents(told, packs_thoughts=_THOUGHTS in request.include)
+    events = ItemEvents(request_fields, encodes_reasoning=_ENCODED_REASONING in request.include)
     return task, events if request.stream else events.whole
 
 
-def _add(item: object, turns: list[dict[str, Any]], path: str) -> None:
+def _add_item(item: object, turns: list[dict[str, Any]], path: str) -> None:
+    """Append an item to the turns."""
     if not isinstance(item, dict):
         raise InvalidRequestError.must_be(path, "an object", item)
     match item.get("type") or "message":
         case "message":
             role = item.get("role")
-            if role not in ("user", "assistant", "system", "developer"):
-                raise InvalidRequestError.must_be(
-                    f"{path}.role", "user, assistant, system or developer", role
-                )
-            said = texts_of(item.get("content"), f"{path}.content", _TEXTS)
-            turn_of("system" if role == "developer" else role, turns)["content"] += said
+            if role not in _ROLES:
+                allowed = "user, assistant, system or developer"
+                raise InvalidRequestError.must_be(f"{path}.role", allowed, role)
+            texts = texts_of(item.get("content"), f"{path}.content", _TEXT_FIELDS)
+            turn_of("system" if role == "developer" else role, turns)["content"] += texts
         case "reasoning":
-            content = item.get("content") or unpacked(item.get("encrypted_content"))
-            turn_of("assistant", turns)["reasoning_content"] += texts_of(
-                content or [], f"{path}.content", _TEXTS
-            )
+            content = item.get("content") or decode_reasoning(item.get("encrypted_content")) or []
+            texts = texts_of(content, f"{path}.content", _TEXT_FIELDS)
+            turn_of("assistant", turns)["reasoning_content"] += texts
         case "function_call":
-            call_id, name, arguments = (
-                _text(item, name, path) for name in ("call_id", "name", "arguments")
-            )
             call = {
-                "id": call_id,
+                "id": _string(item, "call_id", path),
                 "type": "function",
-                "function": {"name": name, "arguments": arguments},
+                "function": {
+                    "name": _string(item, "name", path),
+                    "arguments": _string(item, "arguments", path),
+                },
             }
             turn_of("assistant", turns)["tool_calls"].append(call)
         case "function_call_output":
-            said = texts_of(item.get("output"), f"{path}.output", _TEXTS)
-            turn_of("tool", turns).update(tool_call_id=_text(item, "call_id", path), content=said)
-        case other:
+            texts = texts_of(item.get("output"), f"{path}.output", _TEXT_FIELDS)
+            call_id = _string(item, "call_id", path)
+            turn_of("tool", turns).update(tool_call_id=call_id, content=texts)
+        case kind:
             allowed = '"message", "function_call", "function_call_output" or "reasoning"'
-            raise InvalidRequestError.must_be(f"{path}.type", allowed, other)
+            raise InvalidRequestError.must_be(f"{path}.type", allowed, kind)
 
 
-def _text(item: Mapping[str, Any], name: str, path: str) -> str:
-    if not isinstance(text := item.get(name), str):
+def _string(item: Mapping[str, Any], name: str, path: str) -> str:
+    text = item.get(name)
+    if not isinstance(text, str):
         raise InvalidRequestError.must_be(f"{path}.{name}", "a string", text)
     return text
 
 
-def _functions(given: Sequence[Any]) -> Iterator[ToolDefinition]:
-    for place, tool in enumerate(given):
+def _functions(tools: Sequence[Any]) -> Iterator[ToolDefinition]:
+    for index, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else tool
         if kind == "function":
-            yield tool_of(tool, f"tools[{place}]")
-        elif not isinstance(kind, str) or not kind.startswith(_SEARCH):
-            allowed = 'an object of type "function": no others are supported'
-            raise InvalidRequestError.must_be(f"tools[{place}]", allowed, kind)
+            yield tool_of(tool, f"tools[{index}]")
+        elif not isinstance(kind, str) or not kind.startswith(_HOSTED_TOOL_PREFIX):
+            allowed = 'an object of type "function": other types are not supported'
+            raise InvalidRequestError.must_be(f"tools[{index}]", allowed, kind)

@@ -1,115 +1,136 @@
-"""Log probabilities, finish reasons and counts, as OpenAI's clients read them."""
+"""Log probabilities, finish reasons and token counts, as OpenAI's clients read them."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from attrs import frozen
 
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, TokenLogprob, TokenTexts
 
-_Row: TypeAlias = tuple[int, "float | None", "Sequence[TokenLogprob] | None"]
-"""A token, its log probability, and the likeliest in its place."""
-
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 
 
+@frozen
+class _ScoredToken:
+    """A token with its log probability and the most likely tokens at its position, if known."""
+
+    token: int
+    logprob: float | None
+    alternatives: Sequence[TokenLogprob] | None
+
+
 def usage(responses: Responses) -> dict[str, Any]:
-    """Return the tokens of all prompts and all samples, and of turns also those that were known, and of thoughts."""
-    samples = [one for response in responses for one in response.responses]
+    """Return the number of tokens of all prompts and samples.
+
+    For turns the result also counts cached prompt tokens and reasoning tokens.
+    """
+    samples = [sample for response in responses for sample in response.responses]
     n_prompt = sum(response.prompt_tokens for response in responses)
-    n_generated = sum(one.generated_tokens for one in samples)
-    counts = {
+    n_generated = sum(sample.generated_tokens for sample in samples)
+    counts: dict[str, Any] = {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_generated,
         "total_tokens": n_prompt + n_generated,
     }
-    thoughts = [one.reasoning_tokens for one in samples if one.reasoning_tokens is not None]
-    if not thoughts:
-        return counts
-    n_known = sum(response.reused_tokens for response in responses)
-    details = {"prompt_tokens_details": {"cached_tokens": n_known}}
-    return {**counts, **details, "completion_tokens_details": {"reasoning_tokens": sum(thoughts)}}
+    n_reasoning = [
+        sample.reasoning_tokens for sample in samples if sample.reasoning_tokens is not None
+    ]
+    if n_reasoning:
+        n_cached = sum(response.reused_tokens for response in responses)
+        counts["prompt_tokens_details"] = {"cached_tokens": n_cached}
+        counts["completion_tokens_details"] = {"reasoning_tokens": sum(n_reasoning)}
+    return counts
 
 
 def chat_logprobs(completion: Completion, token_texts: TokenTexts) -> dict[str, object]:
-    """Return a sample's log probabilities as chats have them."""
+    """Return a sample's log probabilities in the format of chats."""
 
-    def entry(token: int, logprob: float) -> dict[str, object]:
+    def entry(token: int, logprob: float | None) -> dict[str, object]:
         piece = token_texts.pieces[token]
         return {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece)}
 
-    content = [
-        {
-            **entry(token, logprob),
-            "top_logprobs": [entry(one.token, one.logprob) for one in alternatives],
-        }
-        for token, logprob, alternatives in _shown(completion, token_texts)
-    ]
+    content = []
+    for scored in _sample_tokens(completion, token_texts):
+        alternatives = scored.alternatives or ()
+        top_logprobs = [entry(other.token, other.logprob) for other in alternatives]
+        content.append({**entry(scored.token, scored.logprob), "top_logprobs": top_logprobs})
     return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
     completion: Completion, token_texts: TokenTexts, prompt_logprobs: Sequence[float | None]
 ) -> dict[str, object]:
-    """Return a sample's log probabilities as completions have them, behind those of the prompt, if there are any.
+    """Return a sample's log probabilities in the format of completions.
 
-    Behind a prompt every token of the sample has its place, also one that ends it, so that clients who score prompts
-    can count from the end.
+    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's
+    end-of-sequence token is included, so that clients that score prompts can count from the end.
     """
-    alternatives = (None, *(token_texts.prompt_top_logprobs or (None,) * len(token_texts.prompt)))
-    rows: list[_Row] = [
-        *zip(token_texts.prompt, prompt_logprobs, alternatives, strict=False),
-        *_shown(completion, token_texts, with_end=bool(prompt_logprobs)),
-    ]
-    texts = [_text(token_texts.pieces[token]) for token, _, _ in rows]
+    tokens: list[_ScoredToken] = []
+    prompt_alternatives = (
+        None,
+        *(token_texts.prompt_top_logprobs or (None,) * len(token_texts.prompt)),
+    )
+    prompt = zip(token_texts.prompt, prompt_logprobs, prompt_alternatives, strict=False)
+    for token, logprob, alternatives in prompt:
+        tokens.append(_ScoredToken(token, logprob, alternatives))
+    tokens += _sample_tokens(completion, token_texts, with_end=bool(prompt_logprobs))
+    top_logprobs = None
+    if completion.top_logprobs is not None:
+        top_logprobs = [_logprobs_by_text(scored.alternatives, token_texts) for scored in tokens]
     return {
-        "tokens": texts,
-        "token_logprobs": [logprob for _, logprob, _ in rows],
-        "top_logprobs": [_by_text(alternatives, token_texts) for *_, alternatives in rows]
-        if completion.top_logprobs is not None
-        else None,
-        "text_offset": _offsets(token_texts.pieces[token] for token, _, _ in rows),
+        "tokens": [_token_text(token_texts.pieces[scored.token]) for scored in tokens],
+        "token_logprobs": [scored.logprob for scored in tokens],
+        "top_logprobs": top_logprobs,
+        "text_offset": _offsets(token_texts.pieces[scored.token] for scored in tokens),
     }
 
 
-def _text(piece: bytes) -> str:
-    """Return what a token prints; where that is a part of a character only, its bytes, as OpenAI writes them."""
+def _token_text(piece: bytes) -> str:
+    r"""Return the text of a token; for a part of a character ``bytes:\x…``, as OpenAI does."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
-def _shown(
+def _sample_tokens(
     completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
-) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
-    """Return a sample's tokens with what is known of each, but for the end token, which is no part of the text."""
-    tokens, logprobs = completion.tokens or (), completion.logprobs or ()
+) -> Iterator[_ScoredToken]:
+    """Yield a sample's tokens; `with_end` includes the end-of-sequence token."""
+    tokens = completion.tokens or ()
+    logprobs = completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
-    n_shown = len(tokens) - bool(
-        tokens and tokens[-1] in token_texts.eos_token_ids and not with_end
-    )
-    return zip(tokens[:n_shown], logprobs[:n_shown], alternatives[:n_shown], strict=True)
+    if tokens and tokens[-1] in token_texts.eos_token_ids and not with_end:
+        tokens, logprobs, alternatives = tokens[:-1], logprobs[:-1], alternatives[:-1]
+    for token, logprob, others in zip(tokens, logprobs, alternatives, strict=True):
+        yield _ScoredToken(token, logprob, others)
 
 
-def _by_text(
+def _logprobs_by_text(
     alternatives: Sequence[TokenLogprob] | None, token_texts: TokenTexts
 ) -> dict[str, float] | None:
+    """Return the log probability of each text; of tokens with equal text the most likely counts."""
     if alternatives is None:
         return None
-    best: dict[str, float] = {}
-    for one in alternatives:  # the likeliest first; tokens may print the same
-        best.setdefault(_text(token_texts.pieces[one.token]), one.logprob)
-    return best
+    logprobs: dict[str, float] = {}
+    for alternative in alternatives:  # the most likely first
+        logprobs.setdefault(_token_text(token_texts.pieces[alternative.token]), alternative.logprob)
+    return logprobs
 
 
 def _offsets(pieces: Iterable[bytes]) -> list[int]:
-    """Return where each piece begins in the text, in characters: one that begins within a character, at that one."""
+    """Return the position of each piece in the text, in characters.
+
+    A piece that begins inside a character has that character's position.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    offsets, n_characters = [], 0
+    offsets = []
+    n_chars = 0
     for piece in pieces:
-        offsets.append(n_characters)
-        n_characters += len(decoder.decode(piece))
+        offsets.append(n_chars)
+        n_chars += len(decoder.decode(piece))
     return offsets
