@@ -128,8 +128,9 @@ class Shard:
 
     def remove(self, positions: Offsets) -> Contribution:
         """Remove the chunks at some positions."""
-        segments, texts = remove_chunks(self._segments(), positions, merged)
-        return self._propose(segments, self._n_tokens - self._counter.count_all(texts))
+        removal = remove_chunks(self._segments(), positions, merged)
+        n_removed_tokens = self._counter.count_all(removal.texts)
+        return self._propose(removal.segments, self._n_tokens - n_removed_tokens)
 
     def middle(self) -> int | None:
         """Return the position that about half of all words stand before; None where one chunk is all there is."""

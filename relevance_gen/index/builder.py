@@ -1,4 +1,4 @@
-"""Make a segment of chunks, block by block, or of other segments, so that an index that grows has few of them."""
+"""Build a segment from chunks, block by block, and merge segments, so that a growing index has few of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+from attrs import frozen
 
 from relevance_gen.arrays import (
     Counts,
@@ -29,25 +31,47 @@ from relevance_gen.index.postings import (
     TermCounts,
     count_terms,
 )
-from relevance_gen.index.segment import Segment, Votes
+from relevance_gen.index.segment import Segment
 from relevance_gen.progress import Progress
 from relevance_gen.request_scope import raise_if_cancelled
-from relevance_gen.text import blocks as portions
-from relevance_gen.text.blocks import batch_by_size, lengths, pieces
+from relevance_gen.text import blocks
 from relevance_gen.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
 from relevance_gen.text.term_hashes import buckets
 from relevance_gen.text.tokenization import Occurrences, tokenize
 
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
-_CHARS_PER_OCCURRENCE: Final = 4
-"""Most texts have at least so many characters for each occurrence of a term."""
-_TIER: Final = 4
-"""A segment is merged with the one before it unless that is more than so many times its size."""
-_N_RANGES: Final = 16
-"""The counts of a long chunk's pieces are added up by so many ranges of ids in turn, to bound the memory."""
+_MIN_CHARS_PER_OCCURRENCE: Final = 4
+"""Most texts have at least this many characters per occurrence of a term."""
+_TIER_RATIO: Final = 4
+"""A segment is merged with the segment before it unless that is more than this many times as large."""
+_N_ID_RANGES: Final = 16
+"""The counts of the pieces of a long chunk are added for one range of ids after the other, to bound the memory."""
 
 Merge: TypeAlias = Callable[[Sequence[Segment]], Segment]
-"""Makes one segment of several, as `merge` does."""
+"""A function that merges segments, as `merge` does."""
+
+
+@frozen
+class _Block:
+    """Texts that are tokenized together: all of a chunk or more, or one piece of a long chunk.
+
+    Attributes:
+        chunk_ords: ordinals of the chunks, ascending, shape (n,).
+        texts: the text of each, or the piece.
+        is_last: whether no other piece of the chunk follows.
+    """
+
+    chunk_ords: Offsets
+    texts: list[str]
+    is_last: bool = True
+
+
+@frozen
+class _PieceCounts:
+    """Ids of the terms of a piece of a chunk, and the number of occurrences of each."""
+
+    ids: Ids
+    tf: Counts
 
 
 def build(
@@ -55,44 +79,52 @@ def build(
     positions: Offsets,
     *,
     keep_occurrences: bool = True,
-    wanted: Flags | None = None,
+    prefix_bucket_filter: Flags | None = None,
     progress: Progress | None = None,
 ) -> Segment:
-    """Make a segment of chunks at some positions of the collection, ascending, shape (N,).
+    """Build a segment from chunks.
 
-    One-shot search keeps no occurrences: it needs those of a few chunks only. Postings are kept of the terms of
-    `wanted` beginnings, shape (BEGINNINGS,), or all. Progress is told as (chunks done, all chunks) after every block.
+    Args:
+        chunks: the chunks, N of them, none blank.
+        positions: position of each chunk in the collection, ascending, shape (N,).
+        keep_occurrences: whether to store the term of each occurrence. One-shot search does not: it tokenizes the few
+            candidates again.
+        prefix_bucket_filter: the prefix buckets whose terms get postings, shape (N_PREFIX_BUCKETS,); None for all.
+        progress: called after each block with the number of chunks done and the number of all chunks.
     """
     texts = chunks.indexed_texts
-    expected = int(lengths(texts).sum()) // _CHARS_PER_OCCURRENCE
-    builder = PostingsBuilder(expected, wanted, keep_occurrences=keep_occurrences)
-    squares = np.zeros(len(texts))
-    english_margin = np.zeros(len(texts), np.int32)
-    hashes = np.zeros(len(texts), np.uint64)
-    n_occurrences = np.zeros(len(texts), np.int64)
-    is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
-    done = 0
-    parts: list[tuple[Ids, Counts]] = []
-    for numbers, some, is_last in _blocks(texts, is_ascii):
+    n_chunks = len(texts)
+    n_expected = int(blocks.lengths(texts).sum()) // _MIN_CHARS_PER_OCCURRENCE
+    builder = PostingsBuilder(n_expected, prefix_bucket_filter, keep_occurrences=keep_occurrences)
+    square_sums = np.zeros(n_chunks)
+    english_margin = np.zeros(n_chunks, np.int32)
+    hashes = np.zeros(n_chunks, np.uint64)
+    n_occurrences = np.zeros(n_chunks, np.int64)
+    is_ascii = np.fromiter(map(str.isascii, texts), bool, n_chunks)
+    n_done = 0
+    pieces: list[_PieceCounts] = []  # those of a long chunk so far
+    for block in _blocks(texts, is_ascii):
         raise_if_cancelled()
-        block = tokenize(some)
-        found = count_terms(block.ids, block.counts, keep_occurrences=keep_occurrences)
-        builder.add(block, found, numbers)
-        english_margin[numbers] += _votes(found, numbers.size)
-        hashes[numbers] += _sum_ids(block)
-        n_occurrences[numbers] += block.counts
-        if is_last and not parts:
-            squares[numbers] = sum_by(found.chunk, np.square(saturate(found.tf)), numbers.size)
+        chunk_ords = block.chunk_ords
+        tokens = tokenize(block.texts)
+        counts = count_terms(tokens.ids, tokens.counts, keep_occurrences=keep_occurrences)
+        builder.add(tokens, counts, chunk_ords)
+        english_margin[chunk_ords] += _english_margin(counts, chunk_ords.size)
+        hashes[chunk_ords] += _sum_ids(tokens)
+        n_occurrences[chunk_ords] += tokens.counts
+        if block.is_last and not pieces:
+            squares = np.square(saturate(counts.tf))
+            square_sums[chunk_ords] = sum_by(counts.chunk, squares, chunk_ords.size)
         else:
-            parts.append((found.ids, found.tf.astype(np.uint32)))
-            if is_last:
-                squares[numbers] = _square_sum(parts)
-                parts.clear()
-        done += numbers.size if is_last else 0
+            pieces.append(_PieceCounts(counts.ids, counts.tf.astype(np.uint32)))
+            if block.is_last:
+                square_sums[chunk_ords] = _square_sum(pieces)
+                pieces.clear()
+        if block.is_last:
+            n_done += chunk_ords.size
         if progress is not None:
-            progress(done, len(texts))
+            progress(n_done, n_chunks)
     postings, occurrences = builder.build()
-    title_hashes, title_sizes = _titles(chunks)
     hashes *= _HASH_MULTIPLIER
     return Segment(
         positions=positions,
@@ -101,186 +133,224 @@ def build(
         occurrences=occurrences,
         first_occurrence=_first_occurrences(n_occurrences, is_ascii),
         n_occurrences=n_occurrences,
-        norms=np.sqrt(squares),
+        norms=np.sqrt(square_sums),
         english_margin=english_margin,
         hashes=hashes ^ (hashes >> np.uint64(32)),
-        title_hashes=title_hashes,
-        title_sizes=title_sizes,
+        title_hashes=_title_hashes(chunks),
+        title_sizes=_title_sizes(chunks),
     )
 
 
-def _titles(chunks: Chunks) -> tuple[Ids, Counts]:
-    """Return a hash of each chunk's title, 0 for none, and the number of occurrences in it, shape (N,) each."""
-    hashes, sizes = np.zeros(len(chunks.texts), np.uint64), np.zeros(len(chunks.texts), np.uint32)
-    if chunks.titles:
-        number_of = {
-            title: number for number, title in enumerate(dict.fromkeys(chunks.titles.values()))
-        }
-        titles = [*number_of]
-        counts = np.zeros(len(titles), np.int64)
-        for numbers, some, _ in _blocks(
-            titles, np.fromiter(map(str.isascii, titles), bool, len(titles))
-        ):
-            counts[numbers] += tokenize(some).counts
-        hashed = [
-            hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8)
-            for title in titles
-        ]
-        number = np.array([number_of[title] for title in chunks.titles.values()])
-        titled = np.array([*chunks.titles])
-        hashes[titled] = np.array(
-            [max(int.from_bytes(one.digest(), "little"), 1) for one in hashed], np.uint64
-        )[number]
-        sizes[titled] = counts[number]
-    return hashes, sizes
+def _title_hashes(chunks: Chunks) -> Ids:
+    """Return a hash of each chunk's title, 0 for none, shape (N,)."""
+    hashes = np.zeros(len(chunks.texts), np.uint64)
+    hash_of = {title: _hash_title(title) for title in set(chunks.titles.values())}
+    hashes[[*chunks.titles]] = np.array(
+        [hash_of[title] for title in chunks.titles.values()],
+        np.uint64,
+    )
+    return hashes
+
+
+def _hash_title(title: str) -> int:
+    digest = hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return max(int.from_bytes(digest, "little"), 1)
+
+
+def _title_sizes(chunks: Chunks) -> Counts:
+    """Return the number of occurrences in each chunk's title, shape (N,)."""
+    sizes = np.zeros(len(chunks.texts), np.uint32)
+    if not chunks.titles:
+        return sizes
+    titles = list(dict.fromkeys(chunks.titles.values()))
+    is_ascii = np.fromiter(map(str.isascii, titles), bool, len(titles))
+    size_of_title = np.zeros(len(titles), np.int64)
+    for block in _blocks(titles, is_ascii):
+        size_of_title[block.chunk_ords] += tokenize(block.texts).counts
+    size_of = dict(zip(titles, size_of_title.tolist(), strict=True))
+    sizes[[*chunks.titles]] = [size_of[title] for title in chunks.titles.values()]
+    return sizes
 
 
 def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
-    """Return where each chunk's occurrences begin: those of ASCII texts stand before those of all others."""
+    """Return the index of each chunk's first occurrence: those of ASCII texts are before those of all others."""
     order = np.argsort(~is_ascii, kind="stable")
     first = np.empty(order.size, np.int64)
     first[order] = starts_of(n_occurrences[order])
     return first
 
 
-def _sum_ids(block: Occurrences) -> Ids:
-    """Return the sum of the ids of each chunk's words, which is the same in any order."""
-    sums = np.zeros(block.counts.size, np.uint64)
-    some = np.flatnonzero(block.counts)
-    if some.size:
-        sums[some] = np.add.reduceat(block.ids, starts_of(block.counts)[some])
+def _sum_ids(tokens: Occurrences) -> Ids:
+    """Return the sum of the term ids of each text, which does not depend on their order, shape (n,)."""
+    sums = np.zeros(tokens.counts.size, np.uint64)
+    rows = np.flatnonzero(tokens.counts)
+    if rows.size:
+        starts = starts_of(tokens.counts)[rows]
+        sums[rows] = np.add.reduceat(tokens.ids, starts)
     return sums
 
 
-def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
-    """Return the sum of the squares of a chunk's saturated counts, added in the order of the chunk counted whole."""
-    bounds = [
-        np.searchsorted(ids >> np.uint64(60), np.arange(_N_RANGES + 1)).tolist() for ids, _ in parts
-    ]
+def _square_sum(pieces: Sequence[_PieceCounts]) -> float:
+    """Return the sum of squares of a chunk's saturated counts, added in the order of a chunk that is counted at once.
+
+    Then the sum is bit-identical however a chunk is divided into pieces.
+    """
+    range_starts = np.arange(_N_ID_RANGES + 1)
+    bounds = [np.searchsorted(piece.ids >> np.uint64(60), range_starts) for piece in pieces]
     total = 0.0
-    for low in range(_N_RANGES):
+    for low in range(_N_ID_RANGES):
         slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
-        ids = np.concatenate([ids[some] for (ids, _), some in zip(parts, slices, strict=True)])
-        tf = np.concatenate([tf[some] for (_, tf), some in zip(parts, slices, strict=True)])
-        unique, first, which = np.unique(ids, return_index=True, return_inverse=True)
-        in_order = np.lexsort((first, buckets(unique)))
-        values = np.square(saturate(sum_by(which, tf, unique.size)[in_order]))
-        total = float(sum_by(np.zeros(values.size + 1, np.int64), np.append(total, values), 1)[0])
+        pairs = list(zip(pieces, slices, strict=True))
+        ids = np.concatenate([piece.ids[in_range] for piece, in_range in pairs])
+        tf = np.concatenate([piece.tf[in_range] for piece, in_range in pairs])
+        unique_ids, first, term_index = np.unique(ids, return_index=True, return_inverse=True)
+        order = np.lexsort((first, buckets(unique_ids)))
+        tf_of_chunk = sum_by(term_index, tf, unique_ids.size)
+        squares = np.square(saturate(tf_of_chunk[order]))
+        total = _sum_in_order(np.append(total, squares))
     return total
 
 
-def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, list[str], bool]]:
-    """Yield what to cut together: ASCII with ASCII, which needs no folding, and not too much.
+def _sum_in_order(values: npt.NDArray[np.float64]) -> float:
+    """Return the sum of values added from first to last; `numpy.sum` adds in another order."""
+    return float(sum_by(np.zeros(values.size, np.int64), values, 1)[0])
 
-    Numbers of chunks and the text of each, or one number and a piece of a long text; and whether that ends them.
-    """
-    n_chars = lengths(texts)
-    for numbers, block_chars in (
-        (np.flatnonzero(is_ascii), portions.BLOCK_CHARS),
-        (
-            np.flatnonzero(~is_ascii),
-            portions.BLOCK_CHARS // 2,
-        ),  # two bytes to a character, or three
-    ):
-        for start, end in batch_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
-            some = numbers[start:end]
-            if some.size > 1:
-                yield some, [texts[number] for number in some.tolist()], True
+
+def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[_Block]:
+    """Yield blocks of limited size, each of only ASCII texts, which need no folding, or of only other texts."""
+    n_chars = blocks.lengths(texts)
+    ascii_chars = blocks.BLOCK_CHARS
+    other_chars = blocks.BLOCK_CHARS // 2  # other characters have two bytes or three
+    groups = (np.flatnonzero(is_ascii), ascii_chars), (np.flatnonzero(~is_ascii), other_chars)
+    for chunk_ords, block_chars in groups:
+        batches = blocks.batch_by_size(n_chars[chunk_ords], block_chars, MAX_BLOCK_CHUNKS)
+        for start, end in batches:
+            batch = chunk_ords[start:end]
+            batch_texts = [texts[chunk_ord] for chunk_ord in batch.tolist()]
+            if batch.size > 1:
+                yield _Block(batch, batch_texts)
                 continue
-            following = pieces(texts[some[0]], block_chars)
-            piece = next(following)
-            for after in following:
-                yield some, [piece], False
-                piece = after
-            yield some, [piece], True
+            pieces = blocks.pieces(batch_texts[0], block_chars)
+            piece = next(pieces)
+            for next_piece in pieces:
+                yield _Block(batch, [piece], is_last=False)
+                piece = next_piece
+            yield _Block(batch, [piece])
 
 
-def _votes(found: TermCounts, n_chunks: int) -> Votes:
-    """Return the frequent words of English in each chunk of a block, less those of other languages."""
-    markers, vote = _markers()
-    marked, n = find_all(buckets(found.ids), buckets(markers))  # they ascend by these
-    cast = found.tf[marked] * np.repeat(vote, n) * (found.ids[marked] == np.repeat(markers, n))
-    return sum_by(found.chunk[marked], cast, n_chunks).astype(np.int32)
+def _english_margin(counts: TermCounts, n_chunks: int) -> npt.NDArray[np.int32]:
+    """Return the occurrences of English marker words minus those of other languages in each chunk, shape (n_chunks,)."""
+    marker_ids = _marker_ids()
+    sign = np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
+    # The counts ascend by bucket, so their markers are found by bucket; other terms of the bucket count 0.
+    rows, n_rows = find_all(buckets(counts.ids), buckets(marker_ids))
+    is_marker = counts.ids[rows] == np.repeat(marker_ids, n_rows)
+    margin = counts.tf[rows] * np.repeat(sign, n_rows) * is_marker
+    return sum_by(counts.chunk[rows], margin, n_chunks).astype(np.int32)
 
 
 @functools.cache
-def _markers() -> tuple[Ids, Offsets]:
-    """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
-    ids = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
-    return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
+def _marker_ids() -> Ids:
+    """Return the ids of the words that indicate a language: the English ones, then the others."""
+    return tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
 
 
 # ── Merging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
-    """Return one segment of the chunks of several, without those taken out. Their occurrences must be kept."""
+    """Merge segments that store occurrences into one, without their removed chunks."""
     if len(segments) == 1 and segments[0].postings.live is None:
         return segments[0]
-    parts = [(segment, np.flatnonzero(segment.live)) for segment in segments]
-    order = np.argsort(
-        np.concatenate([segment.positions[kept] for segment, kept in parts]), kind="stable"
-    )
-    new_number = inverse(order)
-    builder = PostingsBuilder(
-        sum(segment.postings.chunk.size for segment in segments), keep_occurrences=True
-    )
-    done = 0
-    for segment, kept in parts:
-        numbers = np.zeros(segment.size, np.int64)
-        numbers[kept] = new_number[done : done + kept.size]
-        done += kept.size
-        builder.add_segment(segment.postings, segment.occurrences_of(kept), numbers)
+    live_ords = [np.flatnonzero(segment.live) for segment in segments]
+    parts = list(zip(segments, live_ords, strict=True))
+    positions = np.concatenate([segment.positions[chunk_ords] for segment, chunk_ords in parts])
+    order = np.argsort(positions, kind="stable")
+    new_ords = inverse(order)
+    n_postings = sum(segment.postings.chunk.size for segment in segments)
+    builder = PostingsBuilder(n_postings, keep_occurrences=True)
+    n_done = 0
+    for segment, chunk_ords in parts:
+        new_ord_of = np.zeros(segment.size, np.int64)
+        new_ord_of[chunk_ords] = new_ords[n_done : n_done + chunk_ords.size]
+        n_done += chunk_ords.size
+        builder.add_segment(segment.postings, segment.occurrences_of(chunk_ords), new_ord_of)
     postings, occurrences = builder.build()
-    of_chunks = {
-        name: np.concatenate([getattr(segment, name)[kept] for segment, kept in parts])[order]
-        for name in CHUNK_ATTRIBUTES
-    }
-    of_chunks["first_occurrence"] = starts_of(of_chunks["n_occurrences"][new_number])[order]
-    passages = [
-        segment.passages.take(kept) for segment, kept in parts if segment.passages is not None
-    ]
+    arrays = {}
+    for name in CHUNK_ATTRIBUTES:
+        values = [getattr(segment, name)[chunk_ords] for segment, chunk_ords in parts]
+        arrays[name] = np.concatenate(values)[order]
+    # The occurrences were added segment after segment.
+    n_occurrences = arrays["n_occurrences"][new_ords]
+    arrays["first_occurrence"] = starts_of(n_occurrences)[order]
+    chunks = Chunks.concat(
+        segment.chunks.take(chunk_ords.tolist()) for segment, chunk_ords in parts
+    )
     return Segment(
-        chunks=Chunks.concat([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(
-            order.tolist()
-        ),
+        chunks=chunks.take(order.tolist()),
         postings=postings,
         occurrences=occurrences,
-        passages=Passages.concat(passages).take(order)
-        if passages and len(passages) == len(parts)
-        else None,
-        **of_chunks,
+        passages=_merge_passages(segments, live_ords, order),
+        **arrays,
     )
+
+
+def _merge_passages(
+    segments: Sequence[Segment],
+    live_ords: Sequence[Offsets],
+    order: Offsets,
+) -> Passages | None:
+    """Return the passages of the merged chunks; None if there are no segments or one has no passages."""
+    parts = []
+    for segment, chunk_ords in zip(segments, live_ords, strict=True):
+        if segment.passages is None:
+            return None
+        parts.append(segment.passages.take(chunk_ords))
+    return Passages.concat(parts).take(order) if parts else None
 
 
 def merge_tiered(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
-    """Merge the last segments until each is much smaller than the one before it.
+    """Merge the last segments until each is much smaller than the segment before it.
 
-    So there are few of them, and a chunk is copied only a few times in its life, however it was added.
+    The number of segments stays small, and each chunk is copied only a few times in its life.
     """
-    while (
-        len(segments) > 1
-        and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks
-    ):
+    while len(segments) > 1:
+        last_size = segments[-1].statistics.n_chunks
+        if segments[-2].statistics.n_chunks > _TIER_RATIO * last_size:
+            break
         segments[-2:] = [merge(segments[-2:])]
     return segments
 
 
-def remove_chunks(
-    segments: Sequence[Segment], positions: Offsets, merge: Merge = merge
-) -> tuple[list[Segment], list[str]]:
-    """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.
+@frozen
+class Removal:
+    """Result of removing chunks.
 
-    A segment of which most is gone is made anew of what is left; of segments of which nothing is left one stays.
+    Attributes:
+        segments: the segments without the removed chunks.
+        texts: texts of the removed chunks.
     """
-    left, texts = [], []
+
+    segments: list[Segment]
+    texts: list[str]
+
+
+def remove_chunks(segments: Sequence[Segment], positions: Offsets, merge: Merge = merge) -> Removal:
+    """Remove the chunks at some positions.
+
+    A segment that loses most of its chunks is rebuilt. Empty segments are dropped, but one segment is always returned.
+    """
+    remaining = []
+    texts = []
     for segment in segments:
-        numbers = segment.find(positions)
-        numbers = numbers[numbers >= 0]
-        if numbers.size:
-            texts += [segment.chunks.texts[number] for number in numbers.tolist()]
-            segment = segment.without(numbers)
-        if 2 * segment.statistics.n_chunks < segment.size:
-            segment = merge([segment])
-        left.append(segment)
-    return [segment for segment in left if segment.size] or left[:1], texts
+        chunk_ords = segment.find(positions)
+        chunk_ords = chunk_ords[chunk_ords >= 0]
+        left = segment
+        if chunk_ords.size:
+            texts += [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
+            left = segment.without(chunk_ords)
+        if 2 * left.statistics.n_chunks < left.size:
+            left = merge([left])
+        remaining.append(left)
+    non_empty = [segment for segment in remaining if segment.size]
+    return Removal(non_empty or remaining[:1], texts)

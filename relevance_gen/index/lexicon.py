@@ -1,7 +1,7 @@
-"""Hold the different terms of some chunks, and what is made of each: stumps, letters in a row, stems.
+"""Hold the distinct terms of some chunks, and values that queries derive from them: stems, prefixes and n-grams.
 
-All of it is made when first asked for, and for all words at once or for all that begin alike: a question asks for what
-many words have in common, and an index is asked many questions.
+Derived values are computed when they are first read, for all terms or for all terms of one prefix bucket at once: a
+query compares many terms, and an index answers many queries.
 """
 
 from __future__ import annotations
@@ -29,35 +29,57 @@ from relevance_gen.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.text.stems import MIN_LETTERS, stem_all
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import (
-    SPELLED_BYTES,
-    STUMP_BYTES,
+    MAX_PREFIX_BYTES,
+    MAX_SPELLING_BYTES,
     hash_prefixes,
     prefix_bucket_bounds,
 )
 
-MADE_BYTES: Final = 26
-"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump and its number, how
-many chunks of a sample have it, and whether it is inflected."""
-_STEP: Final = 1 << 13
-"""Terms spelled together: it bounds the memory for very many."""
-_GRAM_LETTERS: Final = 4
+DERIVED_BYTES_PER_TERM: Final = 26
+"""Maximum bytes of the values derived from a term: stem, number of letters, prefix and its ordinal, number of chunks of
+a sample that have the term, and whether it can be inflected."""
+_BATCH_TERMS: Final = 1 << 13
+"""Number of terms that are decoded at once, which bounds the memory for large lexicons."""
+_NGRAM_LETTERS: Final = 4
 _LINE_END: Final = ord("\n")
-_MIX: Final = np.array(
+_MULTIPLIERS: Final = np.array(
     [0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F], np.uint64
 )
 
 
 @frozen(eq=False)
-class Lexicon:
-    """Some terms, in the order of their ids; a term's number is its index here."""
+class PrefixMatches:
+    """Terms that have a prefix in common with a word.
 
-    ids: Ids  # their ids, ascending, shape (V,)
-    spelling: Bytes  # their spellings, each ended by a line end; at most the first `SPELLED_BYTES` of each
-    spelling_first: Offsets  # offset of each spelling, shape (V + 1,)
+    Attributes:
+        term_ords: ordinals of the terms, ascending, shape (n,).
+        n_shared: number of letters that each term shares with the word from the start, shape (n,).
+        n_letters: number of letters of each term, shape (n,).
+    """
+
+    term_ords: Offsets
+    n_shared: Offsets
+    n_letters: Offsets
+
+
+@frozen(eq=False)
+class Lexicon:
+    """Distinct terms in the order of their ids. The ordinal of a term is its index in this order.
+
+    Attributes:
+        ids: ids of the terms, ascending, shape (V,).
+        spelling: spellings in folded UTF-8, each followed by a line end; at most the first `MAX_SPELLING_BYTES` bytes
+            of a term.
+        spelling_first: offset of each spelling in `spelling`, and the size of `spelling`, shape (V + 1,).
+    """
+
+    ids: Ids
+    spelling: Bytes
+    spelling_first: Offsets
     _stems: dict[int, npt.NDArray[np.int64]] = field(init=False, factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[type[Lexicon], tuple[Ids, Bytes, Offsets]]:
-        """Leave the remembered stems out of a pickle: they are kept by `hash`, which every process has its own of."""
+        """Pickle without the cached stems: they are compared by `hash`, which differs between processes."""
         return Lexicon, (self.ids, self.spelling, self.spelling_first)
 
     @property
@@ -66,270 +88,297 @@ class Lexicon:
         return self.ids.size
 
     def find(self, ids: Ids) -> Offsets:
-        """Return the number of each id's term; -1 where there is none."""
+        """Return the ordinal of the term with each id, -1 if there is none, shape (n,)."""
         return arrays.find(self.ids, ids)
 
     def find_exact(self, term_id: int) -> Offsets:
-        """Return the number of one term, shape (1,), or none, shape (0,)."""
-        numbers = self.find(np.array([term_id], np.uint64))
-        return numbers[numbers >= 0]
+        """Return the ordinal of the term with an id, shape (1,), or an empty array."""
+        term_ords = self.find(np.array([term_id], np.uint64))
+        return term_ords[term_ords >= 0]
 
-    def decode_terms(self, numbers: Offsets) -> list[str]:
-        """Return the spellings of some words."""
-        first = self.spelling_first[numbers]
-        letters = self.spelling[
-            arrays.ragged_ranges(first, self.spelling_first[numbers + 1] - first)
-        ]
+    def decode_terms(self, term_ords: Offsets) -> list[str]:
+        """Return the spellings of some terms."""
+        first = self.spelling_first[term_ords]
+        n_bytes = self.spelling_first[term_ords + 1] - first
+        letters = self.spelling[arrays.ragged_ranges(first, n_bytes)]
         return letters.tobytes().decode("utf-8", "replace").split("\n")[:-1]
 
-    def find_by_substring(self, part: bytes) -> Offsets:
-        """Return the numbers of the words whose spelling has `part` in it, ascending."""
-        offsets = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return arrays.unique(
-            np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1
-        )
+    def find_by_substring(self, substring: bytes) -> Offsets:
+        """Return the ordinals of the terms whose spelling contains `substring`, ascending."""
+        matches = re.finditer(re.escape(substring), self.spelling.data)
+        offsets = np.array([match.start() for match in matches], np.int64)
+        return arrays.unique(self.spelling_first.searchsorted(offsets, "right") - 1)
 
-    # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Inflections and misspellings ─────────────────────────────────────────────────────────────────────────────────
 
-    def range_of(self, term_id: int) -> tuple[int, int]:
-        """Return where the words begin and end that have the beginning of an id."""
-        beginning = term_id >> 56
-        return self._bounds[beginning], self._bounds[beginning + 1]
+    def bucket_range(self, term_id: int) -> tuple[int, int]:
+        """Return the first ordinal and the end of the terms in the prefix bucket of an id."""
+        bucket = term_id >> 56
+        return self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
 
     @functools.cached_property
-    def _bounds(self) -> list[int]:
+    def _bucket_bounds(self) -> list[int]:
         return [*self.ids.searchsorted(prefix_bucket_bounds()).tolist(), self.size]
 
-    def find_by_stem(self, term_id: int, root: str) -> Offsets:
-        """Return the numbers of the words that begin as a term does and have its stem, function words left out."""
-        low, high = self.range_of(term_id)
-        stems = self._stems.get(term_id >> 56)
+    def find_by_stem(self, term_id: int, stem: str) -> Offsets:
+        """Return the ordinals of the terms in the prefix bucket of an id that have a stem; stop words are excluded."""
+        low, high = self.bucket_range(term_id)
+        bucket = term_id >> 56
+        stems = self._stems.get(bucket)
         if stems is None:
-            stems = self._stems[term_id >> 56] = self._stemmed(low, high)
-        numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
-        return numbers
+            stems = self._hash_stems(low, high)
+            self._stems[bucket] = stems
+        term_ords: Offsets = (stems == hash(stem)).nonzero()[0] + low
+        return term_ords
 
     def cache_stems(self) -> None:
-        """Remember the stems of all words now, so that no question waits for those of its words' beginnings."""
-        stems, ends = self._stemmed(0, self.size), itertools.pairwise(self._bounds)
-        self._stems.update(
-            {beginning: stems[low:high] for beginning, (low, high) in enumerate(ends)}
-        )
+        """Compute the stems of all terms, so that no query has to wait for those of its prefix buckets."""
+        stems = self._hash_stems(0, self.size)
+        for bucket, (low, high) in enumerate(itertools.pairwise(self._bucket_bounds)):
+            self._stems[bucket] = stems[low:high]
 
-    def _stemmed(self, low: int, high: int) -> npt.NDArray[np.int64]:
-        """Return hashes of the stems of some words, and 0 for those without other forms."""
-        every = np.flatnonzero(self.can_inflect[low:high]) + low
+    def _hash_stems(self, low: int, high: int) -> npt.NDArray[np.int64]:
+        """Return hashes of the stems of the terms in [low, high), and 0 for stop words and terms without inflections.
+
+        The hashes are Python's, which differ between processes: they are never saved nor sent.
+        """
         stems = np.zeros(high - low, np.int64)
-        for some in (every[step] for step in arrays.batch_slices(every.size, _STEP)):
-            words = self.decode_terms(some)
-            # Python's hashes differ from process to process: these are never saved nor sent.
-            stems[some - low] = [
+        term_ords = self.can_inflect[low:high].nonzero()[0] + low
+        for batch_slice in arrays.batch_slices(term_ords.size, _BATCH_TERMS):
+            batch = term_ords[batch_slice]
+            words = self.decode_terms(batch)
+            hashes = [
                 0 if word in ENGLISH_STOP_WORDS else hash(stem)
                 for word, stem in zip(words, stem_all(words), strict=True)
             ]
+            stems[batch - low] = hashes
         return stems
 
-    def find_by_prefix(
-        self, term_id: int, prefix: bytes, word: bytes
-    ) -> tuple[Offsets, Offsets, Offsets]:
-        """Return the words that begin as a term does and with a prefix, and may have other forms.
+    def find_by_prefix(self, term_id: int, prefix: bytes, word: bytes) -> PrefixMatches:
+        """Return the terms in the prefix bucket of an id that start with `prefix` and can be inflected.
 
-        Their numbers, how many letters each shares from the first on with the folded term, and how many it has.
+        Args:
+            term_id: id of the term that has the prefix.
+            prefix: first bytes of `word`.
+            word: folded spelling to compare the terms with.
         """
-        low, high = self.range_of(term_id)
-        numbers: Offsets = np.flatnonzero(self.can_inflect[low:high]) + low
-        first = self.spelling_first[numbers]
-        for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
-            same = self.spelling.take(first + offset) == byte
-            if not same.all():
-                numbers, first = numbers[same], first[same]
-        shared = len(prefix) + self._in_common(first + len(prefix), word[len(prefix) :], 1)
-        whole = np.cumsum(
-            [0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True]
-        )  # letters that end so far
-        return numbers, whole[shared], self.n_letters[numbers]
+        low, high = self.bucket_range(term_id)
+        term_ords: Offsets = self.can_inflect[low:high].nonzero()[0] + low
+        first = self.spelling_first[term_ords]
+        # A spelling shorter than the prefix differs at its line end.
+        for offset, byte in enumerate(prefix):
+            is_equal = self.spelling.take(first + offset) == byte
+            if not is_equal.all():
+                term_ords = term_ords[is_equal]
+                first = first[is_equal]
+        n_shared_bytes = self._count_shared(first + len(prefix), word[len(prefix) :], step=1)
+        n_shared_bytes += len(prefix)
+        # letters_in[n]: number of complete letters in the first n bytes of the word. A byte 10xxxxxx continues a letter.
+        ends_letter = [(byte & 0xC0) != 0x80 for byte in word[1:]]
+        letters_in = np.cumsum([0, *ends_letter, True])
+        return PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])
 
-    def _in_common(self, at: Offsets, letters: bytes, step: int) -> Offsets:
-        """Return how many bytes are the same from each of some offsets on, forwards or backwards by `step`."""
-        shared = np.zeros(at.size, np.int64)
-        open_ = np.arange(at.size)
-        for offset, byte in enumerate(
-            letters
-        ):  # no spelling is left: there is a line end between two
-            open_ = open_[self.spelling.take(at.take(open_) + offset * step) == byte]
-            if not open_.size:
+    def _count_shared(self, offsets: Offsets, letters: bytes, *, step: int) -> Offsets:
+        """Return how many bytes from each offset equal `letters`, reading forwards (step 1) or backwards (step -1)."""
+        n_shared = np.zeros(offsets.size, np.int64)
+        open_rows = np.arange(offsets.size)
+        # No comparison crosses into another spelling: a line end is between two spellings.
+        for n_read, byte in enumerate(letters):
+            read = self.spelling.take(offsets.take(open_rows) + n_read * step)
+            open_rows = open_rows[read == byte]
+            if not open_rows.size:
                 break
-            shared[open_] += 1
-        return shared
+            n_shared[open_rows] += 1
+        return n_shared
 
     def fuzzy_matches(self, word: str) -> Offsets:
-        """Return the numbers of the words that may have other forms and are one letter away from a word.
+        """Return the ordinals of the terms at Damerau–Levenshtein distance 1 from a word, ascending.
 
-        They have its first letter, and one letter added, dropped or changed, or two neighbours swapped.
+        They have the first letter of the word, and can be inflected; the other letters differ by one insertion,
+        deletion, substitution or transposition of neighbors.
         """
-        alike = self.can_inflect & (np.abs(self.n_letters - len(word)) <= 1)
-        numbers: Offsets = np.flatnonzero(alike)
+        is_candidate = self.can_inflect & (np.abs(self.n_letters - len(word)) <= 1)
+        term_ords: Offsets = is_candidate.nonzero()[0]
         letters = word.encode()
-        first = self.spelling_first[numbers]
-        same = self.spelling[first] == letters[0]
-        numbers, first = numbers[same], first[same]
-        shared = self._in_common(first, letters, 1)
-        shared += self._in_common(self.spelling_first[numbers + 1] - 2, letters[::-1], -1)
-        # All but two letters of the word are at both ends; this leaves few words to be looked at letter by letter.
-        numbers = numbers[shared >= len(letters) - 2 * max(len(letter.encode()) for letter in word)]
-        asked = np.frombuffer(word.encode("utf-32-le"), "<u4")
-        parts = (numbers[some] for some in arrays.batch_slices(numbers.size, _STEP))
-        return arrays.concat((some[self._are_near(some, asked)] for some in parts), np.int64)
+        first = self.spelling_first[term_ords]
+        has_first_byte = self.spelling[first] == letters[0]
+        term_ords = term_ords[has_first_byte]
+        first = first[has_first_byte]
+        last = self.spelling_first[term_ords + 1] - 2
+        n_shared = self._count_shared(first, letters, step=1)
+        n_shared += self._count_shared(last, letters[::-1], step=-1)
+        # All letters of the word except two are at its ends; this leaves few terms to compare letter by letter.
+        letter_bytes = max(len(letter.encode()) for letter in word)
+        term_ords = term_ords[n_shared >= len(letters) - 2 * letter_bytes]
+        codes = np.frombuffer(word.encode("utf-32-le"), "<u4")
+        batches = (term_ords[some] for some in arrays.batch_slices(term_ords.size, _BATCH_TERMS))
+        matches = (batch[self._is_one_edit_away(batch, codes)] for batch in batches)
+        return arrays.concat(matches, np.int64)
 
-    def _are_near(self, numbers: Offsets, asked: npt.NDArray[np.uint32]) -> Flags:
-        """Tell which of some words of about as many letters are one letter away from a word, told by its letters."""
-        n, sizes = asked.size, self.n_letters[numbers]
-        text = np.frombuffer(
-            "\n".join([*self.decode_terms(numbers), "\n" * n]).encode("utf-32-le"), "<u4"
-        )
-        first = arrays.starts_of(sizes + 1)[:, np.newaxis]
-        rows = text.take(first + np.arange(n))
-        before = np.logical_and.accumulate(rows == asked, axis=1).sum(axis=1)
-        backwards = text.take(first + sizes[:, np.newaxis] - 1 - np.arange(n), mode="wrap")
-        behind = np.logical_and.accumulate(backwards == asked[::-1], axis=1).sum(axis=1)
-        at = np.minimum(before, n - 2)
-        every = np.arange(numbers.size)
-        swapped = (rows[every, at] == asked[at + 1]) & (rows[every, at + 1] == asked[at])
-        swapped &= (sizes == n) & (before + behind == n - 2)
-        fuzzy_matches: Flags = (before > 0) & (
-            swapped | (before + behind >= np.maximum(sizes, n) - 1)
-        )
-        return fuzzy_matches
+    def _is_one_edit_away(self, term_ords: Offsets, codes: npt.NDArray[np.uint32]) -> Flags:
+        """Return whether each of m terms is one edit away from a word of n code points, shape (m,).
+
+        The terms have n - 1 to n + 1 letters.
+        """
+        n = codes.size
+        n_letters = self.n_letters[term_ords]
+        padded = "\n".join([*self.decode_terms(term_ords), "\n" * n])
+        text = np.frombuffer(padded.encode("utf-32-le"), "<u4")
+        first = arrays.starts_of(n_letters + 1)[:, np.newaxis]
+        # (m, n): the first n code points of each term, and its last n from the last one backwards.
+        forwards = text.take(first + np.arange(n))
+        last = first + n_letters[:, np.newaxis] - 1
+        backwards = text.take(last - np.arange(n), mode="wrap")
+        n_same_first = np.logical_and.accumulate(forwards == codes, axis=1).sum(axis=1)
+        n_same_last = np.logical_and.accumulate(backwards == codes[::-1], axis=1).sum(axis=1)
+        # Whether the two letters after the common start are swapped, and all other letters are the same.
+        rows = np.arange(term_ords.size)
+        column = np.minimum(n_same_first, n - 2)
+        is_swapped = forwards[rows, column] == codes[column + 1]
+        is_swapped &= forwards[rows, column + 1] == codes[column]
+        is_swapped &= (n_letters == n) & (n_same_first + n_same_last == n - 2)
+        is_one_letter_apart = n_same_first + n_same_last >= np.maximum(n_letters, n) - 1
+        is_match: Flags = (n_same_first > 0) & (is_swapped | is_one_letter_apart)
+        return is_match
 
     @functools.cached_property
     def n_letters(self) -> Offsets:
-        """Letters of each word, shape (V,)."""
-        leads = (self.spelling & 0xC0) != 0x80
-        return np.add.reduceat(leads, self.spelling_first[:-1], dtype=np.int64) - 1
+        """Number of letters of each term, shape (V,)."""
+        starts_letter = (self.spelling & 0xC0) != 0x80
+        # The line end of each spelling counts as a letter.
+        return np.add.reduceat(starts_letter, self.spelling_first[:-1], dtype=np.int64) - 1
 
     @functools.cached_property
     def can_inflect(self) -> Flags:
-        """Whether each word may have other forms: see `matching.can_inflect`. Shape (V,)."""
-        plain = (self.spelling - np.uint8(ord("0"))) > 9
-        plain &= self.spelling != ord("_")
-        able = np.logical_and.reduceat(plain, self.spelling_first[:-1])
-        lead = self.spelling[self.spelling_first[:-1]]
-        able &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
-        return (
-            able & (self.n_letters >= MIN_LETTERS) & (np.diff(self.spelling_first) <= SPELLED_BYTES)
-        )
+        """Whether each term can be inflected, as `relevance_gen.text.stems.can_inflect` defines it, shape (V,)."""
+        first = self.spelling_first[:-1]
+        is_letter = (self.spelling - np.uint8(ord("0"))) > 9
+        is_letter &= self.spelling != ord("_")
+        can_inflect = np.logical_and.reduceat(is_letter, first)
+        lead = self.spelling[first]
+        can_inflect &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
+        can_inflect &= self.n_letters >= MIN_LETTERS
+        can_inflect &= np.diff(self.spelling_first) <= MAX_SPELLING_BYTES
+        return can_inflect
 
-    # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
+    # ── Prefixes and n-grams ─────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def prefixes(self) -> Hashes:
-        """The different stumps of all words, ascending; the first is 0. See `hash_prefixes`."""
-        return self._stumps[0]
+        """Distinct prefix hashes of all terms, ascending; the first is 0. See `hash_prefixes`."""
+        return self._prefixes[0]
 
     @property
     def prefix_ords(self) -> TermOrds:
-        """The number of each word's stump among these, and 0 for no word, the last; shape (V + 1,)."""
-        return self._stumps[1]
+        """Index in `prefixes` of each term's prefix, and 0 as last element, which stands for no term; shape (V + 1,)."""
+        return self._prefixes[1]
 
     @functools.cached_property
-    def _stumps(self) -> tuple[Hashes, TermOrds]:
-        prefixes = np.zeros(self.size + 1, np.uint32)
-        for low in range(0, self.size, _STEP):
-            ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
-            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(STUMP_BYTES)
-            prefixes[low : low + ids.size] = hash_prefixes(
-                ids, letters, first[:-1] - first[0], np.diff(first) - 1
-            )
-        names = arrays.unique(prefixes)
-        for some in arrays.batch_slices(self.size, _STEP):
-            prefixes[some] = names.searchsorted(prefixes[some])
-        return names, prefixes
+    def _prefixes(self) -> tuple[Hashes, TermOrds]:
+        hashes = np.zeros(self.size + 1, np.uint32)
+        for low in range(0, self.size, _BATCH_TERMS):
+            ids = self.ids[low : low + _BATCH_TERMS]
+            first = self.spelling_first[low : low + _BATCH_TERMS + 1]
+            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(MAX_PREFIX_BYTES)
+            start = first[:-1] - first[0]
+            hashes[low : low + ids.size] = hash_prefixes(ids, letters, start, np.diff(first) - 1)
+        prefixes = arrays.unique(hashes)
+        for batch in arrays.batch_slices(self.size, _BATCH_TERMS):
+            hashes[batch] = prefixes.searchsorted(hashes[batch])
+        return prefixes, hashes
 
-    def char_ngrams(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
-        """Return hashes, above 0, of all four letters in a row of some words, or of a shorter word, and their numbers.
+    def char_ngrams(self, term_ords: Offsets) -> tuple[Hashes, Offsets]:
+        """Return hashes of the character 4-grams of some terms, term after term, and the number of each term's n-grams.
 
-        Terms of scripts without spaces have none: they are letters in a row already.
+        A shorter word is an n-gram of its own. Terms of scripts without spaces have none: they are n-grams already.
+        Hashes are above 0.
         """
-        first = self.spelling_first[numbers]
-        n_bytes = self.spelling_first[numbers + 1] - first - 1
-        lead = self.spelling[first] if numbers.size else np.zeros(0, np.uint8)
+        first = self.spelling_first[term_ords]
+        n_bytes = self.spelling_first[term_ords + 1] - first - 1
+        lead = self.spelling[first] if term_ords.size else np.zeros(0, np.uint8)
         n_bytes[(lead >= FIRST_NGRAM_LEAD) & (lead <= TRIPLE_LEAD)] = 0
         letters = self.spelling[arrays.ragged_ranges(first, n_bytes + 1)]
-        letters[np.cumsum(n_bytes + 1) - 1] = (
-            _LINE_END  # also where a word of another script was cut to nothing
-        )
-        text = np.frombuffer(
-            letters.tobytes().decode("utf-8", "replace").encode("utf-32-le"), "<u4"
-        ).astype(np.uint64)
-        ends = np.flatnonzero(text == _LINE_END)
+        # Spellings that were cut to nothing need a line end, too.
+        letters[np.cumsum(n_bytes + 1) - 1] = _LINE_END
+        decoded = letters.tobytes().decode("utf-8", "replace")
+        codes = np.frombuffer(decoded.encode("utf-32-le"), "<u4").astype(np.uint64)
+        ends = np.flatnonzero(codes == _LINE_END)
         n_letters = np.diff(ends, prepend=-1) - 1
-        n_grams = np.where(n_letters > 0, np.maximum(n_letters - _GRAM_LETTERS + 1, 1), 0)
-        first_letter = arrays.ragged_ranges(ends - n_letters, n_grams)
-        rest = np.repeat(ends, n_grams) - first_letter
-        hashed = np.zeros(first_letter.size, np.uint64)
-        padded = np.append(text, np.zeros(_GRAM_LETTERS, np.uint64))
-        for letter in range(_GRAM_LETTERS):
-            hashed ^= (
-                np.where(letter < rest, padded[first_letter + letter] + np.uint64(1), np.uint64(0))
-                * _MIX[letter]
-            )
-        return np.maximum(
-            (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1)
-        ), n_grams
+        n_ngrams = np.maximum(n_letters - _NGRAM_LETTERS + 1, 1)
+        n_ngrams[n_letters == 0] = 0
+        # For each n-gram: index of its first letter, and number of letters from there to the end of its term.
+        first_letter = arrays.ragged_ranges(ends - n_letters, n_ngrams)
+        n_left = np.repeat(ends, n_ngrams) - first_letter
+        hashes = np.zeros(first_letter.size, np.uint64)
+        padded = np.append(codes, np.zeros(_NGRAM_LETTERS, np.uint64))
+        for offset, multiplier in enumerate(_MULTIPLIERS):
+            values = padded[first_letter + offset] + np.uint64(1)
+            hashes ^= np.where(offset < n_left, values, np.uint64(0)) * multiplier
+        hashes = hashes * _MULTIPLIERS[1] >> np.uint64(32)
+        return np.maximum(hashes.astype(np.uint32), np.uint32(1)), n_ngrams
 
 
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
-    """Return the lexicon of terms of some ids, ascending, that are told by slices of folded text, shape (V,) each."""
-    n_bytes = np.minimum(length, SPELLED_BYTES) + 1
+    """Return the lexicon of V terms.
+
+    Args:
+        ids: ids of the terms, ascending, shape (V,).
+        letters: folded text that has the spellings.
+        start: offset of each term's spelling in `letters`, shape (V,).
+        length: bytes of each spelling, shape (V,).
+    """
+    n_bytes = np.minimum(length, MAX_SPELLING_BYTES) + 1
     first = arrays.bounds_of(n_bytes)
     spelling = np.empty(int(first[-1]), np.uint8)
-    for some in arrays.batch_slices(ids.size, _STEP):
-        lines = _lines(letters, start[some], n_bytes[some])
-        spelling[first[some.start] :][: lines.size] = lines
+    for batch in arrays.batch_slices(ids.size, _BATCH_TERMS):
+        lines = _gather_lines(letters, start[batch], n_bytes[batch])
+        spelling[first[batch.start] :][: lines.size] = lines
     return Lexicon(ids, spelling, first)
 
 
-def _lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
-    """Return some slices of text one behind the other, with a line end in place of the last byte of each."""
+def _gather_lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
+    """Concatenate slices of text, and replace the last byte of each by a line end."""
     lines = letters.take(arrays.ragged_ranges(start, n_bytes), mode="clip")
     lines[np.cumsum(n_bytes) - 1] = _LINE_END
     return lines
 
 
 class LexiconBuilder:
-    """Collects the terms of block after block, or of several lexicons, into one.
+    """Collects the terms of several blocks or lexicons into one lexicon.
 
-    A term has an entry for each time that it is added; `room` is how many to expect, and there may be more.
+    A term has an entry for each time that it is added.
+
+    Args:
+        n_expected: expected number of entries; there may be more.
     """
 
-    def __init__(self, room: int) -> None:
-        self._ids = GrowingArray(np.uint64, room)
-        self._n_bytes = GrowingArray(np.uint8, room)
-        self._spelling = GrowingArray(np.uint8, 4 * room)
+    def __init__(self, n_expected: int) -> None:
+        self._ids = GrowingArray(np.uint64, n_expected)
+        self._n_bytes = GrowingArray(np.uint8, n_expected)
+        self._spelling = GrowingArray(np.uint8, 4 * n_expected)
 
     def add(self, ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> int:
-        """Add terms in any order, told as for `lexicon_of`; return the number of the first one's entry."""
-        first = len(self._ids)
+        """Add terms in any order, with the arguments of `lexicon_of`; return the index of the first new entry."""
+        first_entry = len(self._ids)
         self._ids.extend(ids)
-        n_bytes = np.minimum(length, SPELLED_BYTES) + 1
+        n_bytes = np.minimum(length, MAX_SPELLING_BYTES) + 1
         self._n_bytes.extend(n_bytes)
-        for some in arrays.batch_slices(ids.size, _STEP):
-            self._spelling.extend(_lines(letters, start[some], n_bytes[some]))
-        return first
+        for batch in arrays.batch_slices(ids.size, _BATCH_TERMS):
+            self._spelling.extend(_gather_lines(letters, start[batch], n_bytes[batch]))
+        return first_entry
 
     def build(self) -> tuple[Lexicon, TermOrds]:
-        """Return the lexicon of the different terms, and the number of each entry's term in it; this one is spent."""
+        """Return the lexicon of the distinct terms, and the ordinal of each entry's term; empties this builder."""
         entry_ids = self._ids.finish()
         order = arrays.order_by_id(entry_ids)
         ids = entry_ids.take(order)
         del entry_ids
-        new = arrays.run_starts(ids)
-        number = np.empty(ids.size, np.uint32)
-        number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
-        entries = order[new]
+        is_new = arrays.run_starts(ids)
+        term_ords = np.empty(ids.size, np.uint32)
+        term_ords[order] = np.cumsum(is_new, dtype=np.uint32) - np.uint32(1)
+        entries = order[is_new]
         del order
         n_bytes = self._n_bytes.finish()
         start = arrays.starts_of(n_bytes)[entries]
-        return lexicon_of(
-            ids[new], self._spelling.finish(), start, n_bytes[entries].astype(np.int64) - 1
-        ), number
+        length = n_bytes[entries].astype(np.int64) - 1
+        return lexicon_of(ids[is_new], self._spelling.finish(), start, length), term_ords

@@ -1,7 +1,7 @@
-"""Hold where each term stands; count that in a block of chunks, and collect it from blocks or other segments.
+"""Postings of terms: count the terms of blocks, and collect the counts of blocks or of other segments.
 
-A block is counted while all of its arrays are in the core's cache. What is collected is sorted by term at the end, all
-at once, by radix on 16-bit digits.
+A block is counted while all of its arrays fit in the cache of a CPU core. The collected counts are sorted by term once
+at the end, with a radix sort on 16-bit digits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from attrs import frozen
 
 from relevance_gen import arrays
 from relevance_gen.arrays import (
+    Bytes,
     ChunkOrds,
     Counts,
     Flags,
@@ -27,33 +28,43 @@ from relevance_gen.text.term_hashes import buckets, prefix_buckets
 from relevance_gen.text.tokenization import Occurrences
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
-"""Most chunks counted at once: a chunk's number in its block has 16 bits."""
-_STEP: Final = 1 << 18
-"""Numbers looked up together, which numpy makes into indices of twice their size."""
+"""Maximum number of chunks in a block: the index of a chunk in its block has 16 bits."""
+_BATCH_OCCURRENCES: Final = 1 << 18
+"""Number of occurrences that are renumbered at once: numpy converts them to indices of twice the size."""
 
 
 @frozen
 class TermCounts:
-    """How often each term stands in each chunk of one block."""
+    """Number of occurrences of each term in each chunk of one block: P pairs of a term and a chunk.
 
-    occurrence: Offsets  # number of the first occurrence of that term in that chunk, shape (P,)
-    ids: Ids  # id of the term, shape (P,); equal ids are mostly neighbours
-    chunk: Offsets  # number of the chunk in the block, shape (P,)
-    tf: Offsets  # occurrences of that term in that chunk, at least 1, shape (P,)
-    # number of the count that each occurrence went into, shape (T,); None unless it was asked for
+    Attributes:
+        occurrence: index of the first occurrence of the term in the chunk, shape (P,).
+        ids: ids of the terms, shape (P,); equal ids are mostly neighbors.
+        chunk: index of the chunk in the block, shape (P,).
+        tf: number of occurrences of the term in the chunk, at least 1, shape (P,).
+        of_occurrence: index of the pair that each of T occurrences belongs to, shape (T,), if it was requested.
+    """
+
+    occurrence: Offsets
+    ids: Ids
+    chunk: Offsets
+    tf: Offsets
     of_occurrence: Offsets | None = None
 
 
 def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) -> TermCounts:
-    """Count the terms of each chunk of one block, of `MAX_BLOCK_CHUNKS` at most.
+    """Count the terms of each chunk of one block.
 
-    For every chunk the result is the same, and in the same order, whatever other chunks share its block. The ids are
-    those of the occurrences of chunk after chunk, shape (T,), and the counts sum to T.
+    The counts of a chunk and their order do not depend on the other chunks of the block.
+
+    Args:
+        ids: ids of the occurrences, chunk after chunk, shape (T,).
+        counts: number of occurrences of each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum is T.
+        keep_occurrences: whether to return the pair of each occurrence.
     """
-    bucket = buckets(ids)
-    order = np.argsort(bucket, kind="stable")  # radix sort
+    order = np.argsort(buckets(ids), kind="stable")  # a radix sort, because buckets have 16 bits
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
-    # The bucket holds the 16 bits of the id that the shift drops.
+    # Keys: the low 48 bits of the id, then the index of the chunk. Sorting by bucket covers the other 16 bits.
     keys = ids << np.uint64(16)
     keys |= chunk_of
     keys = keys.take(order)
@@ -64,182 +75,232 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) ->
     if keep_occurrences:
         of_occurrence = np.empty(ids.size, np.int64)
         of_occurrence[order] = np.repeat(np.arange(tf.size), tf)
-    found = TermCounts(occurrence, ids.take(occurrence), chunk, tf, of_occurrence)
-    between = (chunk[2:] == chunk[:-2]) & ((found.ids[2:] ^ found.ids[:-2]) < np.uint64(1 << 48))
-    middle = np.flatnonzero(between) + 1
-    return _join_split_runs(found, middle) if middle.size else found
+    counted = TermCounts(occurrence, ids.take(occurrence), chunk, tf, of_occurrence)
+    # A run that lies between two runs of the same bucket and chunk can split the occurrences of one term.
+    has_same_bucket = (counted.ids[2:] ^ counted.ids[:-2]) < np.uint64(1 << 48)
+    suspects = np.flatnonzero((chunk[2:] == chunk[:-2]) & has_same_bucket) + 1
+    return _join_split_runs(counted, suspects) if suspects.size else counted
 
 
-def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
-    """Join counts of one term in one chunk that other terms of the same bucket stand between; their arrays are used up.
+def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
+    """Join runs that count the same term in the same chunk; modifies the arrays of `runs`.
 
-    Counts are those of runs of equal occurrences, and `middle` of those between two of the same bucket and chunk.
+    Args:
+        runs: counts of runs of equal occurrences.
+        suspects: indices of the runs between two runs of the same bucket and chunk.
     """
-    suspects = arrays.unique(np.concatenate((middle - 1, middle, middle + 1)))
-    order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
-    again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (
-        found.chunk[order[1:]] == found.chunk[order[:-1]]
-    )
-    if not again.any():
-        return found
-    leads = np.concatenate(([True], ~again))
-    tf = found.tf
-    tf[order[leads]] = np.add.reduceat(tf[order], np.flatnonzero(leads))
-    kept = np.ones(tf.size, bool)
-    kept[order[~leads]] = False
-    of_occurrence = found.of_occurrence
+    candidates = arrays.unique(np.concatenate((suspects - 1, suspects, suspects + 1)))
+    keys = (candidates, runs.ids[candidates], runs.chunk[candidates])
+    order = candidates[np.lexsort(keys)]
+    is_repeated = runs.ids[order[1:]] == runs.ids[order[:-1]]
+    is_repeated &= runs.chunk[order[1:]] == runs.chunk[order[:-1]]
+    if not is_repeated.any():
+        return runs
+    is_first = np.concatenate(([True], ~is_repeated))
+    tf = runs.tf
+    tf[order[is_first]] = np.add.reduceat(tf[order], np.flatnonzero(is_first))
+    mask = np.ones(tf.size, bool)
+    mask[order[~is_first]] = False
+    of_occurrence = runs.of_occurrence
     if of_occurrence is not None:
-        number = np.cumsum(kept) - 1
-        number[order] = number[
-            order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]
-        ]
-        of_occurrence = number.take(of_occurrence)
-    return TermCounts(
-        found.occurrence[kept], found.ids[kept], found.chunk[kept], tf[kept], of_occurrence
-    )
+        new_index = np.cumsum(mask) - 1
+        # For each candidate, in `order`: the index in `order` of the first run of its term and chunk.
+        first_run = np.maximum.accumulate(np.where(is_first, np.arange(order.size), 0))
+        new_index[order] = new_index[order[first_run]]
+        of_occurrence = new_index.take(of_occurrence)
+    occurrence = runs.occurrence[mask]
+    return TermCounts(occurrence, runs.ids[mask], runs.chunk[mask], tf[mask], of_occurrence)
+
+
+@frozen(eq=False)
+class PostingsOfTerms:
+    """Postings of some terms, term after term.
+
+    Attributes:
+        chunk: ordinal of the chunk of each posting, shape (P,).
+        tf: occurrences of the term in the chunk, shape (P,).
+        counts: number of postings of each term.
+    """
+
+    chunk: ChunkOrds
+    tf: Counts
+    counts: list[int]
 
 
 @frozen(eq=False)
 class Postings:
-    """Where each term stands: an inverted index."""
+    """Inverted index: the chunks that contain each of V terms.
 
-    lexicon: Lexicon  # the terms
-    first: Offsets  # offset of each term's postings, shape (V + 1,)
-    chunk: ChunkOrds  # number of the chunk of each posting, ascending for each term, shape (P,)
-    tf: Counts  # occurrences of the term in the chunk, shape (P,)
-    # whether each chunk is still there, shape (N,); None where all are. Every method passes over chunks that are not,
-    # and over terms that no other chunk has
+    All methods skip removed chunks, and terms that only removed chunks contain.
+
+    Attributes:
+        lexicon: the terms.
+        first: offset of each term's postings, and the number of postings P, shape (V + 1,).
+        chunk: ordinal of the chunk of each posting, ascending for each term, shape (P,).
+        tf: occurrences of the term in the chunk, shape (P,).
+        live: whether each chunk has not been removed, shape (N,); None if no chunk was removed.
+    """
+
+    lexicon: Lexicon
+    first: Offsets
+    chunk: ChunkOrds
+    tf: Counts
     live: Flags | None = None
 
-    def of_terms(self, numbers: Sequence[int]) -> tuple[ChunkOrds, Counts, list[int]]:
-        """Return chunk and tf of the postings of some terms, term after term, and how many each term has."""
+    def of_terms(self, term_ords: Sequence[int]) -> PostingsOfTerms:
+        """Return the postings of some terms, term after term."""
         first = self.first
-        spans = [slice(int(first[number]), int(first[number + 1])) for number in numbers]
-        if len(spans) == 1:
-            chunk, tf = self.chunk[spans[0]], self.tf[spans[0]]
+        slices = [slice(int(first[term_ord]), int(first[term_ord + 1])) for term_ord in term_ords]
+        if len(slices) == 1:
+            chunk = self.chunk[slices[0]]
+            tf = self.tf[slices[0]]
         else:
-            chunk = np.concatenate([self.chunk[:0], *[self.chunk[span] for span in spans]])
-            tf = np.concatenate([self.tf[:0], *[self.tf[span] for span in spans]])
-        counts = [span.stop - span.start for span in spans]
+            chunk = arrays.concat((self.chunk[of_term] for of_term in slices), np.uint32)
+            tf = arrays.concat((self.tf[of_term] for of_term in slices), np.uint32)
+        counts = [of_term.stop - of_term.start for of_term in slices]
         if self.live is None:
-            return chunk, tf, counts
-        kept = self.live[chunk]
-        owner = np.repeat(np.arange(len(counts)), counts)[kept]
-        return chunk[kept], tf[kept], np.bincount(owner, minlength=len(counts)).tolist()
+            return PostingsOfTerms(chunk, tf, counts)
+        is_live = self.live[chunk]
+        term_index = np.repeat(np.arange(len(counts)), counts)[is_live]
+        live_counts = np.bincount(term_index, minlength=len(counts)).tolist()
+        return PostingsOfTerms(chunk[is_live], tf[is_live], live_counts)
 
-    def df(self, numbers: Offsets) -> Offsets:
-        """Return the number of chunks that hold each of some terms."""
+    def df(self, term_ords: Offsets) -> Offsets:
+        """Return the document frequency of some terms: the number of chunks that contain each, shape (n,)."""
         if self.live is None:
-            return self.first[numbers + 1] - self.first[numbers]
-        return np.array(self.of_terms(numbers.tolist())[2], np.int64)
+            return self.first[term_ords + 1] - self.first[term_ords]
+        return np.array(self.of_terms(term_ords.tolist()).counts, np.int64)
 
-    def document_frequency(self) -> Offsets:
-        """Return the number of chunks that hold each term, shape (V,)."""
+    def df_of_all(self) -> Offsets:
+        """Return the document frequency of all terms, shape (V,)."""
         if self.live is None:
             return np.diff(self.first)
         return np.diff(arrays.bounds_of(self.live[self.chunk])[self.first])
 
 
 class PostingsBuilder:
-    """Collects the counts of block after block, or the postings of several segments; `room` is how many to expect.
+    """Collects the counts of blocks, or the postings of segments, into the postings of one segment.
 
-    Terms of the `wanted` beginnings are kept, bool, shape (BEGINNINGS,), or all: a question needs only those that begin
-    as its own do. To keep which term each occurrence is of, all terms must be wanted.
+    Args:
+        n_expected: expected number of postings; there may be more.
+        prefix_bucket_filter: which prefix buckets to index, shape (N_PREFIX_BUCKETS,): a query needs only the buckets
+            of its own terms. None indexes all terms.
+        keep_occurrences: whether to collect the term of each occurrence, which requires all terms.
     """
 
     def __init__(
-        self, room: int, wanted: Flags | None = None, *, keep_occurrences: bool = False
+        self,
+        n_expected: int,
+        prefix_bucket_filter: Flags | None = None,
+        *,
+        keep_occurrences: bool = False,
     ) -> None:
-        self._wanted = None if wanted is None else np.flatnonzero(wanted).astype(np.uint8)
-        self._lexicon = LexiconBuilder(room // 4)
-        # How many postings each entry of the lexicon has, and these, entry after entry.
-        self._counts = GrowingArray(np.uint32, room // 4)
-        self._chunks = GrowingArray(np.uint32, room)
-        self._tfs = GrowingArray(np.uint32, room)
-        # The entry of each occurrence.
-        self._occurrences = GrowingArray(np.uint32, room) if keep_occurrences else None
+        self._prefix_buckets = None
+        if prefix_bucket_filter is not None:
+            self._prefix_buckets = np.flatnonzero(prefix_bucket_filter).astype(np.uint8)
+        self._lexicon = LexiconBuilder(n_expected // 4)
+        self._counts = GrowingArray(np.uint32, n_expected // 4)  # postings of each lexicon entry
+        self._chunks = GrowingArray(np.uint32, n_expected)  # entry after entry
+        self._tfs = GrowingArray(np.uint32, n_expected)
+        self._occurrences = None  # lexicon entry of each occurrence
+        if keep_occurrences:
+            self._occurrences = GrowingArray(np.uint32, n_expected)
         self._last_chunk = -1
-        self._has_pieces = False
+        self._has_split_chunks = False
 
-    def add(self, block: Occurrences, counts: TermCounts, chunk_numbers: Offsets) -> None:
-        """Add the counts of one block, told the numbers that its chunks have in the segment.
+    def add(self, block: Occurrences, counts: TermCounts, chunk_ords: Offsets) -> None:
+        """Add the counts of one block.
 
-        The pieces of one chunk are added one by one, each with that chunk's number, and no other in between.
+        The pieces of one chunk are added one after the other, each as a block with that chunk's ordinal.
+
+        Args:
+            block: the occurrences that were counted.
+            counts: their counts.
+            chunk_ords: ordinal in the segment of each chunk of the block, shape (n,).
         """
-        if self._wanted is not None:
-            kept, _ = arrays.find_all(
-                prefix_buckets(counts.ids), self._wanted
-            )  # they ascend, as the ids' top 16 bits do
-            counts = TermCounts(
-                counts.occurrence[kept], counts.ids[kept], counts.chunk[kept], counts.tf[kept]
-            )
+        if self._prefix_buckets is not None:
+            counts = _filter_counts(counts, self._prefix_buckets)
         if not counts.ids.size:
             return
-        self._has_pieces |= int(chunk_numbers[0]) == self._last_chunk
-        self._last_chunk = int(chunk_numbers[-1])
-        heads, n_postings = arrays.runs(counts.ids)
-        spelled = counts.occurrence[heads]
+        self._has_split_chunks |= int(chunk_ords[0]) == self._last_chunk
+        self._last_chunk = int(chunk_ords[-1])
+        run_first, n_postings = arrays.runs(counts.ids)
+        spelled = counts.occurrence[run_first]
         letters = np.frombuffer(block.folded, np.uint8)
-        first = self._lexicon.add(
-            counts.ids[heads], letters, block.start[spelled], block.length[spelled]
+        first_entry = self._lexicon.add(
+            counts.ids[run_first], letters, block.start[spelled], block.length[spelled]
         )
         self._counts.extend(n_postings)
         if self._occurrences is not None and counts.of_occurrence is not None:
-            entries = np.arange(first, first + heads.size, dtype=np.uint32).repeat(n_postings)
-            self._occurrences.extend(entries.take(counts.of_occurrence))
-        self._chunks.extend(chunk_numbers.take(counts.chunk))
+            entries = np.arange(first_entry, first_entry + run_first.size, dtype=np.uint32)
+            self._occurrences.extend(entries.repeat(n_postings).take(counts.of_occurrence))
+        self._chunks.extend(chunk_ords.take(counts.chunk))
         self._tfs.extend(counts.tf)
 
-    def add_segment(
-        self, postings: Postings, occurrences: TermOrds, chunk_numbers: Offsets
-    ) -> None:
-        """Add what is known of another segment, but for the terms that no chunk has any more.
+    def add_segment(self, postings: Postings, occurrences: TermOrds, chunk_ords: Offsets) -> None:
+        """Add the postings of another segment, without the terms that only removed chunks contain.
 
-        Its chunks get new numbers, any where they were taken out; its occurrences are the numbers of their terms.
+        Args:
+            postings: the postings of the other segment.
+            occurrences: ordinal in its lexicon of the term of each occurrence, shape (T,).
+            chunk_ords: new ordinal of each of its chunks, shape (N,); ignored for removed chunks.
         """
         lexicon = postings.lexicon
-        df = postings.document_frequency()
-        kept = df.nonzero()[0]
-        start = lexicon.spelling_first[kept]
-        n_bytes = lexicon.spelling_first[kept + 1] - start - 1
-        first = self._lexicon.add(lexicon.ids[kept], lexicon.spelling, start, n_bytes)
-        self._counts.extend(df[kept])
-        chunk, tf = postings.chunk, postings.tf
+        df = postings.df_of_all()
+        live_terms = df.nonzero()[0]
+        start = lexicon.spelling_first[live_terms]
+        n_bytes = lexicon.spelling_first[live_terms + 1] - start - 1
+        first_entry = self._lexicon.add(lexicon.ids[live_terms], lexicon.spelling, start, n_bytes)
+        self._counts.extend(df[live_terms])
+        chunk = postings.chunk
+        tf = postings.tf
         if postings.live is not None:
             is_live = postings.live.take(chunk)
-            chunk, tf = chunk[is_live], tf[is_live]
-        self._chunks.extend(chunk_numbers.take(chunk))
+            chunk = chunk[is_live]
+            tf = tf[is_live]
+        self._chunks.extend(chunk_ords.take(chunk))
         self._tfs.extend(tf)
         if self._occurrences is not None:
             entries = np.zeros(lexicon.size, np.uint32)
-            entries[kept] = np.arange(first, first + kept.size)
+            entries[live_terms] = np.arange(first_entry, first_entry + live_terms.size)
             self._occurrences.extend(entries.take(occurrences))
 
     def build(self) -> tuple[Postings, TermOrds | None]:
-        """Sort everything by term, and return also the number of each kept occurrence's term; the builder is spent."""
-        lexicon, number = self._lexicon.build()
-        occurrences = (
-            None if self._occurrences is None else _renumbered(self._occurrences.finish(), number)
-        )
+        """Return the postings sorted by term, and the term of each occurrence if collected; empties this builder."""
+        lexicon, term_ords = self._lexicon.build()
+        occurrences = None
+        if self._occurrences is not None:
+            occurrences = self._occurrences.finish()
+            _renumber(occurrences, term_ords)
         counts = self._counts.finish().astype(np.int64)
-        df = arrays.sum_by(number, counts, lexicon.size).astype(np.int64)
-        by_term = arrays.order_by_digits(number, 2 if lexicon.size > 1 << 16 else 1)
-        del number
-        in_order = arrays.ragged_ranges(
-            arrays.starts_of(counts).take(by_term), counts.take(by_term)
-        )
-        del by_term
-        chunk, tf = self._chunks.finish().take(in_order), self._tfs.finish().take(in_order)
-        del in_order
-        if self._has_pieces:
-            leads = arrays.run_starts(np.arange(df.size).repeat(df)) | arrays.run_starts(chunk)
-            df = np.diff(arrays.bounds_of(leads)[arrays.bounds_of(df)])
-            tf, chunk = np.add.reduceat(tf, leads.nonzero()[0]), chunk[leads]
+        df = arrays.sum_by(term_ords, counts, lexicon.size).astype(np.int64)
+        by_term = arrays.order_by_digits(term_ords, 2 if lexicon.size > 1 << 16 else 1)
+        del term_ords
+        # Indices of the postings, entry after entry in the order of the terms, shape (P,).
+        first = arrays.starts_of(counts).take(by_term)
+        order = arrays.ragged_ranges(first, counts.take(by_term))
+        del by_term, first
+        chunk = self._chunks.finish().take(order)
+        tf = self._tfs.finish().take(order)
+        del order
+        if self._has_split_chunks:
+            # Pieces of one chunk have a posting each: add these up.
+            is_first = arrays.run_starts(np.arange(df.size).repeat(df)) | arrays.run_starts(chunk)
+            df = np.diff(arrays.bounds_of(is_first)[arrays.bounds_of(df)])
+            tf = np.add.reduceat(tf, is_first.nonzero()[0])
+            chunk = chunk[is_first]
         return Postings(lexicon, arrays.bounds_of(df), chunk, tf), occurrences
 
 
-def _renumbered(values: TermOrds, number: TermOrds) -> TermOrds:
-    """Replace each value by its number, in its place; a step at a time, so that no array of indices is made of all."""
-    for some in arrays.batch_slices(values.size, _STEP):
-        values[some] = number.take(values[some])
-    return values
+def _filter_counts(counts: TermCounts, bucket_list: Bytes) -> TermCounts:
+    """Return the counts of the terms in some prefix buckets, ascending. Counts ascend by the top 16 bits of their ids."""
+    rows, _ = arrays.find_all(prefix_buckets(counts.ids), bucket_list)
+    return TermCounts(
+        counts.occurrence[rows], counts.ids[rows], counts.chunk[rows], counts.tf[rows]
+    )
+
+
+def _renumber(values: TermOrds, new_values: TermOrds) -> None:
+    """Replace each value v by ``new_values[v]``, batch by batch, to bound the memory for indices."""
+    for batch in arrays.batch_slices(values.size, _BATCH_OCCURRENCES):
+        values[batch] = new_values.take(values[batch])

@@ -1,7 +1,7 @@
-"""Hold some chunks made searchable, a segment, and the statistics that scores need of all segments.
+"""Segments: immutable parts of an index, and the statistics of all segments that scores need.
 
-A segment never changes. All that a score needs from outside its segment is statistics, and statistics add up. So
-results are the same, bit for bit, however chunks are divided among segments.
+All information about other segments that a score needs is in the statistics, and statistics can be added. Results are
+therefore bit-identical for any division of the chunks into segments.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 from relevance_gen import arrays
 from relevance_gen.arrays import (
     Counts,
+    Flags,
     Floats,
     GrowingArray,
     Hashes,
@@ -25,39 +26,47 @@ from relevance_gen.arrays import (
     Offsets,
     TermOrds,
 )
-from relevance_gen.index import array_layout as layout
+from relevance_gen.index import array_layout
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
+from relevance_gen.index.lexicon import DERIVED_BYTES_PER_TERM, Lexicon, LexiconBuilder
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.term_hashes import hash_prefixes
 from relevance_gen.text.tokenization import Occurrences, tokenize
 
-Votes = npt.NDArray[np.int32]
-
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _NO_COUNTS: Final[Offsets] = np.zeros(0, np.int64)
 _MANTISSA_BITS: Final = 53
 _LOW_BITS: Final = 27
-_LEAST_EXPONENT: Final = -1073
-"""The exponent of the least float above 0, as `math.frexp` has it."""
+_LOW_MASK: Final = (1 << _LOW_BITS) - 1
+_MIN_EXPONENT: Final = -1073
+"""The exponent of the least float above 0, in the convention of `math.frexp`."""
 
 
 @frozen(eq=False)
 class Statistics:
-    """Facts of chunks that scores need from everywhere; those of two sets of chunks add up to those of both."""
+    """Facts about a set of chunks that scores need. The sum of the statistics of disjoint sets is that of their union.
 
-    n_chunks: int = 0  # number of chunks, N
-    norm_sum: int = 0  # exact sum of their norms; see `exact_sum`
-    english_margin: int = (
-        0  # frequent words of English among their words, less those of other languages
-    )
-    ids: Ids = _NO_IDS  # ids of all terms, ascending, shape (V,); empty where the weighting does not need them
-    df: Offsets = _NO_COUNTS  # number of chunks that hold each, shape (V,)
-    titles: Ids = _NO_IDS  # hashes of all titles, ascending, shape (T,)
-    title_df: Offsets = _NO_COUNTS  # number of chunks that have each, shape (T,)
-    n_chunks_with_title: int = 0  # number of chunks that have any
+    Attributes:
+        n_chunks: number of chunks, N.
+        norm_sum: exact sum of their norms; see `exact_sum`.
+        english_margin: occurrences of English marker words minus those of other languages.
+        ids: ids of all terms, ascending, shape (V,); empty if the weighting does not need them.
+        df: number of chunks that contain each term, shape (V,).
+        titles: hashes of all titles, ascending, shape (T,).
+        title_df: number of chunks that have each title, shape (T,).
+        n_chunks_with_title: number of chunks that have a title.
+    """
+
+    n_chunks: int = 0
+    norm_sum: int = 0
+    english_margin: int = 0
+    ids: Ids = _NO_IDS
+    df: Offsets = _NO_COUNTS
+    titles: Ids = _NO_IDS
+    title_df: Offsets = _NO_COUNTS
+    n_chunks_with_title: int = 0
 
     def __add__(self, other: Statistics) -> Statistics:
         ids, df = _add_counts(self.ids, self.df, other.ids, other.df)
@@ -75,102 +84,126 @@ class Statistics:
 
     @functools.cached_property
     def scalars(self) -> Statistics:
-        """The same without its arrays: what a plan needs of it, and small."""
+        """The same statistics without the arrays: small, and all that weighting a query needs."""
         return Statistics(
-            self.n_chunks,
-            self.norm_sum,
-            self.english_margin,
+            n_chunks=self.n_chunks,
+            norm_sum=self.norm_sum,
+            english_margin=self.english_margin,
             n_chunks_with_title=self.n_chunks_with_title,
         )
 
     @functools.cached_property
     def mean_norm(self) -> float:
-        """Mean of the norms; 0 of no chunks."""
-        return (
-            self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _LEAST_EXPONENT))
-            if self.n_chunks
-            else 0.0
-        )
+        """Mean of the norms; 0 if there are no chunks."""
+        if not self.n_chunks:
+            return 0.0
+        return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _MIN_EXPONENT))
 
     @property
     def is_english(self) -> bool:
-        """Whether frequent words of other languages are in the minority, as they are where there are none of either."""
+        """Whether English marker words are at least as frequent as those of other languages."""
         return self.english_margin >= 0
 
 
 def _add_counts(
-    ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets
+    ids: Ids,
+    counts: Offsets,
+    other_ids: Ids,
+    other_counts: Offsets,
 ) -> tuple[Ids, Offsets]:
-    """Add up what is counted for some ids, ascending, and for some others."""
-    if not ids.size or not other_ids.size:
-        return (ids, counts) if ids.size else (other_ids, other_counts)
-    both, number = np.unique(np.concatenate((ids, other_ids)), return_inverse=True)
-    return both, np.bincount(number, np.concatenate((counts, other_counts)), both.size).astype(
-        np.int64
-    )
+    """Return the union of two ascending arrays of ids, and the sum of the counts of each id."""
+    if not other_ids.size:
+        return ids, counts
+    if not ids.size:
+        return other_ids, other_counts
+    all_ids = np.concatenate((ids, other_ids))
+    all_counts = np.concatenate((counts, other_counts))
+    unique_ids, row = np.unique(all_ids, return_inverse=True)
+    sums = arrays.sum_by(row, all_counts, unique_ids.size)
+    return unique_ids, sums.astype(np.int64)
 
 
 def exact_sum(values: Floats) -> int:
-    """Return the sum of at most 2²⁶ floats, none negative, as a multiple of 2⁻¹¹²⁶: exact, whatever the order.
+    """Return the exact sum of at most 2²⁶ floats ≥ 0 as a multiple of 2⁻¹¹²⁶, independent of their order.
 
     >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
     True
     """
-    mantissa, exponent = np.frexp(values)
-    whole = (mantissa * (1 << _MANTISSA_BITS)).astype(np.int64)
-    shift = exponent - _LEAST_EXPONENT
-    # Halves of the mantissas, so that their sums are exact as floats.
-    high = np.bincount(shift, whole >> _LOW_BITS)
-    low = np.bincount(shift, whole & ((1 << _LOW_BITS) - 1))
-    return sum(
-        ((int(high[bits]) << _LOW_BITS) + int(low[bits])) << int(bits)
-        for bits in np.flatnonzero(high + low)
-    )
+    mantissas, exponents = np.frexp(values)
+    integers = (mantissas * (1 << _MANTISSA_BITS)).astype(np.int64)
+    shifts = exponents - _MIN_EXPONENT
+    # The sums of the high and low halves of the mantissas for each exponent are exact as floats.
+    high = np.bincount(shifts, integers >> _LOW_BITS)
+    low = np.bincount(shifts, integers & _LOW_MASK)
+    total = 0
+    for shift in np.flatnonzero(high + low).tolist():
+        total += ((int(high[shift]) << _LOW_BITS) + int(low[shift])) << shift
+    return total
 
 
 POSITION_GAP: Final = 24
-"""Empty elements between the chunks of a reading, so many that no window of proximity spans two chunks."""
+"""Number of empty elements between the chunks of `TokenSequences`: no window of the proximity stage spans two chunks."""
 
 
 @frozen(eq=False)
 class TokenSequences:
-    """The terms of some chunks, in reading order."""
+    """The terms of n chunks, in text order.
 
-    lexicon: Lexicon  # at least all terms of the chunks, V of them
-    # number in the lexicon of each occurrence's term, chunk after chunk, shape (T,). Before, between and behind the
-    # chunks stand `POSITION_GAP` empty elements, which are V
+    Attributes:
+        lexicon: a lexicon with at least all terms of the chunks, V of them.
+        terms: ordinal in the lexicon of each occurrence's term, chunk after chunk. Before, between and after the chunks
+            are `POSITION_GAP` empty elements with the value V.
+        starts: index in `terms` of each chunk's first occurrence, shape (n,).
+        counts: number of occurrences of each chunk, shape (n,).
+    """
+
+    lexicon: Lexicon
     terms: TermOrds
-    starts: Offsets  # index in `terms` of each chunk's first occurrence, shape (n,)
-    counts: Offsets  # occurrences of each chunk, shape (n,)
+    starts: Offsets
+    counts: Offsets
 
 
 @frozen(eq=False)
 class Segment:
-    """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection."""
+    """N indexed chunks. A chunk has an ordinal in its segment and a position in the collection.
 
-    positions: Offsets  # position of each chunk, ascending, shape (N,)
-    chunks: Chunks  # their texts and metadata
-    postings: Postings  # where each term stands
-    # number in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which keeps no occurrences
-    # and cuts the few candidates again
+    Attributes:
+        positions: position of each chunk, ascending, shape (N,).
+        chunks: texts, metadata and titles.
+        postings: the inverted index.
+        occurrences: ordinal in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which stores
+            no occurrences and tokenizes the few candidates again.
+        first_occurrence: index in `occurrences` of each chunk's first occurrence, shape (N,).
+        n_occurrences: number of occurrences in each chunk, shape (N,).
+        norms: Euclidean norm of each chunk's vector of saturated counts, shape (N,).
+        english_margin: English marker words in each chunk minus those of other languages, int32 of shape (N,).
+        hashes: a hash of each chunk's terms that does not depend on their order, shape (N,).
+        title_hashes: a hash of each chunk's title, 0 for none, shape (N,).
+        title_sizes: number of occurrences in each title, which are the first of the chunk, shape (N,).
+        passages: the vectors of the chunks' passages; None without an encoder.
+    """
+
+    positions: Offsets
+    chunks: Chunks
+    postings: Postings
     occurrences: TermOrds | None
-    first_occurrence: Offsets  # index in `occurrences` of each chunk's first, shape (N,)
-    n_occurrences: Offsets  # number of occurrences in each chunk, shape (N,)
-    norms: Floats  # Euclidean length of each chunk's vector of saturated counts, shape (N,)
-    english_margin: Votes  # frequent English words among each chunk's words, less those of other languages, shape (N,)
-    hashes: Ids  # a hash of each chunk's words in any order, shape (N,)
-    title_hashes: Ids  # a hash of each chunk's title; 0 for none, shape (N,)
-    title_sizes: Counts  # number of occurrences in it, which are the chunk's first, shape (N,)
-    passages: Passages | None = None  # the vectors of its passages; None without an encoder
+    first_occurrence: Offsets
+    n_occurrences: Offsets
+    norms: Floats
+    english_margin: npt.NDArray[np.int32]
+    hashes: Ids
+    title_hashes: Ids
+    title_sizes: Counts
+    passages: Passages | None = None
 
     @property
     def size(self) -> int:
-        """Number of chunks, those included that were taken out since."""
+        """Number of chunks N, including removed ones."""
         return self.positions.size
 
     @property
-    def live(self) -> npt.NDArray[np.bool_]:
-        """Whether each chunk is still there, shape (N,)."""
+    def live(self) -> Flags:
+        """Whether each chunk has not been removed, shape (N,)."""
         return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
 
     def live_texts(self) -> list[str]:
@@ -181,106 +214,109 @@ class Segment:
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """The facts of its chunks, but for the terms'."""
+        """Statistics of the chunks, without those of terms."""
         live = self.live
-        plain = Statistics(
-            int(live.sum()),
-            exact_sum(self.norms[live]),
-            int(self.english_margin[live].sum(dtype=np.int64)),
+        statistics = Statistics(
+            n_chunks=int(live.sum()),
+            norm_sum=exact_sum(self.norms[live]),
+            english_margin=int(self.english_margin[live].sum(dtype=np.int64)),
         )
         if not self.chunks.titles:
-            return plain
-        titled = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
-        first, title_df = arrays.runs(titled)
+            return statistics
+        titles = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
+        first, title_df = arrays.runs(titles)
         return evolve(
-            plain, titles=titled[first], title_df=title_df, n_chunks_with_title=titled.size
+            statistics,
+            titles=titles[first],
+            title_df=title_df,
+            n_chunks_with_title=titles.size,
         )
 
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
-        """The numbers of occurrences that any chunk has."""
+        """Distinct numbers of occurrences of the chunks."""
         return frozenset(self.n_occurrences.tolist())
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Memory of texts, titles, arrays, and what questions make of the words, in bytes; metadata is not counted."""
-        made = MADE_BYTES * self.postings.lexicon.size
+        """Bytes of texts, titles, arrays, and values that queries derive from the terms; without metadata."""
+        n_bytes = self.array_bytes + DERIVED_BYTES_PER_TERM * self.postings.lexicon.size
+        n_bytes += sum(map(sys.getsizeof, self.chunks.texts))
         titles = self.chunks.titles
-        named = sys.getsizeof(titles) + sum(map(sys.getsizeof, titles.values())) if titles else 0
-        return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts)) + named
+        if titles:
+            n_bytes += sys.getsizeof(titles) + sum(map(sys.getsizeof, titles.values()))
+        return n_bytes
 
     @functools.cached_property
     def array_bytes(self) -> int:
-        """Memory of the arrays, in bytes."""
-        return sum(array.nbytes for _, array in layout.arrays_of(self))
+        """Bytes of the arrays."""
+        return sum(array.nbytes for _, array in array_layout.arrays_of(self))
 
-    def token_sequences(self, numbers: Offsets) -> TokenSequences:
+    def token_sequences(self, chunk_ords: Offsets) -> TokenSequences:
         """Return the terms of some chunks."""
-        counts = self.n_occurrences[numbers]
+        counts = self.n_occurrences[chunk_ords]
         if self.occurrences is None:
-            lexicon, occurrences = self._cut_again(numbers)
-            first = arrays.starts_of(counts)
+            lexicon, occurrences = self._tokenize_again(chunk_ords)
+            starts = arrays.starts_of(counts)
         else:
-            lexicon, occurrences, first = (
-                self.postings.lexicon,
-                self.occurrences,
-                self.first_occurrence[numbers],
-            )
-        pieces = [np.full(POSITION_GAP, lexicon.size, np.uint32)] * (2 * numbers.size + 1)
-        ends = (first + counts).tolist()
-        pieces[1::2] = [
-            occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)
+            lexicon = self.postings.lexicon
+            occurrences = self.occurrences
+            starts = self.first_occurrence[chunk_ords]
+        gap = np.full(POSITION_GAP, lexicon.size, np.uint32)
+        parts = [gap] * (2 * chunk_ords.size + 1)
+        ends = (starts + counts).tolist()
+        parts[1::2] = [
+            occurrences[start:end] for start, end in zip(starts.tolist(), ends, strict=True)
         ]
-        return TokenSequences(
-            lexicon,
-            np.concatenate(pieces),
-            arrays.starts_of(counts + POSITION_GAP) + POSITION_GAP,
-            counts,
-        )
+        new_starts = arrays.starts_of(counts + POSITION_GAP) + POSITION_GAP
+        return TokenSequences(lexicon, np.concatenate(parts), new_starts, counts)
 
-    def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermOrds]:
-        """Return the terms of some chunks and each of their occurrences, chunk after chunk, from the texts."""
+    def _tokenize_again(self, chunk_ords: Offsets) -> tuple[Lexicon, TermOrds]:
+        """Return the terms of some chunks, and the ordinal of each occurrence's term, from the texts."""
         builder = LexiconBuilder(0)
-        entries = GrowingArray(np.uint32, int(self.n_occurrences[numbers].sum()))
-        for block in self._blocks(numbers):
-            # Of each term of a block one entry is added: a long text has many more occurrences than terms.
-            ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
-            letters = np.frombuffer(block.folded, np.uint8)
-            entries.extend(
-                number + builder.add(ids, letters, block.start[first], block.length[first])
-            )
-        lexicon, numbers_of_terms = builder.build()
-        return lexicon, numbers_of_terms.take(entries.finish())
+        entries = GrowingArray(np.uint32, int(self.n_occurrences[chunk_ords].sum()))
+        for tokens in self._tokens(chunk_ords):
+            # One entry for each term of a block: a long text has many more occurrences than terms.
+            ids, first, row = np.unique(tokens.ids, return_index=True, return_inverse=True)
+            letters = np.frombuffer(tokens.folded, np.uint8)
+            first_entry = builder.add(ids, letters, tokens.start[first], tokens.length[first])
+            entries.extend(first_entry + row)
+        lexicon, term_ords = builder.build()
+        return lexicon, term_ords.take(entries.finish())
 
-    def prefix_hashes_from_texts(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
-        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
-        prefixes = (
-            hash_prefixes(block.ids, block.folded, block.start, block.length)
-            for block in self._blocks(numbers)
+    def prefix_hashes(self, chunk_ords: Offsets) -> Hashes:
+        """Return the prefix hashes of the words of some chunks, chunk after chunk, from the texts."""
+        hashes = (
+            hash_prefixes(tokens.ids, tokens.folded, tokens.start, tokens.length)
+            for tokens in self._tokens(chunk_ords)
         )
-        return arrays.concat(prefixes, np.uint32), self.n_occurrences[numbers]
+        return arrays.concat(hashes, np.uint32)
 
-    def _blocks(self, numbers: Offsets) -> Iterator[Occurrences]:
-        said = self.chunks.indexed_texts
-        return map(tokenize, blocks([said[number] for number in numbers.tolist()]))
+    def _tokens(self, chunk_ords: Offsets) -> Iterator[Occurrences]:
+        texts = self.chunks.indexed_texts
+        return map(tokenize, blocks([texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
-        """Return the numbers of the chunks at some positions; -1 for one that is not here."""
-        numbers = arrays.find(self.positions, positions)
+        """Return the ordinals of the chunks at some positions; -1 if there is no chunk, or it was removed."""
+        chunk_ords = arrays.find(self.positions, positions)
         if self.postings.live is not None and self.size:
-            numbers[~self.postings.live.take(numbers)] = -1
-        return numbers
+            chunk_ords[~self.postings.live.take(chunk_ords)] = -1
+        return chunk_ords
 
-    def occurrences_of(self, numbers: Offsets) -> TermOrds:
-        """Return the term of every occurrence in some chunks, chunk after chunk; occurrences must be kept."""
+    def occurrences_of(self, chunk_ords: Offsets) -> TermOrds:
+        """Return the term of every occurrence in some chunks, chunk after chunk.
+
+        Raises:
+            ValueError: the segment stores no occurrences.
+        """
         if self.occurrences is None:
-            raise ValueError("a segment that keeps no occurrences cannot be merged")
-        return self.occurrences[
-            arrays.ragged_ranges(self.first_occurrence[numbers], self.n_occurrences[numbers])
-        ]
+            raise ValueError("a segment without occurrences cannot be merged")
+        first = self.first_occurrence[chunk_ords]
+        counts = self.n_occurrences[chunk_ords]
+        return self.occurrences[arrays.ragged_ranges(first, counts)]
 
-    def without(self, numbers: Offsets) -> Segment:
-        """Return the segment without some of its chunks. It shares its arrays with this one."""
+    def without(self, chunk_ords: Offsets) -> Segment:
+        """Return the segment with some chunks marked as removed; it shares the arrays of this segment."""
         live = self.live.copy()
-        live[numbers] = False
+        live[chunk_ords] = False
         return evolve(self, postings=evolve(self.postings, live=live))

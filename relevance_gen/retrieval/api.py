@@ -162,7 +162,9 @@ def answer_once(
             if weigher.needs_all_terms
             else parse(question.query, inflects=weigher.inflects).prefix_buckets
         )
-        segment = build(kept, positions, keep_occurrences=False, wanted=wanted, progress=report)
+        segment = build(
+            kept, positions, keep_occurrences=False, prefix_bucket_filter=wanted, progress=report
+        )
         collection = Collection([segment], weigher)
         if wanted is not None:
             collection = _OneQuestion(

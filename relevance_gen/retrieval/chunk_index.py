@@ -339,8 +339,8 @@ class ChunkIndex(BaseIndex):
         with self._changing:
             state = self._state
             at = positions_to_remove(positions, where, state.n_positions, state.collection)
-            segments, texts = remove_chunks(state.collection.segments, at)
-            self._state = state.replace(segments, state.n_positions, removed=texts)
+            removal = remove_chunks(state.collection.segments, at)
+            self._state = state.replace(removal.segments, state.n_positions, removed=removal.texts)
         return at.size
 
     def spliced(
@@ -361,7 +361,8 @@ class ChunkIndex(BaseIndex):
         """
         state, checked = self._state, read_chunks(chunks)
         gone = check_positions(removed, state.n_positions, state.collection.holds)
-        segments, texts = remove_chunks(state.collection.segments, gone)
+        removal = remove_chunks(state.collection.segments, gone)
+        segments = removal.segments
         before = np.sort(
             concat((segment.positions[segment.live] for segment in segments), np.int64)
         )
@@ -385,7 +386,9 @@ class ChunkIndex(BaseIndex):
         new = evolve(build(checked, np.arange(places.size)), positions=places)
         index = ChunkIndex.__new__(ChunkIndex)
         segments = merge_tiered([*moved, new]) if places.size else moved
-        index._keep(state.replace(segments, n_positions, added=checked.texts, removed=texts), None)
+        index._keep(
+            state.replace(segments, n_positions, added=checked.texts, removed=removal.texts), None
+        )
         return index
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────

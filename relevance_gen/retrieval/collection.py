@@ -74,7 +74,7 @@ class Collection(Scorers):
         """Number of different terms of all chunks."""
         postings = [segment.postings for segment in self.segments]
         return unique(
-            concat((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)
+            concat((one.lexicon.ids[one.df_of_all() > 0] for one in postings), np.uint64)
         ).size
 
     @property

@@ -384,7 +384,8 @@ class SegmentScorer:
             match = match_among(postings, whole)
         numbers = [] if match.is_crowded else postings.lexicon.ids.searchsorted(match.ids).tolist()
         tf: npt.NDArray[Any]
-        chunk, tf, counts = postings.of_terms(numbers)
+        found = postings.of_terms(numbers)
+        chunk, tf, counts = found.chunk, found.tf, found.counts
         if not match.counts_in_full and not match.is_crowded:
             tf = tf * match.weight.repeat(counts)
         if len(counts) > 1:

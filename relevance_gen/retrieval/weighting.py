@@ -85,9 +85,7 @@ class Weighting:
         if not self.needs_all_terms:
             return segment.statistics
         postings = segment.postings
-        return evolve(
-            segment.statistics, ids=postings.lexicon.ids, df=postings.document_frequency()
-        )
+        return evolve(segment.statistics, ids=postings.lexicon.ids, df=postings.df_of_all())
 
     def weigh(
         self, query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics

@@ -7,7 +7,7 @@ import threading
 from typing import Any, Final
 
 from relevance_gen.text.scripts import ngram_size
-from relevance_gen.text.term_hashes import SPELLED_BYTES
+from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
 
 MIN_LETTERS: Final = 3
 """Fewest letters of a word that has other forms."""
@@ -22,7 +22,11 @@ def stem(word: str) -> str:
     >>> stem("connections"), stem("связь")
     ('connect', 'связь')
     """
-    return str(_stemmer().stemWord(word)) if word.isascii() and len(word) < SPELLED_BYTES else word
+    return (
+        str(_stemmer().stemWord(word))
+        if word.isascii() and len(word) < MAX_SPELLING_BYTES
+        else word
+    )
 
 
 def stem_all(words: list[str]) -> list[str]:
@@ -45,7 +49,7 @@ def can_inflect(word: str) -> bool:
     """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
     return (
         len(word) >= MIN_LETTERS
-        and len(word.encode()) < SPELLED_BYTES
+        and len(word.encode()) < MAX_SPELLING_BYTES
         and not ngram_size(word)
         and (word.isalpha() or not any(character in "0123456789_" for character in word))
     )

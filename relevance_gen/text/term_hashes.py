@@ -32,12 +32,12 @@ _OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
 """The first six bytes: three letters of a two-byte alphabet."""
 LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
-SPELLED_BYTES: Final = 64
+MAX_SPELLING_BYTES: Final = 64
 """A term is shown by this much of its spelling, and no longer one has inflections."""
 N_PREFIX_BUCKETS: Final = 256
 """Number of different beginnings, the ids' top 8 bits."""
 _STUMP_LETTERS: Final = 5
-STUMP_BYTES: Final = 16
+MAX_PREFIX_BYTES: Final = 16
 """Most bytes that a stump is made of."""
 
 
@@ -62,7 +62,7 @@ def eight_bytes(lowered: bytes) -> Ids:
 
 
 def hash_term(word: str) -> int:
-    """Return the id of one ASCII word of lower-case letters and digits, shorter than `SPELLED_BYTES`."""
+    """Return the id of one ASCII word of lower-case letters and digits, shorter than `MAX_SPELLING_BYTES`."""
     spelling = word.encode()
     first = int.from_bytes(spelling[:8], "little")
     one, two, three = map(int, _MIX)

@@ -26,7 +26,7 @@ from relevance_gen.text.scripts import (
 from relevance_gen.text.term_hashes import (
     LONG_BYTES,
     LOW_BYTES,
-    SPELLED_BYTES,
+    MAX_SPELLING_BYTES,
     eight_bytes,
     hash_terms,
 )
@@ -53,11 +53,11 @@ class Occurrences:
     counts: Offsets  # occurrences of each text, shape (number of texts,)
 
     def decode_term(self, occurrence: int) -> str:
-        """Return the folded spelling of an occurrence, at most `SPELLED_BYTES` of it."""
+        """Return the folded spelling of an occurrence, at most `MAX_SPELLING_BYTES` of it."""
         start = int(self.start[occurrence])
-        return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode(
-            "utf-8", "replace"
-        )
+        return self.folded[
+            start : start + min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
+        ].decode("utf-8", "replace")
 
 
 def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:

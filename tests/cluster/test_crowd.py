@@ -39,7 +39,7 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
         if step in (3, 4, 5, 6, 7, 10):
             segments = [*segments, segment(200 + 10 * step, 3)]
         elif step == 8:
-            segments, _ = remove_chunks(segments, np.array([0, 35]))
+            segments = remove_chunks(segments, np.array([0, 35])).segments
         collection = Collection(segments, weighting_named(weighting))
         scorers = [
             SegmentScorer(one, collection.weighting, collection.statistics) for one in segments

@@ -32,7 +32,7 @@ def collect(
         Chunks(texts, {}),
         np.arange(len(texts)),
         keep_occurrences=keep,
-        wanted=wanted,
+        prefix_bucket_filter=wanted,
         progress=progress,
     )
 

@@ -94,7 +94,7 @@ def test_what_is_forgotten_is_found_again(
     query, chunks, parts = drawn
     segments = segments_of(chunks, parts)
     if removes:
-        segments, _ = remove_chunks(segments, np.arange(0, len(chunks), 2))
+        segments = remove_chunks(segments, np.arange(0, len(chunks), 2)).segments
     collection = Collection(segments, weighting_named(name))
     terms = collection.plan(parsed(collection, query)).terms
     asked = [

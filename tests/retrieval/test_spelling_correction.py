@@ -155,12 +155,12 @@ def test_many_unknown_words_are_bounded() -> None:
 def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Letter by letter only those are looked at that begin and end as a word does, but for two letters."""
     looked_at: list[int] = []
-    are_near = Lexicon._are_near
+    is_one_edit_away = Lexicon._is_one_edit_away
     monkeypatch.setattr(
         Lexicon,
-        "_are_near",
+        "_is_one_edit_away",
         lambda self, numbers, asked: (
-            looked_at.append(numbers.size) or are_near(self, numbers, asked)
+            looked_at.append(numbers.size) or is_one_edit_away(self, numbers, asked)
         ),
     )
     words = ["meant" + "".join(letters) for letters in itertools.product("bcdf", repeat=5)]

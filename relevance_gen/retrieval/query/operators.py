@@ -61,7 +61,7 @@ class QueryOperator:
             if self.has_forms:
                 numbers, _ = inflections(postings, term_id, self.word, by_prefix=by_prefix)
             has = np.zeros(segment.size, bool)
-            has[postings.of_terms(numbers[numbers >= 0].tolist())[0]] = True
+            has[postings.of_terms(numbers[numbers >= 0].tolist()).chunk] = True
             stands = stands & has
         return stands
 

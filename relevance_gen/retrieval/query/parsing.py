@@ -18,8 +18,8 @@ from relevance_gen.text.question_words import QUESTION_WORDS, other_question_wor
 from relevance_gen.text.stems import is_partial_ngram, stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import (
+    MAX_SPELLING_BYTES,
     N_PREFIX_BUCKETS,
-    SPELLED_BYTES,
     hash_term,
     prefix_buckets,
 )
@@ -99,10 +99,16 @@ def _parse(text: str, inflects: bool, is_english: bool) -> Query:
 
 def _cut(text: str, inflects: bool) -> Query:
     is_plain = (
-        len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+        len(text) <= _FEW_WORDS * MAX_SPELLING_BYTES
+        and text.isascii()
+        and not _IDENTIFIER.search(text)
     )
     spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
-    if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
+    if (
+        spellings
+        and len(spellings) <= _FEW_WORDS
+        and len(max(spellings, key=len)) < MAX_SPELLING_BYTES
+    ):
         words = [_plain_word(spelling, inflects) for spelling in spellings]
         return _query(text, np.array([word.term_id for word in words], np.uint64), words)
     ids_of_blocks = []
@@ -132,7 +138,7 @@ def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTer
         return QueryTerm(spelling, term_id, term_id, stop=False, inflected=False)
     stop = spelling in ENGLISH_STOP_WORDS
     # Words of one stem are one term, but not "can" and "cans"; of a longer word not all letters are known here.
-    key = (stem(spelling), stop) if n_bytes < SPELLED_BYTES else term_id
+    key = (stem(spelling), stop) if n_bytes < MAX_SPELLING_BYTES else term_id
     return QueryTerm(
         spelling, term_id, key, stop, inflected=not stop, asks=spelling in QUESTION_WORDS
     )

@@ -197,10 +197,9 @@ def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Fl
     """Return the numbers of the words that share their beginning with a word, and the weight of each."""
     lexicon = postings.lexicon
     least = max(MIN_LETTERS, math.ceil(len(word) * _MIN_SIMILARITY))
-    numbers, shared, n_letters = lexicon.find_by_prefix(
-        term_id, word[:least].encode(), word.encode()
-    )
-    weight = shared / np.maximum(n_letters, len(word))
+    found = lexicon.find_by_prefix(term_id, word[:least].encode(), word.encode())
+    numbers, shared = found.term_ords, found.n_shared
+    weight = shared / np.maximum(found.n_letters, len(word))
     enough = (shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
     if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor, with its tones, Vietnamese
         enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)

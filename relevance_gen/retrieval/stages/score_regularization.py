@@ -82,7 +82,9 @@ class ScoreRegularization(Stage):
 def words(excerpt: ChunkBatch) -> SparseVector:
     """Return the beginnings of the words of some chunks."""
     if excerpt.segment.occurrences is None and not excerpt.is_read:
-        return SparseVector(*excerpt.segment.prefix_hashes_from_texts(excerpt.numbers))
+        segment = excerpt.segment
+        counts = segment.n_occurrences[excerpt.numbers]
+        return SparseVector(segment.prefix_hashes(excerpt.numbers), counts)
     return SparseVector.of_words(excerpt.reading)
 
 
