@@ -1,8 +1,10 @@
-"""The forms of request and answer that clients speak, a module for each; they know neither HTTP nor how work is done.
+"""The HTTP APIs that the server speaks: one module or package for each.
 
-A dialect has a function for each kind of request. It takes the parsed JSON, checks it, and returns what `work` is to do
-together with what turns the outcome into the client's form: a function, or for a stream an object like `own.Events`. It
-raises an `InvalidRequestError` where a field is wrong, or asks for what is not done; chunks are checked where they are
-searched. A function like `own.error` words errors. Where two dialects share a path, a field of the body tells which is
-spoken. A new dialect is a module here and rows in the table of routes.
+An adapter has one function for each kind of request. The function takes the parsed JSON, checks it,
+and returns the task for a service together with the presenter of the result: a function that
+returns the response, or for a stream an object such as `own.GenerationEvents`. It raises
+`InvalidRequestError` if a field is wrong or not supported; services check the chunks. A function
+such as `own.error` writes errors. If two adapters share a path, a field of the body selects one.
+Adapters depend neither on HTTP nor on how services work. A new adapter is a module in this package
+and rows in the table of routes.
 """

@@ -1,4 +1,4 @@
-"""Rerank as Cohere has it, in both versions, and as Jina and those who copied them do: one request, one answer."""
+"""Rerank requests of Cohere, in both versions, and of Jina and compatible servers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
 
-_FIELDS: Final = ("title", "text")
+_DEFAULT_RANK_FIELDS: Final = ("title", "text")
 _YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\s\S]*\S)")
-"""How a document that somebody wrote as YAML begins, if its title comes first and something follows."""
-
+"""Start of a document in YAML whose title is its first field and that has further text."""
 
 _strings = checks.must_be(
     "a list of strings",
-    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 )
 
 
 @frozen
 class RelevantSpans:
-    """What to tell of where in a document the answer stands: spans of at least a score in [0, 1]."""
+    """Which spans of a document to return: those with at least a score, in [0, 1]."""
 
     mode: str = field(validator=checks.one_of("enabled", "disabled"))
     threshold: float = field(default=0.1, converter=checks.as_float, validator=checks.number(0, 1))
@@ -39,9 +38,10 @@ class RelevantSpans:
 
 @frozen
 class RerankRequest:
-    """The fields that are read, as ``static/openapi.json`` describes them.
+    """The fields of a request, as ``static/openapi.json`` describes them.
 
-    Whatever else peers have changes nothing here, such as limits of what is read. Blank documents have score 0.
+    Other fields of these servers, such as limits of the text that is read, are ignored. Blank
+    documents have score 0.
     """
 
     query: str = field(validator=checks.not_blank)
@@ -54,10 +54,25 @@ class RerankRequest:
     )
     rank_fields: Sequence[str] | None = field(default=None, validator=optional(_strings))
 
+    def enabled_spans(self) -> RelevantSpans | None:
+        """Return which spans are requested; None for no spans."""
+        if self.relevant_spans is None:
+            return None
+        spans = wire.structure(
+            RelevantSpans, self.relevant_spans, path="relevant_spans", is_lenient=True
+        )
+        return spans if spans.mode == "enabled" else None
+
 
 @frozen
-class _Document:
-    """A document: its text from `start` on is searched, behind the title where it is YAML."""
+class _RerankDocument:
+    """A document to rank.
+
+    Attributes:
+        text: the text; only the part from `start` on is searched.
+        start: position after the title of a document in YAML.
+        title: the document's title.
+    """
 
     text: str
     start: int = 0
@@ -65,94 +80,109 @@ class _Document:
 
     @property
     def chunk(self) -> str | Chunk:
-        """What is searched."""
-        return (
-            Chunk(self.text[self.start :], title=self.title)
-            if self.title and self.text.strip()
-            else self.text
-        )
+        """The chunk to search."""
+        if self.title and self.text.strip():
+            return Chunk(self.text[self.start :], title=self.title)
+        return self.text
+
+
+@frozen
+class _RerankWriter:
+    """Writes the response to a request."""
+
+    request: RerankRequest
+    documents: Sequence[_RerankDocument]
+    spans: RelevantSpans | None
+    n_results: int
+
+    def response(self, response: SearchResponse) -> object:
+        ranking = every_chunk(response, len(self.documents))[: self.n_results]
+        n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
+        return {
+            "id": str(uuid.uuid4()),
+            "model": self.request.model,
+            "results": [self._result(index, result) for index, result in ranking],
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+            "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+        }
+
+    def _result(self, index: int, result: SearchResult | None) -> dict[str, object]:
+        score = 0.0 if result is None else result.chunk_score
+        fields: dict[str, object] = {"index": index, "relevance_score": score}
+        document = self.documents[index]
+        if self.request.return_documents:
+            fields["document"] = {"text": document.text}
+        if self.spans is not None and result is not None:
+            relevant_spans = _relevant_spans(result, self.spans, document.start)
+            if relevant_spans:
+                fields["relevant_spans"] = relevant_spans
+        return fields
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
     """Read the body of ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank``."""
     request = wire.structure(RerankRequest, body, is_lenient=True)
-    fields = request.rank_fields or _FIELDS
+    fields = request.rank_fields or _DEFAULT_RANK_FIELDS
     documents = [
-        _document(one, f"documents[{place}]", fields) for place, one in enumerate(request.documents)
+        _document(document, f"documents[{index}]", fields)
+        for index, document in enumerate(request.documents)
     ]
-    spans = None
-    if request.relevant_spans is not None:
-        spans = wire.structure(
-            RelevantSpans, request.relevant_spans, path="relevant_spans", is_lenient=True
-        )
-        spans = spans if spans.mode == "enabled" else None
-    n_wanted = len(documents) if request.top_n is None else min(request.top_n, len(documents))
-    question = SearchParams(
-        request.query, max(1, n_wanted), true_order=False, reranked=None, spans=spans is not None
+    spans = request.enabled_spans()
+    n_results = len(documents) if request.top_n is None else min(request.top_n, len(documents))
+    params = SearchParams(
+        request.query,
+        max(1, n_results),
+        true_order=False,
+        reranked=None,
+        spans=spans is not None,
     )
-    chunks = [one.chunk for one in documents]
-    task = SearchTask(question, chunks, path="documents", blank="skip", reranker=request.model)
-
-    def present(response: SearchResponse) -> object:
-        ranked = every_chunk(response, len(documents))[:n_wanted]
-        n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
-        return {
-            "id": str(uuid.uuid4()),
-            "model": request.model,
-            "results": [result(place, found) for place, found in ranked],
-            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-            "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
-        }
-
-    def result(place: int, found: SearchResult | None) -> dict[str, object]:
-        told: dict[str, object] = {
-            "index": place,
-            "relevance_score": 0.0 if found is None else found.chunk_score,
-        }
-        if request.return_documents:
-            told["document"] = {"text": documents[place].text}
-        if (
-            spans is not None
-            and found is not None
-            and (chosen := _chosen(found, spans, documents[place].start))
-        ):
-            told["relevant_spans"] = chosen
-        return told
-
-    return task, present
+    task = SearchTask(
+        params,
+        [document.chunk for document in documents],
+        path="documents",
+        blank="skip",
+        reranker=request.model,
+    )
+    return task, _RerankWriter(request, documents, spans, n_results).response
 
 
-def _document(document: object, path: str, fields: Sequence[str]) -> _Document:
+def _document(document: object, path: str, rank_fields: Sequence[str]) -> _RerankDocument:
     if isinstance(document, str):
-        if (begins := _YAML_TITLE.match(document)) is None:
-            return _Document(document)
-        return _Document(document, begins.end(), " ".join(begins[1].split()).strip("\"'"))
-    said: dict[str, Any] = (
-        {name: document.get(name) for name in fields} if isinstance(document, dict) else {}
-    )
-    said = {name: value for name, value in said.items() if value is not None}
-    title = said.pop("title", "") if {*fields} > {"title"} else ""
-    if (
-        not said
-        or not isinstance(title, str)
-        or not all(isinstance(value, str) for value in said.values())
-    ):
-        named = 'a string "text"' if fields is _FIELDS else "strings under rank_fields"
-        raise InvalidRequestError.must_be(path, f"a string, or an object with {named}", document)
-    return _Document("\n".join(said.values()), 0, title)
+        match = _YAML_TITLE.match(document)
+        if match is None:
+            return _RerankDocument(document)
+        title = " ".join(match[1].split()).strip("\"'")
+        return _RerankDocument(document, match.end(), title)
+    fields: dict[str, Any] = {}
+    if isinstance(document, dict):
+        for name in rank_fields:
+            if document.get(name) is not None:
+                fields[name] = document[name]
+    has_further_fields = {*rank_fields} > {"title"}
+    title = fields.pop("title", "") if has_further_fields else ""
+    if not fields or not all(isinstance(value, str) for value in (title, *fields.values())):
+        is_default = rank_fields is _DEFAULT_RANK_FIELDS
+        required = 'a string "text"' if is_default else "strings under rank_fields"
+        raise InvalidRequestError.must_be(path, f"a string, or an object with {required}", document)
+    return _RerankDocument("\n".join(fields.values()), 0, title)
 
 
-def _chosen(found: SearchResult, wanted: RelevantSpans, first: int) -> list[dict[str, object]]:
-    """Return the best passage and the words outside it, so that none covers another, best first.
+def _relevant_spans(
+    result: SearchResult, requested: RelevantSpans, offset: int
+) -> list[dict[str, object]]:
+    """Return the best passage and the words outside it, best first.
 
-    The chunk begins in the document at `first`.
+    The chunk begins at `offset` in the document.
     """
-    passage = found.passage
+    passage = result.passage
     if passage is None:
         return []
-    words = [word for word in found.words if word.end <= passage.start or word.start >= passage.end]
-    good = [span for span in (passage, *words) if span.score >= wanted.threshold]
-    best = sorted(good, key=lambda span: -span.score)[: wanted.max_spans]
+    outside = [
+        word for word in result.words if word.end <= passage.start or word.start >= passage.end
+    ]
+    spans = [span for span in (passage, *outside) if span.score >= requested.threshold]
+    spans.sort(key=lambda span: -span.score)
     return [
-        {"start": first + span.start, "end": first + span.end, "score": span.score} for span in best
+        {"start": offset + span.start, "end": offset + span.end, "score": span.score}
+        for span in spans[: requested.max_spans]
     ]

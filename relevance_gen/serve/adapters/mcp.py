@@ -1,4 +1,4 @@
-"""The Model Context Protocol: messages as they come, which `relevance_gen.agents.protocol` answers."""
+"""The Model Context Protocol: passes messages on to `relevance_gen.agents.protocol`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from relevance_gen.serve.services.agents import Message, Reply
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
 
 _SERVER_ERROR = -32000
-"""JSON-RPC's first number for what is wrong with a server, and not with a message."""
+"""JSON-RPC's first code for errors of a server."""
 
 
 def read(
     body: object, headers: Iterable[tuple[bytes, bytes]]
 ) -> tuple[Message, Callable[[Reply], bytes]]:
-    """Read the body of ``POST /mcp``; what is no message is refused by whoever answers it."""
-    named = None
+    """Read the body of ``POST /mcp``; the service refuses invalid messages."""
+    index = None
     match body:
         case {"method": "tools/call", "params": {"arguments": {"index": name}}}:
-            with suppress(InvalidRequestError):  # the tool says what is wrong
-                named = IndexRef(name)
-    told = tuple((name.lower(), value) for name, value in headers)
-    return Message(told, wire.serialize(body), named), lambda it: it.body
+            with suppress(InvalidRequestError):  # the tool reports the error
+                index = IndexRef(name)
+    lower_headers = tuple((name.lower(), value) for name, value in headers)
+    message = Message(lower_headers, wire.serialize(body), index)
+    return message, lambda reply: reply.body
 
 
-def error(kind: str, message: str, _: str | None) -> dict[str, object]:
-    """Return the body of an error that has nothing to do with a message."""
-    return {
-        "jsonrpc": "2.0",
-        "id": None,
-        "error": {"code": _SERVER_ERROR, "message": message, "data": kind},
-    }
+def error(kind: str, message: str, _field: str | None) -> dict[str, object]:
+    """Return the body of an error that does not concern a particular message."""
+    details = {"code": _SERVER_ERROR, "message": message, "data": kind}
+    return {"jsonrpc": "2.0", "id": None, "error": details}

@@ -1,4 +1,4 @@
-"""The documented interface: its fields are those of `relevance_gen.types`."""
+"""The documented interface. Its fields are those of `request_bodies` and `relevance_gen.types`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from attrs import frozen
 
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
@@ -33,22 +34,21 @@ from relevance_gen.serve.services.search import (
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
-    body, named = _read_name(body, "index", "allow_partial")
-    request = wire.structure(SearchRequest, body, beside=("index",))
-    task = SearchTask(
-        _question(request.query, request), request.chunk_txts, named=named, keeps=request.keep
-    )
+    target = _read_index(body, "index", "allow_partial")
+    request = wire.structure(SearchRequest, target.body, beside=("index",))
+    params = _search_params(request.query, request)
+    task = SearchTask(params, request.chunk_txts, named=target.index, keeps=request.keep)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
-def _question(query: str, request: object, **more: Any) -> SearchParams:
-    """Return a question with all that a request says in fields that both have."""
-    said = {
+def _search_params(query: str, request: object, **fields: Any) -> SearchParams:
+    """Return search parameters with all fields that a request has in common with them."""
+    common = {
         name: getattr(request, name)
         for name in attrs.fields_dict(SearchParams)
         if hasattr(request, name)
     }
-    return SearchParams(**{**said, "query": query, **more})
+    return SearchParams(**{**common, "query": query, **fields})
 
 
 def _present_with_confidence(response: types.SearchResponse) -> object:
@@ -58,35 +58,49 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
 
 def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
     """Read the body of ``POST /explain``."""
-    body, named = _read_name(body, "index")
-    request = wire.structure(ExplanationRequest, body, beside=("index",))
-    question = _question(request.query, request)
+    target = _read_index(body, "index")
+    request = wire.structure(ExplanationRequest, target.body, beside=("index",))
     task = ExplanationTask(
-        question, request.chunk_txts, request.original_index, named=named, keeps=request.keep
+        _search_params(request.query, request),
+        request.chunk_txts,
+        request.original_index,
+        named=target.index,
+        keeps=request.keep,
     )
     return task, wire.unstructure
 
 
-def _read_name(body: object, *fields: str) -> tuple[object, IndexRef | None]:
-    """Take out of a body which index it asks; one that asks none is returned as it is."""
+@frozen
+class _SearchTarget:
+    """The body of a request without the fields that name an index, and that index, if any."""
+
+    body: object
+    index: IndexRef | None
+
+
+def _read_index(body: object, *fields: str) -> _SearchTarget:
+    """Remove the `fields` that name an index from a body."""
     if not isinstance(body, dict) or "index" not in body:
-        return body, None
+        return _SearchTarget(body, None)
     if "chunk_txts" in body:
-        raise InvalidRequestError("must be left out where index names an index", "chunk_txts")
-    named = wire.structure(IndexRef, {name: body[name] for name in fields if name in body})
-    return {name: value for name, value in body.items() if name not in fields} | {
-        "chunk_txts": ()
-    }, named
+        raise InvalidRequestError("cannot be combined with index", "chunk_txts")
+    index = wire.structure(IndexRef, {name: body[name] for name in fields if name in body})
+    rest = {name: value for name, value in body.items() if name not in fields}
+    return _SearchTarget({**rest, "chunk_txts": ()}, index)
 
 
 def read_compression(
     body: object,
 ) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
-    body, named = _read_name(body, "index")
-    request = wire.structure(CompressionRequest, body, beside=("index",))
-    question = SearchParams(request.question, N_CANDIDATES, reranked=0)
-    task = CompressionTask(question, request.chunk_txts, named=named, max_tokens=request.max_tokens)
+    target = _read_index(body, "index")
+    request = wire.structure(CompressionRequest, target.body, beside=("index",))
+    task = CompressionTask(
+        SearchParams(request.question, N_CANDIDATES, reranked=0),
+        request.chunk_txts,
+        named=target.index,
+        max_tokens=request.max_tokens,
+    )
     return task, types.CompressionResponse.to_dict
 
 
@@ -96,7 +110,7 @@ def read_citation(
     """Read the body of ``POST /cite``."""
     request = wire.structure(CitationRequest, body)
     task = CitationTask(request.text, request.chunk_txts)
-    return task, lambda cited: {"citations": wire.unstructure(cited)}
+    return task, lambda sentences: {"citations": wire.unstructure(sentences)}
 
 
 def read_extraction(
@@ -109,27 +123,31 @@ def read_extraction(
 
 def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptResponse], object]]:
     """Read the body of ``POST /prompt``."""
-    body, model = _read_model(body)
-    body, named = _read_name(body, "index")
-    request = wire.structure(PromptRequest, body, beside=("index", "model"))
-    question = _question(request.question, request, true_order=False, spans=True)
+    target = _read_index(_without_model(body), "index")
+    request = wire.structure(PromptRequest, target.body, beside=("index", "model"))
     task = PromptTask(
-        question,
+        _search_params(request.question, request, true_order=False, spans=True),
         request.chunk_txts,
         options=PromptOptions(request.copy, request.min_confidence),
-        named=named,
+        named=target.index,
         keeps=request.keep,
-        model=model,
+        model=_model_name(body),
     )
     return task, wire.unstructure
 
 
-def _read_model(body: object) -> tuple[object, str | None]:
-    if not isinstance(body, dict) or "model" not in body:
-        return body, None
-    if not isinstance(model := body["model"], str | None):
-        raise InvalidRequestError.must_be("model", "a string or null", model)
-    return {name: value for name, value in body.items() if name != "model"}, model
+def _model_name(body: object) -> str | None:
+    """Return the name of the model in a body; None if it names none."""
+    model = body.get("model") if isinstance(body, dict) else None
+    if not isinstance(model, str | None):
+        raise InvalidRequestError.must_be("model", "a string or None", model)
+    return model
+
+
+def _without_model(body: object) -> object:
+    if not isinstance(body, dict):
+        return body
+    return {name: value for name, value in body.items() if name != "model"}
 
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
@@ -138,24 +156,26 @@ def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses],
 
 
 def _generation(body: object) -> GenerationTask:
-    body, model = _read_model(body)
-    return GenerationTask((wire.structure(types.GenerationRequest, body),), model=model)
+    model = _model_name(body)
+    request = wire.structure(types.GenerationRequest, _without_model(body))
+    return GenerationTask((request,), model=model)
 
 
-def read_stream(body: object) -> tuple[GenerationTask, Events]:
+def read_stream(body: object) -> tuple[GenerationTask, GenerationEvents]:
     """Read the body of ``POST /generate_stream``."""
-    return _generation(body), Events()
+    return _generation(body), GenerationEvents()
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
-    """Return the body of an error; ``field`` stands in it only where there is one."""
-    return {
-        "error": {"type": kind, "message": message} | ({} if field is None else {"field": field})
-    }
+    """Return the body of an error; it contains ``field`` only if the error has one."""
+    details = {"type": kind, "message": message}
+    if field is not None:
+        details["field"] = field
+    return {"error": details}
 
 
-class Events:
-    """The server-sent events of one stream: a ``text`` for each piece, then a ``response`` or an ``error``."""
+class GenerationEvents:
+    """The server-sent events of one stream: ``text`` events, then a ``response`` or an ``error``."""
 
     def text(self, sample: int, piece: str) -> bytes:
         """Return the event of a piece of text."""

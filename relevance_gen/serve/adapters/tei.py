@@ -1,4 +1,4 @@
-"""Rerank as Hugging Face's Text Embeddings Inference has it: ``texts`` in, a bare list out."""
+"""Rerank requests of Hugging Face's Text Embeddings Inference (TEI): ``texts`` in, a list out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from relevance_gen import checks, wire
-from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
@@ -22,14 +21,15 @@ _ERROR_TYPES = {
     "overloaded": "Overloaded",
     "rate_limited": "Overloaded",
 }
-"""TEI's words for errors; what is not here is the server's own affair."""
+"""TEI's error types; all other errors are of type ``Backend``."""
 
 
 @frozen
 class TextsRequest:
-    """The fields that are read, as ``static/openapi.json`` describes them; whatever else TEI has changes nothing here.
+    """The fields of a request, as ``static/openapi.json`` describes them.
 
-    TEI itself has no `top_n` and no `model`, but its clients send them. Blank texts have score 0.
+    Other fields of TEI are ignored. TEI has no `top_n` and no `model`, but its clients send them.
+    Blank texts have score 0.
     """
 
     query: str = field(validator=checks.not_blank)
@@ -40,26 +40,30 @@ class TextsRequest:
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
-    """Read the body of ``POST /rerank`` where it has ``texts``."""
+    """Read the body of ``POST /rerank`` if it has ``texts``."""
     request = wire.structure(TextsRequest, body, is_lenient=True)
     texts = request.texts
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InvalidRequestError.must_be(f"texts[{place}]", "a string", text)
-    n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    question = SearchParams(request.query, max(1, n_wanted), true_order=False, reranked=None)
-    task = SearchTask(question, texts, path="texts", blank="skip", reranker=request.model)
+    for index, text in enumerate(texts):
+        checks.string.check(f"texts[{index}]", text)
+    n_results = len(texts) if request.top_n is None else min(request.top_n, len(texts))
+    params = SearchParams(request.query, max(1, n_results), true_order=False, reranked=None)
+    task = SearchTask(params, texts, path="texts", blank="skip", reranker=request.model)
 
     def present(response: SearchResponse) -> object:
-        return [
-            {"index": place, "score": found.chunk_score if found else 0.0}
-            | ({"text": texts[place]} if request.return_text else {})
-            for place, found in every_chunk(response, len(texts))[:n_wanted]
-        ]
+        rows = []
+        for index, result in every_chunk(response, len(texts))[:n_results]:
+            row: dict[str, object] = {
+                "index": index,
+                "score": result.chunk_score if result else 0.0,
+            }
+            if request.return_text:
+                row["text"] = texts[index]
+            rows.append(row)
+        return rows
 
     return task, present
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, object]:  # noqa: ARG001 - the message names it
-    """Return the body of an error."""
+def error(kind: str, message: str, _field: str | None) -> dict[str, object]:
+    """Return the body of an error; the message contains the field's name."""
     return {"error": message, "error_type": _ERROR_TYPES.get(kind, "Backend")}

@@ -14,7 +14,7 @@ import pytest
 
 from relevance_gen.errors import TooLargeError
 from relevance_gen.quota import Quota
-from relevance_gen.serve.adapters.own import Events
+from relevance_gen.serve.adapters.own import GenerationEvents
 from relevance_gen.serve.http.application import _ON_LOOP_BYTES, _worded, made_of
 from relevance_gen.serve.http.resources.costs import GENERATION
 from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
@@ -77,7 +77,7 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
     n_bytes = GENERATION.of(responses)
     found: list[float] = []
 
-    class Watched(Events):
+    class Watched(GenerationEvents):
         def end(self, responses: Responses) -> bytes:
             found.append(memory.held)
             return super().end(responses)
@@ -87,7 +87,7 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
         with MemoryReservation(memory) as held, suppress(TooLargeError):
             assert asyncio.run(
                 _worded(held, GENERATION, task, responses, Watched())
-            ) == Events().end(responses)
+            ) == GenerationEvents().end(responses)
             assert memory.held == 0
     assert found == [n_bytes]
 
