@@ -17,7 +17,7 @@ _ARROW_TYPES = {
     "chunk_score": "float64",
     "original_index": "int64",
     "title": "string",
-    "num_similar": "int64",
+    "num_collapsed": "int64",
 }
 """Arrow types of columns. pyarrow infers the types of the other columns from their values."""
 

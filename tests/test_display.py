@@ -246,7 +246,7 @@ def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> N
         "original_index",
         "spans",
         "title",
-        "num_similar",
+        "num_collapsed",
     ]
     assert list(frame["chunk_txt"]) == ["Cats purr & <sleep>.", "A cat."]
     assert list(frame["metadata"]) == [{"page": 2}, {}]

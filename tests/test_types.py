@@ -68,11 +68,11 @@ def test_the_documented_defaults() -> None:
         "where": None,
         "spans": False,
         "confidence": False,
-        "min_share": 0.0,
+        "min_relative_score": 0.0,
         "distinct": None,
         "syntax": "plain",
         "corrections": True,
-        "reranked": 0,
+        "rerank_top_n": 0,
         "keep": False,
     }
     assert attrs.asdict(Chunk("x")) == {

@@ -141,7 +141,7 @@ def ask(
     runner: Runner | None = None,
     top_n: int = 5,
     where: Where | None = None,
-    min_share: float = 0.0,
+    min_relative_score: float = 0.0,
     distinct: str | None = None,
     encoder: TextEncoder | None = None,
     reranker: TextReranker | None = None,
@@ -167,7 +167,7 @@ def ask(
         top_n: most sources. They are whole chunks, the best first, as far as the model's context has room beside the
             answer; what has none is cut to sentences around its best passage, or else left out.
         where: as in `search`.
-        min_share: as in `search`.
+        min_relative_score: as in `search`.
         distinct: as in `search`.
         syntax: as in `search`.
         corrections: as in `search`.
@@ -210,7 +210,7 @@ def ask_stream(
     runner: Runner | None = None,
     top_n: int = 5,
     where: Where | None = None,
-    min_share: float = 0.0,
+    min_relative_score: float = 0.0,
     distinct: str | None = None,
     encoder: TextEncoder | None = None,
     reranker: TextReranker | None = None,
@@ -246,7 +246,7 @@ def ask_stream(
     )
     options: dict[str, Any] = {
         "where": where,
-        "min_share": min_share,
+        "min_relative_score": min_relative_score,
         "distinct": distinct,
         "encoder": encoder,
     }

@@ -95,7 +95,7 @@ class Printer:
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
         cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
-        similar = f"  (and {result.num_similar} more)" if result.num_similar else ""
+        similar = f"  (and {result.num_collapsed} more)" if result.num_collapsed else ""
         where = self._coloured(name, _PATH) + (f":{self._coloured(place, _LINE)}" if place else "")
         if "path" not in result.metadata and result.title and not note:
             note = f"  {one_line(result.title[:_TITLE_CHARS])}"

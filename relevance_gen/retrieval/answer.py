@@ -74,9 +74,9 @@ def answer(
     ranking, table = collection.rank(query, n_ranked, chosen, rerankings)
     if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(question.where, collection.metadata_keys)
-    if question.min_share:
+    if question.min_relative_score:
         ranking = ranking.take(
-            np.flatnonzero(ranking.scores >= question.min_share * ranking.scores[:1].sum())
+            np.flatnonzero(ranking.scores >= question.min_relative_score * ranking.scores[:1].sum())
         )
     n_similar: dict[int, int] = {}
     if question.distinct is not None and ranking.positions.size:

@@ -40,13 +40,13 @@ def search(
     true_order: bool = True,
     *,
     where: Where | None = None,
-    min_share: float = 0.0,
+    min_relative_score: float = 0.0,
     distinct: str | None = None,
     spans: bool = False,
     encoder: TextEncoder | None = None,
     candidates: int | None = N_CANDIDATES,
     reranker: TextReranker | None = None,
-    reranked: int | None = N_RERANKED,
+    rerank_top_n: int | None = N_RERANKED,
     syntax: Syntax = "plain",
     corrections: bool = True,
     blank: Blank = "error",
@@ -69,16 +69,16 @@ def search(
         where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a list
             of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean for each
             chunk.
-        min_share: keep only results of at least this share of the best score, in [0, 1].
+        min_relative_score: keep only results of at least this share of the best score, in [0, 1].
         distinct: return at most one result for each value of this key of metadata, the best one, or of equal scores the
-            earlier; its ``num_similar`` counts the others. Chunks without the key are each their own. All chunks that
+            earlier; its ``num_collapsed`` counts the others. Chunks without the key are each their own. All chunks that
             share a word with the query are looked at for that.
         spans: whether each result says where in the chunk the answer stands.
         encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
         candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
             too, that share no word with the query; 0 goes by words alone.
         reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
-        reranked: how many of the best the reranker reads; None reads every chunk, and finds those, too, that share no
+        rerank_top_n: how many of the best the reranker reads; None reads every chunk, and finds those, too, that share no
             word with the query; 0 reads none.
         syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
             stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
@@ -114,14 +114,14 @@ def search(
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
     more: dict[str, Any] = {
         "where": where,
-        "min_share": min_share,
+        "min_relative_score": min_relative_score,
         "spans": spans,
         "syntax": syntax,
     }
     more |= {
         "distinct": distinct,
         "candidates": candidates,
-        "reranked": reranked,
+        "rerank_top_n": rerank_top_n,
         "corrections": corrections,
     }
     question = SearchParams(query, top_n, true_order, **more)

@@ -20,13 +20,13 @@ class SearchOptions(TypedDict, total=False):
     """The types of the options of `BaseIndex.search`, for type checkers."""
 
     where: Where | None
-    min_share: float
+    min_relative_score: float
     distinct: str | None
     spans: bool
     encoder: TextEncoder | None
     candidates: int | None
     reranker: TextReranker | None
-    reranked: int | None
+    rerank_top_n: int | None
     syntax: Syntax
     corrections: bool
     allow_partial: bool
@@ -54,13 +54,13 @@ class BaseIndex(ABC):
         true_order: bool = True,
         *,
         where: Where | None = None,
-        min_share: float = 0.0,
+        min_relative_score: float = 0.0,
         distinct: str | None = None,
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
         reranker: TextReranker | None = None,
-        reranked: int | None = N_RERANKED,
+        rerank_top_n: int | None = N_RERANKED,
         syntax: Syntax = "plain",
         corrections: bool = True,
         allow_partial: bool = False,
@@ -73,7 +73,7 @@ class BaseIndex(ABC):
             true_order: results in the chunks' order (true) or best first (false).
             where: as in `relevance_gen.search`; a mask has one boolean for each position ever given. In a cluster a
                 callable is sent to the nodes, which run it.
-            min_share: keep only results of at least this share of the best score, in [0, 1].
+            min_relative_score: keep only results of at least this share of the best score, in [0, 1].
             distinct: return only the best result for each value of this key of metadata, as in `relevance_gen.search`.
             spans: whether each result says where in the chunk the answer stands.
             encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
@@ -81,7 +81,7 @@ class BaseIndex(ABC):
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
                 0 none, as in `relevance_gen.search`.
             reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
-            reranked: with a reranker, how many of the best it reads; None reads every chunk, and 0 none.
+            rerank_top_n: with a reranker, how many of the best it reads; None reads every chunk, and 0 none.
             syntax: as in `relevance_gen.search`.
             corrections: as in `relevance_gen.search`.
             allow_partial: in a cluster, answer from the shards that live while others are lost;
@@ -97,14 +97,14 @@ class BaseIndex(ABC):
         """
         more: dict[str, object] = {
             "where": where,
-            "min_share": min_share,
+            "min_relative_score": min_relative_score,
             "spans": spans,
             "syntax": syntax,
         }
         more |= {
             "distinct": distinct,
             "candidates": candidates,
-            "reranked": reranked,
+            "rerank_top_n": rerank_top_n,
             "corrections": corrections,
         }
         asked, models = questions(query, top_n, true_order, **more), Models(encoder, reranker)
@@ -130,7 +130,7 @@ class BaseIndex(ABC):
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
         reranker: TextReranker | None = None,
-        reranked: int | None = N_RERANKED,
+        rerank_top_n: int | None = N_RERANKED,
         syntax: Syntax = "plain",
         corrections: bool = True,
     ) -> Explanation:
@@ -142,7 +142,7 @@ class BaseIndex(ABC):
             encoder: as in `search`.
             candidates: as in `search`.
             reranker: as in `search`.
-            reranked: as in `search`.
+            rerank_top_n: as in `search`.
             syntax: as in `search`; what leaves the chunk out is told, beside the score that it would have.
             corrections: as in `search`.
 
@@ -150,7 +150,7 @@ class BaseIndex(ABC):
             InvalidRequestError: an argument is not allowed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
         """
-        more: dict[str, Any] = {"candidates": candidates, "reranked": reranked}
+        more: dict[str, Any] = {"candidates": candidates, "rerank_top_n": rerank_top_n}
         question = SearchParams(query, **more, syntax=syntax, corrections=corrections)
         return self.explain_one(question, chunk, Models(encoder, reranker))
 

@@ -343,7 +343,7 @@ class ChunkIndex(BaseIndex):
             self._state = state.replace(removal.segments, state.n_positions, removed=removal.texts)
         return at.size
 
-    def spliced(
+    def with_changes(
         self, removed: Iterable[int], chunks: Iterable[str | Metadata | Chunk], at: Iterable[int]
     ) -> ChunkIndex:
         """Return an index without some of the chunks and with others in between; this one stays as it is.

@@ -44,7 +44,7 @@ class Models:
         """
         for field_name, number, name, model in (
             ("candidates", question.candidates, "encoder", self.encoder),
-            ("reranked", question.reranked, "reranker", self.reranker),
+            ("rerank_top_n", question.rerank_top_n, "reranker", self.reranker),
         ):
             if number is None and model is None:
                 allowed, remedy = (
@@ -54,7 +54,7 @@ class Models:
                 raise InvalidRequestError.must_be(field_name, allowed, None, remedy=remedy)
         first = [] if self.encoder is None else [DenseFusion(self.encoder, question.candidates)]
         last = (
-            [] if self.reranker is None else [CrossEncoderRerank(self.reranker, question.reranked)]
+            [] if self.reranker is None else [CrossEncoderRerank(self.reranker, question.rerank_top_n)]
         )
         return tuple(one for one in (*first, *between, *last) if one.n_candidates != 0)
 

@@ -37,7 +37,7 @@ class SearchParams:
     top_n: int = field(default=10, converter=checks.to_python_scalar, validator=checks.integer(1))
     true_order: bool = field(default=True, converter=checks.to_python_scalar, validator=checks.flag)
     where: Where | None = field(default=None, kw_only=True)
-    min_share: float = field(
+    min_relative_score: float = field(
         default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True
     )
     spans: bool = field(
@@ -49,7 +49,7 @@ class SearchParams:
         validator=checks.optional_count,
         kw_only=True,
     )
-    reranked: int | None = field(
+    rerank_top_n: int | None = field(
         default=N_RERANKED,
         converter=checks.to_python_scalar,
         validator=checks.optional_count,

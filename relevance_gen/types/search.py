@@ -76,7 +76,7 @@ class SearchResult(PydanticSerializable):
             best passage. The following spans are the matching words of the chunk, in ascending
             order and without overlap.
         title: the chunk's title; if it is "", ``to_dict`` omits it.
-        num_similar: number of other results that this result represents, if results are collapsed
+        num_collapsed: number of other results that this result represents, if results are collapsed
             by a metadata key; if it is 0, ``to_dict`` omits it.
     """
 
@@ -87,7 +87,7 @@ class SearchResult(PydanticSerializable):
     original_index: int
     spans: tuple[Span, ...] | None = None
     title: str = ""
-    num_similar: int = 0
+    num_collapsed: int = 0
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -116,8 +116,8 @@ class SearchResult(PydanticSerializable):
             ]
         if self.title:
             plain["title"] = self.title
-        if self.num_similar:
-            plain["num_similar"] = self.num_similar
+        if self.num_collapsed:
+            plain["num_collapsed"] = self.num_collapsed
         return plain
 
 

@@ -86,7 +86,7 @@ def test_the_law_of_segments_over_nodes(
     )
     options = {
         "where": where,
-        "min_share": data.draw(st.sampled_from([0.0, 0.5])),
+        "min_relative_score": data.draw(st.sampled_from([0.0, 0.5])),
         "spans": True,
         "true_order": False,
     }
@@ -143,8 +143,8 @@ def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> 
     ours, one = pair
     for query in (QUERIES[0], [*QUERIES]):
         read, read_here = HashReranker(), HashReranker()
-        assert ours.search(query, reranker=read, reranked=5) == one.search(
-            query, reranker=read_here, reranked=5
+        assert ours.search(query, reranker=read, rerank_top_n=5) == one.search(
+            query, reranker=read_here, rerank_top_n=5
         )
         assert sorted(read.read) == sorted(read_here.read)
     best = one.search(QUERIES[0], 1)[0].original_index
@@ -298,7 +298,7 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
             lambda index: index.search("a", where={"pages": 1}),
             "where must name keys that chunks have, got 'pages'",
         ),
-        (lambda index: index.search("a", min_share=2), "min_share must be"),
+        (lambda index: index.search("a", min_relative_score=2), "min_relative_score must be"),
         (lambda index: index.add(["fine", " "]), r"chunks\[1\]"),
         (lambda index: index.remove([0, -1]), r"positions\[1\] must be"),
         (lambda index: index.remove(3), "positions must be a list"),
@@ -315,8 +315,8 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda index: index.search("a", encoder=LetterEncoder()), "encoder must be None"),
         (lambda index: index.search("a", reranker="a.gguf"), "reranker must be a Reranker"),
         (
-            lambda index: index.search("a", reranked=None),
-            "reranked must be an integer where there is no reranker",
+            lambda index: index.search("a", rerank_top_n=None),
+            "rerank_top_n must be an integer where there is no reranker",
         ),
     ],
 )

@@ -180,7 +180,7 @@ def test_one_result_for_each_file(root: Path) -> None:
     assert [result.metadata["path"] for result in found] == list(
         dict.fromkeys(one.metadata["path"] for one in every)
     )
-    assert sum(1 + result.num_similar for result in found) == len(every) > len(found) == 2
+    assert sum(1 + result.num_collapsed for result in found) == len(every) > len(found) == 2
     for option in ({"distinct": "pth"}, {"where": {"pth": "notes.txt"}}):
         with pytest.raises(
             InvalidRequestError,

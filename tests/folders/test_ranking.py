@@ -189,7 +189,7 @@ def test_a_file_is_one_result(root: Path) -> None:
     found = index.search("session store", true_order=False)
     paths = [result.metadata["path"] for result in found]
     assert len(set(paths)) == len(paths) > 3
-    assert max(result.num_similar for result in found) == 3
+    assert max(result.num_collapsed for result in found) == 3
     assert all(0.0 <= result.chunk_score <= 1.0 for result in found)
     passages = FolderIndex(root, cache=False, max_chars=30, by_file=False)
     chunks = ChunkIndex(list(passages.snapshot().index.chunks))
@@ -207,7 +207,7 @@ def test_a_rank_with_models_is_explained(root: Path, more: dict[str, Any]) -> No
     models: dict[str, Any] = more or {
         "encoder": LetterEncoder(),
         "reranker": HashReranker(),
-        "reranked": 2,
+        "rerank_top_n": 2,
     }
     found = index.search("SessionStore save", true_order=False, **models)
     assert found != index.search("SessionStore save", true_order=False)

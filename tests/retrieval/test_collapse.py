@@ -41,18 +41,18 @@ def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 5), st.sampled_from([0.0, 0.8]))
 def test_the_best_stands_for_the_others(
-    query: str, chunks: list[Chunk], top_n: int, min_share: float
+    query: str, chunks: list[Chunk], top_n: int, min_relative_score: float
 ) -> None:
     """The results are those of a search for everything, without those whose value a better one has."""
-    everything = list(search(query, chunks, ALL, False, min_share=min_share))
+    everything = list(search(query, chunks, ALL, False, min_relative_score=min_relative_score))
     expected = one_of_each(everything, top_n)
     if not any("key" in chunk.metadata for chunk in chunks):
         return
     for found in (
-        search(query, chunks, top_n, False, min_share=min_share, distinct="key"),
-        ChunkIndex(chunks).search(query, top_n, False, min_share=min_share, distinct="key"),
+        search(query, chunks, top_n, False, min_relative_score=min_relative_score, distinct="key"),
+        ChunkIndex(chunks).search(query, top_n, False, min_relative_score=min_relative_score, distinct="key"),
     ):
-        assert [(result.original_index, result.num_similar) for result in found] == expected
+        assert [(result.original_index, result.num_collapsed) for result in found] == expected
         scores = {result.original_index: result.chunk_score for result in everything}
         assert all(result.chunk_score == scores[result.original_index] for result in found)
 
@@ -76,7 +76,7 @@ def test_it_is_exact_beyond_the_candidates() -> None:
         "3",
         "one",
     ]
-    assert sum(result.num_similar for result in found) == len(chunks) - 5
+    assert sum(result.num_collapsed for result in found) == len(chunks) - 5
     assert found == search("cats purr", chunks, 10, distinct="source")
     chosen = index.search(
         "cats purr", distinct="source", where=lambda data: data["source"] != "one"
@@ -98,7 +98,7 @@ def test_equal_scores_are_told_apart_by_position() -> None:
         found = search(
             "cats", [*chunks, Chunk("cats", {"a": 3})], true_order=true_order, distinct="a"
         )
-        assert [(result.original_index, result.num_similar) for result in found] == [
+        assert [(result.original_index, result.num_collapsed) for result in found] == [
             (0, 1),
             (1, 1),
             (3, 0),
@@ -111,7 +111,7 @@ def test_only_the_number_of_others_is_written() -> None:
     found = search(
         "cats", [Chunk("cats", {"a": 1}), Chunk("cats", {"a": 1}), "cats"], distinct="a"
     ).to_dict()
-    assert [result.get("num_similar") for result in found["results"]] == [1, None]
+    assert [result.get("num_collapsed") for result in found["results"]] == [1, None]
 
 
 def test_a_key_that_no_chunk_has_is_named() -> None:

@@ -134,36 +134,36 @@ def test_a_filter_is_asked_for_its_own_answer() -> None:
 
 @given(strategies.queries, strategies.chunk_lists, st.floats(0, 1), st.sampled_from(WEIGHTINGS))
 def test_min_share_keeps_what_is_close_to_the_best(
-    query: str, chunks: list[str], min_share: float, weighting: WeightingName
+    query: str, chunks: list[str], min_relative_score: float, weighting: WeightingName
 ) -> None:
     """Exactly the results of at least that share of the best score are kept, by `search` and by an index."""
     everything = search(query, chunks, ALL, False, weighting=weighting)
     best = everything.results[0].chunk_score if everything else 0.0
-    kept = tuple(result for result in everything if result.chunk_score >= min_share * best)
+    kept = tuple(result for result in everything if result.chunk_score >= min_relative_score * best)
     expected = evolve(everything, results=kept)
-    assert search(query, chunks, ALL, False, min_share=min_share, weighting=weighting) == expected
+    assert search(query, chunks, ALL, False, min_relative_score=min_relative_score, weighting=weighting) == expected
     assert (
-        ChunkIndex(chunks, weighting=weighting).search(query, ALL, False, min_share=min_share)
+        ChunkIndex(chunks, weighting=weighting).search(query, ALL, False, min_relative_score=min_relative_score)
         == expected
     )
 
 
 def test_a_share_of_one_keeps_the_best_and_its_equals() -> None:
     """With a share of 1 the best is left, and what scores the same."""
-    found = search("cats purr", ["cats purr", "a cat", "cats purr", "dogs"], min_share=1)
+    found = search("cats purr", ["cats purr", "a cat", "cats purr", "dogs"], min_relative_score=1)
     assert [result.original_index for result in found] == [0, 2]
 
 
-@pytest.mark.parametrize("min_share", [-0.1, 1.1, float("nan"), "0.5", None, True])
-def test_a_share_is_a_number_from_0_to_1(min_share: object) -> None:
+@pytest.mark.parametrize("min_relative_score", [-0.1, 1.1, float("nan"), "0.5", None, True])
+def test_a_share_is_a_number_from_0_to_1(min_relative_score: object) -> None:
     """Anything else is refused by name."""
     index = ChunkIndex(["cat"])
     for ask in (
-        lambda: search("cat", ["cat"], min_share=min_share),
-        lambda: index.search("cat", min_share=min_share),
+        lambda: search("cat", ["cat"], min_relative_score=min_relative_score),
+        lambda: index.search("cat", min_relative_score=min_relative_score),
     ):
         with pytest.raises(
-            InvalidRequestError, match="min_share must be a finite number in"
+            InvalidRequestError, match="min_relative_score must be a finite number in"
         ) as caught:
             ask()
-        assert caught.value.field == "min_share"
+        assert caught.value.field == "min_relative_score"

@@ -87,7 +87,7 @@ def test_scores_are_those_of_the_law(
     """With an encoder and without, the best are read and score as the reranker says, and the others a share of that."""
     ask = partial(search, query, chunks, ALL, encoder=encoder, weighting=weighting)
     before = spread(ask(), len(chunks))
-    found = ask(reranker=HashReranker(), reranked=n)
+    found = ask(reranker=HashReranker(), rerank_top_n=n)
     expected = reread(before, [relevance(query, chunk) for chunk in chunks], n)
     assert spread(found, len(chunks)) == expected
     assert found.confidence == ask(encoder=None).confidence
@@ -109,7 +109,7 @@ def test_all_stand_in_one_order(
     chance.shuffle(chunks)
     ask = partial(search, query, chunks, ALL, encoder=encoder)
     before, reranker = ask(), HashReranker()
-    after = ask(reranker=reranker, reranked=n, true_order=False)
+    after = ask(reranker=reranker, rerank_top_n=n, true_order=False)
     assert {one.original_index for one in before} == {one.original_index for one in after}
     assert all(0.0 < one.chunk_score <= 1.0 for one in after)
     verbatim = [one.original_index for one in before.best if one.chunk_score == 1.0]
@@ -137,7 +137,7 @@ def test_all_other_arguments_mean_what_they_do_without(
     """Any number of results, their order, a filter, a share of the best and one of each value: all of one ranking."""
     where = data.draw(st.none() | st.sets(st.sampled_from(range(len(chunks)))).map(sorted))
     records = [Chunk(chunk, {"of": place % 3}) for place, chunk in enumerate(chunks)]
-    ask = partial(search, query, records, reranker=HashReranker(), reranked=4, where=where)
+    ask = partial(search, query, records, reranker=HashReranker(), rerank_top_n=4, where=where)
     every = ask(ALL, False)
     assert ask(top_n, False).results == every.results[:top_n]
     response = ask(top_n, true_order, spans=True)
@@ -148,7 +148,7 @@ def test_all_other_arguments_mean_what_they_do_without(
     spans = {one.original_index: one.spans for one in plain}
     assert all(one.spans == spans[one.original_index] for one in response)
     least = 0.5 * every[0].chunk_score if len(every) else 0.0
-    assert [one.original_index for one in ask(ALL, False, min_share=0.5)] == [
+    assert [one.original_index for one in ask(ALL, False, min_relative_score=0.5)] == [
         one.original_index for one in every if one.chunk_score >= least
     ]
     firsts = {one.metadata["of"]: one.original_index for one in reversed(every.results)}
@@ -177,16 +177,16 @@ def test_what_has_no_shared_word_is_read_only_where_all_are() -> None:
     """By default such a chunk is no result; where every chunk is read, it scores as the reranker says."""
     chunks, reranker = ["Cats purr.", "zebra"], HashReranker({"zebra": 0.75, "Cats purr.": 0.25})
     assert told(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
-    assert told(search("cats", chunks, reranker=reranker, reranked=None)) == [(1, 0.75), (0, 0.25)]
+    assert told(search("cats", chunks, reranker=reranker, rerank_top_n=None)) == [(1, 0.75), (0, 0.25)]
     assert told(search("stripes", chunks, reranker=reranker)) == []
-    assert len(search("stripes", chunks, reranker=reranker, reranked=None)) == 2
+    assert len(search("stripes", chunks, reranker=reranker, rerank_top_n=None)) == 2
 
 
 def test_zero_and_one_are_never_said_of_what_was_read() -> None:
     """What a reranker finds in no way relevant stays a result, and only a chunk that says the query scores 1."""
     reranker = HashReranker({"Cats purr.": 0.0, "A cat.": 1.0})
     chunks = ["Cats purr.", "A cat.", "what cats", "A cat sat."]
-    scores = dict(told(search("what cats", chunks, reranker=reranker, reranked=2)))
+    scores = dict(told(search("what cats", chunks, reranker=reranker, rerank_top_n=2)))
     assert scores[2] == 1.0 > scores[1] > 0.999_999
     assert 0.0 < min(scores.values()) < 1e-40
 
@@ -214,7 +214,7 @@ def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
     assert (
         index.search("purring cats")
         == words
-        == index.search("purring cats", reranker=HashReranker(), reranked=0)
+        == index.search("purring cats", reranker=HashReranker(), rerank_top_n=0)
     )
 
 
@@ -237,10 +237,10 @@ def test_however_an_index_came_about_it_answers_the_same(
     index = ChunkIndex(parts[0], encoder=encoder)
     for part in parts[1:]:
         index.add(part)
-    once = search(query, chunks, ALL, encoder=encoder, reranker=HashReranker(), reranked=n)
-    assert index.search(query, ALL, reranker=HashReranker(), reranked=n) == once
+    once = search(query, chunks, ALL, encoder=encoder, reranker=HashReranker(), rerank_top_n=n)
+    assert index.search(query, ALL, reranker=HashReranker(), rerank_top_n=n) == once
     copied = pickle.loads(pickle.dumps(index))
-    assert copied.search([query, "x"], ALL, reranker=HashReranker(), reranked=n)[0] == once
+    assert copied.search([query, "x"], ALL, reranker=HashReranker(), rerank_top_n=n)[0] == once
 
 
 @given(strategies.queries, strategies.chunk_lists.filter(bool), numbers, encoders)
@@ -249,10 +249,10 @@ def test_an_explanation_adds_up(
 ) -> None:
     """All shares, the reranker's among them, are the score that search returns; a chunk that was read says as what."""
     index, reranker = ChunkIndex(chunks, encoder=encoder), HashReranker()
-    found = spread(index.search(query, ALL, reranker=reranker, reranked=n), len(chunks))
+    found = spread(index.search(query, ALL, reranker=reranker, rerank_top_n=n), len(chunks))
     read = set(reranker.read)
     for at, chunk in enumerate(chunks):
-        explained = index.explain(query, at, reranker=reranker, reranked=n)
+        explained = index.explain(query, at, reranker=reranker, rerank_top_n=n)
         assert explained.score == found[at]
         assert sum_of(explained) == pytest.approx(explained.score, abs=1e-9)
         if explained.relevance is not None:
@@ -313,14 +313,14 @@ def test_what_makes_no_sense_is_refused() -> None:
         ):
             ask(reranker="model.gguf")
         with pytest.raises(
-            InvalidRequestError, match="reranked must be an integer of at least 0 or None, got -1"
+            InvalidRequestError, match="rerank_top_n must be an integer of at least 0 or None, got -1"
         ):
-            ask(reranked=-1)
+            ask(rerank_top_n=-1)
         with pytest.raises(
             InvalidRequestError,
-            match="reranked must be an integer where there is no reranker, got None",
+            match="rerank_top_n must be an integer where there is no reranker, got None",
         ):
-            ask(reranked=None)
+            ask(rerank_top_n=None)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_a_real_reranker_stands_behind_the_words() -> None:
         assert found == ChunkIndex(chunks).search("a cat", reranker=reranker)
         scores = dict(zip(chunks, reranker.score("a cat", chunks).tolist(), strict=True))
         assert [one.chunk_score for one in found] == [scores[one.chunk_txt] for one in found]
-        every = search("a cat", chunks, reranker=reranker, reranked=None)
+        every = search("a cat", chunks, reranker=reranker, rerank_top_n=None)
         assert [one.chunk_score for one in every] == list(scores.values())
     with pytest.raises(RerankerError, match="closed"):
         search("a cat", chunks, reranker=reranker)

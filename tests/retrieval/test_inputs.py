@@ -70,11 +70,11 @@ def test_a_table_has_a_chunk_in_each_row(make: Callable[..., Any]) -> None:
 
 def test_numpy_scalars_are_plain_values() -> None:
     """Scalars of numpy's: its integers, strings, floats and booleans stand for Python's, everywhere."""
-    expected = search("cats", PETS, 1, False, min_share=0.5)
+    expected = search("cats", PETS, 1, False, min_relative_score=0.5)
     index = ChunkIndex(PETS, n_jobs=np.int8(1))
     arguments = np.str_("cats"), np.int64(1), np.bool_(False)
-    assert search(arguments[0], PETS, *arguments[1:], min_share=np.float32(0.5)) == expected
-    assert index.search(*arguments, min_share=np.float64(0.5)) == expected
+    assert search(arguments[0], PETS, *arguments[1:], min_relative_score=np.float32(0.5)) == expected
+    assert index.search(*arguments, min_relative_score=np.float64(0.5)) == expected
     assert index.search("cats", where=[np.int64(1)]) == index.search("cats", where=[1])
     assert index.explain("cats", np.uint8(1)) == index.explain("cats", 1)
     index.remove(np.array([1]))

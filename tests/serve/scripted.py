@@ -86,7 +86,7 @@ class ObviousIndex:
             sum(word in text.lower().split() for word in words) / len(words) for text in self._texts
         ]
         scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
-        least = question.min_share * max(scores, default=0.0)
+        least = question.min_relative_score * max(scores, default=0.0)
         kept = [i for i, score in enumerate(scores) if score and score >= least]
         best = sorted(kept, key=lambda i: (-scores[i], i))[: question.top_n]
         shown = (Span(0, 1, 1.0),) if question.spans else None

@@ -635,7 +635,7 @@ def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
 
 
 def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
-    """Spans and confidence stand in an answer only if they were asked for, and `min_share` drops weaker results."""
+    """Spans and confidence stand in an answer only if they were asked for, and `min_relative_score` drops weaker results."""
     body = {"query": "red apples", "chunk_txts": ["red apples here", "red", "blue"]}
     plain, full = (
         server.search(body).json,
@@ -649,12 +649,12 @@ def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
             assert set(span) == {"start", "end", "score"}
             assert 0 <= span["start"] < span["end"] <= len(result["chunk_txt"])
     assert full == plain
-    assert len(server.search({**body, "min_share": 0.9}).json["results"]) == 1
+    assert len(server.search({**body, "min_relative_score": 0.9}).json["results"]) == 1
     for field, value in (
         ("spans", 1),
         ("confidence", None),
-        ("min_share", 1.5),
-        ("min_share", True),
+        ("min_relative_score", 1.5),
+        ("min_relative_score", True),
         ("distinct", 1),
     ):
         refused = server.search({**body, field: value})

@@ -18,12 +18,12 @@ def test_documents_are_read_and_searches_on_request() -> None:
     """/rerank has all its documents read, in each dialect; /search, /explain and /prompt what they ask for."""
     with Reranker(RERANKER) as reranker:
         scores = reranker.score(ASKED["query"], CHUNKS).tolist()
-        expected = search(ASKED["query"], CHUNKS, reranker=reranker, reranked=2).to_dict()
+        expected = search(ASKED["query"], CHUNKS, reranker=reranker, rerank_top_n=2).to_dict()
     order = sorted(range(len(CHUNKS)), key=lambda place: (-scores[place], place))
     words = search(ASKED["query"], CHUNKS).to_dict()
     with Server("--reranker", str(RERANKER), "--workers", "2", program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
-        asked = {**ASKED, "reranked": 2}
+        asked = {**ASKED, "rerank_top_n": 2}
         # Both workers have loaded it when none of many searches goes without.
         assert eventually(
             lambda: not any("X-Reranker-Skipped" in server.search(asked).headers for _ in range(20))
@@ -36,17 +36,17 @@ def test_documents_are_read_and_searches_on_request() -> None:
             told = server.call("POST", path, {**TEXTS, "top_n": 2}, KEYED).json
             assert told == [{"index": at, "score": scores[at]} for at in order[:2]]
         assert server.search(ASKED).json == words
-        answer = server.search({**ASKED, "reranked": 2})
+        answer = server.search({**ASKED, "rerank_top_n": 2})
         assert (answer.json, answer.headers.get("X-Reranker-Skipped")) == (expected, None)
         explained = server.call(
-            "POST", "/explain", {**ASKED, "original_index": 2, "reranked": None}, KEYED
+            "POST", "/explain", {**ASKED, "original_index": 2, "rerank_top_n": None}, KEYED
         ).json
         assert explained["score"] == explained["relevance"] == explained["reranking"] == scores[2]
         plain = server.call("POST", "/explain", {**ASKED, "original_index": 0}, KEYED).json
         assert "relevance" not in plain
-        refused = server.search({**ASKED, "reranked": -1})
-        assert (refused.status, refused.json["error"]["field"]) == (400, "reranked")
-        asked = {"question": ASKED["query"], "chunk_txts": CHUNKS, "reranked": 2}
+        refused = server.search({**ASKED, "rerank_top_n": -1})
+        assert (refused.status, refused.json["error"]["field"]) == (400, "rerank_top_n")
+        asked = {"question": ASKED["query"], "chunk_txts": CHUNKS, "rerank_top_n": 2}
         # The process with the model, which searches for it, has a reranker too.
         assert eventually(
             lambda: "X-Reranker-Skipped" not in server.call("POST", "/prompt", asked, KEYED).headers

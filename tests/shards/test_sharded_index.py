@@ -83,7 +83,7 @@ def test_results_are_those_of_a_chunk_index(data: st.DataObject) -> None:
             index.refresh()
             top_n = data.draw(st.integers(1, 60))
             assert answers(index, query, top_n=top_n) == answers(expected, query, top_n=top_n)
-            options = {"spans": True, "true_order": False, "min_share": 0.5}
+            options = {"spans": True, "true_order": False, "min_relative_score": 0.5}
             assert answers(index, query, **options) == answers(expected, query, **options)
             assert list(index) == list(expected)
             assert index.metadata_keys == expected.metadata_keys

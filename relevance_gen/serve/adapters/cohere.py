@@ -133,7 +133,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         request.query,
         max(1, n_results),
         true_order=False,
-        reranked=None,
+        rerank_top_n=None,
         spans=spans is not None,
     )
     task = SearchTask(

@@ -37,7 +37,7 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchRespons
     target = _read_index(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, target.body, beside=("index",))
     params = _search_params(request.query, request)
-    task = SearchTask(params, request.chunk_txts, named=target.index, keeps=request.keep)
+    task = SearchTask(params, request.chunk_txts, named=target.index, keeps=request.cache_index)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
@@ -65,7 +65,7 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Exp
         request.chunk_txts,
         request.original_index,
         named=target.index,
-        keeps=request.keep,
+        keeps=request.cache_index,
     )
     return task, wire.unstructure
 
@@ -96,7 +96,7 @@ def read_compression(
     target = _read_index(body, "index")
     request = wire.structure(CompressionRequest, target.body, beside=("index",))
     task = CompressionTask(
-        SearchParams(request.question, N_CANDIDATES, reranked=0),
+        SearchParams(request.question, N_CANDIDATES, rerank_top_n=0),
         request.chunk_txts,
         named=target.index,
         max_tokens=request.max_tokens,
@@ -130,7 +130,7 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptRespons
         request.chunk_txts,
         options=PromptOptions(request.copy, request.min_confidence),
         named=target.index,
-        keeps=request.keep,
+        keeps=request.cache_index,
         model=_model_name(body),
     )
     return task, wire.unstructure

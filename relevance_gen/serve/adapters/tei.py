@@ -46,7 +46,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     for index, text in enumerate(texts):
         checks.string.check(f"texts[{index}]", text)
     n_results = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    params = SearchParams(request.query, max(1, n_results), true_order=False, reranked=None)
+    params = SearchParams(request.query, max(1, n_results), true_order=False, rerank_top_n=None)
     task = SearchTask(params, texts, path="texts", blank="skip", reranker=request.model)
 
     def present(response: SearchResponse) -> object:

@@ -179,7 +179,7 @@ class Searcher:
         )
         index = self._retrieval.index(few)
         for where in (None, [True, False, True]):
-            question = SearchParams("begin 猫", 3, where=where, spans=True, min_share=0.5)
+            question = SearchParams("begin 猫", 3, where=where, spans=True, min_relative_score=0.5)
             self._retrieval.answer(question, few)
             index.answer_all([question])
         index.explain_one(SearchParams("begin"), 0)
@@ -193,7 +193,7 @@ class Searcher:
         """Return what searches each index that is offered to a client for a question; its results are best first."""
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
-            asked = SearchParams(query, top_n, true_order=False, spans=True, reranked=0)
+            asked = SearchParams(query, top_n, true_order=False, spans=True, rerank_top_n=0)
             return self.search(SearchTask(asked, (), named=IndexRef(name)), scope)
 
         return {name: partial(search, name) for name in self.named.names(scope)}
@@ -338,16 +338,16 @@ class Searcher:
     ) -> tuple[SearchParams, Models]:
         """Return a question with as many chunks to read as the reranker may, and the models for that."""
         wanted, most, skip = (
-            question.reranked,
+            question.rerank_top_n,
             self._most_reranked,
             partial(task.skipped.__setitem__, "Reranker"),
         )
         if self._reranking is None or wanted == 0:
             if wanted:
                 skip("unavailable")
-            return attrs.evolve(question, reranked=0), NO_MODELS
+            return attrs.evolve(question, rerank_top_n=0), NO_MODELS
         n = None if wanted is None and n_chunks <= most else min(wanted or most, most)
-        return attrs.evolve(question, reranked=n), Models(
+        return attrs.evolve(question, rerank_top_n=n), Models(
             reranker=self._reranking.of(task.reranker, skip)
         )
 

@@ -23,7 +23,7 @@ def test_a_search_is_read_and_presented() -> None:
         {"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False}
     )
     assert (task.question, list(task.chunks)) == (
-        SearchParams("cats", 3, False, reranked=0),
+        SearchParams("cats", 3, False, rerank_top_n=0),
         ["Cats purr."],
     )
     assert task.path == "chunk_txts"

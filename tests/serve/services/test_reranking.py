@@ -84,10 +84,10 @@ def with_searcher(
 
 
 def ask(
-    searcher: Searcher, reranked: int | None, chunks: list[Any] = CHUNKS
+    searcher: Searcher, rerank_top_n: int | None, chunks: list[Any] = CHUNKS
 ) -> tuple[dict[str, str], list[Any]]:
     """Search, and return why the reranker had no part, if it had none, and positions and scores of what was found."""
-    task = SearchTask(SearchParams(QUERY, 1000, False, reranked=reranked), chunks)
+    task = SearchTask(SearchParams(QUERY, 1000, False, rerank_top_n=rerank_top_n), chunks)
     found = searcher.search(task, "a-key")
     return {**task.skipped}, [(one.original_index, one.chunk_score) for one in found]
 
@@ -106,10 +106,10 @@ def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
     def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
         with Reranker(RERANKER) as reranker:
             for n in (2, None, 0, 2):
-                assert ask(searcher, n) == ({}, expected(reranker=reranker, reranked=n))
+                assert ask(searcher, n) == ({}, expected(reranker=reranker, rerank_top_n=n))
         assert ask(searcher, 0) == ({}, expected())
         told = searcher.explain(
-            ExplanationTask(SearchParams(QUERY, reranked=None), CHUNKS, 2), "a-key"
+            ExplanationTask(SearchParams(QUERY, rerank_top_n=None), CHUNKS, 2), "a-key"
         )
         assert told.score == told.relevance == told.reranker == dict(ask(searcher, None)[1])[2]
         text = metrics.exposition({})
@@ -140,7 +140,7 @@ def test_of_more_than_it_may_read_the_best_are_read() -> None:
     def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
         with Reranker(RERANKER) as reranker:
             for n in (None, 3, 10**9):
-                assert ask(searcher, n) == ({}, expected(reranker=reranker, reranked=2))
+                assert ask(searcher, n) == ({}, expected(reranker=reranker, rerank_top_n=2))
 
     with_searcher(work, reranker_texts=2)
 
@@ -242,6 +242,6 @@ def test_what_it_says_has_the_law_of_the_library() -> None:
 
     def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
         for n in (1, 2, None):
-            assert ask(searcher, n) == ({}, expected(reranker=HashReranker(), reranked=n))
+            assert ask(searcher, n) == ({}, expected(reranker=HashReranker(), rerank_top_n=n))
 
     with_searcher(work, Scripted)

@@ -96,7 +96,7 @@ for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
     chunks = [{"text": text * 100, "metadata": {"page": 1}, "title": text}, "Dogs bark.", text]
     for where in (None, {"page": 1}, {"page": 2}):
         for _ in range(3):
-            question = SearchParams(text, 2, where=where, spans=True, min_share=0.1, distinct="page")
+            question = SearchParams(text, 2, where=where, spans=True, min_relative_score=0.1, distinct="page")
             found = tried.search(SearchTask(question, chunks), "a-key")
             found.confidence
     tried.explain(ExplanationTask(SearchParams(text), chunks, 0), "a-key")
@@ -125,7 +125,7 @@ def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
             )
             expected = search("red apples", chunks, distinct="a")
             assert searcher.search(task, "key") == expected
-            assert [result.num_similar for result in expected] == ([1] if value == 1 else [0, 0])
+            assert [result.num_collapsed for result in expected] == ([1] if value == 1 else [0, 0])
     task, _ = own.read_search({"query": "red apples", "chunk_txts": chunks, "distinct": "b"})
     with pytest.raises(InvalidRequestError, match="distinct must name keys that chunks have"):
         searcher.search(task, "key")

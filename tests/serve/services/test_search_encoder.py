@@ -68,7 +68,7 @@ def with_searcher(
 
 def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
     """Search, and return why the encoder had no part, if it had none, and what was found."""
-    task = SearchTask(SearchParams(QUERY, 10, False, reranked=0), chunks)
+    task = SearchTask(SearchParams(QUERY, 10, False, rerank_top_n=0), chunks)
     found = searcher.search(task, "a-key")
     return [*task.skipped.values()], found
 
