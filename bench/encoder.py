@@ -96,7 +96,7 @@ def measure_questions(
     for number, question in enumerate(questions):
         asked = f"{question} {number}"  # new to the index, and to what keeps vectors
         for name, do in (
-            ("words alone", lambda asked=asked: index.search(f"{asked} w", candidates=0)),
+            ("words alone", lambda asked=asked: index.search(f"{asked} w", num_candidates=0)),
             ("one encoding", lambda asked=asked: encoder.encoder.encode([asked], kind="query")),
             ("with the encoder", lambda asked=asked: index.search(asked)),
         ):

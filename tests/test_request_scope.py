@@ -85,7 +85,7 @@ def test_what_a_phrase_is_sought_in_is_announced() -> None:
             told[unit] += number
 
         with budget_scope(tell):
-            search('"black cat"', texts, syntax="signs")
+            search('"black cat"', texts, syntax="operators")
         assert told["phrase_char"] == n_announced
 
 
@@ -98,5 +98,5 @@ def test_a_phrase_holds_few_texts_at_a_time() -> None:
             told[unit] += number
 
         with budget_scope(tell):
-            assert search('"black cat"', texts, syntax="signs").results
+            assert search('"black cat"', texts, syntax="operators").results
         assert 200_000 < told["phrase_char"] < 350_000

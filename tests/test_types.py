@@ -71,9 +71,9 @@ def test_the_documented_defaults() -> None:
         "min_relative_score": 0.0,
         "distinct": None,
         "syntax": "plain",
-        "corrections": True,
+        "correct_spelling": True,
         "rerank_top_n": 0,
-        "keep": False,
+        "cache_index": False,
     }
     assert attrs.asdict(Chunk("x")) == {
         "text": "x",

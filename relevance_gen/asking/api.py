@@ -146,7 +146,7 @@ def ask(
     encoder: TextEncoder | None = None,
     reranker: TextReranker | None = None,
     syntax: Syntax = "plain",
-    corrections: bool = True,
+    correct_spelling: bool = True,
     only_from_sources: bool = True,
     min_confidence: float = MIN_CONFIDENCE,
     copy: bool | None = None,
@@ -170,7 +170,7 @@ def ask(
         min_relative_score: as in `search`.
         distinct: as in `search`.
         syntax: as in `search`.
-        corrections: as in `search`.
+        correct_spelling: as in `search`.
         encoder: as in `search`; None takes the one that an index has.
         reranker: as in `search`.
         only_from_sources: whether no model is asked where no answer was found; otherwise it answers all the same, from
@@ -215,7 +215,7 @@ def ask_stream(
     encoder: TextEncoder | None = None,
     reranker: TextReranker | None = None,
     syntax: Syntax = "plain",
-    corrections: bool = True,
+    correct_spelling: bool = True,
     only_from_sources: bool = True,
     min_confidence: float = MIN_CONFIDENCE,
     copy: bool | None = None,
@@ -250,7 +250,7 @@ def ask_stream(
         "distinct": distinct,
         "encoder": encoder,
     }
-    options |= {"reranker": reranker, "syntax": syntax, "corrections": corrections}
+    options |= {"reranker": reranker, "syntax": syntax, "correct_spelling": correct_spelling}
     found = find(question, top_n=top_n, true_order=False, spans=True, **options)
     if only_from_sources and (not found.results or found.confidence < min_confidence):
         near = tuple(passage_of(Source.whole(result)) for result in found.results)

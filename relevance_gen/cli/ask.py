@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
     # Refuses nonsense before files are read.
     question = SearchParams(
-        args.query, args.top_n, syntax="signs", corrections=args.correct_spelling
+        args.query, args.top_n, syntax="operators", correct_spelling=args.correct_spelling
     )
     checks.number(0, 1).check("min_confidence", args.min_confidence)
     fields = given_parameters(args)
@@ -80,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
         chosen: dict[str, Any] = {
             "where": where,
             "syntax": question.syntax,
-            "corrections": question.corrections,
+            "correct_spelling": question.correct_spelling,
         }
         found = corpus.index.search(
-            question.query, 1, candidates=0, **chosen
+            question.query, 1, num_candidates=0, **chosen
         )  # no vectors: is there anything?
         say_corrections(found, status)
         is_found = bool(found.results) and found.confidence >= args.min_confidence

@@ -182,8 +182,12 @@ def add_building(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
     in_text_order, where = args.sort == "position", wanted_metadata(args)
-    more: dict[str, Any] = {"spans": not args.json, "distinct": args.distinct, "syntax": "signs"}
-    more["corrections"] = args.correct_spelling
+    more: dict[str, Any] = {
+        "spans": not args.json,
+        "distinct": args.distinct,
+        "syntax": "operators",
+    }
+    more["correct_spelling"] = args.correct_spelling
     question = SearchParams(args.query, args.top_n, in_text_order, where=where, **more)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)

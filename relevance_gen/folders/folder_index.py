@@ -292,7 +292,9 @@ class FolderIndex(BaseIndex):
             return evolve(state, index=self._new(chunks, progress=self._show))
         is_same = not removed.size and not added.size
         return (
-            state if is_same else evolve(state, index=known.index.with_changes(removed, chunks, added))
+            state
+            if is_same
+            else evolve(state, index=known.index.with_changes(removed, chunks, added))
         )
 
     def _show(self, done: int, total: int) -> None:

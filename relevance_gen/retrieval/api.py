@@ -44,11 +44,11 @@ def search(
     distinct: str | None = None,
     spans: bool = False,
     encoder: TextEncoder | None = None,
-    candidates: int | None = N_CANDIDATES,
+    num_candidates: int | None = N_CANDIDATES,
     reranker: TextReranker | None = None,
     rerank_top_n: int | None = N_RERANKED,
     syntax: Syntax = "plain",
-    corrections: bool = True,
+    correct_spelling: bool = True,
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -75,15 +75,15 @@ def search(
             share a word with the query are looked at for that.
         spans: whether each result says where in the chunk the answer stands.
         encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
-        candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
+        num_candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
             too, that share no word with the query; 0 goes by words alone.
         reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
         rerank_top_n: how many of the best the reranker reads; None reads every chunk, and finds those, too, that share no
             word with the query; 0 reads none.
-        syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
+        syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"operators"`` an ``"exact phrase"`` must
             stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
             `relevance_gen.retrieval.query.operators`.
-        corrections: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
+        correct_spelling: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
             word one letter away; ``response.metadata.corrections`` says which were.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
@@ -120,9 +120,9 @@ def search(
     }
     more |= {
         "distinct": distinct,
-        "candidates": candidates,
+        "num_candidates": num_candidates,
         "rerank_top_n": rerank_top_n,
-        "corrections": corrections,
+        "correct_spelling": correct_spelling,
     }
     question = SearchParams(query, top_n, true_order, **more)
     options: dict[str, Any] = {

@@ -24,11 +24,11 @@ class SearchOptions(TypedDict, total=False):
     distinct: str | None
     spans: bool
     encoder: TextEncoder | None
-    candidates: int | None
+    num_candidates: int | None
     reranker: TextReranker | None
     rerank_top_n: int | None
     syntax: Syntax
-    corrections: bool
+    correct_spelling: bool
     allow_partial: bool
 
 
@@ -58,11 +58,11 @@ class BaseIndex(ABC):
         distinct: str | None = None,
         spans: bool = False,
         encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
+        num_candidates: int | None = N_CANDIDATES,
         reranker: TextReranker | None = None,
         rerank_top_n: int | None = N_RERANKED,
         syntax: Syntax = "plain",
-        corrections: bool = True,
+        correct_spelling: bool = True,
         allow_partial: bool = False,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
@@ -78,12 +78,12 @@ class BaseIndex(ABC):
             spans: whether each result says where in the chunk the answer stands.
             encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
                 An index of a cluster goes by words alone, and refuses it.
-            candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
+            num_candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
                 0 none, as in `relevance_gen.search`.
             reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
             rerank_top_n: with a reranker, how many of the best it reads; None reads every chunk, and 0 none.
             syntax: as in `relevance_gen.search`.
-            corrections: as in `relevance_gen.search`.
+            correct_spelling: as in `relevance_gen.search`.
             allow_partial: in a cluster, answer from the shards that live while others are lost;
                 ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
 
@@ -103,9 +103,9 @@ class BaseIndex(ABC):
         }
         more |= {
             "distinct": distinct,
-            "candidates": candidates,
+            "num_candidates": num_candidates,
             "rerank_top_n": rerank_top_n,
-            "corrections": corrections,
+            "correct_spelling": correct_spelling,
         }
         asked, models = questions(query, top_n, true_order, **more), Models(encoder, reranker)
         if isinstance(asked, SearchParams):
@@ -128,11 +128,11 @@ class BaseIndex(ABC):
         chunk: int,
         *,
         encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
+        num_candidates: int | None = N_CANDIDATES,
         reranker: TextReranker | None = None,
         rerank_top_n: int | None = N_RERANKED,
         syntax: Syntax = "plain",
-        corrections: bool = True,
+        correct_spelling: bool = True,
     ) -> Explanation:
         """Show what each term of the query, an encoder and a reranker gave to the score of a chunk.
 
@@ -140,18 +140,18 @@ class BaseIndex(ABC):
             query: a question, not blank.
             chunk: the chunk's position.
             encoder: as in `search`.
-            candidates: as in `search`.
+            num_candidates: as in `search`.
             reranker: as in `search`.
             rerank_top_n: as in `search`.
             syntax: as in `search`; what leaves the chunk out is told, beside the score that it would have.
-            corrections: as in `search`.
+            correct_spelling: as in `search`.
 
         Raises:
             InvalidRequestError: an argument is not allowed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
         """
-        more: dict[str, Any] = {"candidates": candidates, "rerank_top_n": rerank_top_n}
-        question = SearchParams(query, **more, syntax=syntax, corrections=corrections)
+        more: dict[str, Any] = {"num_candidates": num_candidates, "rerank_top_n": rerank_top_n}
+        question = SearchParams(query, **more, syntax=syntax, correct_spelling=correct_spelling)
         return self.explain_one(question, chunk, Models(encoder, reranker))
 
     @abstractmethod

@@ -43,7 +43,7 @@ class Models:
             InvalidRequestError: the question wants one of them to look at every chunk, and there is none.
         """
         for field_name, number, name, model in (
-            ("candidates", question.candidates, "encoder", self.encoder),
+            ("num_candidates", question.num_candidates, "encoder", self.encoder),
             ("rerank_top_n", question.rerank_top_n, "reranker", self.reranker),
         ):
             if number is None and model is None:
@@ -52,9 +52,11 @@ class Models:
                     f"pass {name}, or leave it out",
                 )
                 raise InvalidRequestError.must_be(field_name, allowed, None, remedy=remedy)
-        first = [] if self.encoder is None else [DenseFusion(self.encoder, question.candidates)]
+        first = [] if self.encoder is None else [DenseFusion(self.encoder, question.num_candidates)]
         last = (
-            [] if self.reranker is None else [CrossEncoderRerank(self.reranker, question.rerank_top_n)]
+            []
+            if self.reranker is None
+            else [CrossEncoderRerank(self.reranker, question.rerank_top_n)]
         )
         return tuple(one for one in (*first, *between, *last) if one.n_candidates != 0)
 

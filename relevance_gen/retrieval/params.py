@@ -43,7 +43,7 @@ class SearchParams:
     spans: bool = field(
         default=False, converter=checks.to_python_scalar, validator=checks.flag, kw_only=True
     )
-    candidates: int | None = field(
+    num_candidates: int | None = field(
         default=N_CANDIDATES,
         converter=checks.to_python_scalar,
         validator=checks.optional_count,
@@ -59,7 +59,7 @@ class SearchParams:
     syntax: Syntax = field(
         default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True
     )
-    corrections: bool = field(default=True, validator=checks.flag, kw_only=True)
+    correct_spelling: bool = field(default=True, validator=checks.flag, kw_only=True)
 
     def read(
         self, *, inflects: bool, is_english: bool = True
@@ -76,7 +76,9 @@ class SearchParams:
         )
         query = parse(text, inflects=inflects, is_english=is_english)
         return (
-            evolve(query, corrects=True) if self.corrections and inflects and not signs else query
+            evolve(query, corrects=True)
+            if self.correct_spelling and inflects and not signs
+            else query
         ), signs
 
 

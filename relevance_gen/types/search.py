@@ -19,7 +19,7 @@ Metadata: TypeAlias = Mapping[str, Any]
 WeightingName: TypeAlias = Literal["pivoted", "cosine"]
 """Term weighting: ``"pivoted"`` normalization for retrieval, or ``"cosine"``, the textbook
 TF-IDF."""
-Syntax: TypeAlias = Literal["plain", "signs"]
+Syntax: TypeAlias = Literal["plain", "operators"]
 """Whether quotes and signs of a query are text, or operators that require or exclude terms."""
 
 

@@ -112,10 +112,12 @@ def test_the_law_of_segments_over_nodes(
         st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"'])
     )
     signed = f"{query} {sign}"
-    assert told(ours, signed, syntax="signs", **options) == told(
-        one, signed, syntax="signs", **options
+    assert told(ours, signed, syntax="operators", **options) == told(
+        one, signed, syntax="operators", **options
     )
-    assert ours.explain(signed, kept, syntax="signs") == one.explain(signed, kept, syntax="signs")
+    assert ours.explain(signed, kept, syntax="operators") == one.explain(
+        signed, kept, syntax="operators"
+    )
 
 
 def test_chunks_are_removed_by_what_they_have(cluster: Any) -> None:

@@ -14,7 +14,9 @@ ALL: Final = 1 << 40
 
 def scores(query: str, chunks: Sequence[str], weighting: WeightingName = "pivoted") -> list[float]:
     """Return the score of every chunk, 0 for those that are no result."""
-    return spread(search(query, chunks, ALL, weighting=weighting, corrections=False), len(chunks))
+    return spread(
+        search(query, chunks, ALL, weighting=weighting, correct_spelling=False), len(chunks)
+    )
 
 
 def spread(response: SearchResponse, n_chunks: int) -> list[float]:

@@ -50,7 +50,9 @@ def test_the_best_stands_for_the_others(
         return
     for found in (
         search(query, chunks, top_n, False, min_relative_score=min_relative_score, distinct="key"),
-        ChunkIndex(chunks).search(query, top_n, False, min_relative_score=min_relative_score, distinct="key"),
+        ChunkIndex(chunks).search(
+            query, top_n, False, min_relative_score=min_relative_score, distinct="key"
+        ),
     ):
         assert [(result.original_index, result.num_collapsed) for result in found] == expected
         scores = {result.original_index: result.chunk_score for result in everything}

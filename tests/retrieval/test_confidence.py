@@ -141,9 +141,16 @@ def test_min_share_keeps_what_is_close_to_the_best(
     best = everything.results[0].chunk_score if everything else 0.0
     kept = tuple(result for result in everything if result.chunk_score >= min_relative_score * best)
     expected = evolve(everything, results=kept)
-    assert search(query, chunks, ALL, False, min_relative_score=min_relative_score, weighting=weighting) == expected
     assert (
-        ChunkIndex(chunks, weighting=weighting).search(query, ALL, False, min_relative_score=min_relative_score)
+        search(
+            query, chunks, ALL, False, min_relative_score=min_relative_score, weighting=weighting
+        )
+        == expected
+    )
+    assert (
+        ChunkIndex(chunks, weighting=weighting).search(
+            query, ALL, False, min_relative_score=min_relative_score
+        )
         == expected
     )
 

@@ -177,7 +177,10 @@ def test_what_has_no_shared_word_is_read_only_where_all_are() -> None:
     """By default such a chunk is no result; where every chunk is read, it scores as the reranker says."""
     chunks, reranker = ["Cats purr.", "zebra"], HashReranker({"zebra": 0.75, "Cats purr.": 0.25})
     assert told(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
-    assert told(search("cats", chunks, reranker=reranker, rerank_top_n=None)) == [(1, 0.75), (0, 0.25)]
+    assert told(search("cats", chunks, reranker=reranker, rerank_top_n=None)) == [
+        (1, 0.75),
+        (0, 0.25),
+    ]
     assert told(search("stripes", chunks, reranker=reranker)) == []
     assert len(search("stripes", chunks, reranker=reranker, rerank_top_n=None)) == 2
 
@@ -313,7 +316,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         ):
             ask(reranker="model.gguf")
         with pytest.raises(
-            InvalidRequestError, match="rerank_top_n must be an integer of at least 0 or None, got -1"
+            InvalidRequestError,
+            match="rerank_top_n must be an integer of at least 0 or None, got -1",
         ):
             ask(rerank_top_n=-1)
         with pytest.raises(

@@ -143,7 +143,9 @@ def test_the_formula_keeps_its_promises(less: float, more: float, far: float, ne
 def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int | None) -> None:
     """Every candidate scores what the formula gives of words and cosine, and no other chunk changes."""
     words = spread(search(query, chunks, ALL), len(chunks))
-    found = spread(search(query, chunks, ALL, encoder=LetterEncoder(), candidates=n), len(chunks))
+    found = spread(
+        search(query, chunks, ALL, encoder=LetterEncoder(), num_candidates=n), len(chunks)
+    )
     least = (
         0.0
         if n is None
@@ -168,7 +170,9 @@ def test_a_chunk_that_says_exactly_the_query_is_first(
     chunks = [*chunks, query]
     chance.shuffle(chunks)
     by_words = spread(search(query, chunks, ALL), len(chunks))
-    response = search(query, chunks, ALL, true_order=False, encoder=LetterEncoder(), candidates=n)
+    response = search(
+        query, chunks, ALL, true_order=False, encoder=LetterEncoder(), num_candidates=n
+    )
     found = spread(response, len(chunks))
     assert [score == 1.0 for score in found] == [score == 1.0 for score in by_words]
     if by_words[chunks.index(query)]:
@@ -184,7 +188,12 @@ def test_the_order_outside_the_candidates_is_unchanged() -> None:
     chunks = many_chunks()
     words = search("purring cats sleep", chunks, ALL, true_order=False)
     lifted = search(
-        "purring cats sleep", chunks, ALL, true_order=False, encoder=LetterEncoder(), candidates=10
+        "purring cats sleep",
+        chunks,
+        ALL,
+        true_order=False,
+        encoder=LetterEncoder(),
+        num_candidates=10,
     )
     bar = words.results[9].chunk_score
     n = sum(result.chunk_score >= bar for result in words.results)
@@ -202,7 +211,7 @@ def test_a_chunk_without_a_shared_word_stays_out_unless_all_are_compared() -> No
     """By default it is no result; where all chunks are compared, it scores the square of its cosine."""
     chunks = ["Cats purr.", "zebra", "Dogs bark loudly."]
     assert spread(search("cats", chunks, encoder=LetterEncoder()), 3)[1:] == [0.0, 0.0]
-    found = spread(search("cats", chunks, encoder=LetterEncoder(), candidates=None), 3)
+    found = spread(search("cats", chunks, encoder=LetterEncoder(), num_candidates=None), 3)
     assert found[1] == max(cosine("cats", "zebra"), 0.0) ** 2 > 0.0
 
 
@@ -210,11 +219,11 @@ def test_a_shared_function_word_counts_for_nothing_where_all_are_compared() -> N
     """If chunks share at most "the" with a question that has other words, all score c², and are explained so."""
     chunks, encoder = ["the zebra", "a zebra", "the the the"], LetterEncoder()
     index = ChunkIndex(chunks, encoder=encoder)
-    words = spread(index.search("heal the sick", candidates=0), 3)
+    words = spread(index.search("heal the sick", num_candidates=0), 3)
     assert [score > 0.0 for score in words] == [True, False, True]
-    found = spread(index.search("heal the sick", candidates=None), 3)
+    found = spread(index.search("heal the sick", num_candidates=None), 3)
     assert found == [max(cosine("heal the sick", chunk), 0.0) ** 2 for chunk in chunks]
-    told = index.explain("heal the sick", 0, candidates=None)
+    told = index.explain("heal the sick", 0, num_candidates=None)
     assert told.score == told.semantic == found[0]
     assert not any(term.contribution for term in told.terms)
 
@@ -222,7 +231,7 @@ def test_a_shared_function_word_counts_for_nothing_where_all_are_compared() -> N
 def test_function_words_count_where_the_question_has_no_others() -> None:
     """A chunk that holds the words of "to be or not to be" is found by them, also where all are compared."""
     chunks, encoder = ["to be or not to be", "zebra", "not to be"], LetterEncoder()
-    found = spread(search("to be or not to be", chunks, encoder=encoder, candidates=None), 3)
+    found = spread(search("to be or not to be", chunks, encoder=encoder, num_candidates=None), 3)
     by_words = spread(search("to be or not to be", chunks), 3)
     assert found[0] == 1.0
     assert found[2] == pytest.approx(fused(by_words[2], cosine("to be or not to be", chunks[2])))
@@ -232,7 +241,7 @@ def test_function_words_count_where_the_question_has_no_others() -> None:
 def test_spans_of_a_chunk_found_by_its_meaning_alone_are_none() -> None:
     """A result that holds none of the words has no spans, and others have theirs."""
     response = search(
-        "cats", ["Cats purr.", "zebra"], encoder=LetterEncoder(), candidates=None, spans=True
+        "cats", ["Cats purr.", "zebra"], encoder=LetterEncoder(), num_candidates=None, spans=True
     )
     assert [bool(result.spans) for result in response.results] == [True, False]
 
@@ -241,11 +250,11 @@ def test_only_chunks_that_may_be_results_are_candidates() -> None:
     """With `where` the best of the chosen chunks are lifted, and no other is encoded."""
     chunks, encoder = many_chunks(), LetterEncoder()
     some = [3, 30, 77]
-    found = search("purring cats", chunks, ALL, where=some, encoder=encoder, candidates=2)
+    found = search("purring cats", chunks, ALL, where=some, encoder=encoder, num_candidates=2)
     assert {result.original_index for result in found.results} == set(some)
     assert set(encoder.encoded) <= {chunks[at] for at in some}
     everywhere = search(
-        "purring cats", chunks, ALL, where=[3, 77], encoder=encoder, candidates=None
+        "purring cats", chunks, ALL, where=[3, 77], encoder=encoder, num_candidates=None
     )
     assert {result.original_index for result in everywhere.results} == {3, 77}
 
@@ -254,7 +263,7 @@ def test_one_search_encodes_the_candidates_alone_and_equal_passages_once() -> No
     """So a search of fresh chunks costs at most so many encodings, however many chunks there are."""
     encoder = LetterEncoder()
     chunks = [*many_chunks(), *many_chunks()]
-    search("purring cats", chunks, encoder=encoder, candidates=5)
+    search("purring cats", chunks, encoder=encoder, num_candidates=5)
     assert len(encoder.encoded) == len(set(encoder.encoded)) <= 8
 
 
@@ -291,14 +300,16 @@ def test_however_an_index_came_about_it_answers_the_same(
     left = [at for at in range(len(chunks)) if at not in gone]
     kept = [chunks[at] for at in left]
     whole = ChunkIndex(kept, encoder=encoder)
-    by_index = whole.search(query, ALL, candidates=n)
-    assert by_index == search(query, kept, ALL, encoder=encoder, candidates=n)
-    changed = index.search(query, ALL, candidates=n)
+    by_index = whole.search(query, ALL, num_candidates=n)
+    assert by_index == search(query, kept, ALL, encoder=encoder, num_candidates=n)
+    changed = index.search(query, ALL, num_candidates=n)
     assert [(one.original_index, one.chunk_score) for one in changed.results] == [
         (left[one.original_index], one.chunk_score) for one in by_index.results
     ]
     for number, at in enumerate(left):
-        assert index.explain(query, at, candidates=n) == whole.explain(query, number, candidates=n)
+        assert index.explain(query, at, num_candidates=n) == whole.explain(
+            query, number, num_candidates=n
+        )
 
 
 @costly
@@ -306,9 +317,9 @@ def test_however_an_index_came_about_it_answers_the_same(
 def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) -> None:
     """The words' shares and the meaning's are the score that search returns, and the passage is the nearest."""
     index = ChunkIndex(chunks, encoder=LetterEncoder())
-    found = spread(index.search(query, ALL, candidates=n), len(chunks))
+    found = spread(index.search(query, ALL, num_candidates=n), len(chunks))
     for at, chunk in enumerate(chunks):
-        told = index.explain(query, at, candidates=n)
+        told = index.explain(query, at, num_candidates=n)
         parts = [
             *(term.contribution for term in told.terms),
             told.bigrams,
@@ -335,7 +346,7 @@ def test_identifiers_are_encoded_with_their_words_apart() -> None:
         "HTTPServer",
         ["getUserName(HTTPServer)", "mRNA of nCoV2 get_user_name McDonald"],
         encoder=encoder,
-        candidates=None,
+        num_candidates=None,
     )
     assert encoder.encoded == [
         "get User Name(HTTP Server)",
@@ -362,14 +373,14 @@ def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | 
     """An index without vectors answers and explains with an encoder as one with vectors does."""
     encoder = LetterEncoder()
     words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
-    brought = words.search(query, ALL, encoder=encoder, candidates=n)
+    brought = words.search(query, ALL, encoder=encoder, num_candidates=n)
     assert (
         brought
-        == vectors.search(query, ALL, candidates=n)
-        == vectors.search(query, ALL, encoder=encoder, candidates=n)
+        == vectors.search(query, ALL, num_candidates=n)
+        == vectors.search(query, ALL, encoder=encoder, num_candidates=n)
     )
-    assert words.explain(query, 0, encoder=encoder, candidates=n) == vectors.explain(
-        query, 0, candidates=n
+    assert words.explain(query, 0, encoder=encoder, num_candidates=n) == vectors.explain(
+        query, 0, num_candidates=n
     )
     with pytest.raises(
         InvalidRequestError, match="encoder must be the one that the index was made with"
@@ -382,8 +393,8 @@ def test_without_candidates_an_index_goes_by_words_alone() -> None:
     encoder, words = LetterEncoder(), ChunkIndex(many_chunks())
     index = ChunkIndex(many_chunks(), encoder=encoder)
     encoder.fails = True
-    assert index.search("purring cats", candidates=0) == words.search("purring cats")
-    assert index.explain("purring cats", 3, candidates=0) == words.explain("purring cats", 3)
+    assert index.search("purring cats", num_candidates=0) == words.search("purring cats")
+    assert index.explain("purring cats", 3, num_candidates=0) == words.explain("purring cats", 3)
 
 
 def test_adding_encodes_what_is_added() -> None:
@@ -435,9 +446,9 @@ def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int |
     encoder = LetterEncoder()
     index = ChunkIndex(chunks, encoder=encoder)
     encoder.encoded.clear()
-    answer = index.search(query, ALL, candidates=n)
+    answer = index.search(query, ALL, num_candidates=n)
     for again in (pickle.loads(pickle.dumps(index)), copy.deepcopy(index)):
-        assert again.search(query, ALL, candidates=n) == answer
+        assert again.search(query, ALL, num_candidates=n) == answer
         assert again._encoder.encoded == []
     assert index.nbytes >= ChunkIndex(chunks).nbytes + 2 * DIMS * len(chunks)
 
@@ -498,18 +509,19 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="encoder must be an Encoder or None"):
         ChunkIndex(["Cats purr."], encoder=3)  # type: ignore[arg-type]
     index = ChunkIndex(["Cats purr."])
-    needs_encoder = "candidates must be an integer where there is no encoder, got None; pass encoder, or leave it out"
+    needs_encoder = "num_candidates must be an integer where there is no encoder, got None; pass encoder, or leave it out"
     for ask in (
         partial(search, "cats", ["Cats purr."]),
         partial(index.search, "cats"),
         partial(index.explain, "cats", 0),
     ):
         with pytest.raises(
-            InvalidRequestError, match="candidates must be an integer of at least 0 or None, got -1"
+            InvalidRequestError,
+            match="num_candidates must be an integer of at least 0 or None, got -1",
         ):
-            ask(candidates=-1)
+            ask(num_candidates=-1)
         with pytest.raises(InvalidRequestError, match=needs_encoder):
-            ask(candidates=None)
+            ask(num_candidates=None)
 
 
 def test_a_real_encoder_stands_beside_the_words() -> None:
@@ -517,8 +529,8 @@ def test_a_real_encoder_stands_beside_the_words() -> None:
     chunks = ["cats purr", "a dog barks", "the cat sat"]
     with Encoder(ENCODER) as encoder:
         index = ChunkIndex(chunks, encoder=encoder)
-        assert index.search("cat", candidates=None) == search(
-            "cat", chunks, encoder=encoder, candidates=None
+        assert index.search("cat", num_candidates=None) == search(
+            "cat", chunks, encoder=encoder, num_candidates=None
         )
         assert index.search("cat") != search("cat", chunks)
 

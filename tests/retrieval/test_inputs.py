@@ -73,7 +73,9 @@ def test_numpy_scalars_are_plain_values() -> None:
     expected = search("cats", PETS, 1, False, min_relative_score=0.5)
     index = ChunkIndex(PETS, n_jobs=np.int8(1))
     arguments = np.str_("cats"), np.int64(1), np.bool_(False)
-    assert search(arguments[0], PETS, *arguments[1:], min_relative_score=np.float32(0.5)) == expected
+    assert (
+        search(arguments[0], PETS, *arguments[1:], min_relative_score=np.float32(0.5)) == expected
+    )
     assert index.search(*arguments, min_relative_score=np.float64(0.5)) == expected
     assert index.search("cats", where=[np.int64(1)]) == index.search("cats", where=[1])
     assert index.explain("cats", np.uint8(1)) == index.explain("cats", 1)

@@ -64,9 +64,9 @@ CHUNKS = [
 )
 def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]) -> None:
     """A phrase in quotes and a word with + must stand in every result, a word with - in none; once or by an index."""
-    found = search(query, CHUNKS, syntax="signs")
+    found = search(query, CHUNKS, syntax="operators")
     assert [result.original_index for result in found] == expected
-    assert ChunkIndex(CHUNKS).search(query, syntax="signs") == found
+    assert ChunkIndex(CHUNKS).search(query, syntax="operators") == found
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]
 )
 def test_a_stray_sign_is_text(query: str) -> None:
     """What is no sign, or would leave nothing to look for, is asked as it stands."""
-    assert search(query, CHUNKS, syntax="signs") == search(query, CHUNKS)
+    assert search(query, CHUNKS, syntax="operators") == search(query, CHUNKS)
 
 
 def test_plain_is_the_default() -> None:
@@ -121,7 +121,8 @@ def test_quotes_keep_what_a_slow_search_keeps(
         and not obviously_stands(unwanted, chunks[result.original_index])
     ]
     assert [
-        (one.original_index, one.chunk_score) for one in search(query, texts, ALL, syntax="signs")
+        (one.original_index, one.chunk_score)
+        for one in search(query, texts, ALL, syntax="operators")
     ] == expected
 
 
@@ -164,10 +165,10 @@ def test_an_explanation_names_the_signs_that_leave_a_chunk_out(
     asked = f"{query} {' '.join(said)}"
     index = ChunkIndex(chunks)
     found = {
-        one.original_index: one.chunk_score for one in index.search(asked, ALL, syntax="signs")
+        one.original_index: one.chunk_score for one in index.search(asked, ALL, syntax="operators")
     }
     for position in range(len(chunks)):
-        told = index.explain(asked, position, syntax="signs")
+        told = index.explain(asked, position, syntax="operators")
         assert (position in found) == (told.score > 0 and not told.violated_operators)
         assert found.get(position, told.score) == told.score
         assert all(
@@ -179,11 +180,11 @@ def test_signs_go_with_where_and_changes() -> None:
     """A filter and signs both hold, and chunks that were removed stay away."""
     index = ChunkIndex(CHUNKS)
     assert [
-        one.original_index for one in index.search("black -dogs", where=[1, 2], syntax="signs")
+        one.original_index for one in index.search("black -dogs", where=[1, 2], syntax="operators")
     ] == [1]
     index.remove([1])
     index.add(["a black cat again"])
-    assert [one.original_index for one in index.search('"black cat"', syntax="signs")] == [10]
+    assert [one.original_index for one in index.search('"black cat"', syntax="operators")] == [10]
 
 
 def test_a_title_is_a_part_of_what_stands_there() -> None:
@@ -192,9 +193,9 @@ def test_a_title_is_a_part_of_what_stands_there() -> None:
         {"text": "It sleeps.", "title": "The black cat"},
         {"text": "cat", "title": "black dogs"},
     ]
-    assert [one.original_index for one in search('sleeps "black cat"', chunks, syntax="signs")] == [
-        0
-    ]
+    assert [
+        one.original_index for one in search('sleeps "black cat"', chunks, syntax="operators")
+    ] == [0]
 
 
 def test_a_long_chunk_is_read_in_pieces() -> None:
@@ -203,7 +204,7 @@ def test_a_long_chunk_is_read_in_pieces() -> None:
     long, ends = f"{filler}black cat {filler}", [f"{filler}black", f"cat {filler}"]
     for chunks, expected in (([long, *ends], [0]), (ends, [])):
         assert [
-            one.original_index for one in search('"black cat"', chunks, syntax="signs")
+            one.original_index for one in search('"black cat"', chunks, syntax="operators")
         ] == expected
 
 
@@ -223,7 +224,7 @@ def test_a_long_phrase_costs_no_more_passes_than_a_short_one(
         ("a " * 40 + "b " + "a " * 23, [1]),
     ):
         looked_at.clear()
-        found = search(f'"{phrase}"', texts, syntax="signs")
+        found = search(f'"{phrase}"', texts, syntax="operators")
         assert [one.original_index for one in found] == expected
         costs.append(sum(looked_at))
     assert costs == [
@@ -239,9 +240,9 @@ def test_too_many_words_behind_signs_are_refused() -> None:
     with pytest.raises(
         InvalidRequestError, match=f"at most {MAX_WORDS} words behind signs"
     ) as caught:
-        search(f"cat {many}", CHUNKS, syntax="signs")
+        search(f"cat {many}", CHUNKS, syntax="operators")
     assert caught.value.field == "query"
-    with pytest.raises(InvalidRequestError, match='syntax must be "plain" or "signs"'):
+    with pytest.raises(InvalidRequestError, match='syntax must be "plain" or "operators"'):
         search("cat", CHUNKS, syntax="lucene")  # type: ignore[arg-type]
 
 
@@ -267,5 +268,7 @@ def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) ->
         ('+cat "red dog" -and', {3}),
     ):
         cut.clear()
-        assert {result.original_index for result in search(query, texts, syntax="signs")} == kept
+        assert {
+            result.original_index for result in search(query, texts, syntax="operators")
+        } == kept
         assert sum(n > 1 for n in cut) <= 1

@@ -55,7 +55,7 @@ def taken(query: str, chunks: list[str] = CHUNKS, **options: object) -> dict[str
 def test_what_is_taken_for_what(query: str, corrections: dict[str, str]) -> None:
     """Only a long unknown word is corrected, by one letter, and never its first one."""
     assert taken(query) == corrections
-    assert taken(query, corrections=False) == taken(query, weighting="cosine") == {}
+    assert taken(query, correct_spelling=False) == taken(query, weighting="cosine") == {}
 
 
 def one_letter_away(word: str, other: str) -> bool:
@@ -113,7 +113,7 @@ def test_the_most_frequent_word_is_meant_and_of_equals_the_first() -> None:
     assert index.search("planeks").metadata.corrections == {"planeks": "planers"}
     index.remove([3])
     assert index.search("planeks").metadata.corrections == {"planeks": "planets"}
-    assert index.search("planeks", corrections=False).results == ()
+    assert index.search("planeks", correct_spelling=False).results == ()
     assert index.search("planeks").metadata.corrections == {
         "planeks": "planets"
     }  # remembered apart
@@ -138,8 +138,12 @@ def test_titles_have_words_too() -> None:
 
 def test_a_question_with_signs_is_taken_at_its_word() -> None:
     """Quotes and signs ask for what is written."""
-    assert taken("umbrela -fire", syntax="signs") == taken('"umbrela" fire', syntax="signs") == {}
-    assert taken("umbrela", syntax="signs") == {"umbrela": "umbrella"}
+    assert (
+        taken("umbrela -fire", syntax="operators")
+        == taken('"umbrela" fire', syntax="operators")
+        == {}
+    )
+    assert taken("umbrela", syntax="operators") == {"umbrela": "umbrella"}
 
 
 def test_many_unknown_words_are_bounded() -> None:
@@ -208,5 +212,5 @@ def test_corrections_are_written_where_there_are_any() -> None:
 @pytest.mark.parametrize("value", [0, 1, None, "no"])
 def test_the_option_is_a_boolean(value: object) -> None:
     """Anything else is refused by name."""
-    with pytest.raises(InvalidRequestError, match="corrections must be True or False"):
-        search("cat", ["cat"], corrections=value)
+    with pytest.raises(InvalidRequestError, match="correct_spelling must be True or False"):
+        search("cat", ["cat"], correct_spelling=value)

@@ -35,13 +35,15 @@ def test_scores_are_those_of_the_reference(
     query: str, chunks: list[Chunk], weighting: WeightingName
 ) -> None:
     """Scores are those of the formulas, in [0, 1], in one search and in an index."""
-    found = search(query, chunks, ALL, weighting=weighting, corrections=False)
+    found = search(query, chunks, ALL, weighting=weighting, correct_spelling=False)
     texts, names = [chunk.text for chunk in chunks], [chunk.title for chunk in chunks]
     assert spread(found, len(chunks)) == pytest.approx(
         reference.scores(query, texts, weighting, names), abs=1e-9
     )
     assert all(0.0 < result.chunk_score <= 1.0 for result in found)
-    assert ChunkIndex(chunks, weighting=weighting).search(query, ALL, corrections=False) == found
+    assert (
+        ChunkIndex(chunks, weighting=weighting).search(query, ALL, correct_spelling=False) == found
+    )
 
 
 @costly

@@ -200,9 +200,9 @@ def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
         assert answer.status == 200, answer.body
         return [source["original_index"] for source in answer.json["sources"]]
 
-    assert sources(question="machines -rained", syntax="signs") == [1]
+    assert sources(question="machines -rained", syntax="operators") == [1]
     assert sources(question="What is laerning?") == [1]
-    assert sources(question="laerning", corrections=False) == []
+    assert sources(question="laerning", correct_spelling=False) == []
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
     [
         ({"question": " "}, "question"),
         ({"syntax": "google"}, "syntax"),
-        ({"corrections": 1}, "corrections"),
+        ({"correct_spelling": 1}, "correct_spelling"),
         ({"query": "x"}, "query"),
         ({"top_n": 0}, "top_n"),
         ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),

@@ -853,7 +853,7 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
         visit.page.wait_for_selector("#earlier-turns li")
         visit.wait_for_end()
         assert {body["index"][:5] for body in bodies if "query" in body or "question" in body} == {
-            "kept:"
+            "cache:"
         }
         told = [body["messages"] for body in bodies if "messages" in body][-1]
         assert [one["role"] for one in told] == ["user", "assistant", "user"]

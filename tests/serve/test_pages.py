@@ -40,7 +40,7 @@ TYPES = {
     for name in SCHEMAS
     if hasattr(module, name)
 }
-OF_FOLDERS = {"chunks", "name", "definitions", "exact"}
+OF_FOLDERS = {"other_chunks", "file_name", "defined_names", "exact_identifiers"}
 """What only the score of a chunk in a `FolderIndex` has, which no server is asked for."""
 
 
@@ -336,7 +336,7 @@ def test_the_document_is_served(server: Server) -> None:
 def test_the_page_names_every_part_of_a_score() -> None:
     """Whatever an explanation can say a score comes from has a name in the page's table."""
     parts = set(attrs.fields_dict(types.Explanation))
-    parts -= {"score", "terms", "passage", "relevance", "left_out", "corrections"}
+    parts -= {"score", "terms", "passage", "relevance", "violated_operators", "corrections"}
     parts -= OF_FOLDERS
     named = re.search(
         r"const PARTS = \{(.*?)\};", pages._parts()["passages.js"].decode(), re.DOTALL

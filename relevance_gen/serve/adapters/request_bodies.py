@@ -28,13 +28,13 @@ class SearchRequest:
         confidence: return the estimated probability that the chunks hold an answer.
         min_relative_score: return only results with at least this share of the best score, in [0, 1].
         distinct: return at most one result, the best, for each value of this metadata key.
-        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"signs"``, ``"exact
+        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"operators"``, ``"exact
             phrase"`` and ``+word`` must occur in a result, and ``-word`` must not.
-        corrections: whether to correct spelling: replace a query word of 7 or more letters that
+        correct_spelling: whether to correct spelling: replace a query word of 7 or more letters that
             occurs in no chunk with the most frequent chunk word at edit distance 1.
         rerank_top_n: number of top results to rerank with the server's reranker, such as 20; null uses
             the server's limit.
-        keep: cache an index of these chunks and return its name in the ``X-Index`` response header.
+        cache_index: cache an index of these chunks and return its name in the ``X-Index`` response header.
             Later requests can send that name as ``index`` instead of the chunks.
     """
 
@@ -45,14 +45,16 @@ class SearchRequest:
     where: Metadata | None = field(default=None, validator=optional(checks.mapping))
     spans: bool = field(default=False, validator=checks.flag)
     confidence: bool = field(default=False, validator=checks.flag)
-    min_relative_score: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    min_relative_score: float = field(
+        default=0.0, converter=checks.as_float, validator=checks.number(0, 1)
+    )
     distinct: str | None = field(default=None, validator=optional(checks.string))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    corrections: bool = field(default=True, validator=checks.flag)
+    correct_spelling: bool = field(default=True, validator=checks.flag)
     rerank_top_n: int | None = field(
         default=0, converter=checks.to_python_scalar, validator=checks.optional_count
     )
-    keep: bool = field(default=False, validator=checks.flag)
+    cache_index: bool = field(default=False, validator=checks.flag)
 
 
 @frozen
@@ -62,18 +64,18 @@ class ExplanationRequest:
     Args:
         query: the query; not blank.
         original_index: position of the chunk to explain, at least 0.
-        chunk_txts, syntax, corrections, rerank_top_n, keep: as in `SearchRequest`.
+        chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
     """
 
     query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
     original_index: int = field(converter=checks.to_python_scalar, validator=checks.integer(0))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    corrections: bool = field(default=True, validator=checks.flag)
+    correct_spelling: bool = field(default=True, validator=checks.flag)
     rerank_top_n: int | None = field(
         default=0, converter=checks.to_python_scalar, validator=checks.optional_count
     )
-    keep: bool = field(default=False, validator=checks.flag)
+    cache_index: bool = field(default=False, validator=checks.flag)
 
 
 @frozen
@@ -128,7 +130,7 @@ class PromptRequest:
         copy: whether answers must be sentences of the sources, verbatim; null uses the setting in
             the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
-        chunk_txts, syntax, corrections, rerank_top_n, keep: as in `SearchRequest`.
+        chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
     """
 
     question: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
@@ -139,8 +141,8 @@ class PromptRequest:
         default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1)
     )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    corrections: bool = field(default=True, validator=checks.flag)
+    correct_spelling: bool = field(default=True, validator=checks.flag)
     rerank_top_n: int | None = field(
         default=0, converter=checks.to_python_scalar, validator=checks.optional_count
     )
-    keep: bool = field(default=False, validator=checks.flag)
+    cache_index: bool = field(default=False, validator=checks.flag)

@@ -331,7 +331,7 @@ class Searcher:
             )
         except SkippedError as skipped:
             task.skipped["Encoder"] = skipped.reason
-            return do(attrs.evolve(question, candidates=0), models)
+            return do(attrs.evolve(question, num_candidates=0), models)
 
     def _reranked(
         self, task: _Task, question: SearchParams, n_chunks: float = math.inf

@@ -69,14 +69,14 @@ def test_signs_are_read_where_they_are_asked_for() -> None:
     """`syntax` reaches the question of a search and of an explanation, which names the signs; else signs are text."""
     body: dict[str, Any] = {"query": "cats -dogs", "chunk_txts": ["Cats and dogs."]}
     assert own.read_search(body)[0].question.syntax == "plain"
-    assert own.read_search(body)[0].question.corrections
-    assert not own.read_search({**body, "corrections": False})[0].question.corrections
-    assert not own.read_explanation({**body, "original_index": 0, "corrections": False})[
+    assert own.read_search(body)[0].question.correct_spelling
+    assert not own.read_search({**body, "correct_spelling": False})[0].question.correct_spelling
+    assert not own.read_explanation({**body, "original_index": 0, "correct_spelling": False})[
         0
-    ].question.corrections
-    assert own.read_search({**body, "syntax": "signs"})[0].question.syntax == "signs"
-    task, present = own.read_explanation({**body, "original_index": 0, "syntax": "signs"})
-    assert task.question.syntax == "signs"
+    ].question.correct_spelling
+    assert own.read_search({**body, "syntax": "operators"})[0].question.syntax == "operators"
+    task, present = own.read_explanation({**body, "original_index": 0, "syntax": "operators"})
+    assert task.question.syntax == "operators"
     index = ChunkIndex(body["chunk_txts"])
     assert b'"violated_operators":["-dogs"]' in wire.serialize(
         present(index.explain_one(task.question, 0))

@@ -166,7 +166,7 @@ def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> 
     """Of a saved index, whose texts are made when they are read, many short ones or a long one."""
     said = text * (150_000 // len(text) // n_texts) + " black cat"
     index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
-    question = SearchParams('"black cat"', 1, syntax="signs")
+    question = SearchParams('"black cat"', 1, syntax="operators")
     index.answer_all([question])  # what is remembered is
     told: Counter[str] = Counter()
     tracemalloc.start()

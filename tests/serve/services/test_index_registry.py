@@ -86,9 +86,9 @@ def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
 
 
 def test_what_is_kept_is_asked_by_name(real: Server) -> None:
-    """`keep` answers with a name, which all that bring chunks take in their place; one that is not kept is a 404."""
+    """`cache_index` answers with a name, which all that bring chunks take in their place; one that is not kept is a 404."""
     answer = real.search(
-        {"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "keep": True}
+        {"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "cache_index": True}
     )
     name = answer.headers["X-Index"]
     assert [
@@ -194,7 +194,7 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
     [
         (["--index", "pets"], "--index must be NAME=FILE"),
         (["--index", "=pets.index"], "--index must be NAME=FILE"),
-        (["--index", "kept:a=pets.index"], "a name being letters"),
+        (["--index", "cache:a=pets.index"], "a name being letters"),
         (["--index", "pets=a", "--index-key", "pets=secret"], "--index-key must be NAME=KEY-ID"),
     ],
 )

@@ -30,7 +30,7 @@ T = TypeVar("T")
 MAX_FOUND: Final = 1000
 """Most results of one search: the texts of all of them come to this process."""
 _MAX_NAME_CHARS: Final = 256
-KEPT: Final = "kept:"
+KEPT: Final = "cache:"
 """What the names of indexes that are kept begin with; a digest of their chunks follows."""
 _MAX_KNOWN: Final = 64
 """Indexes that are found again without asking the cluster for them."""

@@ -29,7 +29,7 @@ export async function answer(turn, { before, signal, go, again = false }) {
     draw();
   };
   try {
-    const asked = { question: turn.question, min_confidence: LEAST_CONFIDENCE, syntax: "signs" };
+    const asked = { question: turn.question, min_confidence: LEAST_CONFIDENCE, syntax: "operators" };
     const { sources, path, request, found } = await (await turn.corpus.post("prompt", asked, signal)).json();
     turn.sources = sources.map((source) => ({ chunk: turn.corpus.chunkOf(source) })).filter(({ chunk }) => chunk);
     turn.path = path;

@@ -65,7 +65,7 @@ export async function ask(question) {
 }
 
 async function search(turn, signal) {
-  const fields = { query: turn.question, top_n: MOST_FOUND, true_order: false, spans: true, confidence: true, syntax: "signs" };
+  const fields = { query: turn.question, top_n: MOST_FOUND, true_order: false, spans: true, confidence: true, syntax: "operators" };
   const response = await turn.corpus.post("search", fields, signal);
   const { results, metadata } = await response.json();
   const ms = performance.now() - response.asked;

@@ -61,7 +61,7 @@ const PARTS = {
 async function explain(turn, hit, why) {
   if (why.querySelector("table")) return;
   try {
-    const fields = { query: turn.question, original_index: turn.corpus.positionOf(hit.chunk), syntax: "signs" };
+    const fields = { query: turn.question, original_index: turn.corpus.positionOf(hit.chunk), syntax: "operators" };
     const found = await (await turn.corpus.post("explain", fields)).json();
     why.append(make("p", { textContent: sentenceOf(found, turn.corpus.size, hit === turn.hits[0]) }), tableOf(found));
   } catch (error) {

@@ -81,7 +81,7 @@ export class Corpus {
       }
     }
     this.body ??= new Blob([JSON.stringify(this.chunks.map((chunk) => chunk.text))]);
-    const response = await post(path, new Blob([JSON.stringify({ ...fields, keep: true }).slice(0, -1), ',"chunk_txts":', this.body, "}"]), signal)
+    const response = await post(path, new Blob([JSON.stringify({ ...fields, cache_index: true }).slice(0, -1), ',"chunk_txts":', this.body, "}"]), signal)
       .catch((error) => { throw error.status === 413 ? tooMuch("These documents are together") : error; });
     this.name = response.headers.get("X-Index");
     return response;
