@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from attrs import Attribute, field, fields_dict, frozen
 from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.display.responses import GenerationResponseDisplay
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.interop import PydanticSerializable
@@ -121,9 +121,7 @@ class GenerationRequest:
     """
 
     text: str = field(converter=checks.to_python_scalar, validator=checks.string)
-    max_tokens: int = field(
-        default=512, converter=checks.to_python_scalar, validator=checks.integer(1)
-    )
+    max_tokens: int = fields.integer(1, default=512)
     min_tokens: int = field(
         default=0,
         converter=checks.to_python_scalar,
@@ -132,23 +130,15 @@ class GenerationRequest:
     eos_token_ids: tuple[int, ...] = field(
         default=(), converter=checks.as_tuple, validator=_token_ids
     )
-    max_input_tokens: int = field(
-        default=0, converter=checks.to_python_scalar, validator=checks.integer(0)
-    )
-    num_samples: int = field(
-        default=1, converter=checks.to_python_scalar, validator=checks.integer(1, MAX_SAMPLES)
-    )
+    max_input_tokens: int = fields.integer(0, default=0)
+    num_samples: int = fields.integer(1, MAX_SAMPLES, default=1)
     stop: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_stop_strings)
-    temperature: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0))
-    top_k: int = field(default=50, converter=checks.to_python_scalar, validator=checks.integer(0))
-    top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
-    min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
-    presence_penalty: float = field(
-        default=0.0, converter=checks.as_float, validator=checks.number(-2, 2)
-    )
-    frequency_penalty: float = field(
-        default=0.0, converter=checks.as_float, validator=checks.number(-2, 2)
-    )
+    temperature: float = fields.number(0, default=1.0)
+    top_k: int = fields.integer(0, default=50)
+    top_p: float = fields.number(0, 1, default=1.0)
+    min_p: float = fields.number(0, 1, default=0.0)
+    presence_penalty: float = fields.number(-2, 2, default=0.0)
+    frequency_penalty: float = fields.number(-2, 2, default=0.0)
     repetition_penalty: float = field(
         default=1.0, converter=checks.as_float, validator=checks.above(0)
     )
@@ -178,15 +168,11 @@ class GenerationRequest:
         converter=checks.as_tuple,
         validator=[optional(_non_empty_strings), _mutually_exclusive],
     )
-    logprobs: bool = field(default=False, validator=checks.flag)
-    top_logprobs: int = field(
-        default=0, converter=checks.to_python_scalar, validator=checks.integer(0, MAX_TOP_LOGPROBS)
-    )
-    prompt_logprobs: bool = field(default=False, validator=checks.flag)
-    return_tokens: bool = field(default=False, validator=checks.flag)
-    seed: int | None = field(
-        default=None, converter=checks.to_python_scalar, validator=optional(checks.integer(0))
-    )
+    logprobs: bool = fields.flag()
+    top_logprobs: int = fields.integer(0, MAX_TOP_LOGPROBS, default=0)
+    prompt_logprobs: bool = fields.flag()
+    return_tokens: bool = fields.flag()
+    seed: int | None = fields.optional(checks.integer(0))
 
 
 @frozen

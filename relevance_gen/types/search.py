@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overload
 
 from attrs import evolve, field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.display.responses import SearchResponseDisplay
 from relevance_gen.interop import PydanticSerializable, arrow_stream, dataclass_fields
 from relevance_gen.types.signatures import with_signature
@@ -40,9 +39,7 @@ class Chunk:
 
     text: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     metadata: Metadata = field(factory=dict, validator=checks.mapping)
-    original_index: int | None = field(
-        default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
-    )
+    original_index: int | None = fields.optional(checks.must_be("an integer", checks.is_integer))
     title: str = field(default="", converter=checks.to_python_scalar, validator=checks.string)
 
 

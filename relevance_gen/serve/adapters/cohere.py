@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks, wire
+from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.services.search import SearchTask, every_chunk
@@ -32,8 +31,8 @@ class RelevantSpans:
     """Which spans of a document to return: those with at least a score, in [0, 1]."""
 
     mode: str = field(validator=checks.one_of("enabled", "disabled"))
-    threshold: float = field(default=0.1, converter=checks.as_float, validator=checks.number(0, 1))
-    max_spans: int | None = field(default=None, validator=optional(checks.integer(1)))
+    threshold: float = fields.number(0, 1, default=0.1)
+    max_spans: int | None = fields.optional(checks.integer(1))
 
 
 @frozen
@@ -46,13 +45,11 @@ class RerankRequest:
 
     query: str = field(validator=checks.not_blank)
     documents: Sequence[Any] = field(validator=checks.a_list)
-    top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
+    top_n: int | None = fields.optional(checks.integer(1))
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
-    return_documents: bool = field(default=False, validator=checks.flag)
-    relevant_spans: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
-    rank_fields: Sequence[str] | None = field(default=None, validator=optional(_strings))
+    return_documents: bool = fields.flag()
+    relevant_spans: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    rank_fields: Sequence[str] | None = fields.optional(_strings)
 
     def enabled_spans(self) -> RelevantSpans | None:
         """Return which spans are requested; None for no spans."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import get_args
 
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.types import MIN_CONFIDENCE, Chunk, Metadata, Syntax
 
 
@@ -40,21 +39,19 @@ class SearchRequest:
 
     query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    top_n: int = field(default=10, converter=checks.to_python_scalar, validator=checks.integer(1))
-    true_order: bool = field(default=True, validator=checks.flag)
-    where: Metadata | None = field(default=None, validator=optional(checks.mapping))
-    spans: bool = field(default=False, validator=checks.flag)
-    confidence: bool = field(default=False, validator=checks.flag)
-    min_relative_score: float = field(
-        default=0.0, converter=checks.as_float, validator=checks.number(0, 1)
-    )
-    distinct: str | None = field(default=None, validator=optional(checks.string))
+    top_n: int = fields.integer(1, default=10)
+    true_order: bool = fields.flag(default=True)
+    where: Metadata | None = fields.optional(checks.mapping)
+    spans: bool = fields.flag()
+    confidence: bool = fields.flag()
+    min_relative_score: float = fields.number(0, 1, default=0.0)
+    distinct: str | None = fields.optional(checks.string)
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    correct_spelling: bool = field(default=True, validator=checks.flag)
+    correct_spelling: bool = fields.flag(default=True)
     rerank_top_n: int | None = field(
         default=0, converter=checks.to_python_scalar, validator=checks.optional_count
     )
-    cache_index: bool = field(default=False, validator=checks.flag)
+    cache_index: bool = fields.flag()
 
 
 @frozen
@@ -71,11 +68,11 @@ class ExplanationRequest:
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
     original_index: int = field(converter=checks.to_python_scalar, validator=checks.integer(0))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    correct_spelling: bool = field(default=True, validator=checks.flag)
+    correct_spelling: bool = fields.flag(default=True)
     rerank_top_n: int | None = field(
         default=0, converter=checks.to_python_scalar, validator=checks.optional_count
     )
-    cache_index: bool = field(default=False, validator=checks.flag)
+    cache_index: bool = fields.flag()
 
 
 @frozen
@@ -135,14 +132,12 @@ class PromptRequest:
 
     question: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    top_n: int = field(default=5, converter=checks.to_python_scalar, validator=checks.integer(1))
-    copy: bool | None = field(default=None, validator=optional(checks.flag))
-    min_confidence: float = field(
-        default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1)
-    )
+    top_n: int = fields.integer(1, default=5)
+    copy: bool | None = fields.optional(checks.flag)
+    min_confidence: float = fields.number(0, 1, default=MIN_CONFIDENCE)
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    correct_spelling: bool = field(default=True, validator=checks.flag)
+    correct_spelling: bool = fields.flag(default=True)
     rerank_top_n: int | None = field(
         default=0, converter=checks.to_python_scalar, validator=checks.optional_count
     )
-    cache_index: bool = field(default=False, validator=checks.flag)
+    cache_index: bool = fields.flag()

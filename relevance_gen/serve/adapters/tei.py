@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks, wire
+from relevance_gen import checks, fields, wire
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
@@ -34,8 +33,8 @@ class TextsRequest:
 
     query: str = field(validator=checks.not_blank)
     texts: Sequence[Any] = field(validator=checks.a_list)
-    top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
-    return_text: bool = field(default=False, validator=checks.flag)
+    top_n: int | None = fields.optional(checks.integer(1))
+    return_text: bool = fields.flag()
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks, wire
+from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
@@ -56,21 +55,17 @@ class MessagesRequest:
 
     messages: Sequence[Any] = field(validator=checks.non_empty_list("message"))
     model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_MODEL_NAME_CHARS))
-    max_tokens: int = field(default=AS_MUCH_AS_FITS, validator=checks.integer(1))
+    max_tokens: int = fields.integer(1, default=AS_MUCH_AS_FITS)
     system: Any = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int = field(default=0, validator=checks.integer(0))
+    top_k: int = fields.integer(0, default=0)
     stop_sequences: Sequence[str] = ()
-    stream: bool = field(default=False, validator=checks.flag)
+    stream: bool = fields.flag()
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)
-    tool_choice: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
-    thinking: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    output_config: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
+    tool_choice: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    thinking: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    output_config: Mapping[str, Any] | None = fields.optional(checks.an_object)
 
     def conversation(self) -> Conversation:
         """Return the messages as turns, with the tools and the variables of the chat template."""

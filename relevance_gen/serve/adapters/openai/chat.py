@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
@@ -75,22 +74,20 @@ class ChatRequest(SamplingRequest):
     """The fields of a chat request, as ``static/openapi.json`` describes them."""
 
     messages: Sequence[Any] = field(validator=checks.non_empty_list("message"))
-    max_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
-    max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
-    logprobs: bool = field(default=False, validator=checks.flag)
-    top_logprobs: int | None = field(default=None, validator=optional(requests.top_logprobs))
-    chat_template_kwargs: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
-    enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
-    thinking_budget: int | None = field(default=None, validator=optional(checks.integer(0)))
-    documents: Sequence[Any] | None = field(default=None, validator=optional(checks.a_list))
-    reasoning_effort: str | None = field(default=None, validator=optional(checks.string))
-    add_generation_prompt: bool | None = field(default=None, validator=optional(checks.flag))
-    continue_final_message: bool = field(default=False, validator=checks.flag)
+    max_tokens: int | None = fields.optional(checks.integer(1))
+    max_completion_tokens: int | None = fields.optional(checks.integer(1))
+    logprobs: bool = fields.flag()
+    top_logprobs: int | None = fields.optional(requests.top_logprobs)
+    chat_template_kwargs: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    enable_thinking: bool | None = fields.optional(checks.flag)
+    thinking_budget: int | None = fields.optional(checks.integer(0))
+    documents: Sequence[Any] | None = fields.optional(checks.a_list)
+    reasoning_effort: str | None = fields.optional(checks.string)
+    add_generation_prompt: bool | None = fields.optional(checks.flag)
+    continue_final_message: bool = fields.flag()
     tools: Sequence[Any] | None = None
     tool_choice: Any = "auto"
-    parallel_tool_calls: bool = field(default=True, validator=checks.flag)
+    parallel_tool_calls: bool = fields.flag(default=True)
 
     @property
     def max_new_tokens(self) -> int:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
-from attrs import field, frozen
-from attrs.validators import optional
+from attrs import frozen
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import (
     MAX_RESPONSE_TOP_LOGPROBS,
@@ -42,11 +41,11 @@ class CompletionRequest(SamplingRequest):
     """The fields of a completion request, as ``static/openapi.json`` describes them."""
 
     prompt: Any
-    max_tokens: int = field(default=16, validator=checks.integer(0))
-    max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(0)))
-    logprobs: int | None = field(default=None, validator=optional(requests.top_logprobs))
-    echo: bool = field(default=False, validator=checks.flag)
-    best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
+    max_tokens: int = fields.integer(0, default=16)
+    max_completion_tokens: int | None = fields.optional(checks.integer(0))
+    logprobs: int | None = fields.optional(requests.top_logprobs)
+    echo: bool = fields.flag()
+    best_of: int | None = fields.optional(checks.integer(1))
 
     @property
     def max_new_tokens(self) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.embedding.encoder import Kind
 from relevance_gen.embedding.jobs import Embeddings, Vectors
 from relevance_gen.errors import InvalidRequestError
@@ -32,7 +31,7 @@ class EmbeddingsRequest:
     input: Any
     model: str = field(default=DEFAULT_NAME, validator=model_name)
     encoding_format: str = field(default="float", validator=checks.one_of("float", "base64"))
-    input_type: str | None = field(default=None, validator=optional(checks.one_of(*_KINDS)))
+    input_type: str | None = fields.optional(checks.one_of(*_KINDS))
 
 
 def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:

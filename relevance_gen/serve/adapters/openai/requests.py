@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks, wire
+from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
@@ -68,7 +67,7 @@ def _forwarded() -> Any:
 class StreamOptions:
     """Options of a stream."""
 
-    include_usage: bool = field(default=False, validator=checks.flag)
+    include_usage: bool = fields.flag()
 
 
 @frozen(kw_only=True)
@@ -79,21 +78,17 @@ class SamplingRequest:
     """
 
     model: str = field(default=DEFAULT_NAME, validator=model_name)
-    n: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
+    n: int = fields.integer(1, MAX_SAMPLES, default=1)
     stop: Any = None
-    stream: bool = field(default=False, validator=checks.flag)
-    stream_options: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
-    seed: int | None = field(
-        default=None, validator=optional(checks.integer(-(1 << 63), (1 << 63) - 1))
-    )
+    stream: bool = fields.flag()
+    stream_options: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    seed: int | None = fields.optional(checks.integer(-(1 << 63), (1 << 63) - 1))
     temperature: float | None = _forwarded()
     top_p: float | None = _forwarded()
     presence_penalty: float | None = _forwarded()
     frequency_penalty: float | None = _forwarded()
     logit_bias: Mapping[str, float] | None = _forwarded()
-    top_k: int = field(default=0, validator=checks.integer(-1))
+    top_k: int = fields.integer(-1, default=0)
     min_p: float | None = _forwarded()
     allowed_token_ids: Sequence[int] | None = _forwarded()
     repetition_penalty: float | None = _forwarded()
@@ -104,10 +99,8 @@ class SamplingRequest:
     regex: str | None = None
     grammar: str | None = None
     choice: Any = None
-    response_format: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.an_object)
-    )
-    ignore_eos: bool = field(default=False, validator=checks.flag)
+    response_format: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    ignore_eos: bool = fields.flag()
 
     @property
     def includes_usage(self) -> bool:

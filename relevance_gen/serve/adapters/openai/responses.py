@@ -7,9 +7,8 @@ from typing import Any
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
@@ -74,13 +73,13 @@ class ResponsesRequest(SamplingRequest):
             lambda value: isinstance(value, str) or (isinstance(value, list) and value != []),
         )
     )
-    instructions: str | None = field(default=None, validator=optional(checks.string))
-    max_output_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
+    instructions: str | None = fields.optional(checks.string)
+    max_output_tokens: int | None = fields.optional(checks.integer(1))
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)
     tool_choice: Any = None
-    parallel_tool_calls: bool = field(default=True, validator=checks.flag)
-    text: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    reasoning: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    parallel_tool_calls: bool = fields.flag(default=True)
+    text: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    reasoning: Mapping[str, Any] | None = fields.optional(checks.an_object)
     include: Sequence[str] = field(default=(), validator=checks.a_list)
 
     def conversation(self) -> Conversation:
