@@ -479,7 +479,7 @@ def steering(record: Record, rounds: int) -> None:
         ClusterRunner(n_runners=2, **options) as steered,
         ClusterRunner(n_runners=2, **options) as unsteered,
     ):
-        unsteered._backlog._keeps_prompts = False
+        unsteered._queue._routes_by_prefix = False
         works = {"with": steered, "without": unsteered}
         first_s: dict[str, list[float]] = {name: [] for name in works}
         for number in range(rounds):

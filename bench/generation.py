@@ -26,6 +26,7 @@ import numpy as np
 from bench.recording import Record, add_quick
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
+from relevance_gen.generation.queue.events import Finished
 from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.generation.sampling.sampler import log_probabilities, sample
 from relevance_gen.llama.decoder import Decoder
@@ -33,7 +34,7 @@ from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.runtime.library import system_info
 from relevance_gen.machine import usable_cores
-from relevance_gen.types import GenerationRequest, GenerationResponse
+from relevance_gen.types import GenerationRequest
 from small_models.make import write_random
 
 if TYPE_CHECKING:
@@ -83,37 +84,21 @@ def timed(work: Callable[[], object]) -> float:
     return _clock() - started
 
 
-class Answers:
-    """Counts the requests that are done."""
-
-    n_done = 0
-
-    def started(self, *_: object) -> None:
-        """Take no note."""
-
-    text = started
-
-    def done(self, _: QueuedRequest, outcome: object) -> None:
-        """Count a response."""
-        assert isinstance(outcome, GenerationResponse), outcome
-        self.n_done += 1
-
-
 def engine_seconds(
     model: Decoder, requests: list[GenerationRequest], cache: PrefixCache | None = None
 ) -> float:
     """Serve `requests`, all at once, with the engine."""
-    answers = Answers()
-    engine = Engine(model, PrefixCache(0) if cache is None else cache, answers)
+    engine = Engine(model, PrefixCache(0) if cache is None else cache)
+    responses = []
     for number, request in enumerate(requests):
         engine.add(QueuedRequest(number, request, secrets.randbits(128), time.time()))
 
     def work() -> None:
         while not engine.idle:
-            engine.step()
+            responses.extend(event for event in engine.step() if isinstance(event, Finished))
 
     seconds = timed(work)
-    assert answers.n_done == len(requests)
+    assert len(responses) == len(requests)
     return seconds
 
 

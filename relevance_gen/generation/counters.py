@@ -1,4 +1,4 @@
-"""What a runner has done, for a metrics page."""
+"""Counts of the work of a runner, for metrics."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from attrs import astuple, define
 
 @define
 class Counters:
-    """What a runner has done since it started.
+    """Counts of the work of a runner since it started.
 
     Attributes:
-        requests_finished: answered with a response.
-        requests_cancelled: cancelled by their callers.
-        requests_failed: answered with an error.
-        prompt_tokens: tokens of all prompts served.
-        prompt_tokens_reused: how many of them came from the prefix cache.
-        prefix_cache_hits: prompts that reused at least one slice.
-        generated_tokens: tokens generated.
+        requests_finished: requests that ended with a response.
+        requests_cancelled: requests that their callers cancelled.
+        requests_failed: requests that ended with an error.
+        prompt_tokens: tokens of all prompts.
+        prompt_tokens_reused: tokens of prompts that came from the prefix cache.
+        prefix_cache_hits: prompts of which the prefix cache had a part.
+        generated_tokens: generated tokens.
         first_tokens: requests that have produced a token.
-        first_token_s: total time from acceptance to first token, over those requests.
-        decode_steps: batches of one token for each running sequence.
+        first_token_s: total time from acceptance to the first token of these requests, in seconds.
+        decode_steps: batches with one token for each running sample.
     """
 
     requests_finished: int = 0

@@ -1,6 +1,6 @@
-"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate.
+"""A runner: accepts requests from any thread, returns futures and streams, and has one or more workers that generate.
 
-The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+The module is long because it documents every method of one public class; the methods delegate to other modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import attrs
 from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
-from relevance_gen.generation.chat import chat_rendering as writing
+from relevance_gen.generation.chat import chat_rendering
 from relevance_gen.generation.chat.conversation import (
     Conversation,
     ToolChoice,
@@ -47,7 +47,7 @@ from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
-from relevance_gen.llama.model_files import resolve as model_file
+from relevance_gen.llama.model_files import resolve
 from relevance_gen.llama.model_thread import GRACE_S, ThreadState
 from relevance_gen.llama.options import (
     ModelOptions,
@@ -60,11 +60,11 @@ from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
-_CHAT = RequestContext(is_chat=True, use_model_eos=True)
+_CHAT_CONTEXT = RequestContext(is_chat=True, use_model_eos=True)
 
 
 class ChatOptions(RequestFields, total=False):
-    """The types of the options of `Runner.submit_chat`, for type checkers of code that passes them by keyword."""
+    """Types of the options of `Runner.submit_chat`, for code that passes them by keyword."""
 
     tools: Sequence[ToolDefinition | Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any] | ToolChoice
@@ -76,22 +76,21 @@ class ChatOptions(RequestFields, total=False):
 
 @shows_options
 class Runner:
-    """A model that generates for many callers at once, in a thread of its own, or in one for each device.
+    """A model that generates for many callers at once, in one thread, or in one thread per device. Thread-safe.
 
     Args:
-        model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
-            ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
-        devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
-        max_queue: samples of one client that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
-        prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
-            cache off.
-        wait: wait until the model is loaded; otherwise return at once and load meanwhile.
-        **options: each as `ModelOptions` has it.
+        model: a GGUF file; with the extra ``hub`` also a repository of the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``; by default the model named in ``RELEVANCE_GEN_MODEL``, else the embedded model.
+        devices: GPU indexes from 0; each GPU gets the whole model and a worker of its own. By default one worker.
+        max_queue: samples of one client that may wait, at least 1; while as many wait, `submit` raises `OverloadedError`.
+        prefix_cache_bytes: memory of each worker for computed prompts of recent requests; 0 disables the prefix cache.
+        wait: wait until the model is loaded; otherwise return at once and load in the background.
+        **options: options of `ModelOptions`.
 
     Raises:
-        ModelLoadError: the model cannot be loaded (where `wait`).
-        InvalidRequestError: an option is out of range, or there is no such GPU.
-        TypeError: there is no such option.
+        ModelLoadError: the model cannot be loaded (only with `wait`).
+        InvalidRequestError: an option is out of range, or a GPU does not exist.
+        TypeError: an option does not exist.
     """
 
     def __init__(
@@ -108,46 +107,49 @@ class Runner:
             raise InvalidRequestError.must_be(
                 "model", "the path of a GGUF file or the name of a repository", model
             )
-        each = on_devices(model_options(options), devices)
-        if devices is not None and each[0].n_gpu_layers != 0:
-            from relevance_gen.llama.runtime.devices import (
-                check_gpus,  # not at the top: this loads llama.cpp
-            )
+        options_by_worker = on_devices(model_options(options), devices)
+        if devices is not None and options_by_worker[0].n_gpu_layers != 0:
+            # Imported late because this loads llama.cpp.
+            from relevance_gen.llama.runtime.devices import check_gpus
 
             check_gpus("devices", devices)
 
-        def workers(backlog: RequestQueue) -> list[Worker]:
+        def create_workers(queue: RequestQueue) -> list[Worker]:
             return [
-                Worker(backlog, partial(load_model, model, one), prefix_cache_bytes) for one in each
+                Worker(queue, partial(load_model, model, worker_options), prefix_cache_bytes)
+                for worker_options in options_by_worker
             ]
 
-        self._start(workers, max_queue, prefix_cache_bytes, wait)
+        self._start(create_workers, max_queue, prefix_cache_bytes, wait=wait)
 
     def _start(
         self,
-        join: Callable[[RequestQueue], Sequence[Worker]],
+        create_workers: Callable[[RequestQueue], Sequence[Worker]],
         max_queue: int,
         prefix_cache_bytes: int,
+        *,
         wait: bool,
     ) -> None:
-        """Start the workers that join the backlog, of whatever kind."""
+        """Create the queue, then create and start its workers."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        self._backlog = RequestQueue(max_queue, routes_by_prefix=prefix_cache_bytes > 0)
+        self._queue = RequestQueue(max_queue, routes_by_prefix=prefix_cache_bytes > 0)
         self._ids = itertools.count()
-        self._workers = join(self._backlog)
-        # A runner that nobody holds any more finishes what it has, and ends.
-        weakref.finalize(self, self._backlog.close).atexit = False
+        self._workers = create_workers(self._queue)
+        # A runner without references finishes its requests and then ends.
+        weakref.finalize(self, self._queue.close).atexit = False
         try:
             for worker in self._workers:
                 worker.start()
             if wait:
                 self.wait_ready()
-        except BaseException:  # an interrupt too: nobody would have the runner to close it
+        except (
+            BaseException
+        ):  # Also after an interrupt, because the caller gets no runner to close.
             self.close(drain=False)
             raise
 
-    # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
     def submit(
         self,
@@ -161,36 +163,42 @@ class Runner:
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
-            on_text: called with sample index and text as it is generated: whole characters, never part of a stop
-                string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
-            context: what is said beside the request.
-            fields: fields of a `GenerationRequest`; they go before those of `request`.
+            on_text: called with sample index and text while the text is generated: complete characters, and no part of a
+                stop string. It runs in the thread of a model, so it must return quickly; an exception that it raises fails
+                this request.
+            context: options set by the calling code.
+            fields: fields of a `GenerationRequest`; they override those of `request`.
 
         Returns:
-            A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
-            step, and whoever waits sees `concurrent.futures.CancelledError`.
+            A future. Its `cancel()` works until the response is complete; the slots of the request are then free at the
+            next step, and waiting for the future raises `concurrent.futures.CancelledError`.
 
         Raises:
-            InvalidRequestError: a field is wrong, the stop strings are too long, or the end tokens too many. What
-                depends on the model fails the future instead.
-            OverloadedError: as many samples as allowed wait already.
-            RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
+            InvalidRequestError: a field is wrong, the stop strings are too long, or there are too many EOS tokens. Errors
+                that depend on the model fail the future instead.
+            OverloadedError: too many samples wait already.
+            RunnerClosedError: the runner is closed, has failed, or belongs to the process this one was forked from.
         """
         request = as_request(request, fields)
         self._check_not_forked()
         check_bounds(request)
-        seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = QueuedRequest(next(self._ids), request, seed, time.time(), context)
-        return self._backlog.put(ticket, on_text)
+        queued = QueuedRequest(
+            id=next(self._ids),
+            request=request,
+            seed=secrets.randbits(128) if request.seed is None else request.seed,
+            created=time.time(),
+            context=context,
+        )
+        return self._queue.put(queued, on_text)
 
     def generate(
         self, request: Request | None = None, **fields: Unpack[RequestFields]
     ) -> GenerationResponse:
-        """Submit a request, with `fields` as in `submit`, and return its response, or raise what it failed with."""
+        """Submit a request and return its response. Arguments and errors are those of `submit` and of the response."""
         return self._wait_for(lambda: self.submit(request, **fields))
 
     def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
-        if self._runs_here():
+        if self._is_worker_thread():
             raise InvalidRequestError(
                 "on_text must not wait for the thread that it runs in; call submit, not generate"
             )
@@ -200,11 +208,11 @@ class Runner:
         except CancelledError:
             raise RequestCancelledError("the request was cancelled") from None
         finally:
-            future.cancel()  # after an interrupt in this thread nobody waits for it any more
-            del future  # it holds the exception, whose traceback holds this frame
+            future.cancel()  # After an interrupt in this thread the response is not needed.
+            del future  # It holds the exception, whose traceback holds this frame.
 
     def stream(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> TextStream:
-        """Submit a request, with `fields` as in `submit`, which says what is raised; return its text as it comes."""
+        """Submit a request and return a stream of its text. Arguments and errors are those of `submit`."""
         return TextStream(lambda on_text: self.submit(request, on_text=on_text, **fields))
 
     def submit_chat(
@@ -220,42 +228,44 @@ class Runner:
         on_part: OnText | None = None,
         **fields: Unpack[RequestFields],
     ) -> Future[GenerationResponse]:
-        """Submit a conversation, which takes milliseconds to write as the model's template has it, 5 seconds at most.
+        """Render a conversation with the model's chat template and submit it.
+
+        Rendering takes milliseconds, and at most 5 seconds.
 
         Args:
-            messages: objects with ``role`` and ``content``, and whatever else the template reads; see `ChatMessage`.
-            tools: what the model may call: objects of OpenAI's form, or `ToolDefinition`.
-            tool_choice: ``"auto"``, ``"none"``, ``"required"`` or an object of OpenAI's that names tools.
-            parallel_tool_calls: whether a turn may have several calls.
+            messages: objects with ``role`` and ``content``, and other fields that the template uses; see `ChatMessage`.
+            tools: tools that the model may call: `ToolDefinition` values, or objects in OpenAI's format.
+            tool_choice: ``"auto"``, ``"none"``, ``"required"``, or an object in OpenAI's format that names tools.
+            parallel_tool_calls: whether a turn may have several tool calls.
             chat_template: a Jinja template instead of the one in the model's file.
-            template_variables: what else the template reads, such as ``enable_thinking``.
-            continues: go on with the last message, the model's own, in place of the next turn.
-            on_part: called as `submit` calls ``on_text``, with sample index and piece of the turn.
-            fields: fields of a `GenerationRequest` but ``text``; the tokens that end a turn of this model are added to
+            template_variables: further variables of the template, such as ``enable_thinking``.
+            continues: continue the last message, which is the model's own, instead of starting a new turn.
+            on_part: called like ``on_text`` of `submit`, with sample index and `ContentPart`.
+            fields: fields of a `GenerationRequest` except ``text``; the tokens that end a turn of this model are added to
                 ``eos_token_ids``.
 
         Raises:
             InvalidRequestError: a field is wrong, or there is no template for these messages.
-            RelevanceGenError: as `submit` and `wait_ready` raise.
+            RelevanceGenError: see `submit` and `wait_ready`.
         """
         if "text" in fields:
             raise InvalidRequestError(
                 "cannot be combined with messages, which it is made of", "text"
             )
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        known = tools_of(tools)
-        choice = choice_of(tool_choice, known, is_parallel=parallel_tool_calls)
+        tool_definitions = tools_of(tools)
+        choice = choice_of(tool_choice, tool_definitions, is_parallel=parallel_tool_calls)
+        schema_fields = {}
+        for index, (tool, definition) in enumerate(zip(tools, tool_definitions, strict=True)):
+            infix = "" if isinstance(tool, ToolDefinition) else ".function"
+            schema_fields[definition.name] = f"tools[{index}]{infix}.parameters"
         variables = {} if template_variables is None else template_variables
-        given = [
-            f"tools[{place}]{'' if isinstance(tool, ToolDefinition) else '.function'}"
-            for place, tool in enumerate(tools)
-        ]
-        named = {tool.name: f"{path}.parameters" for tool, path in zip(known, given, strict=True)}
-        conversation = Conversation(messages, known, choice, variables, {}, continues, named)
-        request, answer = self.write_chat(conversation, request, chat_template=chat_template)
-        return self.submit(
-            request, on_text=on_part, context=attrs.evolve(_CHAT, output_format=answer)
+        conversation = Conversation(
+            messages, tool_definitions, choice, variables, {}, continues, schema_fields
         )
+        request, output_format = self.write_chat(conversation, request, chat_template=chat_template)
+        context = attrs.evolve(_CHAT_CONTEXT, output_format=output_format)
+        return self.submit(request, on_text=on_part, context=context)
 
     def write_chat(
         self,
@@ -265,29 +275,36 @@ class Runner:
         chat_template: str | None = None,
         client: str | None = None,
     ) -> tuple[GenerationRequest, OutputFormat]:
-        """Return a request that continues a conversation, as `writing.write` makes it, and how its answer is read.
+        """Render a conversation; return the request that continues it, and the format of the model's turns.
 
-        Both are for a `submit` whose context says ``is_chat`` and that ``output_format``. It raises an `InvalidRequestError`
-        where there is no template for these messages, and what `wait_ready` raises.
+        Pass the format to `submit` in a context with ``is_chat`` and this ``output_format``.
+
+        Raises:
+            InvalidRequestError: there is no template for these messages.
+            RelevanceGenError: see `wait_ready`.
         """
-        return writing.write(conversation, request, self.chat_format, chat_template, client)
+        return chat_rendering.write(conversation, request, self.chat_format, chat_template, client)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
     ) -> GenerationResponse:
-        """Answer a conversation: its next turn, whole. `options`, and what is raised, are those of `submit_chat`."""
+        """Generate the next turn of a conversation. Options and errors are those of `submit_chat`."""
         return self._wait_for(lambda: self.submit_chat(messages, **options))
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
     ) -> TextStream:
-        """Answer a conversation as the text comes. `options`, and what is raised, are those of `submit_chat`."""
+        """Stream the next turn of a conversation. Options and errors are those of `submit_chat`."""
         return TextStream(lambda on_part: self.submit_chat(messages, on_part=on_part, **options))
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
+        """Return the number of tokens of a prompt, including the BOS token.
 
-        It raises what `generate` raises, and an `InvalidRequestError` of a text far beyond what the context could hold.
+        The call waits in the queue like a request, but uses no slot.
+
+        Raises:
+            InvalidRequestError: the text is far longer than the context.
+            RelevanceGenError: see `generate`.
         """
         return self._count({"text": text}, RequestContext(count_only=True))
 
@@ -299,9 +316,9 @@ class Runner:
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
     ) -> int:
-        """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
+        """Return the number of tokens of a conversation as `submit_chat` renders it.
 
-        The arguments, and what is raised, are those of `submit_chat` and `count_tokens`.
+        Arguments and errors are those of `submit_chat` and `count_tokens`.
         """
         conversation = Conversation(messages, tools_of(tools), variables=template_variables or {})
         request, _ = self.write_chat(
@@ -312,77 +329,75 @@ class Runner:
     def _count(self, request: Request, context: RequestContext) -> int:
         return self._wait_for(lambda: self.submit(request, context=context)).prompt_tokens
 
-    # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── State ───────────────────────────────────────────────────────────────────────────────────
 
     @property
     def chat_format(self) -> ChatFormat:
-        """What writing a prompt needs to know of the model; waits until that is loaded.
+        """Properties of the model that are needed to render a conversation. Waits until the model is loaded.
 
         Raises:
-            ModelLoadError: it cannot be loaded.
-            RunnerClosedError: the runner was closed before.
+            ModelLoadError: the model cannot be loaded.
+            RunnerClosedError: the runner was closed before the model was loaded.
         """
         self._check_not_forked()
         self.wait_ready()
-        model = next(
-            (worker.chat_format for worker in self._workers if worker.chat_format is not None), None
-        )
-        if model is None:
-            raise RunnerClosedError("the runner was closed before its model was loaded")
-        return model
+        for worker in self._workers:
+            if worker.chat_format is not None:
+                return worker.chat_format
+        raise RunnerClosedError("the runner was closed before its model was loaded")
 
     @property
     def alive(self) -> bool:
-        """Whether a model is loaded, and requests are taken."""
+        """Whether a model is loaded and requests are accepted."""
         return self.stats().num_total_runners > 0
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more requests, because it was closed or has died."""
-        return self._backlog.closed
+        """Whether the runner refuses requests, because it was closed or has failed."""
+        return self._queue.closed
 
     @property
     def error(self) -> BaseException | None:
-        """What the runner died of; ``None`` while a worker lives or loads, and after `close`."""
+        """The error that all workers failed with; ``None`` while a worker runs or loads, and after `close`."""
         errors = [worker.error for worker in self._workers]
         return None if None in errors else errors[0]
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until the model is loaded, on every device where it can be.
+        """Wait until each device has loaded the model or has failed to.
 
         Raises:
-            ModelLoadError: it cannot be loaded on any.
-            TimeoutError: it is still loading after `timeout_s` seconds.
+            ModelLoadError: no device can load the model.
+            TimeoutError: the model is still loading after `timeout_s` seconds.
         """
-        remaining = _countdown(timeout_s)
-        if not all(worker.wait_loaded(remaining()) for worker in self._workers):
+        deadline = _Deadline(timeout_s)
+        if not all(worker.wait_loaded(deadline.remaining_s()) for worker in self._workers):
             raise TimeoutError(f"the model is still loading after {timeout_s} s")
         if self.error is not None:
             raise self.error
 
     def stats(self) -> Stats:
-        """Return the samples that have not produced a token, and how many workers are ready."""
-        if self._backlog.forked:
+        """Return the number of samples without a token, and the number of workers that are ready."""
+        if self._queue.forked:
             return Stats(0, 0)
         n_ready = sum(worker.state is ThreadState.READY for worker in self._workers)
-        return Stats(self._backlog.n_pending_samples, 0 if self.closed else n_ready)
+        return Stats(self._queue.n_pending_samples, 0 if self.closed else n_ready)
 
     def counters(self) -> Counters:
-        """Return what was done so far; a copy."""
-        parts = [self._backlog.counters, *(worker.counters for worker in self._workers)]
-        return sum(parts, Counters())
+        """Return a copy of the counts of all work so far."""
+        worker_counters = (worker.counters for worker in self._workers)
+        return sum([self._queue.counters, *worker_counters], Counters())
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Take no more requests, end the threads and free the model; safe to call twice.
+        """Refuse further requests, end the threads and free the model. Idempotent.
 
         Args:
-            drain: finish what was accepted; otherwise every waiter sees `RunnerClosedError`.
-            timeout_s: longest time to spend on that, in seconds; what is not done by then is given up. A thread that
-                does not get out of a callback is left behind 5 seconds later.
+            drain: finish accepted requests first; otherwise they fail with `RunnerClosedError`.
+            timeout_s: maximum time for that in seconds; requests that are not finished by then fail. A thread that is
+                still in a callback 5 seconds later is abandoned.
         """
-        if self._backlog.forked:
+        if self._queue.forked:
             return
-        self._backlog.close()
+        self._queue.close()
         if not drain:
             self._stop()
         if not self._join(timeout_s):
@@ -402,7 +417,7 @@ class Runner:
         )
 
     def _check_not_forked(self) -> None:
-        if self._backlog.forked:
+        if self._queue.forked:
             raise RunnerClosedError(
                 "this runner belongs to the process that this one was forked from, and its threads did not come along; "
                 "start processes with the 'spawn' method, or make the runner after the fork"
@@ -413,11 +428,13 @@ class Runner:
             worker.stop()
 
     def _join(self, timeout_s: float | None) -> bool:
-        """Wait for the threads, but not for the one that calls; tell whether they have ended."""
-        remaining = _countdown(timeout_s)
-        return self._runs_here() or all(worker.join(remaining()) for worker in self._workers)
+        """Wait for the threads of other workers than the calling one; return whether they have ended."""
+        deadline = _Deadline(timeout_s)
+        return self._is_worker_thread() or all(
+            worker.join(deadline.remaining_s()) for worker in self._workers
+        )
 
-    def _runs_here(self) -> bool:
+    def _is_worker_thread(self) -> bool:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
 
 
@@ -426,13 +443,19 @@ def load_model(
     options: ModelOptions,
     on_progress: Callable[[float], bool],
 ) -> AbstractContextManager[LanguageModel]:
-    """Load a model as the options say; with model and options filled in this is a `Load`."""
-    from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
+    """Load a model with the given options; a partial application with model and options is a `Load`."""
+    # Imported late because this loads llama.cpp.
+    from relevance_gen.llama.decoder import Decoder
 
-    return Decoder(model_file.resolve(model), options, on_progress=on_progress, shown=MARKERS)
+    return Decoder(resolve.resolve(model), options, on_progress=on_progress, shown=MARKERS)
 
 
-def _countdown(timeout_s: float | None) -> Callable[[], float | None]:
-    """Return a function that tells how much is left of `timeout_s` seconds."""
-    end_s = None if timeout_s is None else time.monotonic() + timeout_s
-    return lambda: None if end_s is None else max(0.0, end_s - time.monotonic())
+class _Deadline:
+    """The time `timeout_s` seconds after the creation of this object; ``None`` is no limit."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._end_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def remaining_s(self) -> float | None:
+        """Return the seconds that are left, at least 0; ``None`` without a limit."""
+        return None if self._end_s is None else max(0.0, self._end_s - time.monotonic())

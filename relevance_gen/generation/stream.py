@@ -1,4 +1,4 @@
-"""Text as it is generated, as an iterator."""
+"""An iterator over the text of a request while it is generated."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from relevance_gen.types import ContentPart, GenerationResponse
 
 @frozen
 class TextPiece:
-    """A piece of one sample's text: whole characters, never part of a stop string; of a conversation a piece of a turn.
+    """A piece of the text of one sample: complete characters, and no part of a stop string.
 
     Attributes:
-        sample: which sample, from 0.
-        text: what follows the pieces of that sample so far; not empty, but where a turn begins
-            to call a tool: of such a part these are the arguments.
-        part: of a turn which part it belongs to, and of which kind that is; ``None`` outside conversations.
+        sample: index of the sample.
+        text: text that continues the previous pieces of the sample; for a tool call a piece of its arguments. It is empty
+            only in the first piece of a tool call.
+        part: for a conversation, the content part that this piece continues; otherwise ``None``.
     """
 
     sample: int
@@ -31,27 +31,26 @@ class TextPiece:
 
 
 class TextStream(Iterator[TextPiece]):
-    """The pieces of a request's samples in the order they come, then `response`.
+    """The pieces of all samples of a request in order of arrival; then the response.
 
-    Iterating raises what the request failed with; `RequestCancelledError` after `cancel`. A stream that is dropped
-    before its end cancels its request.
+    Iteration raises the error that the request failed with, or `RequestCancelledError` after `cancel`. A stream that is
+    garbage-collected before its end cancels its request.
 
     Attributes:
-        response: the whole response, once iteration has ended.
+        response: the response; ``None`` until iteration has ended.
     """
 
     def __init__(self, submit: Callable[[OnText], Future[GenerationResponse]]) -> None:
         self.response: GenerationResponse | None = None
-        # The callbacks know the queue alone: what the runner holds must not keep a dropped stream alive.
+        # The callbacks refer to the queue only, because the runner must not keep a dropped stream alive.
         pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
         self._pieces = pieces
 
         def put(sample: int, text: str | ContentPart) -> None:
-            pieces.put(
-                TextPiece(sample, text.text, text)
-                if isinstance(text, ContentPart)
-                else TextPiece(sample, text)
-            )
+            if isinstance(text, ContentPart):
+                pieces.put(TextPiece(sample, text.text, text))
+            else:
+                pieces.put(TextPiece(sample, text))
 
         self._future = submit(put)
         self._future.add_done_callback(lambda _: pieces.put(None))
@@ -62,7 +61,7 @@ class TextStream(Iterator[TextPiece]):
         piece = self._pieces.get()
         if piece is not None:
             return piece
-        self._pieces.put(None)  # whoever asks again gets the same answer
+        self._pieces.put(None)  # If the request failed, further calls raise the same error.
         try:
             self.response = self._future.result()
         except CancelledError:
@@ -70,7 +69,7 @@ class TextStream(Iterator[TextPiece]):
         raise StopIteration
 
     def cancel(self) -> None:
-        """Give up the request; its slots are free at the next step."""
+        """Cancel the request; its slots are free at the next step."""
         self._future.cancel()
 
     def __enter__(self) -> Self:
@@ -80,5 +79,5 @@ class TextStream(Iterator[TextPiece]):
         self.cancel()
 
     def __del__(self) -> None:
-        if hasattr(self, "_future"):  # not where submitting it raised
+        if hasattr(self, "_future"):  # Not if `submit` raised.
             self._future.cancel()

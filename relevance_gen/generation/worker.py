@@ -1,4 +1,4 @@
-"""A worker: a thread with a model and an engine, which generates for one backlog."""
+"""A worker: a thread with a model and an engine, which generates for one queue."""
 
 from __future__ import annotations
 
@@ -10,39 +10,51 @@ from relevance_gen.errors import GenerationError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
-from relevance_gen.generation.queue.request import QueuedRequest, Reports, Rooms
+from relevance_gen.generation.queue.events import EngineEvent
+from relevance_gen.generation.queue.request import Capacity, QueuedRequest
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import Load, ModelThread, ThreadState
 
 
-class Pulls(Reports, Protocol):
-    """How a worker takes tickets and says what becomes of them: see `relevance_gen.generation.queue.request_queue.WorkerHandle`."""
+class RequestSource(Protocol):
+    """Source of a worker's requests and receiver of its events; see `relevance_gen.generation.queue.request_queue.RequestQueue`."""
 
-    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[QueuedRequest] | None:
-        """Return the next tickets; None if there is nothing to come."""
+    def register(self, on_cancel: Callable[[int], None]) -> int:
+        """Add a worker, whose `on_cancel` is called with ids of requests to drop; return the worker's id."""
 
-    def leave(self, error: BaseException) -> None:
-        """Take no more."""
+    def take(
+        self, worker_id: int, capacity: Capacity, timeout_s: float | None = None
+    ) -> list[QueuedRequest] | None:
+        """Return the next requests; ``None`` if none will follow."""
 
+    def deliver(self, worker_id: int, event: EngineEvent) -> None:
+        """Pass an event to the caller of its request."""
 
-class Queue(Protocol):
-    """Where tickets come from: a `relevance_gen.generation.queue.request_queue.RequestQueue`, or what stands in for some elsewhere."""
-
-    def join(self, on_cancel: Callable[[int], None]) -> Pulls:
-        """Return what a worker takes tickets with from now on."""
+    def leave(self, worker_id: int, error: BaseException) -> None:
+        """Remove a worker, whose requests end with `error` unless another worker takes them."""
 
 
 class Worker(ModelThread):
-    """A thread with a model and an engine, which works for a backlog.
+    """A thread with a model and an engine, which serves the requests of a queue.
 
-    Make all workers of one backlog before any is started, because the last one to leave closes it. The model is loaded
-    in the thread; of the `prefix_cache_bytes` each worker has so many for itself. Its `counters` say what its engine
-    computed, and once the model is loaded `chat_format` what its file says about conversations.
+    Create all workers of a queue before any of them is started, because the last worker that leaves closes the queue. The
+    thread loads the model.
+
+    Args:
+        queue: source of requests.
+        load: loads the model.
+        prefix_cache_bytes: memory for computed prompts of this worker.
+
+    Attributes:
+        counters: numbers of tokens and steps that the engine computed.
+        chat_format: chat format of the model's file; ``None`` until the model is loaded.
     """
 
     failure = GenerationError
 
-    def __init__(self, backlog: Queue, load: Load[LanguageModel], prefix_cache_bytes: int) -> None:
+    def __init__(
+        self, queue: RequestSource, load: Load[LanguageModel], prefix_cache_bytes: int
+    ) -> None:
         super().__init__("runner")
         self.counters = Counters()
         self.chat_format: ChatFormat | None = None
@@ -50,51 +62,51 @@ class Worker(ModelThread):
         self._prefix_cache_bytes = prefix_cache_bytes
         self._engine: Engine | None = None
         self._cancelled: deque[int] = deque()
-        self._puller = backlog.join(self._cancel)
+        self._queue = queue
+        self._worker_id = queue.register(self._cancel)
 
-    # ── Any thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Any thread ───────────────────────────────────────────────────────────────────────────────
 
     def _leave(self, error: BaseException | None) -> None:
-        self._puller.leave(
-            error or RunnerClosedError("the runner was closed before this request was finished")
-        )
+        closed = RunnerClosedError("the runner was closed before this request was finished")
+        self._queue.leave(self._worker_id, error or closed)
 
     def stop(self) -> None:
-        """Give up all work at once, and the computation under way with it."""
+        """Stop all work at once, including the current computation."""
         super().stop()
         if self._engine is not None:
             self._engine.interrupt()
 
-    def _cancel(self, ticket_id: int) -> None:
-        """Have a ticket dropped before the next step, and do not wait for its prompt to be computed."""
-        self._cancelled.append(ticket_id)
+    def _cancel(self, request_id: int) -> None:
+        """Drop a request before the next step, and interrupt the computation of its prompt."""
+        self._cancelled.append(request_id)
         if self._engine is not None:
-            self._engine.interrupt(ticket_id)
+            self._engine.interrupt(request_id)
 
-    # ── The worker's own thread ──────────────────────────────────────────────────────────────────────────────────────
+    # ── The worker's own thread ──────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
         with self._load(self._goes_on_loading) as model:
-            engine = self._engine = Engine(
-                model, PrefixCache(self._prefix_cache_bytes), self._puller
-            )
+            engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes))
             self.counters, self.chat_format = engine.counters, model.chat_format
             try:
                 self._become(ThreadState.READY)
-                while self._take_tickets(engine):
-                    engine.step()
+                while self._take_requests(engine):
+                    for event in engine.step():
+                        self._queue.deliver(self._worker_id, event)
             finally:
                 engine.clear()
 
-    def _take_tickets(self, engine: Engine) -> bool:
-        """Hand the engine what it has room for, waiting while it is idle; tell whether to go on."""
+    def _take_requests(self, engine: Engine) -> bool:
+        """Pass new and cancelled requests to the engine, waiting while it is idle; return whether to continue."""
         if self.state is not ThreadState.READY:
             return False
-        tickets = self._puller.take(engine.rooms, timeout_s=None if engine.idle else 0)
-        if tickets is None:
+        timeout_s = None if engine.idle else 0
+        requests = self._queue.take(self._worker_id, engine.capacity, timeout_s)
+        if requests is None:
             return False
-        for ticket in tickets:
-            engine.add(ticket)
+        for queued in requests:
+            engine.add(queued)
         while self._cancelled:
             engine.drop(self._cancelled.popleft())
         return True

@@ -139,7 +139,7 @@ def test_where_nothing_is_found_no_model_is_asked(bigram):
 def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
     """Not even one that could not be."""
     monkeypatch.setattr(
-        "relevance_gen.generation.api._default", None
+        "relevance_gen.generation.api._default_runner", None
     )  # another test may have loaded one
     monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
     assert ask("zebra?", CHUNKS).text == NOTHING_FOUND
@@ -148,7 +148,7 @@ def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
 def test_no_model_is_asked_where_the_search_is_not_sure(monkeypatch):
     """Below the bound the text says so, the nearest passages are the sources, and no model is loaded."""
     monkeypatch.setattr(
-        "relevance_gen.generation.api._default", None
+        "relevance_gen.generation.api._default_runner", None
     )  # another test may have loaded one
     monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
     question = "What is the capital of France?"
@@ -312,7 +312,7 @@ def test_a_question_that_leaves_no_room_is_refused():
 def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, options, field):
     """The error names it, and not the model that is not there."""
     monkeypatch.setattr(
-        "relevance_gen.generation.api._default", None
+        "relevance_gen.generation.api._default_runner", None
     )  # another test may have loaded one
     monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
     with pytest.raises(InvalidRequestError) as raised:

@@ -17,7 +17,7 @@ import pytest
 
 from relevance_gen import InvalidRequestError, Runner
 from relevance_gen.cluster import ClusterRunner, actors
-from relevance_gen.cluster.generation.worker import ClusterWorker
+from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
 from relevance_gen.generation.queue import request_queue as backlog
 from relevance_gen.generation.queue.request_queue import RequestQueue
@@ -110,7 +110,7 @@ def test_a_cancelled_request_frees_its_slot(runner: ClusterRunner) -> None:
     for future in long:
         with pytest.raises(CancelledError):
             future.result()
-    until(lambda: all(not worker._held for worker in runner._workers), "nothing is held")
+    until(lambda: all(not worker._forwarded for worker in runner._workers), "nothing is held")
     assert runner.stats().backlog == 0
 
 
@@ -149,7 +149,7 @@ def test_a_full_backlog_refuses(single: ClusterRunner) -> None:
 
 def test_the_only_runner_is_replaced(single: ClusterRunner) -> None:
     """Where the only runner dies, requests wait for the next one."""
-    kill_process(single._workers[0]._handle)
+    kill_process(single._workers[0]._actor)
     assert single.generate({"text": "a", "max_tokens": 5}).responses
 
 
@@ -163,8 +163,8 @@ def test_what_showed_nothing_is_done_elsewhere(runner: ClusterRunner, alone: Run
     for one in shown:
         assert one.wait(60)
     quiet = [runner.submit(request) for request in requests(8)]
-    dead = next(worker for worker in runner._workers if worker._held)
-    kill_process(dead._handle)
+    dead = next(worker for worker in runner._workers if worker._forwarded)
+    kill_process(dead._actor)
     for request, future in zip(requests(8), quiet, strict=True):
         assert texts_of(future.result(60)) == texts_of(alone.generate(request))
     failed = [error for future in streams if (error := future.exception(60)) is not None]
@@ -182,7 +182,7 @@ def test_runners_that_die_while_they_start(single: ClusterRunner) -> None:
     killed: set[Any] = set()
 
     def kill_next() -> bool:
-        handle = single._workers[0]._handle
+        handle = single._workers[0]._actor
         if handle is not None and handle not in killed:
             killed.add(handle)
             actors.ray.kill(handle)
@@ -197,7 +197,7 @@ def test_a_runner_that_is_stopped_is_replaced(single: ClusterRunner) -> None:
     shown = threading.Event()
     stream = single.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_: shown.set())
     assert shown.wait(60)
-    os.kill(process_of(single._workers[0]._handle), signal.SIGSTOP)
+    os.kill(process_of(single._workers[0]._actor), signal.SIGSTOP)
     quiet = single.submit({"text": "a", "max_tokens": 5})
     assert quiet.result(120).responses
     with pytest.raises(GenerationError, match="does not answer any more"):
@@ -222,7 +222,7 @@ def test_processes_share_runners_of_a_name(cluster: Any) -> None:
 def test_a_worker_that_is_not_needed_ends() -> None:
     """A worker whose node is gone before its runner was there ends, so that nobody waits for it for ever."""
     backlog = RequestQueue(1)
-    worker = ClusterWorker(backlog, nullcontext, 0, "", lambda _: None, lambda _: None)
+    worker = ClusterWorker(backlog, RunnerSpec(nullcontext, 0, ""), lambda _: None, lambda _: None)
     worker.start()
     assert worker.join(60)
     assert worker.state is ThreadState.CLOSED
@@ -280,10 +280,12 @@ def test_nothing_is_lost_or_answered_twice(
     for number, future in enumerate(futures):
         future.add_done_callback(lambda _, number=number: answered.update([number]))
     while n_kills and not all(future.done() for future in futures):
-        ready = [one for one in runner._workers if one.state is ThreadState.READY and one._held]
+        ready = [
+            one for one in runner._workers if one.state is ThreadState.READY and one._forwarded
+        ]
         if ready:
             with suppress(actors.RayActorError):  # it is dying from the last time
-                kill_process(random.choice(ready)._handle)  # noqa: S311
+                kill_process(random.choice(ready)._actor)  # noqa: S311
             n_kills -= 1
         time.sleep(1.0 if n_requests > 1000 else 0.3)
     failed = [error for future in futures if (error := future.exception(120)) is not None]

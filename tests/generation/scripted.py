@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.generation.queue.request import Capacity, Rooms
+from relevance_gen.generation.queue.events import Failed, Finished, Started, TextDelta
+from relevance_gen.generation.queue.request import Capacity, RequestPriority
 from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat, Interrupted
 
 
@@ -140,6 +141,47 @@ class ScriptedModel:
         self.interrupted = True
 
 
-def rooms(n_tickets: int, n_to_hold: int | None = None) -> Rooms:
-    """Return the same room for strangers and for all others."""
-    return dict.fromkeys((True, False), Capacity(n_tickets, n_to_hold))
+def capacity(n_requests: int, n_retained_prompts: int | None = None) -> Capacity:
+    """Return the same capacity for all priorities."""
+    if n_retained_prompts is None:
+        return Capacity(dict.fromkeys(RequestPriority, n_requests))
+    return Capacity(
+        dict.fromkeys(RequestPriority, n_requests),
+        dict.fromkeys(RequestPriority, n_retained_prompts),
+    )
+
+
+class QueueWorker:
+    """A worker that is registered with a queue."""
+
+    def __init__(self, queue, on_cancel=lambda _: None) -> None:
+        self._queue = queue
+        self._id = queue.register(on_cancel)
+
+    def take(self, capacity, timeout_s=None):
+        """Take the next requests."""
+        return self._queue.take(self._id, capacity, timeout_s)
+
+    def deliver(self, event) -> None:
+        """Deliver any event."""
+        self._queue.deliver(self._id, event)
+
+    def start(self, queued, n_samples) -> None:
+        """Report that further samples have started."""
+        self.deliver(Started(queued.id, n_samples))
+
+    def add_text(self, queued, sample, text) -> None:
+        """Report text of a sample."""
+        self.deliver(TextDelta(queued.id, sample, text))
+
+    def finish(self, queued, response) -> None:
+        """Report a response."""
+        self.deliver(Finished(queued.id, response))
+
+    def fail(self, queued, error) -> None:
+        """Report an error."""
+        self.deliver(Failed(queued.id, error))
+
+    def leave(self, error) -> None:
+        """Leave the queue."""
+        self._queue.leave(self._id, error)

@@ -28,7 +28,7 @@ class ScriptedRunner(Runner):
         def workers(backlog):
             return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
 
-        self._start(workers, max_queue, prefix_cache_bytes, wait)
+        self._start(workers, max_queue, prefix_cache_bytes, wait=wait)
 
 
 class Switch:
@@ -344,5 +344,5 @@ def test_a_worker_takes_no_more_prompts_than_it_may_keep():
             runner.submit(GenerationRequest("b", max_tokens=1)).result(timeout=60).num_samples == 1
         )
         assert not any(future.done() for future in futures)
-        assert len(runner._backlog._waiting) == 1
+        assert len(runner._queue._waiting) == 1
         assert [future.result(timeout=60).num_samples for future in futures] == [99] * 3

@@ -1,4 +1,4 @@
-"""A worker's half of backlogs that are elsewhere: tickets come in, and what becomes of them goes out, step by step."""
+"""The worker's side of queues in other processes: clients exchange requests for the events of each engine step."""
 
 from __future__ import annotations
 
@@ -6,83 +6,106 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from attrs import evolve, field, frozen
 
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.queue.request import NO_ROOMS, QueuedRequest, Rooms
-from relevance_gen.types import GenerationResponse
+from relevance_gen.generation.queue.events import EngineEvent, Failed, Finished
+from relevance_gen.generation.queue.request import NO_CAPACITY, Capacity, QueuedRequest
 
-Event: TypeAlias = tuple[str, int, Any, Any]
-"""What became of a ticket: ``started`` with a number of samples, ``text`` with sample and text, ``done`` with how."""
-
-SILENCE_S: Final = 30.0
-"""The tickets of a client that has not been heard of for so long are dropped: it is gone."""
+CLIENT_TIMEOUT_S: Final = 30.0
+"""Seconds without a call of a client after which its requests are dropped."""
 
 
 @frozen
 class Delivery:
-    """What a client is told: what became of its tickets since it was told last, in order.
+    """The answer to a client.
 
-    The worker has `rooms` for further tickets, as `WorkerHandle.take` takes them, and has computed so much for all clients.
+    Attributes:
+        events: events of the client's requests since the last delivery, in order.
+        capacity: capacity of the worker for further requests.
+        counters: counts of the work for all clients.
     """
 
-    events: list[Event]
-    rooms: Rooms
+    events: list[EngineEvent]
+    capacity: Capacity
     counters: Counters = field(factory=Counters)
 
 
-class Mailbox:
-    """Stands between one worker, which takes it for its backlog, and clients that each have a backlog of their own.
+@frozen
+class _Origin:
+    """The client of a request, and the id that the client uses for it."""
 
-    Every client numbers its tickets for itself, so tickets get numbers of this mailbox here. What is told of a step is
-    told when the step is over.
+    client: str
+    request_id: int
+
+
+@frozen
+class _ClientEvent:
+    """An event with the client that receives it."""
+
+    client: str
+    event: EngineEvent
+
+
+class Mailbox:
+    """The request source of one worker, which serves clients with a queue each.
+
+    Each client numbers its own requests, so requests get new ids in this mailbox. The events of a step become visible to
+    clients when the step has ended.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[QueuedRequest] = deque()
-        self._owners: dict[int, tuple[str, int]] = {}
-        self._heard_s: dict[str, float] = {}
-        self._step: list[tuple[str, Event]] = []
-        self._events: dict[str, list[Event]] = {}
-        self._rooms = NO_ROOMS
+        self._origins: dict[int, _Origin] = {}
+        self._last_call_s: dict[str, float] = {}
+        self._step_events: list[_ClientEvent] = []
+        self._events: dict[str, list[EngineEvent]] = {}
+        self._capacity = NO_CAPACITY
         self._error: BaseException | None = None
         self._on_cancel: Callable[[int], None] = lambda _: None
-        self._numbers = itertools.count(1)
-        self._last_s = time.monotonic()
+        self._ids = itertools.count(1)
+        self._last_any_call_s = time.monotonic()
 
-    # ── Clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Clients ──────────────────────────────────────────────────────────────────────────────────
 
     def exchange(
         self,
         client: str,
-        tickets: Sequence[QueuedRequest],
+        requests: Sequence[QueuedRequest],
         cancelled: Sequence[int] = (),
         timeout_s: float = 0.0,
     ) -> Delivery:
-        """Take a client's tickets, wait until there is something to tell it, or the time is over, and tell it.
+        """Accept requests of a client and return the events of its earlier requests, after waiting for one.
 
-        Nothing more is told of the tickets with ids in `cancelled`. Once all else is told, what the worker died of is
-        raised.
+        Args:
+            client: id of the client.
+            requests: new requests.
+            cancelled: ids of requests to drop; no further events of them are returned.
+            timeout_s: maximum seconds to wait for an event.
+
+        Raises:
+            BaseException: the error that the worker failed with, once all events are returned.
         """
         with self._changed:
-            self._heard_s[client] = self._last_s = time.monotonic()
-            for ticket, number in zip(tickets, self._numbers, strict=False):
-                self._owners[number] = client, ticket.id
-                self._waiting.append(evolve(ticket, id=number))
-            if tickets:
+            self._last_call_s[client] = self._last_any_call_s = time.monotonic()
+            for queued in requests:
+                request_id = next(self._ids)
+                self._origins[request_id] = _Origin(client, queued.id)
+                self._waiting.append(evolve(queued, id=request_id))
+            if requests:
                 self._changed.notify_all()
-            gone = [
-                number
-                for number, (one, own) in self._owners.items()
-                if one == client and own in cancelled
+            dropped = [
+                request_id
+                for request_id, origin in self._origins.items()
+                if origin.client == client and origin.request_id in cancelled
             ]
-            self._drop(gone)
-        for number in gone:
-            self._on_cancel(number)
+            self._drop(dropped)
+        for request_id in dropped:
+            self._on_cancel(request_id)
         with self._changed:
             self._changed.wait_for(
                 lambda: self._events.get(client) or self._error is not None, timeout_s
@@ -90,93 +113,82 @@ class Mailbox:
             events = self._events.pop(client, [])
             if self._error is not None and not events:
                 raise self._error
-            return Delivery(events, self._rooms_left(self._waiting))
+            return Delivery(events, self._capacity.after(self._waiting))
 
     @property
-    def silent_s(self) -> float:
-        """Seconds since any client was heard of."""
-        return time.monotonic() - self._last_s
+    def idle_s(self) -> float:
+        """Seconds since the last call of any client."""
+        return time.monotonic() - self._last_any_call_s
 
-    # ── The worker ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The worker ───────────────────────────────────────────────────────────────────────────────
 
-    def join(self, on_cancel: Callable[[int], None]) -> Mailbox:
-        """Return what the worker takes tickets with: this."""
+    def register(self, on_cancel: Callable[[int], None]) -> int:
+        """Add the only worker."""
         self._on_cancel = on_cancel
-        return self
+        return 0
 
-    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[QueuedRequest] | None:
-        """Tell clients of the step that is over, and return the next tickets, as many as there is room for."""
+    def take(
+        self, _worker_id: int, capacity: Capacity, timeout_s: float | None = None
+    ) -> list[QueuedRequest] | None:
+        """Publish the events of the last step, and return the next requests, up to the capacity."""
         with self._changed:
-            self._rooms = rooms
-            for client, event in self._step:
-                self._events.setdefault(client, []).append(event)
-            self._step.clear()
+            self._capacity = capacity
+            for step_event in self._step_events:
+                self._events.setdefault(step_event.client, []).append(step_event.event)
+            self._step_events.clear()
             self._changed.notify_all()
-            gone = self._gone()
-            if not gone and timeout_s != 0 and not self._waiting and self._error is None:
+            dropped = self._drop_lost_clients()
+            if not dropped and timeout_s != 0 and not self._waiting and self._error is None:
                 self._changed.wait(timeout_s)
             if self._error is not None:
                 return None
-            tickets: list[QueuedRequest] = []
-            for ticket in sorted(self._waiting, key=lambda one: one.context.is_anonymous):
-                if self._rooms_left(tickets)[ticket.context.is_anonymous].n_tickets > 0:
-                    self._waiting.remove(ticket)
-                    tickets.append(ticket)
-            self._rooms = self._rooms_left(tickets)
-        for number in gone:
-            self._on_cancel(number)
-        return tickets
+            requests: list[QueuedRequest] = []
+            for queued in sorted(self._waiting, key=lambda queued: queued.context.priority):
+                if self._capacity.accepts(queued.context.priority):
+                    self._waiting.remove(queued)
+                    requests.append(queued)
+                    self._capacity = self._capacity.after([queued])
+        for request_id in dropped:
+            self._on_cancel(request_id)
+        return requests
 
-    def started(self, ticket: QueuedRequest, n_samples: int) -> None:
-        """Take note that `n_samples` more samples have produced a token."""
-        self._note(ticket, "started", n_samples)
-
-    def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
-        """Take a piece of a sample's text."""
-        self._note(ticket, "text", sample, text)
-
-    def done(self, ticket: QueuedRequest, outcome: GenerationResponse | BaseException) -> None:
-        """Take the response, or why there is none."""
-        self._note(ticket, "done", outcome)
+    def deliver(self, _worker_id: int, event: EngineEvent) -> None:
+        """Store an event of the current step; events of dropped requests are ignored."""
         with self._changed:
-            self._owners.pop(ticket.id, None)
+            origin = self._origins.get(event.request_id)
+            if origin is None:
+                return
+            client_event = evolve(event, request_id=origin.request_id)
+            self._step_events.append(_ClientEvent(origin.client, client_event))
+            if isinstance(event, Finished | Failed):
+                del self._origins[event.request_id]
 
-    def leave(self, error: BaseException) -> None:
-        """Take no more tickets; clients are told why."""
+    def leave(self, _worker_id: int, error: BaseException) -> None:
+        """Remove the worker; clients receive the error after all events."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
-    # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Dropping requests ────────────────────────────────────────────────────────────────────────
 
-    def _rooms_left(self, tickets: Collection[QueuedRequest]) -> Rooms:
-        """Return the rooms that `tickets` leave, of which strangers' take none from others."""
-        n_open = sum(ticket.context.is_anonymous for ticket in tickets)
-        n_taken = {True: len(tickets), False: len(tickets) - n_open}
-        return {
-            is_anonymous: evolve(room, n_tickets=max(0, room.n_tickets - n_taken[is_anonymous]))
-            for is_anonymous, room in self._rooms.items()
-        }
-
-    def _note(self, ticket: QueuedRequest, kind: str, first: Any, second: Any = None) -> None:
-        with self._changed:
-            if (owner := self._owners.get(ticket.id)) is not None:
-                self._step.append((owner[0], (kind, owner[1], first, second)))
-
-    def _gone(self) -> list[int]:
-        """Drop the tickets of clients that are gone, and return their numbers."""
+    def _drop_lost_clients(self) -> list[int]:
+        """Drop the requests of clients that have not called for too long; return the ids of these requests."""
         now_s = time.monotonic()
-        silent = {
-            client for client, heard_s in self._heard_s.items() if now_s - heard_s > SILENCE_S
+        lost = {
+            client
+            for client, call_s in self._last_call_s.items()
+            if now_s - call_s > CLIENT_TIMEOUT_S
         }
-        for client in silent:
-            del self._heard_s[client]
+        for client in lost:
+            del self._last_call_s[client]
             self._events.pop(client, None)
-        found = [number for number, (client, _) in self._owners.items() if client in silent]
-        self._drop(found)
-        return found
+        dropped = [
+            request_id for request_id, origin in self._origins.items() if origin.client in lost
+        ]
+        self._drop(dropped)
+        return dropped
 
-    def _drop(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            del self._owners[number]
-        self._waiting = deque(ticket for ticket in self._waiting if ticket.id in self._owners)
+    def _drop(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            del self._origins[request_id]
+        self._waiting = deque(queued for queued in self._waiting if queued.id in self._origins)

@@ -1,4 +1,4 @@
-"""A runner over the machines of a cluster, as its callers use it."""
+"""A runner that generates on all nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, Unpack
 
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster.connection import check_name, connect
-from relevance_gen.cluster.generation.worker import ClusterWorker
+from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.counters import Counters
@@ -27,37 +27,38 @@ from relevance_gen.generation.runner import (
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import OptionTypes, model_options, shows_options
 
-_LOOK_S: Final = 1.0
-"""How often it is looked whether nodes have joined."""
-_ATTEMPTS: Final = 5
-"""How often the first runners are started, if all of them die meanwhile."""
-_ENDED: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
+_NODE_POLL_S: Final = 1.0
+"""Seconds between two checks for new nodes."""
+_MAX_START_ATTEMPTS: Final = 5
+"""Attempts to start the first runners; if all of them die while they start, the cluster runner fails."""
+_END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 
 
 @shows_options
 class ClusterRunner(Runner):
-    """A model on the machines of a cluster; everything else is as `relevance_gen.Runner` has it, samples bit for bit.
+    """A model on the nodes of a cluster. The interface and the samples, bit for bit, are those of `relevance_gen.Runner`.
 
-    Requests wait in one backlog here, and runners, each an actor with the whole model, pull them when they have free
-    slots. Where a runner dies, another is started; its requests that have shown no text are done elsewhere, the others
-    fail with a `GenerationError`. A node that joins gets a runner at once, unless `n_runners` is given.
+    Requests wait in one queue of this process. Each runner is an actor with the whole model and takes requests when it has
+    free slots. If a runner dies, another one is started; its requests that have streamed no text are served by other
+    runners, and its other requests fail with a `GenerationError`. A node that joins gets a runner at once, unless
+    `n_runners` is given.
 
     Args:
-        model: as for `relevance_gen.Runner`; a file must be at the same path on every node.
-        n_runners: how many runners; by default one for each GPU of a node, or one for a node without.
+        model: as for `relevance_gen.Runner`; a file must have the same path on every node.
+        n_runners: number of runners; by default one for each GPU of a node, or one for a node without a GPU.
         address: as for `ClusterIndex`.
-        name: runners with a name are shared by all processes that use it; they end a minute after the last of these.
-        max_queue: samples of one client that may wait here, at least 1; while as many do, `submit` raises
+        name: name of runners that all processes with this name share; they end a minute after the last process.
+        max_queue: samples of one client that may wait in this process, at least 1; while as many wait, `submit` raises
             `OverloadedError`.
-        prefix_cache_bytes: memory, for each runner, for the computed prompts of recent requests; 0 turns it off.
-        wait: wait until the model is loaded; otherwise return at once and load meanwhile.
-        **options: each as `ModelOptions` has it.
+        prefix_cache_bytes: memory of each runner for computed prompts of recent requests; 0 disables the prefix cache.
+        wait: wait until the model is loaded; otherwise return at once and load in the background.
+        **options: options of `ModelOptions`.
 
     Raises:
-        ModelLoadError: the model cannot be loaded (where `wait`).
-        ClusterError: there is no such cluster, or its nodes have other versions.
+        ModelLoadError: the model cannot be loaded (only with `wait`).
+        ClusterError: the cluster does not exist, or its nodes have other versions.
         InvalidRequestError: an option is out of range.
-        TypeError: there is no such option.
+        TypeError: an option does not exist.
     """
 
     _workers: Sequence[ClusterWorker]
@@ -82,110 +83,121 @@ class ClusterRunner(Runner):
             check_integer("n_runners", n_runners, 1)
         if name is not None:
             check_name(name)
-        model = None if model is None else os.fspath(model)
-        chosen = model_options(options)
-        self._load = partial(load_model, model, chosen)
-        self._made_of = f"{model} {chosen} {prefix_cache_bytes}"
-        self._prefix_cache_bytes = prefix_cache_bytes
+        path = None if model is None else os.fspath(model)
+        checked_options = model_options(options)
+        self._spec = RunnerSpec(
+            load=partial(load_model, path, checked_options),
+            prefix_cache_bytes=prefix_cache_bytes,
+            description=f"{path} {checked_options} {prefix_cache_bytes}",
+        )
         self._name = name
         self._n_runners = n_runners
-        self._growing = threading.Lock()
-        self._past = Counters()
-        self._has_begun = False
+        self._lock = threading.Lock()
+        self._ended_counters = Counters()
+        self._was_ready = False
         connect(address)
-        self._start(self._first_workers, max_queue, prefix_cache_bytes, wait)
-        watching = threading.Thread(
-            target=_watch, args=(weakref.ref(self),), name="watch-nodes", daemon=True
-        )
-        watching.start()
+        self._start(self._create_workers, max_queue, prefix_cache_bytes, wait=wait)
+        threading.Thread(
+            target=_poll_nodes, args=(weakref.ref(self),), name="watch-nodes", daemon=True
+        ).start()
 
-    def _first_workers(self, backlog: RequestQueue) -> list[ClusterWorker]:
-        if not (wanted := self._wanted_keys()):
+    def _create_workers(self, queue: RequestQueue) -> list[ClusterWorker]:
+        keys = self._worker_keys()
+        if not keys:
             raise ClusterError("the cluster has no node")
-        return [self._worker(backlog, key) for key in wanted]
+        return [self._create_worker(queue, key) for key in keys]
 
-    def _wanted_keys(self) -> list[str]:
-        """Return a key for each runner that there should be: its number, or its node and its number there."""
+    def _worker_keys(self) -> list[str]:
+        """Return a key for each worker that should exist: an index, or a node id and an index on that node."""
         if self._n_runners is not None:
-            return [str(number) for number in range(self._n_runners)]
+            return [str(index) for index in range(self._n_runners)]
         return [
-            f"{node.id} {number}"
+            f"{node.id} {index}"
             for node in living_nodes()
-            for number in range(max(1, int(node.n_gpus)))
+            for index in range(max(1, int(node.n_gpus)))
         ]
 
-    def _worker(self, backlog: RequestQueue, key: str) -> ClusterWorker:
-        held = weakref.ref(self)  # a worker's thread shall not keep a runner that nobody holds
+    def _create_worker(self, queue: RequestQueue, key: str) -> ClusterWorker:
+        # A worker's thread must not keep a runner alive that has no other reference.
+        runner_ref = weakref.ref(self)
 
-        def choose(worker: ClusterWorker) -> Node | None:
-            runner = held()
-            return None if runner is None else runner._choose(worker)
+        def choose_node(worker: ClusterWorker) -> Node | None:
+            runner = runner_ref()
+            return None if runner is None else runner._choose_node(worker)
 
-        def on_death(dead: ClusterWorker) -> None:
-            if (runner := held()) is not None:
+        def replace(dead: ClusterWorker) -> None:
+            runner = runner_ref()
+            if runner is not None:
                 runner._replace(dead)
 
-        made_of = self._load, self._prefix_cache_bytes, self._made_of
-        name = None if self._name is None else f"runner {self._name} {key}"
-        return ClusterWorker(backlog, *made_of, choose, on_death, key, name)
-
-    def _choose(self, worker: ClusterWorker) -> Node | None:
-        """Return where a worker's runner is to be; None if its node is gone and there are others."""
-        self._has_begun = self._has_begun or any(
-            one.state is ThreadState.READY for one in self._workers
+        shared_name = None if self._name is None else f"runner {self._name} {key}"
+        return ClusterWorker(
+            queue, self._spec, choose_node, replace, key=key, shared_name=shared_name
         )
-        if worker.n_deaths >= _ATTEMPTS and not self._has_begun:
+
+    def _choose_node(self, worker: ClusterWorker) -> Node | None:
+        """Return the node for a worker's runner; ``None`` if its node has left and there are other workers."""
+        workers = self._workers
+        if any(other.state is ThreadState.READY for other in workers):
+            self._was_ready = True
+        if worker.n_deaths >= _MAX_START_ATTEMPTS and not self._was_ready:
             raise ClusterError(
                 "no runner could be started: its process or its node died, again and again"
             )
         nodes = living_nodes()
-        others = [one for one in self._workers if one is not worker and one.state not in _ENDED]
-        node_id, _, number = worker.key.partition(" ")
-        own = next((node for node in nodes if number and node.id == node_id), None)
-        if own is None:
-            if number and others:
+        other_workers = [
+            other for other in workers if other is not worker and other.state not in _END_STATES
+        ]
+        node_id, _, index_on_node = worker.key.partition(" ")
+        if index_on_node:
+            for node in nodes:
+                if node.id == node_id:
+                    worker.node_id = node.id
+                    return node
+            if other_workers:
                 return None
-            loads = Counter(one.node_id for one in others if one.node_id is not None)
-            own = least_loaded(nodes, loads)
-        worker.node_id = own.id
-        return own
+        loads = Counter(other.node_id for other in other_workers if other.node_id is not None)
+        node = least_loaded(nodes, loads)
+        worker.node_id = node.id
+        return node
 
     def _replace(self, dead: ClusterWorker) -> None:
-        """Start a runner in place of one that has died."""
-        with self._growing:
-            self._has_begun = True
+        """Start a worker in place of one whose runner has died."""
+        with self._lock:
+            self._was_ready = True
             if not self.closed:
-                self._add(dead.key, dead)
+                self._add_worker(dead.key, dead)
 
-    def _add(self, key: str, dead: ClusterWorker | None = None) -> None:
-        """Start a runner, and forget those that have ended, but for what they did."""
-        ended = [one for one in self._workers if one is dead or one.state in _ENDED]
-        self._past = sum((one.counters for one in ended), self._past)
-        worker = self._worker(self._backlog, key)
-        self._workers = [*(one for one in self._workers if one not in ended), worker]
-        worker.start()
+    def _add_worker(self, key: str, dead: ClusterWorker | None = None) -> None:
+        """Start a worker, and remove the workers that have ended but keep their counts."""
+        ended = [
+            worker for worker in self._workers if worker is dead or worker.state in _END_STATES
+        ]
+        self._ended_counters = sum((worker.counters for worker in ended), self._ended_counters)
+        added = self._create_worker(self._queue, key)
+        self._workers = [*(worker for worker in self._workers if worker not in ended), added]
+        added.start()
 
     def counters(self) -> Counters:
-        """Return what was done so far; runners that are shared count what they computed for all."""
-        return super().counters() + self._past
+        """Return the counts of all work so far; shared runners count the work for all processes."""
+        return super().counters() + self._ended_counters
 
-    def _look(self) -> None:
-        """Give nodes that have joined their runners."""
+    def _add_workers_of_new_nodes(self) -> None:
         if self._n_runners is not None:
             return
-        with self._growing:
-            held = {one.key for one in self._workers if one.state not in _ENDED}
-            for key in self._wanted_keys():
-                if key not in held and not self.closed:
-                    self._add(key)
+        with self._lock:
+            keys = {worker.key for worker in self._workers if worker.state not in _END_STATES}
+            for key in self._worker_keys():
+                if key not in keys and not self.closed:
+                    self._add_worker(key)
 
 
-def _watch(held: weakref.ref[ClusterRunner]) -> None:
-    """Look for new nodes for as long as somebody holds the runner."""
+def _poll_nodes(runner_ref: weakref.ref[ClusterRunner]) -> None:
+    """Check for new nodes until the runner is closed or has no reference."""
     while True:
-        time.sleep(_LOOK_S)
-        runner = held()
+        time.sleep(_NODE_POLL_S)
+        runner = runner_ref()
         if runner is None or runner.closed:
             return
-        runner._look()
+        runner._add_workers_of_new_nodes()
         del runner

@@ -1,4 +1,4 @@
-"""Workers on other machines: an actor that has the model, and a thread here that pulls tickets for it."""
+"""Workers on other machines: an actor with the model, and a thread of this process that forwards requests to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import ray
-from attrs import evolve
+from attrs import evolve, frozen
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import START_S, Actor, SilentError, check, get_from, start
@@ -18,118 +18,154 @@ from relevance_gen.cluster.connection import NAMESPACE
 from relevance_gen.cluster.generation.mailbox import Delivery, Mailbox
 from relevance_gen.cluster.placing import Node
 from relevance_gen.errors import ClusterError, GenerationError
-from relevance_gen.generation.queue.request import QueuedRequest
+from relevance_gen.generation.queue.events import Failed, Finished
+from relevance_gen.generation.queue.request import Capacity, QueuedRequest
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import Load, ThreadState
 
-_CLIENTS: Final = 64
-"""Calls that an actor serves at once: one waiting for each client, and those that cancel."""
-_UNUSED_S: Final = 60.0
-"""A runner that is shared ends when nobody was heard of for so long."""
-_ROUND_S: Final = 0.02
-"""How long a step's report is waited for before new tickets, and cancelled ones, are handed over."""
-_IDLE_S: Final = 1.0
-"""How often an idle runner is asked whether it lives."""
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 30.0
-"""Between two attempts to start a runner."""
+_MAX_CALLS: Final = 64
+"""Concurrent calls of an actor: one waiting call of each client, and calls that cancel requests."""
+_UNUSED_TIMEOUT_S: Final = 60.0
+"""Seconds without a call of any client after which a shared runner ends."""
+_STEP_WAIT_S: Final = 0.02
+"""Maximum seconds to wait for a step's events before new and cancelled requests are sent."""
+_IDLE_PING_S: Final = 1.0
+"""Seconds between two calls to an idle runner, which show whether it still runs."""
+_MIN_RETRY_S: Final = 0.05
+_MAX_RETRY_S: Final = 30.0
+"""Seconds between two attempts to start a runner: at least `_MIN_RETRY_S`, doubled after each attempt."""
+
+
+@frozen
+class LoadedModel:
+    """What an actor reports about its model: the chat format, and the description of model and options."""
+
+    chat_format: ChatFormat | None
+    description: str
 
 
 class RunnerActor(Actor):
-    """A model and its worker, in a process of its own, which ends by itself, if shared, when nobody is heard of.
+    """A model with its worker in a process of its own.
 
-    It is `made_of` model and options in words, to be compared with what others want.
+    Args:
+        load: loads the model.
+        prefix_cache_bytes: memory for computed prompts.
+        description: model and options as text, which other processes compare with their own.
+        is_shared: whether the process ends by itself when no client uses it.
     """
 
     def __init__(
-        self, load: Load[LanguageModel], prefix_cache_bytes: int, made_of: str, is_shared: bool
+        self, load: Load[LanguageModel], prefix_cache_bytes: int, description: str, is_shared: bool
     ) -> None:
-        self._made_of = made_of
+        self._description = description
         self._mailbox = Mailbox()
         self._worker = Worker(self._mailbox, load, prefix_cache_bytes)
         self._worker.start()
         if is_shared:
             threading.Thread(target=self._end_unused, daemon=True).start()
 
-    def loaded(self) -> tuple[ChatFormat | None, str]:
-        """Wait until the model is loaded; return what its file says of conversations, and what this was made of."""
+    def wait_loaded(self) -> LoadedModel:
+        """Wait until the model is loaded; raise the error if it cannot be loaded."""
         self._worker.wait_loaded()
         if self._worker.error is not None:
             raise self._worker.error
-        return self._worker.chat_format, self._made_of
+        return LoadedModel(self._worker.chat_format, self._description)
 
     def exchange(
         self,
         client: str,
-        tickets: Sequence[QueuedRequest],
+        requests: Sequence[QueuedRequest],
         cancelled: Sequence[int],
         timeout_s: float,
     ) -> Delivery:
-        """Take a client's tickets, and tell it what became of those before; see `Mailbox.exchange`."""
-        told = self._mailbox.exchange(client, tickets, cancelled, timeout_s)
-        return evolve(told, counters=self._worker.counters)
+        """Accept requests of a client and return the events of its earlier requests; see `Mailbox.exchange`."""
+        delivery = self._mailbox.exchange(client, requests, cancelled, timeout_s)
+        return evolve(delivery, counters=self._worker.counters)
 
     def _end_unused(self) -> None:
-        while self._mailbox.silent_s < _UNUSED_S:
+        while self._mailbox.idle_s < _UNUSED_TIMEOUT_S:
             time.sleep(1.0)
         os._exit(0)
 
 
-class ClusterWorker(Worker):
-    """A thread that pulls tickets for a runner in another process, and hands on what becomes of them.
+@frozen
+class RunnerSpec:
+    """How to start a runner.
 
-    To `choose` is to say on which node the runner is to be, None if it is not needed; that is asked again where the
-    node has died, which `n_deaths` counts. When a runner that was ready has died, `on_death` is called before its
-    tickets go back. Other processes find the runner by `shared_name`; without one it is of this process alone. The
-    `key` says which one of several it is.
+    Attributes:
+        load: loads the model.
+        prefix_cache_bytes: memory for computed prompts.
+        description: model and options as text; a shared runner must have the same.
+    """
+
+    load: Load[LanguageModel]
+    prefix_cache_bytes: int
+    description: str
+
+
+class ClusterWorker(Worker):
+    """A thread that forwards requests to a runner in another process, and delivers the events of that runner.
+
+    Args:
+        queue: source of requests.
+        spec: the model and options of the runner.
+        choose_node: returns the node for the runner, or ``None`` if the runner is not needed any more; called again after
+            the node has died.
+        on_death: called when a runner that was ready has died, before its requests return to the queue.
+        key: identifies this worker among the workers of a `ClusterRunner`.
+        shared_name: name under which other processes find the runner; ``None`` for a runner of this process alone.
+
+    Attributes:
+        node_id: node of the runner; ``None`` until it is chosen.
+        n_deaths: how often the runner died while it started.
     """
 
     def __init__(
         self,
-        backlog: RequestQueue,
-        load: Load[LanguageModel],
-        prefix_cache_bytes: int,
-        made_of: str,
-        choose: Callable[[ClusterWorker], Node | None],
+        queue: RequestQueue,
+        spec: RunnerSpec,
+        choose_node: Callable[[ClusterWorker], Node | None],
         on_death: Callable[[ClusterWorker], None],
+        *,
         key: str = "",
         shared_name: str | None = None,
     ) -> None:
-        super().__init__(backlog, load, prefix_cache_bytes)
+        super().__init__(queue, spec.load, spec.prefix_cache_bytes)
         self.key = key
         self.node_id: str | None = None
         self.n_deaths = 0
-        self._made_of = made_of
-        self._choose = choose
+        self._spec = spec
+        self._choose_node = choose_node
         self._on_death = on_death
         self._shared_name = shared_name
         self._client = secrets.token_hex(8)
-        self._handle: Any = None
-        self._held: dict[int, QueuedRequest] = {}
-        self._has_room = False
+        self._actor: Any = None
+        self._forwarded: set[int] = set()
+        self._has_capacity = False
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
-        """End, and have another runner ready to take what goes back into the backlog."""
+        """End this worker, after starting another runner for the requests that return to the queue."""
         if state is ThreadState.FAILED and self.state is ThreadState.READY:
             self._on_death(self)
         super()._end(state, error)
 
     def _serve(self) -> None:
-        if not self._begin():
+        if not self._start_runner():
             return
         try:
-            told = self._exchange(())
+            capacity = self._exchange(())
             self._become(ThreadState.READY)
             while self.state is ThreadState.READY:
-                tickets = self._puller.take(told.rooms, timeout_s=0 if self._held else _IDLE_S)
-                if tickets is None:
+                timeout_s = 0 if self._forwarded else _IDLE_PING_S
+                requests = self._queue.take(self._worker_id, capacity, timeout_s)
+                if requests is None:
                     return
-                self._held |= {ticket.id: ticket for ticket in tickets}
-                told = self._exchange(tickets)
+                self._forwarded.update(queued.id for queued in requests)
+                capacity = self._exchange(requests)
         except SilentError:
-            ray.kill(self._handle)
+            ray.kill(self._actor)
             raise GenerationError(
                 f"a runner on node {self.node_id} does not answer any more"
             ) from None
@@ -137,62 +173,62 @@ class ClusterWorker(Worker):
             raise GenerationError(f"a runner on node {self.node_id} died") from None
         finally:
             if self._shared_name is None:
-                ray.kill(self._handle)
+                ray.kill(self._actor)
             else:
-                self._handle.exchange.remote(self._client, (), list(self._held), 0.0)
+                self._actor.exchange.remote(self._client, (), list(self._forwarded), 0.0)
 
-    def _begin(self) -> bool:
-        """Start the runner, or find the one that is shared; where it dies meanwhile, start another after a pause."""
+    def _start_runner(self) -> bool:
+        """Start the runner or find the shared one; if it dies while it starts, retry after a pause.
+
+        Return whether the runner is ready: not if it is not needed any more.
+        """
         name = self._shared_name
-        while self.state is ThreadState.LOADING and (node := self._choose(self)) is not None:
+        while self.state is ThreadState.LOADING:
+            node = self._choose_node(self)
+            if node is None:
+                return False
             options: dict[str, Any] = {
-                "max_concurrency": _CLIENTS,
+                "max_concurrency": _MAX_CALLS,
                 "num_gpus": int(node.n_gpus > 0),
             }
             if name is not None:
-                options |= {
-                    "name": name,
-                    "namespace": NAMESPACE,
-                    "lifetime": "detached",
-                    "get_if_exists": True,
-                }
-            args = self._load, self._prefix_cache_bytes, self._made_of, name is not None
+                options["name"] = name
+                options["namespace"] = NAMESPACE
+                options["lifetime"] = "detached"
+                options["get_if_exists"] = True
+            spec = self._spec
+            args = spec.load, spec.prefix_cache_bytes, spec.description, name is not None
             try:
-                self._handle = start(RunnerActor, node.id, *args, **options)
-                self.node_id = check(self._handle, START_S)
-                self.chat_format, made_of = get_from(self._handle, self._handle.loaded.remote())
+                self._actor = start(RunnerActor, node.id, *args, **options)
+                self.node_id = check(self._actor, START_S)
+                loaded: LoadedModel = get_from(self._actor, self._actor.wait_loaded.remote())
             except (RayActorError, SilentError):
-                ray.kill(self._handle)
+                ray.kill(self._actor)
                 self.n_deaths += 1
-                self.wait_loaded(min(_FIRST_PAUSE_S * 2**self.n_deaths, _LONGEST_PAUSE_S))
+                self.wait_loaded(min(_MIN_RETRY_S * 2**self.n_deaths, _MAX_RETRY_S))
                 continue
-            if made_of != self._made_of:
+            self.chat_format = loaded.chat_format
+            if loaded.description != spec.description:
                 raise ClusterError(
                     "the runner of this name has another model or other options; choose another name"
                 )
             return True
         return False
 
-    def _exchange(self, tickets: Sequence[QueuedRequest]) -> Delivery:
-        """Hand over tickets, and hand on what is told of those before."""
+    def _exchange(self, requests: Sequence[QueuedRequest]) -> Capacity:
+        """Send requests to the runner and deliver the events of earlier ones; return the runner's capacity."""
         cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
-        for ticket_id in cancelled:
-            self._held.pop(ticket_id, None)
-        # Where it is idle, `take` waits.
-        wait_s = _ROUND_S if self._held or not self._has_room else 0.0
-        answer = self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s)
-        told: Delivery = get_from(self._handle, answer)
-        self._has_room = any(room.n_tickets > 0 for room in told.rooms.values())
-        self.counters = told.counters
-        for kind, ticket_id, first, second in told.events:
-            ticket = self._held.get(ticket_id)
-            if ticket is None:
+        self._forwarded.difference_update(cancelled)
+        # With no request and free capacity, `take` waits instead.
+        wait_s = _STEP_WAIT_S if self._forwarded or not self._has_capacity else 0.0
+        call = self._actor.exchange.remote(self._client, list(requests), cancelled, wait_s)
+        delivery: Delivery = get_from(self._actor, call)
+        self._has_capacity = not delivery.capacity.is_empty
+        self.counters = delivery.counters
+        for event in delivery.events:
+            if event.request_id not in self._forwarded:
                 continue
-            if kind == "text":
-                self._puller.text(ticket, first, second)
-            elif kind == "started":
-                self._puller.started(ticket, first)
-            else:
-                del self._held[ticket_id]
-                self._puller.done(ticket, first)
-        return told
+            if isinstance(event, Finished | Failed):
+                self._forwarded.remove(event.request_id)
+            self._queue.deliver(self._worker_id, event)
+        return delivery.capacity

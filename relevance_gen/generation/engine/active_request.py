@@ -1,4 +1,4 @@
-"""The engine's half of a request: its prompt, how far that is computed, and the samples that come of it."""
+"""A request inside the engine: its prompt, how much of it is computed, and its samples."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from attrs import define, field
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.constraints.choices import Choices
 from relevance_gen.generation.constraints.token_constraint import Grammar, MaskTimeBudget
-from relevance_gen.generation.engine.sample_state import Sequence
+from relevance_gen.generation.engine.sample_state import SampleState
 from relevance_gen.generation.engine.stop_strings import NO_STOPS, StopStrings
 from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
-from relevance_gen.generation.queue.request import MAX_RESPONSE_TOP_LOGPROBS, QueuedRequest
-from relevance_gen.generation.sampling import sampler as sampling
+from relevance_gen.generation.queue.request import (
+    MAX_RESPONSE_TOP_LOGPROBS,
+    QueuedRequest,
+    RequestContext,
+    RequestPriority,
+)
+from relevance_gen.generation.sampling import sampler
 from relevance_gen.llama.language_model import (
     TOKEN_BOUNDARY,
     LanguageModel,
@@ -21,96 +26,125 @@ from relevance_gen.llama.language_model import (
     SavedState,
     Tokens,
 )
-from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
+from relevance_gen.types import (
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    TokenLogprob,
+    TokenTexts,
+)
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
-LEAST_LOGPROB = -9999.0
-"""Stands for ln 0, which JSON has no number for."""
+MIN_LOGPROB = -9999.0
+"""Replaces ln 0, which JSON cannot represent."""
 
 
 @define(eq=False)
 class ActiveRequest:
-    """What an engine knows of a ticket.
+    """The engine's state of a queued request.
 
     Attributes:
-        ends: the tokens that end a sample.
-        grammar: what the samples must be, if not anything; ``None`` until that is compiled.
-        effort: what it takes to follow that, in all samples.
-        tokens: empty until `read`.
-        stops: the stop strings, compiled; none until `read`.
-        allowed: the tokens that may be drawn, if these are not all; ``None`` until `read`.
-        logits: shape (V,), after the last token; empty until that is computed.
-        state: what the prompt left in its slot, for samples that start in another; empty until then.
-        slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
-        n_done: tokens that are computed, of which the cache had `n_reused`.
-        n_started: samples that have produced a token.
-        logprobs: those of the tokens after the first, as far as they are computed, where the request wants them.
-        alternatives: the likeliest in the place of each of these, where they are wanted.
-        completions: the finished samples, by index.
+        eos_token_ids: tokens that end a sample.
+        grammar: compiled constraint on the samples; ``None`` without one, and until it is compiled.
+        mask_budget: CPU time used for masks of the grammar, in all samples.
+        tokens: token ids of the prompt; empty until `tokenize`.
+        stops: compiled stop strings; none until `tokenize`.
+        allowed_tokens: tokens that may be sampled; ``None`` allows all, and until `tokenize`.
+        logits: logits after the last token, shape (V,); empty until they are computed.
+        state: saved slot after the prompt, for samples that start in another slot; empty until it is saved.
+        slot: slot in which the prompt is computed; ``None`` before that, and after a sample took the slot.
+        n_computed: tokens of the prompt that are computed.
+        n_reused: how many of these came from the prefix cache.
+        n_started: samples that have their first token.
+        prompt_logprobs: log probabilities of the computed tokens after the first, if requested.
+        prompt_top_logprobs: most likely tokens at the position of each of these, if requested.
+        completions: finished samples, by index.
     """
 
-    ticket: QueuedRequest
-    ends: frozenset[int] = field(init=False)
+    queued: QueuedRequest
+    eos_token_ids: frozenset[int] = field(init=False)
     grammar: Grammar | Choices | None = field(default=None, init=False)
-    effort: MaskTimeBudget = field(factory=MaskTimeBudget, init=False)
+    mask_budget: MaskTimeBudget = field(factory=MaskTimeBudget, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)
-    allowed: sampling.Mask | None = field(default=None, init=False)
+    allowed_tokens: sampler.Mask | None = field(default=None, init=False)
     logits: Logits = field(default=NO_LOGITS, init=False)
     state: SavedState = field(default=NO_STATE, init=False)
     slot: int | None = field(default=None, init=False)
-    n_done: int = field(default=0, init=False)
+    n_computed: int = field(default=0, init=False)
     n_reused: int = field(default=0, init=False)
     n_started: int = field(default=0, init=False)
-    logprobs: list[float] = field(factory=list, init=False)
-    alternatives: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
+    prompt_logprobs: list[float] = field(factory=list, init=False)
+    prompt_top_logprobs: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
     completions: dict[int, Completion] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.ends = frozenset(self.ticket.request.eos_token_ids)
+        self.eos_token_ids = frozenset(self.params.eos_token_ids)
+
+    @property
+    def id(self) -> int:
+        """Id of the queued request."""
+        return self.queued.id
+
+    @property
+    def params(self) -> GenerationRequest:
+        """Text and sampling parameters."""
+        return self.queued.request
+
+    @property
+    def context(self) -> RequestContext:
+        """Options set by the calling code."""
+        return self.queued.context
 
     @property
     def client(self) -> str | None:
-        """Who asks, as in a `RequestContext`."""
-        return self.ticket.context.client
+        """Client of the request, as in a `RequestContext`."""
+        return self.queued.context.client
 
     @property
-    def n_prompt(self) -> int:
-        """Tokens of the prompt; 0 until `read`."""
+    def priority(self) -> RequestPriority:
+        """Priority of the request."""
+        return self.queued.context.priority
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Tokens of the prompt; 0 until `tokenize`."""
         return len(self.tokens)
 
     @property
     def can_batch_prefill(self) -> bool:
-        """Whether it may be computed along with others: not where the logits of every token are wanted."""
-        return not self.ticket.request.prompt_logprobs
+        """Whether the prompt may be computed in a batch with others: not if the logits of all its tokens are needed."""
+        return not self.params.prompt_logprobs
 
     @property
     def n_samples(self) -> int:
-        """Samples that were asked for."""
-        return self.ticket.request.num_samples
+        """Requested samples."""
+        return self.params.num_samples
 
     @property
     def n_pending_samples(self) -> int:
-        """Samples that have not produced a token."""
+        """Samples without a first token."""
         return self.n_samples - self.n_started
 
     @property
     def n_running(self) -> int:
-        """Samples that have produced a token and are not finished."""
+        """Samples that have a first token and are not finished."""
         return self.n_started - len(self.completions)
 
-    def read(self, model: LanguageModel) -> None:
-        """Tokenize the text and compile the stop strings, which takes much more memory than they do.
+    def tokenize(self, model: LanguageModel) -> None:
+        """Tokenize the prompt and compile the stop strings.
 
-        It raises an `InvalidRequestError` where the model has no token or no room for this prompt, or the request does
-        not fit the vocabulary.
+        Not done before the request has a slot, because the compiled stop strings take much more memory than the strings.
+
+        Raises:
+            InvalidRequestError: the prompt has no token or does not fit into the context, the request names tokens beyond
+                the vocabulary, or the response would hold too many top log probabilities.
         """
-        request = self.ticket.request
-        if self.ticket.context.use_model_eos:
-            self.ends |= frozenset(model.chat_format.ends)
-        _check_vocabulary(self.ticket, self.ends, model.n_vocab)
-        tokens = self._tokenize(model)
+        if self.context.use_model_eos:
+            self.eos_token_ids |= frozenset(model.chat_format.ends)
+        _check_vocabulary(self, model.n_vocab)
+        tokens = self._prompt_tokens(model)
         if not len(tokens):
             raise InvalidRequestError("must hold at least one token for this model", "text", "none")
         if len(tokens) >= model.n_ctx:
@@ -120,127 +154,162 @@ class ActiveRequest:
                 got=str(len(tokens)),
                 remedy="shorten it, set max_input_tokens, or load the model with a larger n_ctx",
             )
-        n_generated = min(request.max_tokens, model.n_ctx - len(tokens))
-        n_generated += len(tokens) * (
-            request.prompt_logprobs and self.ticket.context.return_token_texts
-        )  # before each sample
-        n_generated *= request.num_samples
-        if n_generated * request.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
-            allowed = f"at most {MAX_RESPONSE_TOP_LOGPROBS // n_generated} for {n_generated:,} tokens in all samples"
-            remedy = "lower max_tokens or num_samples"
-            raise InvalidRequestError.must_be(
-                "top_logprobs", allowed, request.top_logprobs, remedy=remedy
-            )
-        self.tokens, self.stops = tokens, StopStrings(request.stop)
-        if request.allowed_token_ids:
-            self.allowed = np.packbits(
-                np.isin(np.arange(model.n_vocab), request.allowed_token_ids), bitorder="little"
-            )
-        if (
-            self.grammar is not None
-        ):  # only an end token tells that a text which could go on is complete
-            self.ends |= frozenset(model.chat_format.ends)
+        self._check_top_logprobs(len(tokens), model.n_ctx)
+        self.tokens = tokens
+        self.stops = StopStrings(self.params.stop)
+        if self.params.allowed_token_ids:
+            is_allowed = np.isin(np.arange(model.n_vocab), self.params.allowed_token_ids)
+            self.allowed_tokens = np.packbits(is_allowed, bitorder="little")
+        if self.grammar is not None:
+            # Only an EOS token shows that a text is complete which the grammar allows to continue.
+            self.eos_token_ids |= frozenset(model.chat_format.ends)
 
-    def count(self, model: LanguageModel) -> GenerationResponse | InvalidRequestError:
-        """Return a response without samples that says how many tokens the text has, or why they cannot be counted."""
-        try:
-            tokens = self._tokenize(model)
-        except InvalidRequestError as error:
-            return error
-        created = self.ticket.created
-        return GenerationResponse(created, created, 0, self.ticket.request.text, len(tokens), ())
+    def count(self, model: LanguageModel) -> GenerationResponse:
+        """Return a response without samples that has the number of tokens of the text.
 
-    def _tokenize(self, model: LanguageModel) -> Tokens:
-        request, context = self.ticket.request, self.ticket.context
-        if context.prompt:
-            return np.array(context.prompt[-request.max_input_tokens :], np.int32)
-        tokenize = model.tokenize_chat if context.is_chat else model.tokenize
-        return tokenize(request.text, request.max_input_tokens)
-
-    def note_logprobs(self, logits: Logits, start: int) -> None:
-        """Keep what the logits after the tokens from `start` on, shape (n, V), say of the tokens that follow these."""
-        following = self.tokens[start + 1 : start + 1 + len(logits)]
-        logprobs = sampling.log_probabilities(logits[: len(following)], following.astype(np.intp))
-        self.logprobs += np.maximum(logprobs, LEAST_LOGPROB).tolist()
-        if self.ticket.context.return_token_texts and (n := self.ticket.request.top_logprobs):
-            self.alternatives += [
-                sampling.likeliest(row, min(n, len(row))) for row in logits[: len(following)]
-            ]
-
-    def next_sample(self, model: LanguageModel) -> Sequence:
-        """Return the next sample, which starts now."""
-        index, self.n_started = self.n_started, self.n_started + 1
-        room = model.n_ctx - len(self.tokens)
-        return Sequence(
-            self.ticket.request,
-            index,
-            seed=self.ticket.seed,
-            stops=self.stops,
-            ends=self.ends,
-            n_prompt=len(self.tokens),
-            room=room,
-            n_vocab=model.n_vocab,
-            constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
-            allowed=self.allowed,
-            thoughts=None
-            if (form := self.ticket.context.output_format) is None
-            else ReasoningTokenCounter(form),
+        Raises:
+            InvalidRequestError: the model cannot tokenize the text.
+        """
+        n_tokens = len(self._prompt_tokens(model))
+        created_s = self.queued.created
+        return GenerationResponse(
+            created=created_s,
+            finished=created_s,
+            num_samples=0,
+            prompt=self.params.text,
+            prompt_tokens=n_tokens,
+            responses=(),
         )
 
-    def vacate(self) -> None:
-        """Leave the slot before the prompt is computed: that begins anew in another one."""
-        self.slot, self.n_done, self.n_reused = None, 0, 0
-        self.logprobs.clear()
-        self.alternatives.clear()
+    def _prompt_tokens(self, model: LanguageModel) -> Tokens:
+        max_tokens = self.params.max_input_tokens
+        if self.context.prompt:
+            return np.array(self.context.prompt[-max_tokens:], np.int32)
+        if self.context.is_chat:
+            return model.tokenize_chat(self.params.text, max_tokens)
+        return model.tokenize(self.params.text, max_tokens)
+
+    def _check_top_logprobs(self, n_prompt_tokens: int, n_ctx: int) -> None:
+        """Refuse a request whose response would hold too many top log probabilities."""
+        params = self.params
+        n_tokens = min(params.max_tokens, n_ctx - n_prompt_tokens)
+        if params.prompt_logprobs and self.context.return_token_texts:
+            n_tokens += n_prompt_tokens  # They precede each sample.
+        n_tokens *= params.num_samples
+        if n_tokens * params.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
+            max_allowed = MAX_RESPONSE_TOP_LOGPROBS // n_tokens
+            raise InvalidRequestError.must_be(
+                "top_logprobs",
+                f"at most {max_allowed} for {n_tokens:,} tokens in all samples",
+                params.top_logprobs,
+                remedy="lower max_tokens or num_samples",
+            )
+
+    def record_prompt_logprobs(self, logits: Logits, start: int) -> None:
+        """Record the log probabilities of prompt tokens.
+
+        Args:
+            logits: logits after n prompt tokens, shape (n, V).
+            start: index of the first of these tokens; each row is the distribution of the following token.
+        """
+        following = self.tokens[start + 1 : start + 1 + len(logits)]
+        logits = logits[: len(following)]
+        logprobs = sampler.log_probabilities(logits, following.astype(np.intp))
+        self.prompt_logprobs += np.maximum(logprobs, MIN_LOGPROB).tolist()
+        n_top = self.params.top_logprobs
+        if self.context.return_token_texts and n_top:
+            for row in logits:
+                self.prompt_top_logprobs.append(sampler.likeliest(row, min(n_top, len(row))))
+
+    def start_sample(self, model: LanguageModel) -> SampleState:
+        """Return the next sample, which starts now."""
+        index = self.n_started
+        self.n_started += 1
+        constraint = counter = None
+        if self.grammar is not None:
+            constraint = self.grammar.begin(self.eos_token_ids, self.mask_budget)
+        if self.context.output_format is not None:
+            counter = ReasoningTokenCounter(self.context.output_format)
+        return SampleState(
+            request=self.params,
+            index=index,
+            seed=self.queued.seed,
+            stops=self.stops,
+            eos_token_ids=self.eos_token_ids,
+            n_prompt_tokens=len(self.tokens),
+            max_context_tokens=model.n_ctx - len(self.tokens),
+            n_vocab=model.n_vocab,
+            constraint=constraint,
+            allowed_tokens=self.allowed_tokens,
+            reasoning_counter=counter,
+        )
+
+    def reset_prefill(self) -> None:
+        """Give up the slot before the prompt is computed; the prefill restarts from the beginning in another slot."""
+        self.slot = None
+        self.n_computed = self.n_reused = 0
+        self.prompt_logprobs.clear()
+        self.prompt_top_logprobs.clear()
 
     def release(self) -> None:
-        """Let go of what only starting further samples needs."""
+        """Free what is needed only to start further samples."""
         self.slot = None
         self.logits, self.state = NO_LOGITS, NO_STATE
 
-    def response(self) -> GenerationResponse:
-        """Return the response, once every sample is finished."""
-        responses, text = (
-            tuple(self.completions[index] for index in range(self.n_samples)),
-            self.ticket.request.text,
-        )
-        return GenerationResponse(
-            created=self.ticket.created,
-            finished=max(completion.finished for completion in responses),
-            num_samples=len(responses),
-            prompt=text.replace(TOKEN_BOUNDARY, "") if self.ticket.context.is_chat else text,
+    def response(self, model: LanguageModel) -> GenerationResponse:
+        """Return the response; all samples must be finished."""
+        completions = tuple(self.completions[index] for index in range(self.n_samples))
+        prompt, prompt_logprobs = self.params.text, None
+        if self.context.is_chat:
+            prompt = prompt.replace(TOKEN_BOUNDARY, "")
+        if self.params.prompt_logprobs:
+            prompt_logprobs = (None, *self.prompt_logprobs)
+        response = GenerationResponse(
+            created=self.queued.created,
+            finished=max(completion.finished for completion in completions),
+            num_samples=len(completions),
+            prompt=prompt,
             prompt_tokens=len(self.tokens),
-            responses=responses,
-            prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
+            responses=completions,
+            prompt_logprobs=prompt_logprobs,
             reused_tokens=self.n_reused,
         )
+        if self.context.return_token_texts:
+            return attrs.evolve(response, token_texts=self._token_texts(completions, model))
+        return response
 
-    def spelled(self, response: GenerationResponse, model: LanguageModel) -> GenerationResponse:
-        """Add to a response how its tokens are written."""
+    def _token_texts(self, completions: tuple[Completion, ...], model: LanguageModel) -> TokenTexts:
         prompt = tuple(self.tokens.tolist())
-        tokens = {*prompt, *(one.token for place in self.alternatives for one in place)}
-        for completion in response.responses:
-            tokens.update(completion.tokens or ())
-            tokens.update(one.token for place in completion.top_logprobs or () for one in place)
-        pieces = {token: model.piece(token) for token in tokens}
-        return attrs.evolve(
-            response, token_texts=TokenTexts(prompt, pieces, self.ends, tuple(self.alternatives))
+        token_ids = set(prompt)
+        top_logprobs = list(self.prompt_top_logprobs)
+        for completion in completions:
+            token_ids.update(completion.tokens or ())
+            top_logprobs.extend(completion.top_logprobs or ())
+        for likeliest in top_logprobs:
+            token_ids.update(candidate.token for candidate in likeliest)
+        return TokenTexts(
+            prompt=prompt,
+            pieces={token: model.piece(token) for token in token_ids},
+            eos_token_ids=self.eos_token_ids,
+            prompt_top_logprobs=tuple(self.prompt_top_logprobs),
         )
 
 
-def _check_vocabulary(ticket: QueuedRequest, ends: frozenset[int], n_vocab: int) -> None:
-    request = ticket.request
-    bias, allowed = request.logit_bias, request.allowed_token_ids
-    for name, tokens in (
-        ("text", ticket.context.prompt),
-        ("logit_bias", bias),
-        ("allowed_token_ids", allowed),
-    ):
-        if beyond := [token for token in tokens if token >= n_vocab]:
+def _check_vocabulary(request: ActiveRequest, n_vocab: int) -> None:
+    """Refuse token ids beyond the vocabulary, and `min_tokens` if only EOS tokens are allowed."""
+    params = request.params
+    token_ids_by_field = {
+        "text": request.context.prompt,
+        "logit_bias": params.logit_bias,
+        "allowed_token_ids": params.allowed_token_ids,
+    }
+    for name, token_ids in token_ids_by_field.items():
+        too_large = [token for token in token_ids if token >= n_vocab]
+        if too_large:
             rule = f"must hold tokens below {n_vocab}, the size of this model's vocabulary"
-            raise InvalidRequestError(rule, name, str(beyond[0]))
-    if request.min_tokens and ends.issuperset(allowed or range(n_vocab)):
-        field = "allowed_token_ids" if allowed else "eos_token_ids"
-        raise InvalidRequestError(
-            "must leave a token that ends nothing where min_tokens is set", field, "all"
-        )
+            raise InvalidRequestError(rule, name, str(too_large[0]))
+    allowed = params.allowed_token_ids
+    if params.min_tokens and request.eos_token_ids.issuperset(allowed or range(n_vocab)):
+        name = "allowed_token_ids" if allowed else "eos_token_ids"
+        rule = "must leave a token that ends nothing where min_tokens is set"
+        raise InvalidRequestError(rule, name, "all")

@@ -1,203 +1,237 @@
-"""Run a model for many requests at once: take the scheduler's actions and carry them out, one step at a time.
+"""Run a model for many requests at once: carry out the scheduler's actions, one step at a time.
 
-The engine lives in one thread; only `interrupt` may be called from another. It speaks to the model through
-`LanguageModel`, and says what became of a ticket through `Reports`.
+The engine lives in one thread; only `interrupt` may be called from another one. It uses the model through `LanguageModel`,
+and reports what happens to requests as events that `step` returns.
 
-The file is long because every action of the scheduler is a method here; they share the queue and the model.
+The module is long because every action of the scheduler is a method, and all of them use the same queue and model.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import scheduler
 from relevance_gen.generation.engine.active_request import ActiveRequest
-from relevance_gen.generation.engine.decode_batch import draw
 from relevance_gen.generation.engine.pending_compilations import PendingCompilations
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
-from relevance_gen.generation.engine.sample_state import Sequence
+from relevance_gen.generation.engine.sample_state import SampleState, sample_tokens
+from relevance_gen.generation.queue.events import (
+    EngineEvent,
+    Failed,
+    Finished,
+    Started,
+    TextDelta,
+)
 from relevance_gen.generation.queue.request import (
     Capacity,
     QueuedRequest,
-    Reports,
-    Rooms,
+    RequestPriority,
     has_grammar,
 )
 from relevance_gen.generation.sampling.sampler import NO_TOKEN
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits, SavedState
 
-_READ_PER_STEP = 1 << 16
-"""Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
-for those who run."""
+_TOKENIZED_CHARACTERS_PER_STEP = 1 << 16
+"""Characters after which tokenizing further prompts waits for the next step, so that many long texts do not stall the
+running samples."""
+
+
+@frozen(eq=False)
+class _RunningSample:
+    """A sample with its request."""
+
+    state: SampleState
+    request: ActiveRequest
+
+
+@frozen(eq=False)
+class _PreemptedSample:
+    """A sample that lost its slot, and the saved content of the slot."""
+
+    running: _RunningSample
+    saved: SavedState
 
 
 class Engine:
-    """Continuous batching over one model, which the calling thread owns.
+    """Continuous batching over one model, which belongs to the calling thread.
 
-    The `cache` has remembered prompts, `reports` is told what becomes of tickets, and the `clock` tells Unix time in
-    seconds. Its `counters` say what was computed; the backlog knows how requests ended.
+    Args:
+        model: the model.
+        cache: computed prompts of earlier requests.
+        clock: returns the Unix time in seconds.
+
+    Attributes:
+        counters: numbers of computed tokens and steps; the queue counts how requests ended.
     """
 
     def __init__(
         self,
         model: LanguageModel,
         cache: PrefixCache,
-        reports: Reports,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = Counters()
-        self._prefilling: set[int] = set()
         self._model = model
         self._cache = cache
-        self._reports = reports
         self._clock = clock
-        self._compilation = PendingCompilations(model)
-        self._masks = {
-            is_anonymous: ThreadPoolExecutor(1, "relevance_gen-masks")
-            for is_anonymous in (True, False)
+        self._compilations = PendingCompilations(model)
+        self._mask_threads = {
+            priority: ThreadPoolExecutor(1, "relevance_gen-masks") for priority in RequestPriority
         }
         self._queue: list[ActiveRequest] = []
-        self._running: dict[int, tuple[Sequence, ActiveRequest]] = {}
-        self._paused: list[tuple[Sequence, ActiveRequest, SavedState]] = []
-        self._n_read = 0
-        self._budget = 0
+        self._running: dict[int, _RunningSample] = {}
+        self._preempted: list[_PreemptedSample] = []
+        self._events: list[EngineEvent] = []
+        self._prefilling_ids: set[int] = set()
+        self._n_tokenized_characters = 0
+        self._prefill_budget = 0
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return (
-            not self._running
-            and not self._queue
-            and not self._paused
-            and not self._compilation.prompts
-        )
+        """Whether there is no request, and no event to return."""
+        has_requests = self._queue or self._running or self._preempted or self._compilations.futures
+        return not has_requests and not self._events
 
     @property
-    def rooms(self) -> Rooms:
-        """Further requests that can start: the free slots, less one for each request here that has had none.
+    def capacity(self) -> Capacity:
+        """Further requests that can start: the free slots, less one for each queued request without a sample.
 
-        What strangers have counts as free for all others. Requests with a grammar are not counted before they run: they
-        were taken to be compiled, however many, and would keep all others out. Requests for several samples keep their
-        prompts: see `scheduler.max_retained_prompts`.
+        Slots of anonymous requests count as free for authenticated ones. Requests with a grammar count only while they run:
+        any number of them is taken to be compiled, and counting them would keep other requests out. Requests for several
+        samples retain their prompts: see `scheduler.max_retained_prompts`.
         """
-        rooms = {}
-        for is_anonymous in (True, False):
-            ahead = [
-                prompt
-                for prompt in self._queue
-                if is_anonymous or not prompt.ticket.context.is_anonymous
-            ]
-            running = [
-                prompt
-                for _, prompt in self._running.values()
-                if is_anonymous or not prompt.ticket.context.is_anonymous
-            ]
-            n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
-            n_taken = len(running) + n_next + is_anonymous * len(self._paused)
-            n_held = sum(
-                prompt.n_samples > 1 and prompt.ticket.context.is_anonymous == is_anonymous
-                for prompt in ahead
+        n_slots = self._model.n_slots
+        n_requests, n_retained_prompts = {}, {}
+        for priority in RequestPriority:
+            queued = [request for request in self._queue if request.priority <= priority]
+            n_running = sum(
+                running.request.priority <= priority for running in self._running.values()
             )
-            rooms[is_anonymous] = Capacity(
-                self._model.n_slots - n_taken,
-                scheduler.max_retained_prompts(self._model.n_slots) - n_held,
+            n_starting = sum(
+                not request.n_started and request.grammar is None for request in queued
             )
-        return rooms
+            n_taken = n_running + n_starting
+            if priority is RequestPriority.ANONYMOUS:
+                n_taken += len(self._preempted)
+            n_retained = sum(
+                request.n_samples > 1 and request.priority == priority for request in queued
+            )
+            n_requests[priority] = n_slots - n_taken
+            n_retained_prompts[priority] = scheduler.max_retained_prompts(n_slots) - n_retained
+        return Capacity(n_requests, n_retained_prompts)
 
-    def add(self, ticket: QueuedRequest) -> None:
-        """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
-        prompt = ActiveRequest(ticket)
-        if ticket.context.count_only:
-            self._reports.done(ticket, prompt.count(self._model))
-        elif has_grammar(ticket.request):
-            self._compilation.add(prompt)
+    def add(self, queued: QueuedRequest) -> None:
+        """Append a request to the queue, or first compile its grammar. A request to count tokens finishes at once."""
+        request = ActiveRequest(queued)
+        if request.context.count_only:
+            try:
+                self._events.append(Finished(request.id, request.count(self._model)))
+            except InvalidRequestError as error:
+                self._events.append(Failed(request.id, error))
+        elif has_grammar(request.params):
+            self._compilations.add(request)
         else:
-            self._queue.append(prompt)
+            self._queue.append(request)
 
-    def drop(self, ticket_id: int) -> None:
-        """Forget a request, if it is still here, and free its slots; nothing is reported."""
-        self._compilation.drop(ticket_id)
-        for prompt in [prompt for prompt in self._queue if prompt.ticket.id == ticket_id]:
-            self._dequeue(prompt)
-        self._paused = [paused for paused in self._paused if paused[1].ticket.id != ticket_id]
-        for slot in [
-            slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id
-        ]:
-            del self._running[slot]
-            self._model.rewind(slot, 0)
+    def drop(self, request_id: int) -> None:
+        """Remove a request, if it is still present, and free its slots. No event is reported."""
+        self._compilations.drop(request_id)
+        for request in list(self._queue):
+            if request.id == request_id:
+                self._dequeue(request)
+        self._preempted = [
+            preempted for preempted in self._preempted if preempted.running.request.id != request_id
+        ]
+        for slot, running in list(self._running.items()):
+            if running.request.id == request_id:
+                del self._running[slot]
+                self._model.rewind(slot, 0)
 
-    def interrupt(self, ticket_id: int | None = None) -> None:
-        """Stop computing that ticket's prompt, or whatever is being computed; what is not dropped is computed again.
+    def interrupt(self, request_id: int | None = None) -> None:
+        """Stop the computation of a request's prompt, or any computation; unless dropped, it is repeated.
 
-        While several prompts are computed together, none of them is stopped: their slices are short, and those of the
-        others would have to be computed again.
+        A batch of several prompts is not stopped: its chunks are short, and the chunks of the other requests would have to
+        be computed again.
         """
-        if ticket_id is None or self._prefilling == {ticket_id}:
+        if request_id is None or self._prefilling_ids == {request_id}:
             self._model.interrupt()
 
     def clear(self) -> None:
-        """Forget every request and the cache. This touches no model: it may be what failed."""
+        """Remove all requests and clear the cache. This does not use the model, which may have failed."""
         self._queue.clear()
         self._running.clear()
-        self._paused.clear()
-        self._compilation.clear()
+        self._preempted.clear()
+        self._events.clear()
+        self._compilations.clear()
         self._cache.clear()
 
-    def step(self) -> None:
-        """Give free slots away, compute at most `n_batch` tokens of prompts, and give each running sequence a token."""
-        # Where there is nothing else to do, wait a moment for a grammar.
-        has_nothing_else = not self._queue and not self._running
-        for prompt, error in self._compilation.take_finished(wait_for_one=has_nothing_else):
-            if error is None:
-                self._queue.append(prompt)
+    def step(self) -> Iterator[EngineEvent]:
+        """Run one step: assign slots, compute up to `n_batch` prompt tokens, compute one token for each running sample.
+
+        The step proceeds while its events are read, so that a caller can deliver the first token of a request before the
+        next computation. Read all events before the next step.
+        """
+        # Without other work, wait a moment for a grammar.
+        has_other_work = bool(self._queue or self._running)
+        for compiled in self._compilations.take_finished(wait_for_one=not has_other_work):
+            if compiled.error is None:
+                self._queue.append(compiled.request)
             else:
-                self._reports.done(prompt.ticket, error)
-        self._n_read, self._budget = 0, self._model.n_batch
+                self._events.append(Failed(compiled.request.id, compiled.error))
+        yield from self._take_events()
+        self._n_tokenized_characters = 0
+        self._prefill_budget = self._model.n_batch
         try:
-            while (action := scheduler.next_action(self._state())) is not None:
+            while (action := scheduler.next_action(self._scheduler_state())) is not None:
                 self._carry_out(action)
+                yield from self._take_events()
                 if isinstance(action, scheduler.Decode):
                     break
         except Interrupted:
-            for slot, (sequence, _) in self._running.items():
-                self._model.rewind(slot, sequence.position)  # the tokens will be computed again
+            # Discard the tokens of the interrupted computation; the next step computes them again.
+            for slot, running in self._running.items():
+                self._model.rewind(slot, running.state.position)
 
-    def _state(self) -> scheduler.EngineState:
+    def _take_events(self) -> list[EngineEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _scheduler_state(self) -> scheduler.EngineState:
         return scheduler.EngineState(
             n_slots=self._model.n_slots,
             n_ctx=self._model.n_ctx,
             n_batch=self._model.n_batch,
             prefill_multiple=self._model.prefill_multiple,
-            budget=self._budget,
-            can_tokenize=self._n_read < _READ_PER_STEP,
-            running={slot: prompt.client for slot, (_, prompt) in self._running.items()},
-            n_paused=len(self._paused),
+            budget=self._prefill_budget,
+            can_tokenize=self._n_tokenized_characters < _TOKENIZED_CHARACTERS_PER_STEP,
+            running={slot: running.request.client for slot, running in self._running.items()},
+            n_preempted=len(self._preempted),
             waiting=self._queue,
         )
 
     def _carry_out(self, action: scheduler.Action) -> None:
         match action:
-            case scheduler.AssignSlot(place, slot):
-                self._queue[place].slot = slot
+            case scheduler.AssignSlot(queue_index, slot):
+                self._queue[queue_index].slot = slot
             case scheduler.Preempt(slot):
-                self._vacate(slot)
+                self._preempt(slot)
             case scheduler.Resume(slot):
-                sequence, prompt, state = self._paused.pop(0)
-                self._model.restore(slot, state)
-                self._running[slot] = sequence, prompt
-            case scheduler.Tokenize(place, slot):
-                self._read(self._queue[place], slot)
-            case scheduler.Prefill(slices):
-                self._prefill(slices)
-            case scheduler.Start(place, slots):
-                self._start(self._queue[place], slots)
+                preempted = self._preempted.pop(0)
+                self._model.restore(slot, preempted.saved)
+                self._running[slot] = preempted.running
+            case scheduler.Tokenize(queue_index, slot):
+                self._tokenize(self._queue[queue_index], slot)
+            case scheduler.Prefill(chunks):
+                self._prefill(chunks)
+            case scheduler.Start(queue_index, slots):
+                self._start(self._queue[queue_index], slots)
             case scheduler.CompactSlot(source, target):
                 self._model.copy(source, target)
                 self._model.rewind(source, 0)
@@ -205,185 +239,184 @@ class Engine:
             case scheduler.Decode(slots):
                 self._decode(slots)
 
-    # ── Actions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Actions ──────────────────────────────────────────────────────────────────────────────────
 
-    def _vacate(self, slot: int) -> None:
-        """Free a slot: a sample is kept to go on later, and a prompt that was not yet computed begins anew."""
+    def _preempt(self, slot: int) -> None:
+        """Free a slot. A running sample is saved so that it can resume; an incomplete prefill restarts from the beginning."""
         if slot in self._running:
-            self._paused.append((*self._running.pop(slot), self._model.save(slot)))
+            running = self._running.pop(slot)
+            self._preempted.append(_PreemptedSample(running, self._model.save(slot)))
         else:
-            next(prompt for prompt in self._queue if prompt.slot == slot).vacate()
+            next(request for request in self._queue if request.slot == slot).reset_prefill()
         self._model.rewind(slot, 0)
 
-    def _read(self, prompt: ActiveRequest, slot: int) -> None:
-        """Tokenize a prompt, and start its slot from the longest known beginning that is `_reusable`."""
-        self._n_read += len(prompt.ticket.request.text) + sum(map(len, prompt.ticket.request.stop))
+    def _tokenize(self, request: ActiveRequest, slot: int) -> None:
+        """Tokenize a prompt, and restore the longest `_reusable` prefix of it from the cache to its slot."""
+        params = request.params
+        self._n_tokenized_characters += len(params.text) + sum(map(len, params.stop))
         try:
-            prompt.read(self._model)
+            request.tokenize(self._model)
         except InvalidRequestError as error:
-            self._dequeue(prompt)
-            self._reports.done(prompt.ticket, error)
+            self._dequeue(request)
+            self._events.append(Failed(request.id, error))
             return
-        if prompt.ticket.request.prompt_logprobs:
-            return  # the logits of every token are wanted
-        common, entry = self._cache.longest(prompt.tokens, prompt.client)
-        # At least the last token is computed anew: its logits are not kept.
-        n_reused = self._reusable(min(common, prompt.n_prompt - 1))
-        if entry is not None and n_reused:
-            self._model.restore(slot, entry.state)
+        if params.prompt_logprobs:
+            return  # The logits of every prompt token are needed, and the cache has none.
+        match = self._cache.longest_match(request.tokens, request.client)
+        # At least the last token must be computed, because its logits are not cached.
+        n_reused = self._reusable(min(match.n_tokens, request.n_prompt_tokens - 1))
+        if match.cached is not None and n_reused:
+            self._model.restore(slot, match.cached.state)
             self._model.rewind(slot, n_reused)
-            prompt.n_done = prompt.n_reused = n_reused
+            request.n_computed = request.n_reused = n_reused
             self.counters.prefix_cache_hits += 1
             self.counters.prompt_tokens_reused += n_reused
 
-    def _prefill(self, slices: Items[scheduler.PrefillChunk]) -> None:
-        prompts = [self._queue[each.place] for each in slices]
-        self._prefilling = {prompt.ticket.id for prompt in prompts}
+    def _prefill(self, chunks: Sequence[scheduler.PrefillChunk]) -> None:
+        requests = [self._queue[chunk.queue_index] for chunk in chunks]
+        self._prefilling_ids = {request.id for request in requests}
         try:
-            logits = self._logits_after(prompts, slices)
-        except (
-            Interrupted
-        ):  # the running sequences get their tokens all the same, and the slices are computed again
-            for each in slices:
-                self._model.rewind(each.slot, each.start)
-            self._budget = 0
+            logits = self._compute_chunks(requests, chunks)
+        except Interrupted:
+            # The running samples get their tokens in this step anyway; the chunks are computed again.
+            for chunk in chunks:
+                self._model.rewind(chunk.slot, chunk.start)
+            self._prefill_budget = 0
             return
         finally:
-            self._prefilling = set()
-        self._budget -= len(slices) * scheduler.padded(slices, self._model.prefill_multiple)
-        for prompt, each, row in zip(prompts, slices, logits, strict=True):
-            prompt.n_done = each.stop
-            if each.stop == len(prompt.tokens):
-                prompt.logits = row.copy()
-                self.counters.prompt_tokens += each.stop
-        for prompt, each in zip(prompts, slices, strict=True):
-            if (
-                each.stop == len(prompt.tokens)
-                and self._model.can_rewind
-                and each.stop > self._model.n_batch
-            ):
-                self._remember(prompt, each.slot)
-
-    def _logits_after(
-        self, prompts: Items[ActiveRequest], slices: Items[scheduler.PrefillChunk]
-    ) -> Logits:
-        """Compute slices of prompts, and return the logits after the last token of each."""
-        slots, starts = [each.slot for each in slices], [each.start for each in slices]
-        tokens = [
-            prompt.tokens[each.start : each.stop]
-            for prompt, each in zip(prompts, slices, strict=True)
-        ]
-        if prompts[0].can_batch_prefill:
-            return self._model.prefill(slots, tokens, starts)
-        rows = self._model.prefill_all(slots[0], tokens[0], starts[0])
-        prompts[0].note_logprobs(rows, starts[0])
-        return rows[-1:]
-
-    def _remember(self, prompt: ActiveRequest, slot: int) -> None:
-        """Save a prompt of which no entry has as much that is `_reusable`, if there can be room for it."""
-        if prompt.tokens.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
+            self._prefilling_ids = set()
+        length = scheduler.padded_length(chunks, self._model.prefill_multiple)
+        self._prefill_budget -= len(chunks) * length
+        for request, chunk, row in zip(requests, chunks, logits, strict=True):
+            request.n_computed = chunk.stop
+            if chunk.stop == len(request.tokens):
+                request.logits = row.copy()
+                self.counters.prompt_tokens += chunk.stop
+        if not self._model.can_rewind:
             return
-        common, _ = self._cache.longest(prompt.tokens, prompt.client)
-        if self._reusable(common) < self._reusable(len(prompt.tokens) - 1):
-            prompt.state = self._model.save(slot)
-            self._cache.put(prompt.tokens, prompt.state, prompt.client)
+        for request, chunk in zip(requests, chunks, strict=True):
+            if chunk.stop == request.n_prompt_tokens > self._model.n_batch:
+                self._save_to_cache(request, chunk.slot)
 
-    def _start(self, prompt: ActiveRequest, slots: Items[int]) -> None:
-        """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""
-        if not prompt.n_started:
+    def _compute_chunks(
+        self, requests: Sequence[ActiveRequest], chunks: Sequence[scheduler.PrefillChunk]
+    ) -> Logits:
+        """Compute chunks of prompts; return the logits after the last token of each, shape (n, V)."""
+        slots = [chunk.slot for chunk in chunks]
+        starts = [chunk.start for chunk in chunks]
+        tokens = [
+            request.tokens[chunk.start : chunk.stop]
+            for request, chunk in zip(requests, chunks, strict=True)
+        ]
+        if requests[0].can_batch_prefill:
+            return self._model.prefill(slots, tokens, starts)
+        logits = self._model.prefill_all(slots[0], tokens[0], starts[0])
+        requests[0].record_prompt_logprobs(logits, starts[0])
+        return logits[-1:]
+
+    def _save_to_cache(self, request: ActiveRequest, slot: int) -> None:
+        """Cache a computed prompt, unless it cannot fit or the cache has the same number of `_reusable` tokens of it."""
+        n_bytes = request.tokens.nbytes + self._model.saved_bytes(slot)
+        if n_bytes > self._cache.max_bytes:
+            return
+        n_cached = self._cache.longest_match(request.tokens, request.client).n_tokens
+        if self._reusable(n_cached) < self._reusable(len(request.tokens) - 1):
+            request.state = self._model.save(slot)
+            self._cache.put(request.tokens, request.state, request.client)
+
+    def _start(self, request: ActiveRequest, slots: Sequence[int]) -> None:
+        """Sample the first token of the next samples from the logits after the prompt, and move the request to the end."""
+        if not request.n_started:
             self.counters.first_tokens += 1
-            self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
-        if (
-            prompt.slot is not None
-            and prompt.n_pending_samples > len(slots)
-            and not len(prompt.state)
-        ):
-            prompt.state = self._model.save(prompt.slot)
+            wait_s = self._clock() - request.queued.created
+            self.counters.first_token_s += max(0.0, wait_s)
+        has_state = len(request.state) > 0
+        if request.slot is not None and request.n_pending_samples > len(slots) and not has_state:
+            request.state = self._model.save(request.slot)
         for slot in slots:
-            if prompt.slot is None:
-                self._model.restore(slot, prompt.state)
-            elif slot != prompt.slot:
-                self._model.copy(prompt.slot, slot)
-            self._running[slot] = (prompt.next_sample(self._model), prompt)
-        self._reports.started(prompt.ticket, len(slots))
-        prompt.slot = None
-        logits = np.repeat(prompt.logits[None], len(slots), axis=0)
-        if prompt.n_pending_samples:
-            self._queue.remove(prompt)
-            self._queue.append(prompt)
+            if request.slot is None:
+                self._model.restore(slot, request.state)
+            elif slot != request.slot:
+                self._model.copy(request.slot, slot)
+            self._running[slot] = _RunningSample(request.start_sample(self._model), request)
+        self._events.append(Started(request.id, len(slots)))
+        request.slot = None
+        logits = np.repeat(request.logits[None], len(slots), axis=0)
+        if request.n_pending_samples:
+            self._queue.remove(request)
+            self._queue.append(request)
         else:
-            self._dequeue(prompt)
-        if prompt.ticket.context.prefill_only:
+            self._dequeue(request)
+        if request.context.prefill_only:
             for slot in slots:
-                self._running[slot][0].finish_reason = "length"
-            self._end_finished(slots)
+                self._running[slot].state.finish_reason = "length"
+            self._finish_samples(slots)
         else:
             self._advance(slots, logits)
 
-    def _decode(self, slots: Items[int]) -> None:
-        in_time = [
-            slot
-            for slot in slots
-            if (of := self._running[slot])[0].is_masked or not of[1].ticket.context.is_anonymous
-        ]  # nobody waits for strangers whose masks are slow
-        sequences = {slot: self._running[slot][0] for slot in in_time or slots[:1]}
-        tokens = [sequence.tokens[-1] for sequence in sequences.values()]
-        positions = [sequence.position for sequence in sequences.values()]
-        logits = self._model.decode(list(sequences), tokens, positions)
+    def _decode(self, slots: Sequence[int]) -> None:
+        # Anonymous requests with slow masks skip this step, so that other requests do not wait for them.
+        ready = [slot for slot in slots if self._is_ready(self._running[slot])]
+        slots = ready or slots[:1]
+        samples = [self._running[slot].state for slot in slots]
+        tokens = [sample.tokens[-1] for sample in samples]
+        positions = [sample.position for sample in samples]
+        logits = self._model.decode(slots, tokens, positions)
         self.counters.decode_steps += 1
-        self._advance(list(sequences), logits)
+        self._advance(slots, logits)
 
-    def _advance(self, slots: Items[int], logits: Logits) -> None:
-        """Draw, append and retire: row i of `logits` belongs to ``slots[i]``.
+    def _is_ready(self, running: _RunningSample) -> bool:
+        is_authenticated = running.request.priority is RequestPriority.AUTHENTICATED
+        return is_authenticated or running.state.has_fast_mask
 
-        The masks of the next tokens are computed in threads, while the model computes.
+    def _advance(self, slots: Sequence[int], logits: Logits) -> None:
+        """Sample and append the next tokens, and finish samples; row i of `logits` belongs to ``slots[i]``.
+
+        The masks of the following tokens are computed in threads while the model computes.
         """
         batch = [self._running[slot] for slot in slots]
         self.counters.generated_tokens += len(batch)
-        tokens = draw([sequence for sequence, _ in batch], logits)
-        for slot, (sequence, prompt), drawn in zip(slots, batch, tokens, strict=True):
+        sampled_tokens = sample_tokens([running.state for running in batch], logits)
+        for slot, running, sampled in zip(slots, batch, sampled_tokens, strict=True):
             if slot not in self._running:
-                continue  # another sample of its request failed a moment ago
-            if sequence.constraint is not None and drawn.token == NO_TOKEN:
-                self._compilation.give_up(prompt)
-                self.drop(prompt.ticket.id)
-                self._reports.done(prompt.ticket, sequence.constraint.dead_end())
+                continue  # Another sample of the request has just failed.
+            sample, request = running.state, running.request
+            if sample.constraint is not None and sampled.token == NO_TOKEN:
+                self._compilations.give_up(request)
+                self.drop(request.id)
+                self._events.append(Failed(request.id, sample.constraint.dead_end()))
                 continue
-            released = sequence.accept(
-                drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives
-            )
-            sequence.begin_mask(self._masks[prompt.ticket.context.is_anonymous])
+            released = sample.accept(sampled, self._model.piece(sampled.token))
+            sample.start_mask(self._mask_threads[request.priority])
             if released:
-                self._reports.text(prompt.ticket, sequence.index, released)
-        self._end_finished(slots)
+                self._events.append(TextDelta(request.id, sample.index, released))
+        self._finish_samples(slots)
 
-    def _end_finished(self, slots: Items[int]) -> None:
-        """Free the slots of finished samples among these, keep what they are, and report responses that are whole."""
+    def _finish_samples(self, slots: Sequence[int]) -> None:
+        """Free the slots of finished samples, store their completions, and report complete responses."""
         for slot in slots:
-            if slot in self._running and self._running[slot][0].finish_reason is not None:
-                sequence, prompt = self._running.pop(slot)
-                self._model.rewind(slot, 0)
-                prompt.completions[sequence.index] = sequence.completion(self._clock())
-                if len(prompt.completions) == prompt.n_samples:
-                    response = prompt.response()
-                    if prompt.ticket.context.return_token_texts:
-                        response = prompt.spelled(response, self._model)
-                    self._reports.done(prompt.ticket, response)
+            running = self._running.get(slot)
+            if running is None or running.state.finish_reason is None:
+                continue
+            del self._running[slot]
+            self._model.rewind(slot, 0)
+            sample, request = running.state, running.request
+            request.completions[sample.index] = sample.completion(self._clock())
+            if len(request.completions) == request.n_samples:
+                self._events.append(Finished(request.id, request.response(self._model)))
 
-    # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
-    def _dequeue(self, prompt: ActiveRequest) -> None:
-        """Take a request off the queue, with what starting further samples needed."""
-        self._queue.remove(prompt)
-        if prompt.slot is not None:
-            self._model.rewind(prompt.slot, 0)
-        prompt.release()
+    def _dequeue(self, request: ActiveRequest) -> None:
+        """Remove a request from the queue, and free what is needed only to start further samples."""
+        self._queue.remove(request)
+        if request.slot is not None:
+            self._model.rewind(request.slot, 0)
+        request.release()
 
     def _reusable(self, n_tokens: int) -> int:
-        """Return how many of some known tokens can be kept: going on behind them changes no bit of what follows."""
-        multiple = (
-            self._model.prefill_multiple
-            if self._model.prefill_multiple > 1
-            else self._model.n_batch
-        )
+        """Return how many of `n_tokens` cached tokens can be reused without changing a bit of what is computed after."""
+        multiple = self._model.prefill_multiple
+        if multiple == 1:
+            multiple = self._model.n_batch
         return n_tokens // multiple * multiple

@@ -1,9 +1,11 @@
-"""The requests whose grammars are being compiled: they join the others when that is done."""
+"""Requests whose grammars are being compiled; the engine queues a request when its grammar is ready."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future, wait
 from typing import Any
+
+from attrs import frozen
 
 from relevance_gen.errors import RelevanceGenError
 from relevance_gen.generation.constraints.choices import Choices, Pieces
@@ -13,36 +15,48 @@ from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.llama.language_model import LanguageModel
 
 _WAIT_S = 0.01
-"""How long to wait for a grammar before looking for new requests."""
+"""Seconds to wait for a grammar before the engine takes further requests."""
+
+
+@frozen
+class CompiledRequest:
+    """A request whose compilation has ended, and the error if it failed."""
+
+    request: ActiveRequest
+    error: BaseException | None
 
 
 class PendingCompilations:
-    """Where `prompts` wait for their grammars, which threads compile while the engine goes on."""
+    """Grammars that are compiled in threads while the engine continues.
+
+    Attributes:
+        futures: future grammar of each waiting request.
+    """
 
     def __init__(self, model: LanguageModel) -> None:
-        self.prompts: dict[ActiveRequest, Future[Any]] = {}
+        self.futures: dict[ActiveRequest, Future[Any]] = {}
         self._model = model
         self._grammars: Grammars | None = None
         self._pieces: Pieces | None = None
 
-    def add(self, prompt: ActiveRequest) -> None:
-        """Begin to compile the grammar of a prompt."""
-        self.prompts[prompt] = self._compile(prompt)
+    def add(self, request: ActiveRequest) -> None:
+        """Start to compile the grammar of a request."""
+        self.futures[request] = self._compile(request)
 
-    def _compile(self, prompt: ActiveRequest) -> Future[Any]:
-        request = prompt.ticket.request
+    def _compile(self, request: ActiveRequest) -> Future[Any]:
+        choices = request.params.choice
         compiled: Future[Any] = Future()
         try:
-            if request.choice is None:
-                source = source_of(request)
+            if choices is None:
+                source = source_of(request.params)
                 if self._grammars is None:
                     self._grammars = Grammars(self._vocabulary())
-                return self._grammars.compile(source, prompt.client)
+                return self._grammars.compile(source, request.client)
             if self._pieces is None:
                 self._pieces = Pieces(self._vocabulary())
-            # Lone surrogates count as "?", as they do in a prompt.
-            texts = sorted({text.encode(errors="replace") for text in request.choice})
-            compiled.set_result(Choices(texts, self._pieces))
+            # Lone surrogates become "?", as they do in a prompt.
+            texts = {text.encode(errors="replace") for text in choices}
+            compiled.set_result(Choices(sorted(texts), self._pieces))
         except RelevanceGenError as error:
             compiled.set_exception(error)
         return compiled
@@ -50,35 +64,39 @@ class PendingCompilations:
     def _vocabulary(self) -> list[bytes]:
         return [self._model.piece(token) for token in range(self._model.n_vocab)]
 
-    def take_finished(
-        self, *, wait_for_one: bool
-    ) -> list[tuple[ActiveRequest, BaseException | None]]:
-        """Remove and return the prompts that have their grammar now, each with the error if it has none."""
-        if self.prompts and wait_for_one:
-            wait(self.prompts.values(), _WAIT_S, return_when="FIRST_COMPLETED")
-        finished: list[tuple[ActiveRequest, BaseException | None]] = []
-        for prompt, future in list(self.prompts.items()):
+    def take_finished(self, *, wait_for_one: bool) -> list[CompiledRequest]:
+        """Remove and return the requests whose compilation has ended.
+
+        With `wait_for_one`, first wait up to `_WAIT_S` seconds until one has.
+        """
+        if self.futures and wait_for_one:
+            wait(self.futures.values(), _WAIT_S, return_when="FIRST_COMPLETED")
+        finished = []
+        for request, future in list(self.futures.items()):
             if future.done():
                 error = future.exception()
-                prompt.grammar = None if error else future.result()
-                finished.append((prompt, error))
-                del self.prompts[prompt]
+                if error is None:
+                    request.grammar = future.result()
+                finished.append(CompiledRequest(request, error))
+                del self.futures[request]
         return finished
 
-    def give_up(self, prompt: ActiveRequest) -> None:
-        """Forget a grammar that took too much to follow, and count that time as its client's."""
-        if self._grammars is not None and isinstance(prompt.grammar, Grammar):
-            self._grammars.give_up(prompt.grammar.source, prompt.client, prompt.effort.seconds)
+    def give_up(self, request: ActiveRequest) -> None:
+        """Drop a grammar whose masks take too much time, and count that time for its client."""
+        if self._grammars is not None and isinstance(request.grammar, Grammar):
+            source, n_seconds = request.grammar.source, request.mask_budget.seconds
+            self._grammars.give_up(source, request.client, n_seconds)
 
-    def drop(self, ticket_id: int) -> None:
-        """Forget a request, if it is here."""
-        for prompt in [prompt for prompt in self.prompts if prompt.ticket.id == ticket_id]:
-            self.prompts.pop(prompt).cancel()
+    def drop(self, request_id: int) -> None:
+        """Drop a request, if it is waiting here."""
+        for request in list(self.futures):
+            if request.id == request_id:
+                self.futures.pop(request).cancel()
 
     def clear(self) -> None:
-        """Forget every request, and end the threads with what they are doing."""
-        while self.prompts:
-            self.prompts.popitem()[1].cancel()
+        """Drop all requests and end the threads."""
+        while self.futures:
+            self.futures.popitem()[1].cancel()
         if self._grammars is not None:
             self._grammars.close()
             self._grammars = None

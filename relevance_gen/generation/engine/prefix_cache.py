@@ -1,4 +1,4 @@
-"""Remember the computed prompts of recent requests, so that a prompt with the same beginning starts from there."""
+"""Cache of computed prompts, so that a prompt with a common prefix does not compute that prefix again."""
 
 from __future__ import annotations
 
@@ -11,55 +11,73 @@ from relevance_gen.lru import SharedCache
 
 
 @frozen(eq=False)
-class Entry:
-    """A prompt of a client's, named as in a `RequestContext`, shape (n,), and what `LanguageModel.save` returned after it."""
+class CachedPrompt:
+    """A computed prompt.
+
+    Attributes:
+        tokens: token ids, shape (n,).
+        state: result of `LanguageModel.save` after the last token.
+        client: client of the request, as in a `RequestContext`.
+    """
 
     tokens: Tokens
     state: SavedState
     client: str | None
 
 
-class PrefixCache:
-    """Hold the most recently used prompts within `max_bytes`; where these are 0, hold nothing.
+@frozen(eq=False)
+class PrefixMatch:
+    """The longest cached prefix of a prompt: its number of tokens, and the cached prompt; ``None`` if there is none."""
 
-    A prompt is known only to the client whose request it was of: how long a prompt takes tells nobody what others have
-    sent. Where there is too much, strangers' prompts go first, then those of the client that has most.
+    n_tokens: int
+    cached: CachedPrompt | None
+
+
+class PrefixCache:
+    """The most recently used prompts, at most `max_bytes` of them; 0 disables the cache.
+
+    A prompt is found only for the client that sent it, so that response times reveal nothing about the prompts of other
+    clients. Prompts of anonymous clients are evicted first, then those of the client that uses the most memory.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._entries: SharedCache[Entry] = SharedCache(
+        self._prompts: SharedCache[CachedPrompt] = SharedCache(
             max_bytes,
-            lambda entry: entry.tokens.nbytes + entry.state.nbytes,
+            lambda cached: cached.tokens.nbytes + cached.state.nbytes,
             evict_first=lambda client: client == ANONYMOUS,
         )
-        self.clear = self._entries.clear
+        self.clear = self._prompts.clear
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._prompts)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that all entries hold."""
-        return self._entries.nbytes
+        """Bytes of memory that all cached prompts use."""
+        return self._prompts.nbytes
 
-    def longest(self, prompt: Tokens, client: str | None = None) -> tuple[int, Entry | None]:
-        """Return how many tokens of `prompt` some entry of a client begins with, and that entry, which is used now."""
-        best, found = 0, None
-        for key, entry in self._entries.items():
-            if entry.client == client and (common := _common_prefix(prompt, entry.tokens)) > best:
-                best, found = common, key
-        return best, self._entries.get(found)
+    def longest_match(self, prompt: Tokens, client: str | None = None) -> PrefixMatch:
+        """Return the longest prefix of `prompt` that a cached prompt of the client shares, and mark that as used."""
+        n_best, best_key = 0, None
+        for key, cached in self._prompts.items():
+            if cached.client == client:
+                n_common = _common_prefix_length(prompt, cached.tokens)
+                if n_common > n_best:
+                    n_best, best_key = n_common, key
+        return PrefixMatch(n_best, self._prompts.get(best_key))
 
     def put(self, prompt: Tokens, state: SavedState, client: str | None = None) -> None:
-        """Hold `state` for a client's `prompt`, and drop what of this client's that makes superfluous."""
-        for key, entry in self._entries.items():
-            if entry.client == client and _common_prefix(prompt, entry.tokens) == len(entry.tokens):
-                self._entries.drop(key)
-        self._entries.put((client, prompt.tobytes()), Entry(prompt, state, client))
+        """Cache the state after a client's prompt, and drop this client's prompts that are prefixes of it."""
+        for key, cached in self._prompts.items():
+            if cached.client == client:
+                n_common = _common_prefix_length(prompt, cached.tokens)
+                if n_common == len(cached.tokens):
+                    self._prompts.drop(key)
+        self._prompts.put((client, prompt.tobytes()), CachedPrompt(prompt, state, client))
 
 
-def _common_prefix(a: Tokens, b: Tokens) -> int:
-    n = min(len(a), len(b))
-    differs = np.flatnonzero(a[:n] != b[:n])
-    return int(differs[0]) if len(differs) else n
+def _common_prefix_length(first: Tokens, second: Tokens) -> int:
+    n_tokens = min(len(first), len(second))
+    differences = np.flatnonzero(first[:n_tokens] != second[:n_tokens])
+    return int(differences[0]) if len(differences) else n_tokens

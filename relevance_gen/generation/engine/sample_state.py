@@ -1,167 +1,223 @@
-"""One sample being generated: what it has so far, how it draws, and why it ends. No clock, no thread, no I/O."""
+"""The state of one sample during generation, and sampling of the next token for a batch of samples.
+
+Nothing in this module reads a clock or performs I/O.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
 from relevance_gen.generation.constraints.token_constraint import Constraint
 from relevance_gen.generation.engine.stop_strings import StopStrings, TextAssembler
 from relevance_gen.generation.output_parsing.output_parser import ReasoningTokenCounter
+from relevance_gen.generation.sampling import sampler
 from relevance_gen.generation.sampling.logits_processor import LogitsProcessor
 from relevance_gen.generation.sampling.sampler import Mask
+from relevance_gen.llama.language_model import Logits
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
 
-@define(eq=False)
-class Sequence:
+@frozen
+class SampledToken:
+    """The result of sampling one token.
+
+    Attributes:
+        token: token id, or `sampler.NO_TOKEN` if the mask allows no possible token.
+        logprob: natural log probability of the token; ``None`` unless requested.
+        top_logprobs: the most likely tokens at this position; empty unless requested.
+    """
+
+    token: int
+    logprob: float | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@define(eq=False, kw_only=True)
+class SampleState:
     """The state of one sample, from its first token to its finish reason.
 
     Args:
-        request: what was asked for.
-        index: which of the request's samples this is.
-        seed: makes the draws repeatable together with `index`.
-        stops, ends: the request's stop strings and end tokens, made ready once for all its samples.
-        n_prompt: tokens of the prompt.
-        room: most tokens that the context still holds, at least 1.
+        request: sampling parameters.
+        index: index of this sample among the samples of the request.
+        seed: seed of the random numbers, together with `index`.
+        stops: compiled stop strings, shared by all samples of the request.
+        eos_token_ids: tokens that end the sample.
+        n_prompt_tokens: tokens of the prompt.
+        max_context_tokens: tokens that still fit into the context, at least 1.
         n_vocab: size of the vocabulary.
-        constraint: what the text must be, if not anything.
-        allowed: the tokens that may be drawn, if these are not all.
-        thoughts: counts the tokens of thoughts, in a conversation.
+        constraint: constraint on the text; ``None`` allows any text.
+        allowed_tokens: tokens that may be sampled; ``None`` allows all.
+        reasoning_counter: counter of reasoning tokens, for a conversation.
 
     Attributes:
-        tokens: generated so far, the end token included.
-        finish_reason: ``None`` while running.
-        adjustment: what to change in the logits before drawing.
+        tokens: generated tokens, including the EOS token.
+        finish_reason: ``None`` while the sample is running.
+        logits_processor: changes of the logits before sampling.
+        n_top_logprobs: number of top log probabilities for each token.
     """
 
     request: GenerationRequest
     index: int
     _seed: int
     _stops: StopStrings
-    _ends: frozenset[int]
-    _n_prompt: int
-    _room: int
+    _eos_token_ids: frozenset[int]
+    _n_prompt_tokens: int
+    _max_context_tokens: int
     _n_vocab: int
     constraint: Constraint | None = None
-    _allowed: Mask | None = None
-    _thoughts: ReasoningTokenCounter | None = None
+    _allowed_tokens: Mask | None = None
+    _reasoning_counter: ReasoningTokenCounter | None = None
     tokens: list[int] = field(factory=list, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
-    adjustment: LogitsProcessor = field(init=False)
-    n_alternatives: int = field(init=False)
-    _mask: Future[Mask] | None = field(default=None, init=False)
+    logits_processor: LogitsProcessor = field(init=False)
+    n_top_logprobs: int = field(init=False)
+    _next_mask: Future[Mask] | None = field(default=None, init=False)
     _assembler: TextAssembler = field(init=False)
     _text: list[str] = field(factory=list, init=False)
     _logprobs: list[float] = field(factory=list, init=False)
-    _alternatives: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
+    _top_logprobs: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
     _random: np.random.Generator = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        # A constraint itself keeps end tokens back.
-        self.adjustment = LogitsProcessor(
-            self.request, () if self.constraint else self._ends, self._n_vocab
-        )
-        self.n_alternatives = min(self.request.top_logprobs, self._n_vocab)
+        # A constraint itself excludes EOS tokens until the sample may end.
+        suppressed = () if self.constraint else self._eos_token_ids
+        self.logits_processor = LogitsProcessor(self.request, suppressed, self._n_vocab)
+        self.n_top_logprobs = min(self.request.top_logprobs, self._n_vocab)
         self._assembler = TextAssembler(self._stops)
         seed = np.random.SeedSequence(self._seed, spawn_key=(self.index,))
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     @property
     def position(self) -> int:
-        """Where the last token goes in the context: the tokens the context holds already."""
-        return self._n_prompt + len(self.tokens) - 1
+        """Position of the last token in the context, which is the number of tokens before it."""
+        return self._n_prompt_tokens + len(self.tokens) - 1
 
     @property
     def may_end(self) -> bool:
-        """Whether the next token may be an end token."""
+        """Whether the next token may be an EOS token."""
         return len(self.tokens) >= self.request.min_tokens
 
     @property
-    def is_masked(self) -> bool:
-        """Whether what `begin_mask` has begun is done, or will be soon, as it was the last time."""
-        return (
-            self._mask is None
-            or self._mask.done()
-            or (self.constraint is None or self.constraint.is_quick)
-        )
+    def has_fast_mask(self) -> bool:
+        """Whether `mask` returns at once, or soon as at the previous token."""
+        if self._next_mask is None or self._next_mask.done():
+            return True
+        return self.constraint is None or self.constraint.is_quick
 
-    def begin_mask(self, thread: Executor) -> None:
-        """Compute in another thread what `mask` will return."""
+    def start_mask(self, executor: Executor) -> None:
+        """Start computing the next result of `mask` in another thread."""
         if self.constraint is not None and self.finish_reason is None:
-            with suppress(
-                RuntimeError
-            ):  # the interpreter ends, or there is no thread: then `mask` computes it
-                self._mask = thread.submit(self.constraint.mask, may_end=self.may_end)
+            # A RuntimeError means that no thread can be started; `mask` then computes the result.
+            with suppress(RuntimeError):
+                self._next_mask = executor.submit(self.constraint.mask, may_end=self.may_end)
 
     def mask(self) -> Mask | None:
-        """Return which tokens may be drawn next, where not all may; valid until the next call."""
+        """Return which tokens may be sampled next; ``None`` allows all. Valid until the next call."""
         if self.constraint is None:
-            return self._allowed
-        begun, self._mask = self._mask, None
-        mask = self.constraint.mask(may_end=self.may_end) if begun is None else begun.result()
-        return mask if self._allowed is None else mask[: len(self._allowed)] & self._allowed
+            return self._allowed_tokens
+        started, self._next_mask = self._next_mask, None
+        if started is None:
+            mask = self.constraint.mask(may_end=self.may_end)
+        else:
+            mask = started.result()
+        if self._allowed_tokens is None:
+            return mask
+        return mask[: len(self._allowed_tokens)] & self._allowed_tokens
 
-    def draw(self) -> float:
-        """Return the uniform number in [0, 1) that decides the next token."""
+    def next_uniform(self) -> float:
+        """Return the uniform random number in [0, 1) that decides the next token."""
         return self._random.random()
 
-    def accept(
-        self,
-        token: int,
-        piece: bytes,
-        logprob: float | None = None,
-        alternatives: tuple[TokenLogprob, ...] = (),
-    ) -> str:
+    def accept(self, sampled: SampledToken, piece: bytes) -> str:
         """Append a token, decide whether the sample ends, and return the text that this releases."""
+        token = sampled.token
         self.tokens.append(token)
-        if logprob is not None:
-            self._logprobs.append(logprob)
-        if self.n_alternatives:
-            self._alternatives.append(alternatives)
-        self.adjustment.count(token)
-        if self._thoughts is not None and token not in self._ends:
-            self._thoughts.note(piece)
-        if token in self._ends:
+        if sampled.logprob is not None:
+            self._logprobs.append(sampled.logprob)
+        if self.n_top_logprobs:
+            self._top_logprobs.append(sampled.top_logprobs)
+        self.logits_processor.count(token)
+        is_eos = token in self._eos_token_ids
+        if self._reasoning_counter is not None and not is_eos:
+            self._reasoning_counter.note(piece)
+        if is_eos:
             released = self._assembler.flush()
             self.finish_reason = "eos"
         else:
             may_stop = len(self.tokens) > self.request.min_tokens
             released = self._assembler.push(piece, may_stop=may_stop)
-            self.finish_reason = self._end_after(token)
+            self.finish_reason = self._reason_to_end(token)
             if self.finish_reason is not None:
                 released += self._assembler.flush(may_stop=may_stop)
-        if (
-            self._assembler.stop_string
-        ):  # flushing too can complete a stop string, with the U+FFFD of a broken character
+        # Flushing can complete a stop string too, with the U+FFFD of an incomplete character.
+        if self._assembler.stop_string:
             self.finish_reason = "stop"
         if released:
             self._text.append(released)
         return released
 
-    def _end_after(self, token: int) -> FinishReason | None:
-        """Return why the sample ends with `token`, which is no end token and completes no stop string."""
+    def _reason_to_end(self, token: int) -> FinishReason | None:
+        """Return why the sample ends with `token`, which is no EOS token and completes no stop string."""
         if self.constraint is not None:
             self.constraint.accept(token)
             if self.constraint.complete:
                 return "eos"
-        return "length" if len(self.tokens) == min(self.request.max_tokens, self._room) else None
+        max_tokens = min(self.request.max_tokens, self._max_context_tokens)
+        return "length" if len(self.tokens) == max_tokens else None
 
-    def completion(self, finished: float) -> Completion:
-        """Return the finished sample, told the Unix time in seconds; a `ValueError` says that it still runs."""
+    def completion(self, finished_s: float) -> Completion:
+        """Return the finished sample.
+
+        Args:
+            finished_s: Unix time in seconds at which the sample finished.
+
+        Raises:
+            ValueError: the sample is still running.
+        """
         if self.finish_reason is None:
             raise ValueError("the sample is still running")
+        request, counter = self.request, self._reasoning_counter
         return Completion(
             text="".join(self._text),
             generated_tokens=len(self.tokens),
-            finished=finished,
+            finished=finished_s,
             finish_reason=self.finish_reason,
-            tokens=tuple(self.tokens) if self.request.return_tokens else None,
-            logprobs=tuple(self._logprobs) if self.request.logprobs else None,
-            top_logprobs=tuple(self._alternatives) if self.request.top_logprobs else None,
+            tokens=tuple(self.tokens) if request.return_tokens else None,
+            logprobs=tuple(self._logprobs) if request.logprobs else None,
+            top_logprobs=tuple(self._top_logprobs) if request.top_logprobs else None,
             stop_string=self._assembler.stop_string,
-            reasoning_tokens=None if self._thoughts is None else self._thoughts.n_tokens,
+            reasoning_tokens=None if counter is None else counter.n_tokens,
         )
+
+
+def sample_tokens(samples: Sequence[SampleState], logits: Logits) -> list[SampledToken]:
+    """Sample the next token of each of B samples; row i of `logits`, shape (B, V), belongs to the i-th."""
+    replacements = {}
+    masks = {}
+    for row, sample in enumerate(samples):
+        if sample.logits_processor.changes_logits:
+            replacements[row] = sample.logits_processor.replacement(logits[row])
+    uniforms = np.array([sample.next_uniform() for sample in samples])
+    for row, sample in enumerate(samples):
+        mask = sample.mask()
+        if mask is not None:
+            masks[row] = mask
+    requests = [sample.request for sample in samples]
+    tokens = sampler.sample(logits, requests, uniforms, replacements, masks)
+    logprob_rows = [row for row, request in enumerate(requests) if request.logprobs]
+    logprobs: dict[int, float] = {}
+    if logprob_rows:
+        values = sampler.log_probabilities(logits[logprob_rows], tokens[logprob_rows])
+        logprobs = dict(zip(logprob_rows, values.tolist(), strict=True))
+    sampled = []
+    for row, sample in enumerate(samples):
+        top_logprobs: tuple[TokenLogprob, ...] = ()
+        if sample.n_top_logprobs:
+            top_logprobs = sampler.likeliest(logits[row], sample.n_top_logprobs)
+        sampled.append(SampledToken(int(tokens[row]), logprobs.get(row), top_logprobs))
+    return sampled

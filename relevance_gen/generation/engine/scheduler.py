@@ -1,21 +1,22 @@
-"""Decide what the engine does next: a pure function of a small state. It knows counts and slots, no model and no text.
+"""Decide the engine's next action: a pure function of a small state of counts and slots, without model and texts.
 
-One step of the engine is the actions that `next_action` returns, up to a `Decode` or `None`: free slots are given away,
-at most `n_batch` tokens of prompts are computed, samples start, and every running sequence gets one token.
+One step of the engine consists of the actions that `next_action` returns, up to a `Decode` or ``None``: assign free slots,
+compute at most `n_batch` tokens of prompts, start samples, and compute one token for each running sample.
 
-A free slot goes by client first: to strangers only if nobody else can use it; then to the client that has the fewest;
-then to that client's request that has the fewest, and among equals to the one whose last turn is longest ago. So while
-a request waits for its first slot, each other one of its client gets one at most. Where strangers have all slots, one
-of their samples gives way to whoever is no stranger, and goes on from where it was when a slot is free again.
+A free slot is assigned by priority first: anonymous clients get it only if no other client can use it. Then it goes to the
+client with the fewest slots, to that client's request with the fewest slots, and among equal requests to the one that got a
+slot the longest time ago. So while a request waits for its first slot, each other request of its client gets at most one. If
+anonymous clients hold all slots and an authenticated client is waiting, the scheduler preempts one anonymous sample. It
+resumes from its saved state when a slot becomes free.
 
-In its first slot a prompt is computed, and its request gets no second before that is done. Prompts are computed one
-after another, slice by slice; a long one delays the running sequences by one slice a step. Short slices of several
-prompts are computed together, where that takes less time: the first in turn is always among them. No slot stays free
-while samples wait, but for one bound: see `max_retained_prompts`.
+The prompt of a request is computed in its first slot, and the request gets no second slot before that is done. Prompts are
+computed one after another in chunks; a long prompt delays the running samples by one chunk per step. Short chunks of several
+prompts are computed as a batch if that takes less time; the chunk of the request whose turn it is always is among them. No
+slot stays free while samples wait, with one exception: see `max_retained_prompts`.
 
-Slices of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
-so its result, does not depend on its neighbours. (What is computed together has the same bits as alone: see
-`LanguageModel.prefill`.)
+Chunks of a prompt always end at multiples of `n_batch`, regardless of other requests: a request's computation, and therefore
+its result, does not depend on which other requests are batched with it. (A batch has the same bits as its chunks computed
+alone: see `LanguageModel.prefill`.)
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from typing import TypeAlias
 from attrs import frozen
 
 from relevance_gen.generation.engine.active_request import ActiveRequest
-from relevance_gen.generation.queue.request import ANONYMOUS
+from relevance_gen.generation.queue.request import RequestPriority, priority_of
 
-_MOST_PADDING = 16
-"""Rows by which a slice may be padded to be computed along with a longer one: about what a computation costs beyond its
-rows, for which the weights have to be read."""
+_MAX_PADDING_TOKENS = 16
+"""Rows of padding allowed to compute a chunk together with a longer one. Computing these rows takes about as long as the
+fixed cost of a separate computation, which reads all weights."""
 
 
 @frozen
 class EngineState:
-    """All that the next action depends on.
+    """Everything that the next action depends on.
 
     Args:
-        n_slots: sequences that the context can hold.
+        n_slots: samples that the context can hold.
         n_ctx: tokens that a slot holds.
-        n_batch: most prompt tokens of one slice.
-        slice_multiple: slices are padded to a multiple of so many tokens; where it is 1 each is computed alone.
-        budget: prompt tokens, padding included, that may still be computed in this step.
-        may_read: whether a further prompt may be read in this step.
-        running: slots of the running sequences, and whose these are.
-        n_paused: strangers' samples that gave way.
-        waiting: the requests with samples to start, in turn: the one that got a slot last is at the end.
+        n_batch: maximum prompt tokens of one chunk.
+        prefill_multiple: chunks are padded to a multiple of this number of tokens; if it is 1, each is computed alone.
+        budget: prompt tokens, including padding, that may still be computed in this step.
+        can_tokenize: whether another prompt may be tokenized in this step.
+        running: clients of the running samples, by slot.
+        n_preempted: preempted samples, all of anonymous clients.
+        waiting: requests with samples to start; the request that got a slot most recently is last.
     """
 
     n_slots: int
@@ -58,45 +59,45 @@ class EngineState:
     budget: int
     can_tokenize: bool
     running: Mapping[int, str | None]
-    n_paused: int
+    n_preempted: int
     waiting: Sequence[ActiveRequest]
 
 
 @frozen
 class AssignSlot:
-    """Give the request at `place` among those that wait the free slot `slot`, for its prompt."""
+    """Assign the free slot `slot` to the prompt of the waiting request at `queue_index`."""
 
-    place: int
+    queue_index: int
     slot: int
 
 
 @frozen
 class Preempt:
-    """Take what a stranger has in `slot` out of it, for somebody else."""
+    """Preempt the anonymous client's sample or prompt in `slot`."""
 
     slot: int
 
 
 @frozen
 class Resume:
-    """Let the sample that gave way first go on in the free slot `slot`."""
+    """Resume the sample that was preempted first in the free slot `slot`."""
 
     slot: int
 
 
 @frozen
 class Tokenize:
-    """Tokenize the prompt of the request at `place`, which shall be computed in `slot`."""
+    """Tokenize the prompt of the waiting request at `queue_index`, which will be computed in `slot`."""
 
-    place: int
+    queue_index: int
     slot: int
 
 
 @frozen
 class PrefillChunk:
-    """A part, in `slot`, of the prompt of the request at `place`: from token `start` up to, not including, `stop`."""
+    """Tokens `start` (inclusive) to `stop` (exclusive) of the prompt of the waiting request at `queue_index`."""
 
-    place: int
+    queue_index: int
     slot: int
     start: int
     stop: int
@@ -104,22 +105,22 @@ class PrefillChunk:
 
 @frozen
 class Prefill:
-    """Compute these slices together."""
+    """Compute these chunks as a batch."""
 
-    slices: tuple[PrefillChunk, ...]
+    chunks: tuple[PrefillChunk, ...]
 
 
 @frozen
 class Start:
-    """Start the next samples of the request at `place`, one in each of `slots`; then it is the last in turn."""
+    """Start a sample of the waiting request at `queue_index` in each of `slots`, then move the request to the end."""
 
-    place: int
+    queue_index: int
     slots: tuple[int, ...]
 
 
 @frozen
 class CompactSlot:
-    """Carry the sequence in slot `source` over to the free slot `target`."""
+    """Move the sample in slot `source` to the free slot `target`."""
 
     source: int
     target: int
@@ -127,7 +128,7 @@ class CompactSlot:
 
 @frozen
 class Decode:
-    """Compute one token for the sequences in `slots`, ascending."""
+    """Compute one token for the samples in `slots`, ascending."""
 
     slots: tuple[int, ...]
 
@@ -138,14 +139,14 @@ Action: TypeAlias = (
 
 
 def next_action(state: EngineState) -> Action | None:
-    """Return what to do next in this step, which a `Decode` or ``None`` ends."""
-    if action := _give_slots(state) or _compute_prompts(state):
+    """Return the next action of this step; a `Decode` or ``None`` ends the step."""
+    action = _assign_slots(state) or _compute_prompts(state)
+    if action is not None:
         return action
     if not state.running:
         return None
-    if (
-        not state.waiting
-    ):  # move the last into the lowest gap: decoding is fastest without, and nobody else fills it
+    if not state.waiting:
+        # Decoding is fastest without gaps between slots, and no waiting request will fill the gap.
         last = max(state.running)
         gap = next(slot for slot in range(last + 2) if slot not in state.running)
         if gap < last:
@@ -154,149 +155,176 @@ def next_action(state: EngineState) -> Action | None:
 
 
 def max_retained_prompts(n_slots: int) -> int:
-    """Return how many requests of strangers, or of others, may hold their prompts for samples that have not started.
+    """Return how many requests of one priority may retain their prompts for samples that have not started.
 
-    One more of several samples waits, unless it is the only one of its client: so nobody's requests keep another client
-    waiting. But for one of each client, what they hold takes at most as much memory as the slots themselves, or two
-    slots, so that requests take turns on one slot too.
+    Any further request for several samples waits, unless it is the only one of its client: so requests of one client do not
+    block another client. Except for one prompt of each client, retained prompts use at most as much memory as all slots, or
+    as two slots, so that requests take turns even on a single slot.
     """
     return max(2, n_slots)
 
 
 def retains_prompt(request: ActiveRequest) -> bool:
-    """Tell whether a request's computed prompt is kept, or will be: for more samples than the one in its slot."""
+    """Return whether a computed prompt is retained, or will be, for samples beyond the one in its slot."""
     return _is_computed(request) if request.slot is None else request.n_pending_samples > 1
 
 
 def _is_computed(request: ActiveRequest) -> bool:
-    return 0 < request.n_prompt == request.n_done
+    return 0 < request.n_prompt_tokens == request.n_computed
 
 
-def _give_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume | None:
-    """Give the free slots away; return what that means for the first to get one, or to give one up."""
-    held = {
-        **state.running,
-        **{one.slot: one.client for one in state.waiting if one.slot is not None},
-    }
-    free = [slot for slot in range(state.n_slots) if slot not in held]
-    n_wanted = _wanted(state)
-    gifts = _deal(state, free, n_wanted, Counter(held.values()))
-    for place, request in enumerate(state.waiting):
+def _is_anonymous(client: str | None) -> bool:
+    return priority_of(client) is RequestPriority.ANONYMOUS
+
+
+def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume | None:
+    """Assign the free slots; return the action for the first request that gets a slot, or that must give one up."""
+    clients_by_slot = dict(state.running)
+    for request in state.waiting:
+        if request.slot is not None:
+            clients_by_slot[request.slot] = request.client
+    free_slots = [slot for slot in range(state.n_slots) if slot not in clients_by_slot]
+    n_usable = _count_usable_slots(state)
+    n_held = Counter(clients_by_slot.values())
+    assignments = _distribute_slots(state, free_slots, n_usable, n_held)
+    for queue_index, request in enumerate(state.waiting):
         if request.slot is not None and _is_computed(request):
-            return Start(place, (request.slot, *gifts.get(place, ())))
-    for place, slots in gifts.items():
-        return (
-            Start(place, tuple(slots))
-            if _is_computed(state.waiting[place])
-            else AssignSlot(place, slots[0])
-        )
-    if free:
-        return Resume(free[0]) if state.n_paused else None
-    of_strangers = [slot for slot, client in held.items() if client == ANONYMOUS]
-    is_wanted = any(
-        n and one.client != ANONYMOUS for n, one in zip(n_wanted, state.waiting, strict=True)
+            return Start(queue_index, (request.slot, *assignments.get(queue_index, ())))
+    if assignments:
+        queue_index, slots = next(iter(assignments.items()))
+        if _is_computed(state.waiting[queue_index]):
+            return Start(queue_index, tuple(slots))
+        return AssignSlot(queue_index, slots[0])
+    if free_slots:
+        return Resume(free_slots[0]) if state.n_preempted else None
+    return _preempt_if_needed(state, clients_by_slot, n_usable)
+
+
+def _preempt_if_needed(
+    state: EngineState, clients_by_slot: Mapping[int, str | None], n_usable: Sequence[int]
+) -> Preempt | None:
+    """Preempt an anonymous client if an authenticated request can use its slot; no slot is free."""
+    anonymous_slots = [slot for slot, client in clients_by_slot.items() if _is_anonymous(client)]
+    is_needed = any(
+        n_slots and not _is_anonymous(request.client)
+        for n_slots, request in zip(n_usable, state.waiting, strict=True)
     )
-    return Preempt(max(of_strangers)) if of_strangers and is_wanted else None
+    return Preempt(max(anonymous_slots)) if anonymous_slots and is_needed else None
 
 
-def _deal(
-    state: EngineState, free: Sequence[int], n_wanted: list[int], n_held: Mapping[str | None, int]
+def _distribute_slots(
+    state: EngineState,
+    free_slots: Sequence[int],
+    n_usable: Sequence[int],
+    n_held: Mapping[str | None, int],
 ) -> dict[int, list[int]]:
-    """Deal the free slots out one by one; return those of each place, places in the order of their first ones.
+    """Distribute the free slots one by one; return them by queue index, in the order in which requests get their first.
 
-    Strangers get none before those of them who gave way have theirs again.
+    Anonymous requests get no slot before all preempted samples have one again.
+
+    Args:
+        state: the state of the engine.
+        free_slots: slots to distribute, ascending.
+        n_usable: for each waiting request, the slots that it can use.
+        n_held: for each client, the slots that it holds.
     """
-    turns: dict[str | None, list[tuple[int, int, int]]] = {}
-    for place, request in enumerate(state.waiting):
-        if n_wanted[place] and not (state.n_paused and request.client == ANONYMOUS):
-            n_has = request.n_running + (request.slot is not None)
-            turns.setdefault(request.client, []).append((n_has, place, place))
-    clients = [
-        (client == ANONYMOUS, n_held.get(client, 0), order, own)
-        for order, (client, own) in enumerate(turns.items())
-    ]
+    # A heap of each client's requests: slots of the request, its turn, its queue index.
+    requests_by_client: dict[str | None, list[tuple[int, int, int]]] = {}
+    for queue_index, request in enumerate(state.waiting):
+        is_blocked = state.n_preempted > 0 and _is_anonymous(request.client)
+        if n_usable[queue_index] and not is_blocked:
+            n_slots = request.n_running + (request.slot is not None)
+            entry = n_slots, queue_index, queue_index
+            requests_by_client.setdefault(request.client, []).append(entry)
+    # A heap of clients: priority, slots of the client, order of its first request, its heap of requests.
+    clients = []
+    for order, (client, requests) in enumerate(requests_by_client.items()):
+        heapq.heapify(requests)
+        clients.append((priority_of(client), n_held.get(client, 0), order, requests))
     heapq.heapify(clients)
-    for own in turns.values():
-        heapq.heapify(own)
-    gifts: dict[int, list[int]] = {}
-    left = list(n_wanted)
-    for slot in free:
+    assignments: dict[int, list[int]] = {}
+    n_left = list(n_usable)
+    for slot in free_slots:
         if not clients:
             break
-        is_anonymous, n_of_client, order, own = heapq.heappop(clients)
-        n_has, turn, place = heapq.heappop(own)
-        gifts.setdefault(place, []).append(slot)
-        left[place] -= 1
-        if left[place]:
-            heapq.heappush(own, (n_has + 1, turn + len(state.waiting), place))
-        if own:
-            heapq.heappush(clients, (is_anonymous, n_of_client + 1, order, own))
-    return gifts
+        priority, n_of_client, order, requests = heapq.heappop(clients)
+        n_of_request, turn, queue_index = heapq.heappop(requests)
+        assignments.setdefault(queue_index, []).append(slot)
+        n_left[queue_index] -= 1
+        if n_left[queue_index]:
+            next_turn = turn + len(state.waiting)
+            heapq.heappush(requests, (n_of_request + 1, next_turn, queue_index))
+        if requests:
+            heapq.heappush(clients, (priority, n_of_client + 1, order, requests))
+    return assignments
 
 
-def _wanted(state: EngineState) -> list[int]:
-    """Return how many slots each request can use now."""
-    n_holding = Counter(
-        request.client == ANONYMOUS for request in state.waiting if retains_prompt(request)
-    )
-    holders = {request.client for request in state.waiting if retains_prompt(request)}
-    n_wanted = []
+def _count_usable_slots(state: EngineState) -> list[int]:
+    """Return for each waiting request how many further slots it can use now."""
+    retaining = [request for request in state.waiting if retains_prompt(request)]
+    n_retained = Counter(priority_of(request.client) for request in retaining)
+    retaining_clients = {request.client for request in retaining}
+    max_retained = max_retained_prompts(state.n_slots)
+    n_usable = []
     for request in state.waiting:
+        priority = priority_of(request.client)
         if _is_computed(request):
-            n_wanted.append(request.n_pending_samples - (request.slot is not None))
+            n_usable.append(request.n_pending_samples - (request.slot is not None))
         elif request.slot is not None:
-            n_wanted.append(0)
+            n_usable.append(0)
         elif request.n_pending_samples == 1:
-            n_wanted.append(1)
+            n_usable.append(1)
         else:
-            is_first = request.client not in holders
-            n_wanted.append(
-                int(
-                    is_first
-                    or n_holding[request.client == ANONYMOUS] < max_retained_prompts(state.n_slots)
-                )
-            )
-            n_holding[request.client == ANONYMOUS] += 1
-            holders.add(request.client)
-    return n_wanted
+            is_first_of_client = request.client not in retaining_clients
+            may_retain = is_first_of_client or n_retained[priority] < max_retained
+            n_usable.append(int(may_retain))
+            n_retained[priority] += 1
+            retaining_clients.add(request.client)
+    return n_usable
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
-    """Tokenize the prompts with slots; then compute slices: of the first, and of others that are about as long."""
-    slices: list[PrefillChunk] = []
-    for place, request in sorted(
-        enumerate(state.waiting), key=lambda one: one[1].client == ANONYMOUS
-    ):
+    """Tokenize the prompts that have slots, then compute chunks: the first one, and others of about the same length."""
+    by_priority = sorted(
+        enumerate(state.waiting), key=lambda indexed: priority_of(indexed[1].client)
+    )
+    chunks: list[PrefillChunk] = []
+    for queue_index, request in by_priority:
         if request.slot is None or _is_computed(request):
             continue
-        if not request.n_prompt:
+        if not request.n_prompt_tokens:
             if state.can_tokenize:
-                return Tokenize(place, request.slot)
+                return Tokenize(queue_index, request.slot)
             break
-        stop = min(request.n_prompt, (request.n_done // state.n_batch + 1) * state.n_batch)
-        joined = [*slices, PrefillChunk(place, request.slot, request.n_done, stop)]
-        if _may_compute(joined, state):
-            slices = joined
-        if not slices:
+        start = request.n_computed
+        stop = (start // state.n_batch + 1) * state.n_batch
+        stop = min(stop, request.n_prompt_tokens)
+        extended = [*chunks, PrefillChunk(queue_index, request.slot, start, stop)]
+        if _can_compute(extended, state):
+            chunks = extended
+        if not chunks:
             break
-    return Prefill(tuple(slices)) if slices else None
+    return Prefill(tuple(chunks)) if chunks else None
 
 
-def padded(slices: Sequence[PrefillChunk], multiple: int) -> int:
-    """Return how long each of some slices is while they are computed together."""
-    longest = max(each.stop - each.start for each in slices)
+def padded_length(chunks: Sequence[PrefillChunk], multiple: int) -> int:
+    """Return the length to which each of `chunks` is padded in a batch."""
+    longest = max(chunk.stop - chunk.start for chunk in chunks)
     return longest + -longest % multiple
 
 
-def _may_compute(slices: Sequence[PrefillChunk], state: EngineState) -> bool:
-    """Tell whether slices may be computed together, or one alone, within the budget and with little padding."""
-    length = padded(slices, state.prefill_multiple)
-    if length * len(slices) > state.budget:
+def _can_compute(chunks: Sequence[PrefillChunk], state: EngineState) -> bool:
+    """Return whether chunks can be computed as a batch: within the budget, and with little padding."""
+    length = padded_length(chunks, state.prefill_multiple)
+    if length * len(chunks) > state.budget:
         return False
-    return len(slices) == 1 or all(
-        state.prefill_multiple > 1
-        and state.waiting[each.place].can_batch_prefill
-        and each.start + length <= state.n_ctx
-        and padded([each], state.prefill_multiple) + _MOST_PADDING >= length
-        for each in slices
+    if len(chunks) == 1:
+        return True
+    if state.prefill_multiple == 1:
+        return False
+    return all(
+        state.waiting[chunk.queue_index].can_batch_prefill
+        and chunk.start + length <= state.n_ctx
+        and padded_length([chunk], state.prefill_multiple) + _MAX_PADDING_TOKENS >= length
+        for chunk in chunks
     )

@@ -1,4 +1,4 @@
-"""Turn token pieces into text that can be shown: whole characters, and nothing that may belong to a stop string."""
+"""Assemble token bytes into text: complete characters only, and no text that may belong to a stop string."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from collections.abc import Sequence
 class StopStrings:
     """Find the first occurrence of any of many non-empty strings, character by character (Aho–Corasick).
 
-    A state is the longest suffix of the text so far that begins some stop string, so `depth` of it is how much text
-    must be held back. The cost of a character does not grow with the number of stop strings.
+    A state is the longest suffix of the text so far that is a prefix of a stop string. ``depth[state]`` is its length, and
+    so the number of characters to hold back. The cost of a character does not grow with the number of stop strings.
+
+    Attributes:
+        depth: length of each state in characters.
+        matched: for each state, the length of the longest stop string that ends in it; 0 if none does.
 
     Source: A. V. Aho, M. J. Corasick, "Efficient string matching", CACM 18(6), 1975.
     """
@@ -23,16 +27,16 @@ class StopStrings:
         self._fallback = [0]
         for stop in stops:
             state = 0
-            for position, character in enumerate(stop):
+            for depth, character in enumerate(stop, 1):
                 if character not in self._next[state]:
                     self._next[state][character] = len(self._next)
                     self._next.append({})
-                    self.depth.append(position + 1)
+                    self.depth.append(depth)
                     self.matched.append(0)
                     self._fallback.append(0)
                 state = self._next[state][character]
             self.matched[state] = len(stop)
-        # Every state points, breadth first, to the longest proper suffix of it that is a state too.
+        # Breadth first, link each state to its longest proper suffix that is a state too.
         frontier = deque(self._next[0].values())
         while frontier:
             state = frontier.popleft()
@@ -42,10 +46,7 @@ class StopStrings:
                 frontier.append(child)
 
     def advance(self, state: int, character: str) -> int:
-        """Return the state after `character`; 0 is the start.
-
-        ``matched[state]`` is the length of the longest stop string that ends here, 0 if none does.
-        """
+        """Return the state that follows `state` after `character`; 0 is the initial state."""
         while state and character not in self._next[state]:
             state = self._fallback[state]
         return self._next[state].get(character, 0)
@@ -55,11 +56,13 @@ NO_STOPS = StopStrings(())
 
 
 class TextAssembler:
-    """Release one sample's text piece by piece.
+    """Assembles the text of one sample from the bytes of its tokens.
 
-    The concatenation of what `push` and `flush` return is the text up to the first stop string to be completed,
-    wherever the borders between pieces fall; after it nothing is released, and it is `stop_string` that string, which is
-    empty before. Bytes that are no UTF-8 become U+FFFD.
+    The results of `push` and `flush`, concatenated, are the text up to the first complete stop string, regardless of how
+    the bytes are split into tokens. After a stop string no text is released. Invalid UTF-8 becomes U+FFFD.
+
+    Attributes:
+        stop_string: the stop string that ended the text; empty if none has.
     """
 
     def __init__(self, stops: StopStrings = NO_STOPS) -> None:
@@ -70,11 +73,11 @@ class TextAssembler:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, piece: bytes, *, may_stop: bool = True) -> str:
-        """Take the bytes of one token and return the text they release; only where it `may_stop` stop strings count."""
+        """Append the bytes of a token; return the text to release. Stop strings are ignored unless `may_stop`."""
         return self._release(self._decoder.decode(piece), may_stop)
 
     def flush(self, *, may_stop: bool = True) -> str:
-        """Return what was held back, now that nothing follows."""
+        """Return the text that was held back; no token follows."""
         released = self._release(self._decoder.decode(b"", final=True), may_stop)
         if not self.stop_string:
             released, self._held = released + self._held, ""
@@ -84,14 +87,15 @@ class TextAssembler:
         if self.stop_string:
             return ""
         stops, state = self._stops, self._state
-        seen = self._held + text
+        unreleased = self._held + text
         for end, character in enumerate(text, len(self._held) + 1):
             state = stops.advance(state, character)
-            if stops.matched[state] and may_stop:
-                start = end - stops.matched[state]
-                self.stop_string, self._held = seen[start:end], ""
-                return seen[:start]
+            n_matched = stops.matched[state]
+            if n_matched and may_stop:
+                start = end - n_matched
+                self.stop_string, self._held = unreleased[start:end], ""
+                return unreleased[:start]
         self._state = state
-        free = len(seen) - stops.depth[state]
-        self._held = seen[free:]
-        return seen[:free]
+        n_released = len(unreleased) - stops.depth[state]
+        self._held = unreleased[n_released:]
+        return unreleased[:n_released]

@@ -1,10 +1,10 @@
-"""A ticket with its caller's half, which never travels: the future, and the callback for text."""
+"""A queued request with the parts that never leave this process: the future and the text callback."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeAlias
 
@@ -18,27 +18,35 @@ from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 OnText: TypeAlias = Callable[[int, Any], None]
-"""Takes a sample's number and its text; of a conversation, whose turns are read, in place of that a `ContentPart`."""
-Outcome: TypeAlias = GenerationResponse | BaseException
+"""Receives a sample index and a text, or a `ContentPart` if the request has an output format."""
 
 _log = logging.getLogger(__name__)
 
 
 @define(eq=False)
+class _ParsedTurn:
+    """The output parser of one sample, and all content parts that it has returned."""
+
+    parser: OutputParser
+    parts: list[ContentPart] = field(factory=list)
+
+
+@define(eq=False)
 class PendingRequest:
-    """A ticket that waits or is served, and who waits for it.
+    """A request that waits or that a worker serves, and its caller.
 
     Attributes:
-        n_unstarted: samples that have not produced a token.
-        is_queued: whether they count as waiting: until it is taken, or if it has a grammar, until a sample starts.
-        has_shown: whether the callback was given text.
-        was_lost: whether a puller that had this ticket has left.
-        blocks: of its prompt; none where it does not matter who computes that.
-        left_s: when a puller first left it to another one.
-        turns: of each sample so far what reads it, and the pieces that it has told.
+        n_pending_samples: samples without a first token.
+        is_queued: whether the samples count as waiting: until a worker takes the request, or until the first sample
+            starts if the request has a grammar.
+        has_streamed: whether the callback has received text.
+        was_requeued: whether a worker that had this request has left.
+        blocks: hashes of prompt blocks; empty if any worker may compute the prompt.
+        deferred_since_s: `time.monotonic` at which a worker first deferred to another worker.
+        turns: output parsers by sample index; empty without an output format.
     """
 
-    ticket: QueuedRequest
+    queued: QueuedRequest
     on_text: OnText | None
     future: Future[GenerationResponse]
     n_pending_samples: int = 0
@@ -47,47 +55,56 @@ class PendingRequest:
     was_requeued: bool = False
     blocks: Blocks = ()
     deferred_since_s: float | None = None
-    turns: dict[int, tuple[OutputParser, list[ContentPart]]] = field(factory=dict)
+    turns: dict[int, _ParsedTurn] = field(factory=dict)
 
-    def tell(self, sample: int, text: str) -> None:
-        """Take a sample's text, and give the callback what is known of it."""
-        if (form := self.ticket.context.output_format) is not None:
-            reader, _ = self._turn(sample, form)
-            self._tell(sample, reader.push(text))
+    def stream_text(self, sample: int, text: str) -> None:
+        """Pass text of a sample to the callback, parsed if the request has an output format."""
+        output_format = self.queued.context.output_format
+        if output_format is not None:
+            turn = self._turn(sample, output_format)
+            self._stream_parts(sample, turn.parser.push(text))
         elif self.on_text is not None:
             self.on_text(sample, text)
 
-    def read(self, response: GenerationResponse) -> GenerationResponse:
-        """Return a response with its turns read to their end, and give the callback what was held back."""
-        if (form := self.ticket.context.output_format) is None:
+    def parse_response(self, response: GenerationResponse) -> GenerationResponse:
+        """Return the response with parsed turns, and pass text that the parsers held back to the callback."""
+        output_format = self.queued.context.output_format
+        if output_format is None:
             return response
-        responses = tuple(
-            self._read(sample, one, form) for sample, one in enumerate(response.responses)
+        completions = tuple(
+            self._parse_completion(sample, completion, output_format)
+            for sample, completion in enumerate(response.responses)
         )
-        return attrs.evolve(response, responses=responses)
+        return attrs.evolve(response, responses=completions)
 
-    def _read(self, sample: int, completion: Completion, form: OutputFormat) -> Completion:
-        is_begun = sample in self.turns
-        reader, pieces = self._turn(sample, form)
-        self._tell(sample, [*([] if is_begun else reader.push(completion.text)), *reader.end()])
-        parts = merge_parts(pieces)
-        text = "".join(part.text for part in parts if part.kind == "text")
-        reason = finish_reason_of(completion.finish_reason, parts)
-        return attrs.evolve(completion, text=text, finish_reason=reason, parts=parts)
+    def _parse_completion(
+        self, sample: int, completion: Completion, output_format: OutputFormat
+    ) -> Completion:
+        was_streamed = sample in self.turns
+        turn = self._turn(sample, output_format)
+        pieces = [] if was_streamed else turn.parser.push(completion.text)
+        self._stream_parts(sample, [*pieces, *turn.parser.end()])
+        parts = merge_parts(turn.parts)
+        return attrs.evolve(
+            completion,
+            text="".join(part.text for part in parts if part.kind == "text"),
+            finish_reason=finish_reason_of(completion.finish_reason, parts),
+            parts=parts,
+        )
 
-    def _turn(self, sample: int, form: OutputFormat) -> tuple[OutputParser, list[ContentPart]]:
-        if (turn := self.turns.get(sample)) is None:
-            turn = self.turns[sample] = OutputParser(form, secrets.token_hex(8)), []
-        return turn
+    def _turn(self, sample: int, output_format: OutputFormat) -> _ParsedTurn:
+        if sample not in self.turns:
+            self.turns[sample] = _ParsedTurn(OutputParser(output_format, secrets.token_hex(8)))
+        return self.turns[sample]
 
-    def _tell(self, sample: int, pieces: list[ContentPart]) -> None:
-        self.turns[sample][1].extend(pieces)
+    def _stream_parts(self, sample: int, parts: Sequence[ContentPart]) -> None:
+        self.turns[sample].parts.extend(parts)
         if self.on_text is not None:
-            for piece in pieces:
-                self.on_text(sample, piece)
+            for part in parts:
+                self.on_text(sample, part)
 
-    def settle(self, outcome: Outcome) -> None:
-        """Settle the future and let go of it: the error's traceback may hold this object."""
+    def settle(self, outcome: GenerationResponse | BaseException) -> None:
+        """Settle the future and drop it, because the traceback of an error may refer to this object."""
         future = self.future
         del self.future
         try:
@@ -96,8 +113,7 @@ class PendingRequest:
             else:
                 future.set_result(outcome)
         except InvalidStateError:
-            pass  # it was cancelled a moment ago
-        except (
-            BaseException
-        ):  # the future itself takes care of Exception alone, and others wait for this thread
+            pass  # The future was cancelled a moment ago.
+        except BaseException:
+            # The future handles `Exception` itself. Other exceptions must not end the worker's thread.
             _log.exception("a callback of a request's future failed")

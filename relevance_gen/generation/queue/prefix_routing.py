@@ -1,8 +1,8 @@
-"""Which worker a prompt goes to: rather to one that has computed its beginning before.
+"""Prefix-aware routing: a prompt goes to a worker that has computed its prefix, if that worker is not overloaded.
 
-Every worker has a prefix cache of its own. So the backlog remembers what it gave to whom, as hashes of blocks of text;
-a worker leaves a ticket to another one that knows more of its prompt, has room, and is not much busier.
-Source: the routers of SGLang (cache-aware) and of vLLM's production stack (prefix-aware) weigh the same two things.
+Each worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each worker took. A worker
+defers a request to another worker that knows a longer prefix, has capacity, and is not much busier.
+Source: the routers of SGLang (cache-aware) and of vLLM's production stack (prefix-aware) weigh the same two quantities.
 """
 
 from __future__ import annotations
@@ -18,75 +18,78 @@ from relevance_gen.lru import LruCache
 Blocks: TypeAlias = tuple[int, ...]
 
 BLOCK_CHARS: Final = 256
-"""Some 64 tokens: a beginning that is shorter is computed quickly anyway."""
+"""Characters of a block, about 64 tokens: a shorter prefix is computed quickly anyway."""
 _MAX_BLOCKS: Final = 512
-"""Blocks of one prompt that are looked at."""
-_MAX_REMEMBERED_BYTES: Final = 3 << 20
-"""For the blocks of each worker: enough for those of two million characters."""
-MUCH_BUSIER: Final = 4
-"""A worker with so many tickets more than another is left in peace: waiting would cost more than computing again."""
+"""Maximum number of blocks of one prompt; later text does not influence the routing."""
+_MAX_TABLE_BYTES: Final = 3 << 20
+"""Memory for the blocks of each worker: enough for the prompts of two million characters."""
+MAX_EXTRA_REQUESTS: Final = 4
+"""Do not defer to a worker with more extra requests than this: waiting would cost more than recomputing the prefix."""
 MAX_DEFER_S: Final = 0.1
-"""How long a ticket is left to another worker, which may be in the middle of a long step."""
+"""Seconds for which a request is deferred to another worker, which may be in the middle of a long step."""
 
 
 def blocks_of(text: str, client: str | None = None) -> Blocks:
-    """Return a hash for each whole block of a client's text; it stands for all of the text up to the block's end.
+    """Return a hash for each complete block of a client's text; it covers all text up to the block's end.
 
-    >>> one, other = blocks_of("a" * 600), blocks_of("a" * 256 + "b" * 256)
-    >>> len(one), one[0] == other[0], one[1] == other[1]
+    >>> first, second = blocks_of("a" * 600), blocks_of("a" * 256 + "b" * 256)
+    >>> len(first), first[0] == second[0], first[1] == second[1]
     (2, True, False)
     """
-    found: list[int] = []
-    so_far = hash(client)
-    for start in range(0, min(len(text) // BLOCK_CHARS, _MAX_BLOCKS) * BLOCK_CHARS, BLOCK_CHARS):
-        so_far = hash((so_far, text[start : start + BLOCK_CHARS]))
-        found.append(so_far)
-    return tuple(found)
+    n_blocks = min(len(text) // BLOCK_CHARS, _MAX_BLOCKS)
+    blocks: list[int] = []
+    prefix_hash = hash(client)
+    for start in range(0, n_blocks * BLOCK_CHARS, BLOCK_CHARS):
+        prefix_hash = hash((prefix_hash, text[start : start + BLOCK_CHARS]))
+        blocks.append(prefix_hash)
+    return tuple(blocks)
 
 
 class PrefixTable:
-    """The blocks of the prompts that one worker was given last."""
+    """The blocks of the prompts that one worker took most recently."""
 
-    def __init__(self, max_bytes: int = _MAX_REMEMBERED_BYTES) -> None:
-        self._blocks: LruCache[bool] = LruCache(
-            max_bytes, lambda _: 0
-        )  # a key is all that there is
+    def __init__(self, max_bytes: int = _MAX_TABLE_BYTES) -> None:
+        # The values need no memory: an entry is its key.
+        self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)
 
     def add(self, blocks: Blocks) -> None:
-        """Remember a prompt, and forget what is oldest; of one prompt the end goes before the beginning."""
+        """Add a prompt and evict the oldest blocks; the last blocks of a prompt are evicted before its first ones."""
         for block in reversed(blocks):
             self._blocks.put(block, True)
 
     def n_known_blocks(self, blocks: Blocks) -> int:
-        """Return the number of blocks with which a prompt begins that are remembered."""
-        # A block is never forgotten before those that follow it, so the known ones are a beginning.
+        """Return the number of leading blocks of a prompt that are in the table."""
+        # No block is evicted before the blocks that follow it, so the known blocks are a prefix.
         return bisect_left(blocks, True, key=lambda block: block not in self._blocks)
 
 
 @frozen
 class WorkerLoad:
-    """How a worker stands to a ticket.
+    """The load of a worker with regard to one request.
 
-    It knows `n_known_blocks` blocks of its prompt, has `n_tickets` to do, and can begin with it now where it `has_room`.
+    Attributes:
+        n_known_blocks: leading blocks of the prompt that the worker has computed.
+        n_requests: requests that the worker has.
+        has_capacity: whether the worker can start the request now.
     """
 
     n_known_blocks: int
-    n_tickets: int
-    has_room: bool
+    n_requests: int
+    has_capacity: bool
 
 
-def should_defer(own: WorkerLoad, others: Iterable[WorkerLoad]) -> bool:
-    """Tell whether a worker leaves a ticket to one of the others.
+def should_defer(own: WorkerLoad, other_workers: Iterable[WorkerLoad]) -> bool:
+    """Return whether a worker should leave a request to one of the other workers.
 
-    Of the workers with room, one that knows most never does, so there is always one that takes the ticket.
+    Of the workers with capacity, one that knows the longest prefix never defers, so one worker always takes the request.
 
-    >>> idle, near, busy = WorkerLoad(0, 0, True), WorkerLoad(3, 4, True), WorkerLoad(3, 5, True)
-    >>> should_defer(idle, [near]), should_defer(idle, [busy])
+    >>> own, near, busy = WorkerLoad(0, 0, True), WorkerLoad(3, 4, True), WorkerLoad(3, 5, True)
+    >>> should_defer(own, [near]), should_defer(own, [busy])
     (True, False)
     """
     return any(
-        other.has_room
+        other.has_capacity
         and other.n_known_blocks > own.n_known_blocks
-        and other.n_tickets <= own.n_tickets + MUCH_BUSIER
-        for other in others
+        and other.n_requests <= own.n_requests + MAX_EXTRA_REQUESTS
+        for other in other_workers
     )

@@ -1,10 +1,12 @@
-"""The caller's half of a request: all that a worker needs to serve it, wherever that worker runs."""
+"""Requests as a queue holds them: all values that a worker needs, in this process or in another one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypedDict
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, TypeAlias, TypedDict
 
 import attrs
 from attrs import field, frozen
@@ -12,43 +14,56 @@ from attrs import field, frozen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.output_parsing.output_parser import OutputFormat
-from relevance_gen.types import GenerationRequest, GenerationResponse
+from relevance_gen.types import GenerationRequest
 
 Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 """A text to continue, a request, or a mapping of its fields."""
 
 MAX_STOP_CHARACTERS = 1 << 16
-"""All stop strings of a request together: enough for any use, and little to compile."""
-MAX_END_TOKENS = 1 << 12
+"""Maximum number of characters in all stop strings of a request, because compiling them takes memory."""
+MAX_EOS_TOKENS = 1 << 12
 MAX_ALLOWED_TOKENS = 1 << 16
 MAX_RESPONSE_TOP_LOGPROBS = 1 << 20
-"""Of all tokens of a response, which holds them until it is complete."""
+"""Maximum number of top log probabilities in a response, which is in memory until it is complete."""
 _NO_FIELDS: Mapping[str, Any] = {}
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar", "choice")
-"""The fields that say what samples must be; of a request, one at most is set."""
+"""Request fields that constrain the text of samples; a request sets at most one of them."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18
-"""Of a schema written as JSON, a regular expression, a grammar, or all texts to choose from."""
+"""Maximum number of characters in a JSON schema, a regular expression, a grammar, or all choices together."""
 MAX_CHOICES = 1 << 12
-"""Texts to choose from: all of them are looked at before the first token is drawn."""
-
+"""Maximum number of choices, because the first token is sampled only after all of them are compiled."""
 
 ANONYMOUS = ""
-"""The client of all requests of which nobody knows who asks."""
+"""Client of all requests without an API key. All anonymous clients count as one client."""
+
+
+class RequestPriority(IntEnum):
+    """Priority of a request for everything that requests share: the lowest value goes first."""
+
+    AUTHENTICATED = 0
+    """Requests of clients with an API key, and of the process that owns the queue."""
+    ANONYMOUS = 1
+
+
+def priority_of(client: str | None) -> RequestPriority:
+    """Return the priority of the requests of a client, which is named as in `RequestContext`."""
+    return RequestPriority.ANONYMOUS if client == ANONYMOUS else RequestPriority.AUTHENTICATED
 
 
 @frozen
 class RequestContext:
-    """What a generation is told beside its request: by whoever makes the request, not by whoever wrote its fields.
+    """Request options set by the calling code rather than by the client that sent the request.
 
     Args:
-        is_chat: whether its text is a conversation that `Runner.write_chat` has written.
-        stops_itself: whether the model's own end tokens end a sample too, beside ``eos_token_ids``.
-        spells: whether the response is to say in ``token_texts`` how its tokens are written.
-        prompt: the tokens to continue, in place of the request's text; none where that is meant.
-        only_reads: whether samples end before their first token, where what the model says of the prompt is wanted.
-        only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
-        output_format: how its turns are written, where it is a conversation whose turns are to be read, and told as `ContentPart`.
-        client: who asks, where this process serves others: a name, or `ANONYMOUS`; ``None`` for this process itself.
+        is_chat: whether the text is a conversation that `Runner.write_chat` has rendered.
+        use_model_eos: whether the EOS tokens of the model end a sample, in addition to ``eos_token_ids``.
+        return_token_texts: whether the response has ``token_texts``.
+        prompt: token ids to continue in place of the request's text; empty to use the text.
+        prefill_only: whether samples end before their first token, because only the prompt's log probabilities are used.
+        count_only: whether only the prompt's tokens are counted, without any sample.
+        output_format: format of the model's turns, which are parsed into `ContentPart` values; ``None`` returns them as
+            plain text.
+        client: id of the client, or `ANONYMOUS`; ``None`` for requests of this process itself.
     """
 
     is_chat: bool = False
@@ -61,25 +76,25 @@ class RequestContext:
     client: str | None = None
 
     @property
-    def is_anonymous(self) -> bool:
-        """Whether nobody knows who asks. Everybody else comes first, wherever something is shared."""
-        return self.client == ANONYMOUS
+    def priority(self) -> RequestPriority:
+        """Priority of the request; anonymous requests come after all others."""
+        return priority_of(self.client)
 
 
 DEFAULT_CONTEXT = RequestContext()
-"""Of a request that is told nothing."""
+"""Default options."""
 
 
 @frozen
 class QueuedRequest:
-    """A request that was accepted. It can be pickled, and knows neither its caller nor an engine.
+    """A request that a queue has accepted. It can be pickled, and refers to no future and no engine.
 
     Args:
-        id: its number in order of arrival, unique in its backlog; two tickets are the same if their ids are.
-        request: what was asked for.
-        seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
-        created: Unix time in seconds when it was accepted.
-        context: what it was told beside the request.
+        id: number in order of arrival, unique in its queue; two queued requests are equal if their ids are.
+        request: sampling parameters and text.
+        seed: seed of the request, or a random one; the samples of any worker are the same.
+        created: Unix time in seconds at which the request was accepted.
+        context: options set by the calling code.
     """
 
     id: int
@@ -91,35 +106,46 @@ class QueuedRequest:
 
 @frozen
 class Capacity:
-    """How many further tickets a worker can begin with.
+    """How many more requests a worker accepts, by priority.
 
-    Of these, `n_to_hold` may ask for several samples, unless one is its client's only one; ``None`` is no limit.
+    Args:
+        n_requests: requests that can start now. Authenticated requests can preempt anonymous ones, so their number
+            includes the slots of anonymous requests.
+        n_retained_prompts: how many of these requests may ask for several samples; ``None`` is no limit. A client's only
+            such request does not count towards the limit.
     """
 
-    n_tickets: int = 0
-    n_to_hold: int | None = None
+    n_requests: Mapping[RequestPriority, int]
+    n_retained_prompts: Mapping[RequestPriority, int] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request of any priority can start."""
+        return max(self.n_requests.values()) < 1
+
+    def accepts(self, priority: RequestPriority) -> bool:
+        """Return whether a request of this priority can start now."""
+        return self.n_requests[priority] > 0
+
+    def after(self, requests: Iterable[QueuedRequest]) -> Capacity:
+        """Return the capacity that is left after a worker takes `requests`.
+
+        Anonymous requests take no capacity from authenticated ones.
+        """
+        n_taken = Counter(request.context.priority for request in requests)
+        n_requests = {}
+        n_ahead = 0
+        for priority in RequestPriority:
+            n_ahead += n_taken[priority]
+            n_requests[priority] = max(0, self.n_requests[priority] - n_ahead)
+        return attrs.evolve(self, n_requests=n_requests)
 
 
-Rooms: TypeAlias = Mapping[bool, Capacity]
-"""The room for strangers, under True, and for all others: for these it is larger, as strangers give way to them."""
-NO_ROOMS: Rooms = {True: Capacity(), False: Capacity()}
-
-
-class Reports(Protocol):
-    """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
-
-    def started(self, ticket: QueuedRequest, n_samples: int) -> None:
-        """Take note that `n_samples` more samples have produced a token."""
-
-    def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
-        """Take a piece of a sample's text; not empty."""
-
-    def done(self, ticket: QueuedRequest, outcome: GenerationResponse | BaseException) -> None:
-        """Take the response, or why there is none."""
+NO_CAPACITY = Capacity(dict.fromkeys(RequestPriority, 0))
 
 
 class RequestFields(TypedDict, total=False):
-    """The types of the fields of a `GenerationRequest`, for type checkers of code that passes them by keyword."""
+    """Types of the fields of a `GenerationRequest`, for code that passes them by keyword."""
 
     text: str
     max_tokens: int
@@ -149,9 +175,10 @@ class RequestFields(TypedDict, total=False):
 
 
 def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> GenerationRequest:
-    """Make a request of a text or a mapping of fields, and of `fields` beside it, which go before its own.
+    """Build a request from a text, a request or a mapping, and from `fields`, which override its fields.
 
-    It raises an `InvalidRequestError` where it is none of these, or a field is wrong.
+    Raises:
+        InvalidRequestError: `request` is of another type, or a field is wrong.
     """
     if isinstance(request, GenerationRequest):
         if not fields:
@@ -167,25 +194,27 @@ def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> Gener
 
 
 def check_bounds(request: GenerationRequest) -> None:
-    """Refuse a request that would take more of a worker's time and memory than any use needs."""
+    """Refuse a request that would take an unreasonable amount of a worker's time and memory."""
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
-        raise InvalidRequestError(
-            f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", "stop"
-        )
-    for name, most in (
-        ("eos_token_ids", MAX_END_TOKENS),
-        ("allowed_token_ids", MAX_ALLOWED_TOKENS),
-    ):
-        if len(tokens := getattr(request, name)) > most:
-            raise InvalidRequestError.must_be(name, f"a list of at most {most:,} tokens", tokens)
+        rule = f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether"
+        raise InvalidRequestError(rule, "stop")
+    _check_token_ids("eos_token_ids", request.eos_token_ids, MAX_EOS_TOKENS)
+    _check_token_ids("allowed_token_ids", request.allowed_token_ids, MAX_ALLOWED_TOKENS)
     for name in GRAMMAR_FIELDS:
-        if (value := getattr(request, name)) is not None:
+        value = getattr(request, name)
+        if value is not None:
             _check_grammar(name, value)
 
 
 def has_grammar(request: GenerationRequest) -> bool:
-    """Tell whether something has to be compiled before the request can be served."""
+    """Return whether a grammar must be compiled before the request can start."""
     return any(getattr(request, name) is not None for name in GRAMMAR_FIELDS)
+
+
+def _check_token_ids(name: str, token_ids: Sequence[int], max_tokens: int) -> None:
+    if len(token_ids) > max_tokens:
+        allowed = f"a list of at most {max_tokens:,} tokens"
+        raise InvalidRequestError.must_be(name, allowed, token_ids)
 
 
 def _check_grammar(name: str, value: str | Mapping[str, Any] | tuple[str, ...]) -> None:

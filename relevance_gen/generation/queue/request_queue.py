@@ -1,17 +1,17 @@
-"""The one queue between callers and whoever generates for them.
+"""The queue between callers and workers.
 
-A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `WorkerHandle`, through which it takes tickets
-and reports what becomes of them. Clients take turns, strangers come last, and of one client the oldest comes first, but
-for those that a worker leaves to others (see `relevance_gen.generation.queue.prefix_routing`). A worker may be a thread of this
-process, or stand in for a worker elsewhere: all that passes are tickets, pieces of text and outcomes.
+A caller puts a request and holds its future. A worker registers, takes requests as far as it has capacity, and delivers the
+events of these requests. Clients take turns; anonymous requests come last; the requests of one client are served in order
+of arrival, except those that a worker defers to another one (see `relevance_gen.generation.queue.prefix_routing`). A
+worker may be a thread of this process, or a thread that forwards to another process: only requests and events are exchanged.
 
-The lock is re-entrant, for collecting garbage inside it may drop a stream, and so cancel a request.
+The lock is re-entrant, because a garbage collection while it is held may drop a stream and so cancel a request.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 import os
 import threading
 import time
@@ -21,9 +21,18 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
+from attrs import define, field
+
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.queue.pending_request import OnText, Outcome, PendingRequest
+from relevance_gen.generation.queue.events import (
+    EngineEvent,
+    Failed,
+    Finished,
+    Started,
+    TextDelta,
+)
+from relevance_gen.generation.queue.pending_request import OnText, PendingRequest
 from relevance_gen.generation.queue.prefix_routing import (
     MAX_DEFER_S,
     PrefixTable,
@@ -31,312 +40,382 @@ from relevance_gen.generation.queue.prefix_routing import (
     blocks_of,
     should_defer,
 )
-from relevance_gen.generation.queue.request import QueuedRequest, Rooms, has_grammar
+from relevance_gen.generation.queue.request import (
+    NO_CAPACITY,
+    Capacity,
+    QueuedRequest,
+    RequestPriority,
+    has_grammar,
+)
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationResponse
 
 _log = logging.getLogger(__name__)
 
 
-class RequestQueue:
-    """The queue, as callers see it; its `counters` say how requests ended: finished, cancelled or failed.
+@define(eq=False)
+class _RegisteredWorker:
+    """A worker as the queue knows it.
 
-    While `max_queue` samples of one client wait, those whose grammar is being compiled among them, further requests of
-    this client are refused. All clients without a name are one. It `routes_by_prefix` where pullers are quicker with
-    prompts whose beginning they had before.
+    Attributes:
+        on_cancel: called with the id of a request that the worker has and must drop.
+        capacity: capacity at the last call of `take`, less the requests taken then.
+        taken: requests that the worker has, by id.
+        prefixes: prompts that the worker took.
+    """
+
+    on_cancel: Callable[[int], None]
+    capacity: Capacity = NO_CAPACITY
+    taken: dict[int, PendingRequest] = field(factory=dict)
+    prefixes: PrefixTable = field(factory=PrefixTable)
+
+    def load(self, pending: PendingRequest) -> WorkerLoad:
+        """Return the worker's load with regard to a request."""
+        return WorkerLoad(
+            n_known_blocks=self.prefixes.n_known_blocks(pending.blocks),
+            n_requests=len(self.taken),
+            has_capacity=self.capacity.accepts(pending.queued.context.priority),
+        )
+
+
+class RequestQueue:
+    """Requests that wait or that workers serve. Thread-safe.
+
+    Args:
+        max_queue: samples of one client that may wait; while as many wait, further requests of this client are refused.
+            Samples whose grammar is being compiled count. All requests without a client count as one client.
+        routes_by_prefix: whether workers are faster with prompts whose prefix they have computed before.
+
+    Attributes:
+        counters: numbers of requests that finished, were cancelled, and failed.
     """
 
     def __init__(self, max_queue: int, *, routes_by_prefix: bool = True) -> None:
         self.counters = Counters()
-        self._keeps_prompts = routes_by_prefix
+        self._routes_by_prefix = routes_by_prefix
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int, PendingRequest] = OrderedDict()
-        self._queued = Quota(client_limit=max_queue)
-        self._pullers: list[WorkerHandle] = []
-        self._closed: BaseException | None = None
+        self._queued_samples = Quota(client_limit=max_queue)
+        self._workers: dict[int, _RegisteredWorker] = {}
+        self._worker_ids = itertools.count()
+        self._close_reason: BaseException | None = None
         self._pid = os.getpid()
+
+    # ── Callers ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more requests."""
-        return self._closed is not None
+        """Whether the queue refuses further requests."""
+        return self._close_reason is not None
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked from the one that made this: the workers' threads did not come along."""
+        """Whether this process was forked from the one that created the queue, so that it has no workers."""
         return self._pid != os.getpid()
 
     @property
     def n_pending_samples(self) -> int:
-        """Samples that have not produced a token, whether they wait or a puller has them."""
+        """Samples without a first token, of requests that wait and of requests that a worker has."""
         with self._changed:
-            taken = [call for puller in self._pullers for call in list(puller._taken.values())]
-            return int(self._queued.held) + sum(
-                call.n_pending_samples for call in taken if not call.is_queued
+            n_taken = sum(
+                pending.n_pending_samples
+                for worker in self._workers.values()
+                for pending in list(worker.taken.values())
+                if not pending.is_queued
             )
+            return int(self._queued_samples.held) + n_taken
 
     def put(
-        self, ticket: QueuedRequest, on_text: OnText | None = None
+        self, queued: QueuedRequest, on_text: OnText | None = None
     ) -> Future[GenerationResponse]:
-        """Append a ticket; return the future of its response, which can be cancelled until that is there.
+        """Append a request; return the future of its response, which can be cancelled until it has a result.
 
         Raises:
-            OverloadedError: as many samples as allowed wait already.
-            RunnerClosedError: it is closed, or every puller has left.
+            OverloadedError: too many samples of this client wait already.
+            RunnerClosedError: the queue is closed, or every worker has left.
         """
+        client = queued.context.client
         future: Future[GenerationResponse] = Future()
-        matters = self._keeps_prompts and len(self._pullers) > 1 and not ticket.context.count_only
-        blocks = blocks_of(ticket.request.text, ticket.context.client) if matters else ()
+        is_routed = self._routes_by_prefix and len(self._workers) > 1
+        is_routed = is_routed and not queued.context.count_only
+        blocks = blocks_of(queued.request.text, client) if is_routed else ()
         with self._changed:
-            if self._closed is not None:
-                raise RunnerClosedError(
-                    f"the runner takes no more requests: {self._closed}"
-                ) from self._closed
-            if not self._queued.has_capacity(1, ticket.context.client):
-                n_queued = self._queued.held_by(ticket.context.client)
+            if self._close_reason is not None:
+                message = f"the runner takes no more requests: {self._close_reason}"
+                raise RunnerClosedError(message) from self._close_reason
+            if not self._queued_samples.has_capacity(1, client):
+                n_waiting = self._queued_samples.held_by(client)
                 raise OverloadedError(
-                    f"{n_queued} samples wait already, and at most {self._queued.client_limit} may"
+                    f"{n_waiting} samples wait already, and at most {self._queued_samples.client_limit} may"
                 )
-            self._enqueue(PendingRequest(ticket, on_text, future, blocks=blocks))
-        # By its id: a future that held its ticket would keep the texts.
-        future.add_done_callback(partial(self._drop_cancelled, ticket.id))
+            self._enqueue(PendingRequest(queued, on_text, future, blocks=blocks))
+        # The callback holds the id only: a future that held the request would hold its texts.
+        future.add_done_callback(partial(self._drop_cancelled, queued.id))
         return future
 
-    def join(self, on_cancel: Callable[[int], None]) -> WorkerHandle:
-        """Return what a worker takes tickets with from now on.
-
-        `on_cancel` is called from any thread with the id of a ticket that it took and shall not serve any more.
-        """
-        with self._changed:
-            self._pullers.append(puller := WorkerHandle(self, on_cancel))
-        return puller
-
     def close(self) -> None:
-        """Refuse new tickets; those that wait are still served. In a forked process this does nothing."""
+        """Refuse new requests; waiting requests are still served. Does nothing in a forked process."""
         if self.forked:
-            return  # another thread may have held the lock when this process was made
+            return  # Another thread may have held the lock at the time of the fork.
         with self._changed:
-            self._closed = self._closed or RunnerClosedError("the runner is closed")
+            self._close_reason = self._close_reason or RunnerClosedError("the runner is closed")
             self._changed.notify_all()
 
+    # ── Workers ──────────────────────────────────────────────────────────────────────────────────
+
+    def register(self, on_cancel: Callable[[int], None]) -> int:
+        """Add a worker; return its id.
+
+        `on_cancel` is called from any thread with the id of a request that the worker has and must drop.
+        """
+        with self._changed:
+            worker_id = next(self._worker_ids)
+            self._workers[worker_id] = _RegisteredWorker(on_cancel)
+        return worker_id
+
+    def take(
+        self, worker_id: int, capacity: Capacity, timeout_s: float | None = None
+    ) -> list[QueuedRequest] | None:
+        """Remove and return the next requests: up to the worker's capacity, and up to its share of the queue.
+
+        If there is no request for the worker, wait once for a change: at most `timeout_s` seconds (``None``: no limit),
+        and at most `MAX_DEFER_S` while requests are deferred to other workers. The result may be empty after that. Return
+        ``None`` if no request can follow: the queue is closed and the worker has been removed.
+        """
+        with self._changed:
+            worker = self._workers.get(worker_id)
+            if worker is not None:
+                worker.capacity = capacity
+            if capacity.is_empty:
+                return []
+            if worker is None or self._is_done(worker_id):
+                return None
+            requests = self._choose(worker)
+            if requests or timeout_s == 0:
+                return requests
+            if self._waiting and (timeout_s is None or timeout_s > MAX_DEFER_S):
+                timeout_s = MAX_DEFER_S
+            self._changed.wait(timeout_s)
+            return None if self._is_done(worker_id) else self._choose(worker)
+
+    def deliver(self, worker_id: int, event: EngineEvent) -> None:
+        """Pass an event to the caller of its request; events of requests that the worker does not have are ignored."""
+        worker = self._workers.get(worker_id)
+        pending = None if worker is None else worker.taken.get(event.request_id)
+        if worker is None or pending is None:
+            return
+        match event:
+            case Started(n_samples=n_samples):
+                with self._changed:
+                    self._stop_queueing(pending)
+                pending.n_pending_samples -= n_samples
+            case TextDelta(sample=sample, text=text):
+                self._stream_text(worker, pending, sample, text)
+            case Finished(response=response):
+                self._finish(worker, pending, response)
+            case Failed(error=error):
+                self._finish(worker, pending, error)
+
+    def leave(self, worker_id: int, error: BaseException) -> None:
+        """Remove a worker. Idempotent and thread-safe.
+
+        Its requests that have streamed no text return to the front of the queue for the other workers, but only once,
+        because a request may be the cause of the worker's failure. Its other requests fail with `error`. If no worker is
+        left, all waiting requests fail with it too.
+        """
+        with self._changed:
+            worker = self._workers.pop(worker_id, None)
+            if worker is None:
+                return
+            failed = self._requeue(worker)
+            if not self._workers:
+                self._close_reason = error
+                # Detach the requests first: a garbage collection may cancel one of them in the meantime.
+                waiting, self._waiting = self._waiting, OrderedDict()
+                for pending in waiting.values():
+                    self._stop_queueing(pending)
+                failed.extend(waiting.values())
+            self.counters.requests_failed += len(failed)
+            n_left = len(self._workers)
+            self._changed.notify_all()
+        if n_left and not isinstance(error, RunnerClosedError):
+            _log.warning("a worker failed, and %d go on: %s", n_left, error)
+        for pending in failed:
+            pending.settle(error)
+
+    # ── Choosing requests ────────────────────────────────────────────────────────────────────────
+
+    def _choose(self, worker: _RegisteredWorker) -> list[QueuedRequest]:
+        """Remove and return the next requests for a worker."""
+        in_turn = self._in_turn()
+        max_requests = -(-len(in_turn) // len(self._workers))
+        retaining_clients = {
+            pending.queued.context.client
+            for pending in list(worker.taken.values())
+            if pending.queued.request.num_samples > 1 and pending.n_pending_samples
+        }
+        n_retained: Counter[RequestPriority] = Counter()
+        chosen: list[QueuedRequest] = []
+        for pending in in_turn:
+            if len(chosen) == max_requests:
+                break
+            queued = pending.queued
+            client, priority = queued.context.client, queued.context.priority
+            needs_compilation = has_grammar(queued.request)
+            is_retained = queued.request.num_samples > 1 and not needs_compilation
+            limits = worker.capacity.n_retained_prompts
+            is_limited = limits is not None and n_retained[priority] >= limits[priority]
+            if is_retained and is_limited and client in retaining_clients:
+                continue
+            if not worker.capacity.accepts(priority) or self._should_defer(worker, pending):
+                continue
+            worker.taken[queued.id] = pending
+            if self._waiting.pop(queued.id, None) is None:
+                # A garbage collection has cancelled the request in the meantime.
+                worker.taken.pop(queued.id, None)
+                continue
+            if not needs_compilation:
+                self._stop_queueing(pending)
+            if is_retained:
+                n_retained[priority] += 1
+                retaining_clients.add(client)
+            worker.capacity = worker.capacity.after([queued])
+            worker.prefixes.add(pending.blocks)
+            chosen.append(queued)
+        return chosen
+
     def _in_turn(self) -> list[PendingRequest]:
-        """Return what waits: strangers last, then the clients of whom fewest are served, then the oldest."""
-        n_before = Counter(
-            call.ticket.context.client
-            for one in self._pullers
-            for call in list(one._taken.values())
+        """Return the waiting requests in the order in which they are served.
+
+        Anonymous requests come last; then a request comes earlier the fewer requests of its client are ahead of it or
+        with a worker; then the older request comes first.
+        """
+        n_ahead = Counter(
+            pending.queued.context.client
+            for worker in self._workers.values()
+            for pending in list(worker.taken.values())
         )
 
-        def turn(call: PendingRequest) -> tuple[bool, int]:
-            context = call.ticket.context
-            n_before[context.client] += 1
-            return context.is_anonymous, n_before[context.client]
+        def turn(pending: PendingRequest) -> tuple[RequestPriority, int]:
+            context = pending.queued.context
+            n_ahead[context.client] += 1
+            return context.priority, n_ahead[context.client]
 
         return sorted(self._waiting.values(), key=turn)
 
-    def _enqueue(self, call: PendingRequest, *, in_front: bool = False) -> None:
-        call.n_pending_samples = call.ticket.request.num_samples
-        call.is_queued = True
-        self._queued.charge(call.n_pending_samples, call.ticket.context.client)
-        self._waiting[call.ticket.id] = call
-        if in_front:
-            with suppress(KeyError):  # collecting garbage may have cancelled it just now
-                self._waiting.move_to_end(call.ticket.id, last=False)
-        self._changed.notify_all()
-
-    def _unqueue(self, call: PendingRequest) -> None:
-        """Count the samples of a ticket as waiting no more."""
-        if call.is_queued:
-            call.is_queued = False
-            self._queued.release(call.ticket.request.num_samples, call.ticket.context.client)
-
-    def _drop_cancelled(self, ticket_id: int, future: Future[GenerationResponse]) -> None:
-        """Forget the ticket of a cancelled future, and tell the puller that has it."""
-        if not future.cancelled():
-            return
-        future.set_running_or_notify_cancel()  # what `concurrent.futures.wait` waits for
-        with self._changed:
-            call = self._waiting.pop(ticket_id, None)
-            holder = next((puller for puller in self._pullers if ticket_id in puller._taken), None)
-            if holder is not None:
-                call = holder._taken.pop(ticket_id)
-            if call is None:
-                return  # it ended a moment ago
-            self._unqueue(call)
-            self.counters.requests_cancelled += 1
-            self._changed.notify_all()
-        if holder is not None:
-            holder._on_cancel(ticket_id)
-
-
-class WorkerHandle:
-    """The queue, as one worker sees it: it takes tickets, and reports what becomes of them."""
-
-    def __init__(self, backlog: RequestQueue, on_cancel: Callable[[int], None]) -> None:
-        self._backlog = backlog
-        self._on_cancel = on_cancel
-        self._taken: dict[int, PendingRequest] = {}
-        self._n_room = {True: 0, False: 0}
-        self._prompts = PrefixTable()
-
-    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[QueuedRequest] | None:
-        """Remove and return the next tickets: as many as there is room for, and this puller's share of what waits.
-
-        Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
-        `MAX_DEFER_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
-        backlog is closed, and this puller has left it.
-        """
-        backlog = self._backlog
-        with backlog._changed:
-            self._n_room = {is_anonymous: room.n_tickets for is_anonymous, room in rooms.items()}
-            if max(self._n_room.values()) < 1:
-                return []
-            if self._is_over():
-                return None
-            tickets = self._choose(rooms)
-            if not tickets and timeout_s != 0:
-                limits = [timeout_s, MAX_DEFER_S if backlog._waiting else None]
-                backlog._changed.wait(
-                    min((limit for limit in limits if limit is not None), default=None)
-                )
-                if self._is_over():
-                    return None
-                tickets = self._choose(rooms)
-            return tickets
-
-    def _choose(self, rooms: Rooms) -> list[QueuedRequest]:
-        """Remove and return the next tickets that are for this puller."""
-        backlog = self._backlog
-        in_turn = backlog._in_turn()
-        n_left = -(-len(in_turn) // len(backlog._pullers))
-        n_to_hold = {
-            is_anonymous: math.inf if room.n_to_hold is None else room.n_to_hold
-            for is_anonymous, room in rooms.items()
-        }
-        holders = {
-            call.ticket.context.client
-            for call in list(self._taken.values())
-            if call.ticket.request.num_samples > 1 and call.n_pending_samples
-        }
-        tickets: list[QueuedRequest] = []
-        for call in in_turn:
-            ticket, is_anonymous = call.ticket, call.ticket.context.is_anonymous
-            is_compiled = has_grammar(ticket.request)
-            is_held = not is_compiled and ticket.request.num_samples > 1
-            if len(tickets) == n_left:
-                break
-            must_wait = is_held and n_to_hold[is_anonymous] < 1 and ticket.context.client in holders
-            if self._n_room[is_anonymous] < 1 or must_wait or self._leaves(call):
-                continue
-            self._taken[ticket.id] = call
-            if (
-                backlog._waiting.pop(ticket.id, None) is None
-            ):  # collecting garbage has cancelled it since
-                self._taken.pop(ticket.id, None)
-                continue
-            if not is_compiled:
-                backlog._unqueue(call)
-            n_to_hold[is_anonymous] -= is_held
-            if is_held:
-                holders.add(ticket.context.client)
-            for each in (True, False) if not is_anonymous else (True,):
-                self._n_room[each] -= 1
-            self._prompts.add(call.blocks)
-            tickets.append(ticket)
-        return tickets
-
-    def _leaves(self, call: PendingRequest) -> bool:
-        """Tell whether a ticket is to wait for a puller that knows more of its prompt."""
-        if not call.blocks:
+    def _should_defer(self, worker: _RegisteredWorker, pending: PendingRequest) -> bool:
+        """Return whether a request waits for a worker that knows a longer prefix of its prompt."""
+        if not pending.blocks:
             return False
         now_s = time.monotonic()
-        if call.deferred_since_s is not None and now_s >= call.deferred_since_s + MAX_DEFER_S:
+        since_s = pending.deferred_since_s
+        if since_s is not None and now_s >= since_s + MAX_DEFER_S:
             return False
-        others = (puller._standing(call) for puller in self._backlog._pullers if puller is not self)
-        if not should_defer(self._standing(call), others):
+        other_loads = (
+            other.load(pending) for other in self._workers.values() if other is not worker
+        )
+        if not should_defer(worker.load(pending), other_loads):
             return False
-        call.deferred_since_s = call.deferred_since_s or now_s
+        pending.deferred_since_s = since_s or now_s
         return True
 
-    def _standing(self, call: PendingRequest) -> WorkerLoad:
-        has_room = self._n_room[call.ticket.context.is_anonymous] > 0
-        return WorkerLoad(self._prompts.n_known_blocks(call.blocks), len(self._taken), has_room)
+    # ── State of requests ────────────────────────────────────────────────────────────────────────
 
-    def started(self, ticket: QueuedRequest, n_samples: int) -> None:
-        """Report that `n_samples` more samples have produced a token."""
-        if call := self._taken.get(ticket.id):
-            with self._backlog._changed:
-                self._backlog._unqueue(call)
-            call.n_pending_samples -= n_samples
+    def _enqueue(self, pending: PendingRequest, *, in_front: bool = False) -> None:
+        queued = pending.queued
+        pending.n_pending_samples = queued.request.num_samples
+        pending.is_queued = True
+        self._queued_samples.charge(pending.n_pending_samples, queued.context.client)
+        self._waiting[queued.id] = pending
+        if in_front:
+            with suppress(
+                KeyError
+            ):  # A garbage collection may have cancelled the request just now.
+                self._waiting.move_to_end(queued.id, last=False)
+        self._changed.notify_all()
 
-    def text(self, ticket: QueuedRequest, sample: int, text: str) -> None:
-        """Report a piece of a sample's text; one of a ticket that is over is ignored."""
-        call = self._taken.get(ticket.id)
-        if call is None or call.on_text is None:
+    def _stop_queueing(self, pending: PendingRequest) -> None:
+        """Count the samples of a request as waiting no more."""
+        if pending.is_queued:
+            pending.is_queued = False
+            queued = pending.queued
+            self._queued_samples.release(queued.request.num_samples, queued.context.client)
+
+    def _stream_text(
+        self, worker: _RegisteredWorker, pending: PendingRequest, sample: int, text: str
+    ) -> None:
+        if pending.on_text is None:
             return
-        call.has_streamed = True
+        pending.has_streamed = True
         try:
-            call.tell(sample, text)
-        except BaseException as error:  # even SystemExit is the matter of this request alone
-            self._on_cancel(ticket.id)
-            self.done(ticket, error)
+            pending.stream_text(sample, text)
+        except BaseException as error:  # Even SystemExit concerns this request only.
+            worker.on_cancel(pending.queued.id)
+            self._finish(worker, pending, error)
 
-    def done(self, ticket: QueuedRequest, outcome: Outcome) -> None:
-        """Report how a ticket ended; one that is over is ignored."""
-        backlog = self._backlog
-        with backlog._changed:
-            call = self._taken.pop(ticket.id, None)
-            if call is None:
+    def _finish(
+        self,
+        worker: _RegisteredWorker,
+        pending: PendingRequest,
+        outcome: GenerationResponse | BaseException,
+    ) -> None:
+        """Settle a request, unless it was cancelled in the meantime."""
+        is_failure = isinstance(outcome, BaseException)
+        with self._changed:
+            if worker.taken.pop(pending.queued.id, None) is None:
                 return
-            backlog._unqueue(call)
-            if isinstance(outcome, BaseException):
-                backlog.counters.requests_failed += 1
+            self._stop_queueing(pending)
+            if is_failure:
+                self.counters.requests_failed += 1
             else:
-                backlog.counters.requests_finished += 1
-            backlog._changed.notify_all()
+                self.counters.requests_finished += 1
+            self._changed.notify_all()
         try:
-            call.settle(outcome if isinstance(outcome, BaseException) else call.read(outcome))
-        except BaseException as error:  # the callback's, for what was held back
-            call.settle(error)
+            if not isinstance(outcome, BaseException):
+                outcome = pending.parse_response(outcome)
+        except (
+            BaseException
+        ) as error:  # The callback raised while it received the rest of the text.
+            outcome = error
+        pending.settle(outcome)
 
-    def leave(self, error: BaseException) -> None:
-        """Take no more tickets. Safe to call twice, and from any thread.
-
-        Tickets of which no text was shown go back to the front of the queue for the other pullers, but once only: they
-        may be what this one failed of. The others fail with `error`. So does all that waits, if this was the last.
-        """
-        backlog = self._backlog
+    def _requeue(self, worker: _RegisteredWorker) -> list[PendingRequest]:
+        """Return requests of a removed worker to the front of the queue; return those that must fail instead."""
         failed: list[PendingRequest] = []
-        with backlog._changed:
-            if self not in backlog._pullers:
-                return
-            backlog._pullers.remove(self)
-            n_left = len(backlog._pullers)
-            taken, self._taken = self._taken, {}
-            for call in reversed(taken.values()):
-                backlog._unqueue(call)
-                if call.has_streamed or call.was_requeued or not n_left:
-                    failed.insert(0, call)
-                else:
-                    call.was_requeued = True
-                    backlog._enqueue(call, in_front=True)
-            if not n_left:
-                backlog._closed = error
-                # Taken away first: collecting garbage may cancel one of them meanwhile.
-                waiting, backlog._waiting = backlog._waiting, OrderedDict()
-                for call in waiting.values():
-                    backlog._unqueue(call)
-                failed += waiting.values()
-            backlog.counters.requests_failed += len(failed)
-            backlog._changed.notify_all()
-        if n_left and not isinstance(error, RunnerClosedError):
-            _log.warning("a worker failed, and %d go on: %s", n_left, error)
-        for call in failed:
-            call.settle(error)
+        taken, worker.taken = worker.taken, {}
+        for pending in reversed(taken.values()):
+            self._stop_queueing(pending)
+            if pending.has_streamed or pending.was_requeued or not self._workers:
+                failed.insert(0, pending)
+            else:
+                pending.was_requeued = True
+                self._enqueue(pending, in_front=True)
+        return failed
 
-    def _is_over(self) -> bool:
-        """Leave if the backlog is closed and nothing is left to do; tell whether this has left."""
-        backlog = self._backlog
-        if self in backlog._pullers and backlog.closed and not backlog._waiting and not self._taken:
-            backlog._pullers.remove(self)
-        return self not in backlog._pullers
+    def _drop_cancelled(self, request_id: int, future: Future[GenerationResponse]) -> None:
+        """Drop the request of a cancelled future, and tell the worker that has it."""
+        if not future.cancelled():
+            return
+        future.set_running_or_notify_cancel()  # `concurrent.futures.wait` waits for this.
+        with self._changed:
+            pending = self._waiting.pop(request_id, None)
+            holders = [worker for worker in self._workers.values() if request_id in worker.taken]
+            for worker in holders:
+                pending = worker.taken.pop(request_id)
+            if pending is None:
+                return  # The request ended a moment ago.
+            self._stop_queueing(pending)
+            self.counters.requests_cancelled += 1
+            self._changed.notify_all()
+        for worker in holders:
+            worker.on_cancel(request_id)
+
+    def _is_done(self, worker_id: int) -> bool:
+        """Remove a worker if the queue is closed and has no work for it; return whether the worker is removed."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return True
+        if self.closed and not self._waiting and not worker.taken:
+            del self._workers[worker_id]
+            return True
+        return False

@@ -15,10 +15,16 @@ from relevance_gen.generation.constraints import token_constraint as constraints
 from relevance_gen.generation.engine.engine import Engine
 from relevance_gen.generation.engine.prefix_cache import PrefixCache
 from relevance_gen.generation.engine.stop_strings import NO_STOPS
-from relevance_gen.generation.queue.request import ANONYMOUS, QueuedRequest, RequestContext
+from relevance_gen.generation.queue.events import Failed, Finished, Started, TextDelta
+from relevance_gen.generation.queue.request import (
+    ANONYMOUS,
+    QueuedRequest,
+    RequestContext,
+    RequestPriority,
+)
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.types import GenerationRequest
-from tests.generation.scripted import ScriptedModel, next_logits
+from tests.generation.scripted import QueueWorker, ScriptedModel, next_logits
 from tests.profiles import costly
 from tests.reference_generation import greedy
 
@@ -45,7 +51,7 @@ requests = st.builds(
 
 
 class Recorder:
-    """Satisfies `Reports`: collects everything that is said of each ticket."""
+    """Collects the events of each request."""
 
     def __init__(self):
         self.tickets, self.outcomes, self.texts, self.n_pending_samples = [], [], [], []
@@ -62,43 +68,42 @@ class Recorder:
         self.n_pending_samples.append(request.num_samples)
         return self.tickets[-1]
 
-    def started(self, ticket, n_samples):
-        """Count down."""
-        self.n_pending_samples[ticket.id] -= n_samples
-
-    def text(self, ticket, sample, text):
-        """Put a piece behind the others."""
-        assert text
-        self.texts[ticket.id][sample] += text
-
-    def done(self, ticket, outcome):
-        """Keep an end."""
-        self.outcomes[ticket.id].append(outcome)
+    def step(self, engine):
+        """Run a step of the engine and record its events."""
+        for event in engine.step():
+            match event:
+                case Started(request_id, n_samples):
+                    self.n_pending_samples[request_id] -= n_samples
+                case TextDelta(request_id, sample, text):
+                    assert text
+                    self.texts[request_id][sample] += text
+                case Finished(request_id, outcome) | Failed(request_id, outcome):
+                    self.outcomes[request_id].append(outcome)
 
 
 def make_engine(model, n_bytes=0):
     """Return an engine whose clock stands still, and what it tells."""
     recorder = Recorder()
-    return Engine(model, PrefixCache(n_bytes), recorder, clock=lambda: 0.0), recorder
+    return Engine(model, PrefixCache(n_bytes), clock=lambda: 0.0), recorder
 
 
-def run(engine, tickets, gaps=()):
+def run(engine, recorder, tickets, gaps=()):
     """Step until idle; let `gaps[i]` steps pass before ticket i arrives."""
     for ticket, gap in zip(tickets, [*gaps, *[0] * len(tickets)], strict=False):
         for _ in range(gap):
-            engine.step()
+            recorder.step(engine)
         engine.add(ticket)
     for _ in range(5000):
         if engine.idle:
             return
-        engine.step()
+        recorder.step(engine)
     raise AssertionError("the engine does not come to an end")
 
 
 def alone(request):
     """Return what a request gets by itself."""
     engine, recorder = make_engine(ScriptedModel(1))
-    run(engine, [recorder.ticket(request)])
+    run(engine, recorder, [recorder.ticket(request)])
     return recorder.outcomes[0][0]
 
 
@@ -117,7 +122,7 @@ def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes, who):
     """
     model = ScriptedModel(n_slots)
     engine, recorder = make_engine(model, n_bytes)
-    run(engine, list(map(recorder.ticket, requests, who)), gaps)
+    run(engine, recorder, list(map(recorder.ticket, requests, who)), gaps)
     for request, outcomes, texts in zip(requests, recorder.outcomes, recorder.texts, strict=True):
         assert outcomes == [alone(request)]
         assert texts == [completion.text for completion in outcomes[0].responses]
@@ -138,7 +143,7 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     prompts = weakref.WeakSet()
     for number, request in enumerate(requests):
         engine.add(recorder.ticket(request, ANONYMOUS if number % 2 else None))
-        prompts.update([*engine._queue, *engine._compilation.prompts])
+        prompts.update([*engine._queue, *engine._compilations.futures])
     dropped = set()
     step = 0
     while not engine.idle:
@@ -147,7 +152,7 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
                 dropped.add(which)
                 engine.drop(which)
                 model.interrupted = interrupt
-        engine.step()
+        recorder.step(engine)
         step += 1
         assert step < 2000
     for which, request in enumerate(requests):
@@ -167,7 +172,11 @@ def test_the_prompt_is_computed_once_for_all_samples():
     """Eight samples of a 12-token prompt compute 12 prompt tokens, not 96."""
     model = ScriptedModel(8)
     engine, recorder = make_engine(model)
-    run(engine, [recorder.ticket(GenerationRequest("a" * 12, max_tokens=1, num_samples=8))])
+    run(
+        engine,
+        recorder,
+        [recorder.ticket(GenerationRequest("a" * 12, max_tokens=1, num_samples=8))],
+    )
     assert model.n_computed == 12
 
 
@@ -175,14 +184,14 @@ def test_a_long_prompt_delays_the_others_by_one_slice_a_step():
     """While a 36-token prompt is computed, a running sequence gets a token in every step."""
     engine, recorder = make_engine(ScriptedModel(2))
     engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30, num_samples=1)))
-    engine.step()
+    recorder.step(engine)
     before = len(recorder.texts[0][0])
     engine.add(recorder.ticket(GenerationRequest("b" * 36, max_tokens=1)))
     for steps in range(1, 9):
-        engine.step()
+        recorder.step(engine)
         assert len(recorder.texts[0][0]) == before + steps
         assert not recorder.outcomes[1]
-    engine.step()
+    recorder.step(engine)
     assert recorder.outcomes[1]
 
 
@@ -193,10 +202,10 @@ def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
     for n_characters in [100_000] * 5 + [100] * 5:
         engine.add(recorder.ticket(GenerationRequest("b" * n_characters)))
     for steps in range(1, 6):
-        engine.step()
+        recorder.step(engine)
         assert len(recorder.texts[0][0]) == steps + 1  # it has the first from its prompt
         assert sum(map(len, recorder.outcomes[1:6])) == steps
-    engine.step()
+    recorder.step(engine)
     assert all(recorder.outcomes[6:])
 
 
@@ -206,9 +215,9 @@ def test_short_prompts_get_their_first_tokens_together():
     engine, recorder = make_engine(model)
     for n_tokens in range(1, 9):
         engine.add(recorder.ticket(GenerationRequest("a" * n_tokens, max_tokens=1)))
-    engine.step()
+    recorder.step(engine)
     assert model.n_together == 5
-    engine.step()
+    recorder.step(engine)
     assert all(recorder.outcomes)
     assert model.n_computed == sum(range(1, 9))
 
@@ -220,7 +229,7 @@ def test_a_prompt_that_is_refused_does_not_disturb_those_beside_it():
     requests = [
         GenerationRequest(text, max_tokens=2, seed=1) for text in ("ab", "", "a" * 40, "abc")
     ]
-    run(engine, [recorder.ticket(request) for request in requests])
+    run(engine, recorder, [recorder.ticket(request) for request in requests])
     assert [outcome for (outcome,) in recorder.outcomes[::3]] == [
         alone(request) for request in requests[::3]
     ]
@@ -234,11 +243,11 @@ def test_cancelling_one_of_several_prompts_lets_the_others_be_computed():
     engine, recorder = make_engine(model)
     for text in ("ab", "cd"):
         engine.add(recorder.ticket(GenerationRequest(text, max_tokens=1)))
-    engine.step()
+    recorder.step(engine)
     assert model.n_together == 2
     assert all(recorder.outcomes)
     engine.add(QueuedRequest(0, GenerationRequest("ab", max_tokens=1), 0, 0.0))
-    engine.step()
+    recorder.step(engine)
     assert not engine.idle
 
 
@@ -255,7 +264,7 @@ def test_a_known_prefix_is_not_computed_again():
     ):
         before = model.n_computed
         ticket = recorder.ticket(GenerationRequest(text, max_tokens=1))
-        run(engine, [ticket])
+        run(engine, recorder, [ticket])
         assert model.n_computed - before == computed
         assert recorder.outcomes[-1][0].reused_tokens == len(text) - computed
     assert engine.counters.prefix_cache_hits == 4
@@ -266,7 +275,7 @@ def test_a_prompt_that_the_cache_cannot_hold_is_not_saved(n_bytes, n_saved):
     """18 tokens of four bytes and a state of 18 are saved where 90 bytes may be held, and not copied otherwise."""
     model = ScriptedModel(1)
     engine, recorder = make_engine(model, n_bytes)
-    run(engine, [recorder.ticket(GenerationRequest("a" * 18, max_tokens=1))])
+    run(engine, recorder, [recorder.ticket(GenerationRequest("a" * 18, max_tokens=1))])
     assert model.n_saved == n_saved
 
 
@@ -274,7 +283,11 @@ def test_a_prompt_that_the_cache_cannot_hold_is_not_saved(n_bytes, n_saved):
 def test_a_prompt_without_room_for_a_token_is_refused(n_tokens):
     """n_ctx tokens of prompt or more are an error that names the field; the next request is served."""
     engine, recorder = make_engine(ScriptedModel(1))
-    run(engine, [recorder.ticket(GenerationRequest("a" * n, max_tokens=1)) for n in (n_tokens, 1)])
+    run(
+        engine,
+        recorder,
+        [recorder.ticket(GenerationRequest("a" * n, max_tokens=1)) for n in (n_tokens, 1)],
+    )
     ((refused,), (served,)) = recorder.outcomes
     assert isinstance(refused, InvalidRequestError)
     assert refused.field == "text"
@@ -292,10 +305,10 @@ def test_stop_strings_are_compiled_when_their_turn_comes():
     for _ in range(3):
         engine.add(recorder.ticket(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])))
     running, _, waiting = engine._queue
-    engine.step()
+    recorder.step(engine)
     assert len(running.stops.depth) == 4001
     assert waiting.stops is NO_STOPS
-    run(engine, [])
+    run(engine, recorder, [])
     assert len(waiting.stops.depth) == 4001
 
 
@@ -317,6 +330,7 @@ def test_a_failing_model_ends_the_step_and_leaves_nothing_behind(call):
     with pytest.raises(GenerationError):
         run(
             engine,
+            recorder,
             [
                 recorder.ticket(GenerationRequest("a", max_tokens=9, num_samples=2))
                 for _ in range(3)
@@ -332,7 +346,7 @@ def test_more_samples_than_slots_take_turns():
     """Twenty samples on three slots all come, each once, in order, with seeds of their own."""
     request = GenerationRequest("a", max_tokens=6, num_samples=20, return_tokens=True, seed=3)
     engine, recorder = make_engine(ScriptedModel(3))
-    run(engine, [recorder.ticket(request)])
+    run(engine, recorder, [recorder.ticket(request)])
     tokens = [completion.tokens for completion in recorder.outcomes[0][0].responses]
     assert len(tokens) == 20
     assert len(set(tokens)) > 15
@@ -346,7 +360,7 @@ def test_computed_prompts_are_held_for_so_many_requests_only(requests, n_slots):
     for request in requests:
         engine.add(recorder.ticket(request))
     while not engine.idle:
-        engine.step()
+        recorder.step(engine)
         held = [prompt for prompt in engine._queue if len(prompt.logits) or len(prompt.state)]
         assert len(held) <= max(2, n_slots)
 
@@ -356,12 +370,12 @@ def test_an_interrupted_prompt_costs_the_others_no_token():
     model = ScriptedModel(2)
     engine, recorder = make_engine(model)
     engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30)))
-    engine.step()
+    recorder.step(engine)
     before = len(recorder.texts[0][0])
     for steps in range(1, 9):
         engine.add(ticket := recorder.ticket(GenerationRequest("b" * 36)))
         model.interrupted = True
-        engine.step()
+        recorder.step(engine)
         engine.drop(ticket.id)
         assert len(recorder.texts[0][0]) == before + steps
 
@@ -373,14 +387,13 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
     the large request ends whole all the same.
     """
     backlog, first_tokens, n_steps = RequestQueue(256), {}, itertools.count()
-    engine = Engine(
-        ScriptedModel(16, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None)
-    )
+    engine, puller = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0)), QueueWorker(backlog)
 
     def step():
-        for ticket in puller.take(engine.rooms, timeout_s=0):
+        for ticket in puller.take(engine.capacity, timeout_s=0):
             engine.add(ticket)
-        engine.step()
+        for event in engine.step():
+            puller.deliver(event)
         return next(n_steps)
 
     large = backlog.put(
@@ -406,14 +419,13 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
 def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
     """Two tokens for a client with a name take two steps, whatever strangers have; they get theirs whole afterwards."""
     backlog = RequestQueue(256)
-    engine = Engine(
-        ScriptedModel(4, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None)
-    )
+    engine, puller = Engine(ScriptedModel(4, n_ctx=200), PrefixCache(0)), QueueWorker(backlog)
 
     def step():
-        for ticket in puller.take(engine.rooms, timeout_s=0):
+        for ticket in puller.take(engine.capacity, timeout_s=0):
             engine.add(ticket)
-        engine.step()
+        for event in engine.step():
+            puller.deliver(event)
 
     request = GenerationRequest("a", max_tokens=40, num_samples=n_samples, seed=1)
     strangers = [
@@ -448,20 +460,20 @@ def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
     monkeypatch.setattr(constraints, "_TOKEN_SHARE_S", 0.0)  # so that every mask is slow
     engine, recorder = make_engine(ScriptedModel(5))
     gate = threading.Event()
-    engine._masks[True].submit(gate.wait, 60)
+    engine._mask_threads[RequestPriority.ANONYMOUS].submit(gate.wait, 60)
     masked = GenerationRequest("a", regex="[a-p]{9}", max_tokens=9, num_samples=2, seed=1)
     engine.add(recorder.ticket(masked, ANONYMOUS))
-    wait(engine._compilation.prompts.values(), 60)
+    wait(engine._compilations.futures.values(), 60)
     for client in ("me", ANONYMOUS, None):
         engine.add(recorder.ticket(GenerationRequest("b", max_tokens=20), client))
     while not all(recorder.outcomes[1:]):
-        engine.step()
+        recorder.step(engine)
     assert [len(text) for text in recorder.texts[0]] == [
         1,
         1,
     ]  # of which its prompt gave the logits
     gate.set()
-    run(engine, [])
+    run(engine, recorder, [])
     texts = [
         [sample.text for sample in response.responses]
         for response in (recorder.outcomes[0][0], alone(masked))
@@ -469,9 +481,15 @@ def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
     assert texts[0] == texts[1]
 
 
+def step(worker, engine):
+    """Run a step of the engine and deliver its events."""
+    for event in engine.step():
+        worker.deliver(event)
+
+
 def fill(puller, engine):
     """Hand the engine what it has room for; tell whether that was anything."""
-    for ticket in (tickets := puller.take(engine.rooms, timeout_s=0)):
+    for ticket in (tickets := puller.take(engine.capacity, timeout_s=0)):
         engine.add(ticket)
     return bool(tickets)
 
@@ -479,7 +497,7 @@ def fill(puller, engine):
 def test_many_grammars_of_one_client_keep_no_other_waiting():
     """However many are compiled at once, a request of somebody else gets one of the next slots."""
     backlog = RequestQueue(256)
-    engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
+    engine, puller = Engine(ScriptedModel(2), PrefixCache(0)), QueueWorker(backlog)
     request = GenerationRequest("a", max_tokens=9, regex="[a-p]{30}")
     many = [
         backlog.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client="a")))
@@ -487,15 +505,15 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
     ]
     while fill(puller, engine):
         pass
-    wait(engine._compilation.prompts.values(), 60)
-    engine.step()
-    assert not engine._compilation.prompts
+    wait(engine._compilations.futures.values(), 60)
+    step(puller, engine)
+    assert not engine._compilations.futures
     other = backlog.put(
         QueuedRequest(99, GenerationRequest("b", max_tokens=3), 1, 0.0, RequestContext(client="b"))
     )
     while not other.done():
         fill(puller, engine)
-        engine.step()
+        step(puller, engine)
     assert sum(future.done() for future in many) <= 2
     engine.clear()
 
@@ -504,15 +522,15 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
 def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex):
     """However many of one client hold their prompts or wait to, the first of another client is served beside them."""
     backlog = RequestQueue(10**6)
-    engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
+    engine, puller = Engine(ScriptedModel(2), PrefixCache(0)), QueueWorker(backlog)
     large = GenerationRequest("a", max_tokens=9, num_samples=60, regex=regex)
     many = [
         backlog.put(QueuedRequest(number, large, 1, 0.0, RequestContext(client="a")))
         for number in range(4)
     ]
-    while fill(puller, engine) or engine._compilation.prompts:
-        wait(engine._compilation.prompts.values(), 60)
-        engine.step()
+    while fill(puller, engine) or engine._compilations.futures:
+        wait(engine._compilations.futures.values(), 60)
+        step(puller, engine)
     for number in range(3):
         small = QueuedRequest(
             90 + number,
@@ -524,6 +542,6 @@ def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex
         other = backlog.put(small)
         while not other.done():
             fill(puller, engine)
-            engine.step()
+            step(puller, engine)
     assert not any(future.done() for future in many)
     engine.clear()

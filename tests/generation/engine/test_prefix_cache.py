@@ -21,7 +21,8 @@ def test_the_longest_common_prefix_is_found(stored, wanted):
     cache = PrefixCache(10**6)
     for prompt in stored:
         cache.put(prompt, state())
-    n_common, entry = cache.longest(wanted)
+    match = cache.longest_match(wanted)
+    n_common, entry = match.n_tokens, match.cached
     shared = [
         next(
             (i for i in range(min(len(p), len(wanted))) if p[i] != wanted[i]),
@@ -54,9 +55,9 @@ def test_the_least_recently_used_goes_first():
     cache = PrefixCache(2 * (16 + 10 + _ENTRY_BYTES))
     cache.put(a, state())
     cache.put(b, state())
-    cache.longest(a)
+    cache.longest_match(a)
     cache.put(c, state())
-    assert [cache.longest(prompt)[0] for prompt in (a, b, c)] == [4, 0, 4]
+    assert [cache.longest_match(prompt).n_tokens for prompt in (a, b, c)] == [4, 0, 4]
 
 
 def test_a_longer_prompt_replaces_its_own_beginning():
@@ -76,7 +77,7 @@ def test_a_prompt_is_known_to_its_own_client_alone(stored, own, other):
     """Whoever asks for a prompt that another client sent finds nothing: its time tells nothing of them."""
     cache = PrefixCache(10**6)
     cache.put(stored, state(), own)
-    assert cache.longest(stored, other)[0] == (len(stored) if own == other else 0)
+    assert cache.longest_match(stored, other).n_tokens == (len(stored) if own == other else 0)
 
 
 def test_no_client_pushes_out_anothers_prompts():
@@ -86,9 +87,9 @@ def test_no_client_pushes_out_anothers_prompts():
     cache.put(ours, state(), "ours")
     for other in others[:4]:
         cache.put(other, state(), ANONYMOUS)
-    assert cache.longest(ours, "ours")[0] == 5
+    assert cache.longest_match(ours, "ours").n_tokens == 5
     for other in others[4:]:
         cache.put(other, state(), "greedy")
-    assert cache.longest(ours, "ours")[0] == 5
-    assert cache.longest(others[-1], "greedy")[0] == 5
-    assert [cache.longest(other, ANONYMOUS)[0] for other in others[:4]] == [0, 0, 0, 0]
+    assert cache.longest_match(ours, "ours").n_tokens == 5
+    assert cache.longest_match(others[-1], "greedy").n_tokens == 5
+    assert [cache.longest_match(other, ANONYMOUS).n_tokens for other in others[:4]] == [0, 0, 0, 0]

@@ -20,7 +20,7 @@ from relevance_gen.generation.engine.scheduler import (
     Tokenize,
     max_retained_prompts,
     next_action,
-    padded,
+    padded_length,
     retains_prompt,
 )
 from relevance_gen.generation.queue.request import ANONYMOUS
@@ -30,8 +30,8 @@ from relevance_gen.generation.queue.request import ANONYMOUS
 class Request:
     """What the scheduler reads of a `ActiveRequest`."""
 
-    n_prompt: int = 1
-    n_done: int = 1
+    n_prompt_tokens: int = 1
+    n_computed: int = 1
     slot: int | None = None
     n_pending_samples: int = 1
     n_running: int = 0
@@ -41,7 +41,7 @@ class Request:
     @property
     def computed(self):
         """Whether its prompt is."""
-        return 0 < self.n_prompt == self.n_done
+        return 0 < self.n_prompt_tokens == self.n_computed
 
 
 clients = st.sampled_from([None, ANONYMOUS, ANONYMOUS, "a", "b"])
@@ -79,14 +79,16 @@ def states(draw):
         request = Request(0, 0, None, draw(st.integers(1, 5)), client=draw(clients))
         kind = draw(st.sampled_from(["new", "started", "seated", "read"]))
         if kind == "started" and may_hold(waiting, request, n_slots):
-            request = evolve(request, n_prompt=3, n_done=3, n_running=draw(st.integers(0, 3)))
+            request = evolve(
+                request, n_prompt_tokens=3, n_computed=3, n_running=draw(st.integers(0, 3))
+            )
         elif kind in ("seated", "read") and free:
             request.slot = free.pop()
             if retains_prompt(request) and not may_hold(waiting, request, n_slots):
                 request.n_pending_samples = 1
             if kind == "read":
-                request.n_prompt = draw(st.integers(1, 30))
-                request.n_done = draw(st.integers(0, request.n_prompt))
+                request.n_prompt_tokens = draw(st.integers(1, 30))
+                request.n_computed = draw(st.integers(0, request.n_prompt_tokens))
                 request.can_batch_prefill = draw(st.booleans())
         waiting.append(request)
     budget, can_tokenize, n_ctx = (
@@ -94,9 +96,17 @@ def states(draw):
         draw(st.booleans()),
         draw(st.integers(31, 60)),
     )
-    n_paused = draw(st.sampled_from([0, 0, 1, 2]))
+    n_preempted = draw(st.sampled_from([0, 0, 1, 2]))
     return EngineState(
-        n_slots, n_ctx, n_batch, prefill_multiple, budget, can_tokenize, running, n_paused, waiting
+        n_slots,
+        n_ctx,
+        n_batch,
+        prefill_multiple,
+        budget,
+        can_tokenize,
+        running,
+        n_preempted,
+        waiting,
     )
 
 
@@ -127,23 +137,23 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
             assert not all(map(is_anonymous, state.waiting))
         case Resume(slot):
             assert slot in free
-            assert state.n_paused
+            assert state.n_preempted
         case Tokenize(place, slot):
             assert state.can_tokenize
             assert slot == state.waiting[place].slot is not None
-            assert not state.waiting[place].n_prompt
+            assert not state.waiting[place].n_prompt_tokens
         case Prefill(slices):
-            length = padded(slices, state.prefill_multiple)
+            length = padded_length(slices, state.prefill_multiple)
             assert length * len(slices) <= state.budget
             in_turn = sorted(
-                (is_anonymous(state.waiting[each.place]), each.place) for each in slices
+                (is_anonymous(state.waiting[each.queue_index]), each.queue_index) for each in slices
             )
-            assert [each.place for each in slices] == [place for _, place in in_turn]
+            assert [each.queue_index for each in slices] == [place for _, place in in_turn]
             for each in slices:
-                request = state.waiting[each.place]
+                request = state.waiting[each.queue_index]
                 assert each.slot == request.slot is not None
-                assert each.start == request.n_done < each.stop <= request.n_prompt
-                assert each.stop == request.n_prompt or each.stop % state.n_batch == 0
+                assert each.start == request.n_computed < each.stop <= request.n_prompt_tokens
+                assert each.stop == request.n_prompt_tokens or each.stop % state.n_batch == 0
                 assert len(slices) == 1 or (
                     request.can_batch_prefill and each.start + length <= state.n_ctx
                 )
@@ -187,7 +197,7 @@ def test_no_slot_stays_free_while_samples_wait(state):
     if isinstance(action, Decode | CompactSlot | None):
         assert not any(request.slot is not None for request in state.waiting)
         if free_slots(state):
-            assert not state.n_paused
+            assert not state.n_preempted
             assert all(
                 request.n_pending_samples > 1 and not request.computed for request in state.waiting
             )
@@ -200,13 +210,13 @@ def test_no_slot_stays_free_while_samples_wait(state):
 def test_prompts_are_held_for_so_many_requests_only(state):
     """One that will hold its prompt gets a slot only where fewer than the bound do, or none of its client's does."""
     action = next_action(state)
-    if isinstance(action, AssignSlot) and state.waiting[action.place].n_pending_samples > 1:
-        assert may_hold(state.waiting, state.waiting[action.place], state.n_slots)
+    if isinstance(action, AssignSlot) and state.waiting[action.queue_index].n_pending_samples > 1:
+        assert may_hold(state.waiting, state.waiting[action.queue_index], state.n_slots)
 
 
 def test_whoever_is_no_stranger_gets_a_strangers_slot():
     """Where strangers have all slots, one gives way, as many as are wanted; they go on before further strangers do."""
-    waiting = [Request(client=ANONYMOUS), Request(n_prompt=0, n_done=0, client="a")]
+    waiting = [Request(client=ANONYMOUS), Request(n_prompt_tokens=0, n_computed=0, client="a")]
     state = EngineState(
         2,
         99,
@@ -215,14 +225,14 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
         4,
         can_tokenize=True,
         running=dict.fromkeys((0, 1), ANONYMOUS),
-        n_paused=0,
+        n_preempted=0,
         waiting=waiting,
     )
     assert next_action(state) == Preempt(1)
-    state = evolve(state, running={0: ANONYMOUS}, n_paused=1)
+    state = evolve(state, running={0: ANONYMOUS}, n_preempted=1)
     assert next_action(state) == AssignSlot(1, 1)
     assert next_action(evolve(state, waiting=waiting[:1])) == Resume(1)
-    assert next_action(evolve(state, waiting=waiting[:1], n_paused=0)) == Start(0, (1,))
+    assert next_action(evolve(state, waiting=waiting[:1], n_preempted=0)) == Start(0, (1,))
     running = dict.fromkeys((0, 1), "b")
     assert next_action(evolve(state, running=running)) == Decode((0, 1))
 
@@ -242,7 +252,7 @@ def test_free_slots_go_by_client_first(requests, n_slots):
         action = next_action(simulated)
         if not isinstance(action, Start):
             break
-        one = simulated.waiting[action.place]
+        one = simulated.waiting[action.queue_index]
         for slot in action.slots:
             simulated.running[slot] = one.client
         one.n_pending_samples -= len(action.slots)
@@ -268,7 +278,7 @@ class Served:
     """What a simulation notes of a request; times are numbers of steps."""
 
     request: Request
-    n_prompt: int
+    n_prompt_tokens: int
     n_tokens: int
     arrived: int
     first_slot: int | None = None
@@ -298,7 +308,7 @@ class Simulation:
             *counts,
             can_tokenize=True,
             running=dict.fromkeys(self.running),
-            n_paused=0,
+            n_preempted=0,
             waiting=waiting,
         )
 
@@ -320,7 +330,7 @@ class Simulation:
                     self.queue[place].request.slot = slot
                     self.note_slots(self.queue[place], 1)
                 case Tokenize(place):
-                    self.queue[place].request.n_prompt = self.queue[place].n_prompt
+                    self.queue[place].request.n_prompt_tokens = self.queue[place].n_prompt_tokens
                 case Prefill(slices):
                     budget -= self.compute(slices)
                 case Start(place, slots):
@@ -337,8 +347,8 @@ class Simulation:
     def compute(self, slices):
         """Compute slices; return how many tokens that takes, padding included."""
         for each in slices:
-            self.queue[each.place].request.n_done = each.stop
-        return len(slices) * padded(slices, 2)
+            self.queue[each.queue_index].request.n_computed = each.stop
+        return len(slices) * padded_length(slices, 2)
 
     def start(self, who, slots):
         """Start samples; the first token of each comes from the prompt."""
@@ -392,7 +402,7 @@ def test_every_request_is_served_whole_and_none_starves(arrivals, n_slots, n_bat
     assert simulation.finished == {
         id(who): n_samples for who, (*_, n_samples, _) in zip(served, arrivals, strict=True)
     }
-    n_slices = sum(-(-who.n_prompt // simulation.n_batch) for who in served)
+    n_slices = sum(-(-who.n_prompt_tokens // simulation.n_batch) for who in served)
     longest = max((who.n_tokens for who in served), default=0)
     many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > max_retained_prompts(n_slots)
     for who, (*_, n_samples, _) in zip(served, arrivals, strict=True):
@@ -449,7 +459,7 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
         4,
         can_tokenize=True,
         running=dict.fromkeys(range(4)),
-        n_paused=0,
+        n_preempted=0,
         waiting=waiting,
     )
     assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
@@ -460,7 +470,15 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
     """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
     state = EngineState(
-        8, 99, 4, 2, 4, can_tokenize=True, running=dict.fromkeys((0, 2, 3)), n_paused=0, waiting=[]
+        8,
+        99,
+        4,
+        2,
+        4,
+        can_tokenize=True,
+        running=dict.fromkeys((0, 2, 3)),
+        n_preempted=0,
+        waiting=[],
     )
     assert next_action(state) == CompactSlot(3, 1)
     assert next_action(evolve(state, running=dict.fromkeys(range(3)))) == Decode((0, 1, 2))
@@ -472,11 +490,11 @@ def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_
 def slices_of(*requests, budget=64):
     """Return what is computed together of requests, by place, start and stop."""
     state = EngineState(
-        8, 200, 64, 8, budget, can_tokenize=False, running={}, n_paused=0, waiting=requests
+        8, 200, 64, 8, budget, can_tokenize=False, running={}, n_preempted=0, waiting=requests
     )
     action = next_action(state)
     return (
-        [(each.place, each.start, each.stop) for each in action.slices]
+        [(each.queue_index, each.start, each.stop) for each in action.chunks]
         if isinstance(action, Prefill)
         else []
     )
@@ -503,9 +521,9 @@ def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
 
 
 def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
-    """Where slices are not padded, each is computed alone."""
+    """Where slices are not padded_length, each is computed alone."""
     waiting = [Request(4, 0, slot) for slot in range(3)]
     state = EngineState(
-        8, 99, 64, 1, 64, can_tokenize=True, running={}, n_paused=0, waiting=waiting
+        8, 99, 64, 1, 64, can_tokenize=True, running={}, n_preempted=0, waiting=waiting
     )
     assert next_action(state) == Prefill((PrefillChunk(0, 0, 0, 4),))

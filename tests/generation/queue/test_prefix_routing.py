@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relevance_gen.generation.queue import request_queue as backlog_module
 from relevance_gen.generation.queue.prefix_routing import (
     BLOCK_CHARS,
-    MUCH_BUSIER,
+    MAX_EXTRA_REQUESTS,
     PrefixTable,
     WorkerLoad,
     blocks_of,
@@ -20,7 +20,7 @@ from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.lru import _ENTRY_BYTES
 from relevance_gen.types import GenerationRequest
-from tests.generation.scripted import rooms
+from tests.generation.scripted import QueueWorker, capacity
 from tests.generation.test_runner import until
 
 LONG = "x" * (4 * BLOCK_CHARS)
@@ -56,16 +56,16 @@ def test_somebody_with_room_always_takes_it(workers):
         better = [
             other
             for other in workers
-            if other.has_room
+            if other.has_capacity
             and other.n_known_blocks > one.n_known_blocks
-            and other.n_tickets - one.n_tickets <= MUCH_BUSIER
+            and other.n_requests - one.n_requests <= MAX_EXTRA_REQUESTS
         ]
         assert is_left == bool(better)
-    most = max((one.n_known_blocks for one in workers if one.has_room), default=None)
+    most = max((one.n_known_blocks for one in workers if one.has_capacity), default=None)
     assert not any(
         is_left
         for one, is_left in zip(workers, left, strict=True)
-        if one.has_room and one.n_known_blocks == most
+        if one.has_capacity and one.n_known_blocks == most
     )
 
 
@@ -94,11 +94,11 @@ def test_what_is_known_is_the_longest_common_beginning(seen, asked, max_blocks):
 def pair():
     """Two workers of a backlog, of which the first has computed a long prompt."""
     backlog = RequestQueue(99)
-    first, second = (backlog.join(lambda _: None) for _ in range(2))
+    first, second = (QueueWorker(backlog, lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
-    (done,) = first.take(rooms(8), timeout_s=0)
-    assert second.take(rooms(8), timeout_s=0) == []
-    first.done(done, "x")
+    (done,) = first.take(capacity(8), timeout_s=0)
+    assert second.take(capacity(8), timeout_s=0) == []
+    first.finish(done, "x")
     return backlog, first, second
 
 
@@ -107,28 +107,28 @@ def test_a_prompt_goes_where_its_beginning_was_computed(pair):
     backlog, first, second = pair
     backlog.put(ticket(1, LONG + " and more"))
     backlog.put(ticket(2, "y" * len(LONG)))
-    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [2]
-    assert second.take(rooms(8), timeout_s=0) == []
-    assert [each.id for each in first.take(rooms(8), timeout_s=0)] == [1]
+    assert [each.id for each in second.take(capacity(8), timeout_s=0)] == [2]
+    assert second.take(capacity(8), timeout_s=0) == []
+    assert [each.id for each in first.take(capacity(8), timeout_s=0)] == [1]
 
 
 def test_nothing_is_left_to_one_without_room(pair):
     """A worker that is full is not waited for."""
     backlog, first, second = pair
-    first.take(rooms(0))
+    first.take(capacity(0))
     backlog.put(ticket(1))
-    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [1]
+    assert [each.id for each in second.take(capacity(8), timeout_s=0)] == [1]
 
 
 def test_nothing_is_left_to_one_that_is_much_busier(pair):
     """A worker with many more tickets is not waited for, whatever it knows."""
     backlog, first, second = pair
-    for number in range(1, 2 + MUCH_BUSIER):
+    for number in range(1, 2 + MAX_EXTRA_REQUESTS):
         backlog.put(ticket(number))
-        assert second.take(rooms(8), timeout_s=0) == []
-        assert [each.id for each in first.take(rooms(8), timeout_s=0)] == [number]
+        assert second.take(capacity(8), timeout_s=0) == []
+        assert [each.id for each in first.take(capacity(8), timeout_s=0)] == [number]
     backlog.put(ticket(20))
-    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [20]
+    assert [each.id for each in second.take(capacity(8), timeout_s=0)] == [20]
 
 
 def test_nothing_is_left_to_one_that_is_gone(pair):
@@ -136,15 +136,15 @@ def test_nothing_is_left_to_one_that_is_gone(pair):
     backlog, first, second = pair
     first.leave(RuntimeError("it died"))
     backlog.put(ticket(1))
-    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [1]
+    assert [each.id for each in second.take(capacity(8), timeout_s=0)] == [1]
 
 
 def test_a_worker_that_does_not_come_is_not_waited_for_long(pair):
     """What is left to a worker in a long step is taken by another one soon."""
     backlog, _, second = pair
     backlog.put(ticket(1))
-    assert second.take(rooms(8), timeout_s=0) == []
-    assert [each.id for each in second.take(rooms(8), timeout_s=60)] == [1]
+    assert second.take(capacity(8), timeout_s=0) == []
+    assert [each.id for each in second.take(capacity(8), timeout_s=60)] == [1]
 
 
 def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
@@ -154,7 +154,7 @@ def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
     got = {}
 
     def serve(name, puller, timeout_s):
-        got[name] = puller.take(rooms(8), timeout_s=timeout_s)
+        got[name] = puller.take(capacity(8), timeout_s=timeout_s)
 
     waiting = [
         threading.Thread(target=serve, args=args)
@@ -173,9 +173,9 @@ def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
 def test_without_a_prefix_cache_nothing_is_left():
     """Where workers keep no prompts, whoever comes first takes the oldest."""
     backlog = RequestQueue(99, routes_by_prefix=False)
-    first, second = (backlog.join(lambda _: None) for _ in range(2))
+    first, second = (QueueWorker(backlog, lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
-    first.take(rooms(8))
-    first.take(rooms(8), timeout_s=0)
+    first.take(capacity(8))
+    first.take(capacity(8), timeout_s=0)
     backlog.put(ticket(1))
-    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [1]
+    assert [each.id for each in second.take(capacity(8), timeout_s=0)] == [1]

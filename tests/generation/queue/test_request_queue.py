@@ -16,7 +16,7 @@ from relevance_gen.generation.queue.request import QueuedRequest, RequestContext
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
-from tests.generation.scripted import ScriptedModel, rooms
+from tests.generation.scripted import QueueWorker, ScriptedModel, capacity
 
 MOST = 12
 
@@ -38,7 +38,7 @@ class Law(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.backlog, self.dropped = RequestQueue(MOST), [[], [], []]
-        self.pullers = [self.backlog.join(dropped.append) for dropped in self.dropped]
+        self.pullers = [QueueWorker(self.backlog, dropped.append) for dropped in self.dropped]
         self.joined, self.closed = [0, 1, 2], False
         self.tickets, self.futures, self.waiting = [], [], []
         self.holders, self.shown, self.lost = {}, set(), set()
@@ -99,7 +99,7 @@ class Law(RuleBasedStateMachine):
 
         Of several samples, one of each client may, and others as far as there is room to hold them.
         """
-        taken = self.pullers[which].take(rooms(n_most, n_most_to_hold), timeout_s=0)
+        taken = self.pullers[which].take(capacity(n_most, n_most_to_hold), timeout_s=0)
         if (
             which in self.joined
             and self.closed
@@ -135,12 +135,12 @@ class Law(RuleBasedStateMachine):
             context = self.tickets[number].context
             if (
                 n_most_to_hold is not None
-                and n_held[context.is_anonymous] >= n_most_to_hold
+                and n_held[context.priority] >= n_most_to_hold
                 and context.client in holding
             ):
                 passed.append(number)
             else:
-                n_held[context.is_anonymous] += 1
+                n_held[context.priority] += 1
                 holding.add(context.client)
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
         expected = [number for number in in_turn if number not in passed][:n]
@@ -154,7 +154,7 @@ class Law(RuleBasedStateMachine):
         """One more sample has started."""
         number, puller = self.held(which)
         if self.unstarted[number]:
-            puller.started(self.tickets[number], 1)
+            puller.start(self.tickets[number], 1)
             self.unstarted[number] -= 1
 
     @precondition(lambda self: self.holders)
@@ -162,7 +162,7 @@ class Law(RuleBasedStateMachine):
     def show(self, which):
         """The caller has seen text."""
         number, puller = self.held(which)
-        puller.text(self.tickets[number], 0, "b")
+        puller.add_text(self.tickets[number], 0, "b")
         self.shown.add(number)
 
     @precondition(lambda self: self.holders)
@@ -170,7 +170,7 @@ class Law(RuleBasedStateMachine):
     def finish(self, which):
         """The future has the response."""
         number, puller = self.held(which)
-        puller.done(self.tickets[number], response := object())
+        puller.finish(self.tickets[number], response := object())
         assert self.futures[number].result(timeout=0) is response
         del self.holders[number]
         self.end(number, "finished")
@@ -238,17 +238,17 @@ TestEveryTicketComesInItsTurnAndEndsOnce = Law.TestCase
 def test_what_a_puller_lost_comes_first_and_from_the_start():
     """Tickets go back in front of what waits, in order, all samples to start anew; those whose text was seen fail."""
     backlog = RequestQueue(99)
-    failing, other = backlog.join(ignore), backlog.join(ignore)
+    failing, other = QueueWorker(backlog, ignore), QueueWorker(backlog, ignore)
     futures = [backlog.put(ticket(number, 2), ignore) for number in range(6)]
-    first, second, third = failing.take(rooms(3))
-    failing.started(first, 2)
-    failing.started(third, 1)
-    failing.text(second, 0, "b")
+    first, second, third = failing.take(capacity(3))
+    failing.start(first, 2)
+    failing.start(third, 1)
+    failing.add_text(second, 0, "b")
     assert backlog.n_pending_samples == 9
     failing.leave(GenerationError("it broke"))
     assert backlog.n_pending_samples == 10
     assert isinstance(futures[1].exception(timeout=0), GenerationError)
-    assert [each.id for each in other.take(rooms(9))] == [0, 2, 3, 4, 5]
+    assert [each.id for each in other.take(capacity(9))] == [0, 2, 3, 4, 5]
 
 
 def test_a_callback_that_raises_stops_its_ticket():
@@ -258,9 +258,9 @@ def test_a_callback_that_raises_stops_its_ticket():
         raise KeyboardInterrupt
 
     backlog, dropped = RequestQueue(9), []
-    puller = backlog.join(dropped.append)
+    puller = QueueWorker(backlog, dropped.append)
     future = backlog.put(ticket(7), explode)
-    puller.text(*puller.take(rooms(1)), 0, "b")
+    puller.add_text(*puller.take(capacity(1)), 0, "b")
     assert isinstance(future.exception(timeout=0), KeyboardInterrupt)
     assert dropped == [7]
     assert backlog.n_pending_samples == 0
@@ -269,19 +269,19 @@ def test_a_callback_that_raises_stops_its_ticket():
 def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
     """After its end, or after it went to another puller, a ticket's old holder changes nothing."""
     backlog, texts = RequestQueue(9), []
-    first, second = backlog.join(ignore), backlog.join(ignore)
+    first, second = QueueWorker(backlog, ignore), QueueWorker(backlog, ignore)
     future = backlog.put(ticket(1), lambda _, text: texts.append(text))
-    (taken,) = first.take(rooms(1))
+    (taken,) = first.take(capacity(1))
     first.leave(GenerationError("it broke"))
-    first.started(taken, 1)
-    first.text(taken, 0, "old")
-    first.done(taken, "old")
+    first.start(taken, 1)
+    first.add_text(taken, 0, "old")
+    first.finish(taken, "old")
     assert not future.done()
-    (taken,) = second.take(rooms(1))
-    second.text(taken, 0, "new")
-    second.done(taken, "new")
-    second.done(taken, "newer")
-    second.text(taken, 0, "newest")
+    (taken,) = second.take(capacity(1))
+    second.add_text(taken, 0, "new")
+    second.finish(taken, "new")
+    second.finish(taken, "newer")
+    second.add_text(taken, 0, "newest")
     assert (texts, future.result(timeout=0)) == (["new"], "new")
     assert backlog.counters.requests_finished == 1
 
@@ -289,29 +289,29 @@ def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
 def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
     """`take` comes back when there is something to take or nothing to come, and after `timeout_s` at the latest."""
     backlog = RequestQueue(9)
-    puller, other = backlog.join(ignore), backlog.join(ignore)
-    assert puller.take(rooms(1), timeout_s=0.001) == []
+    puller, other = QueueWorker(backlog, ignore), QueueWorker(backlog, ignore)
+    assert puller.take(capacity(1), timeout_s=0.001) == []
     for act, answer in (
         (lambda: backlog.put(ticket(1)), [ticket(1)]),
         (lambda: other.leave(RunnerClosedError("")), []),
-        (lambda: puller.done(ticket(1), "x"), []),
+        (lambda: puller.finish(ticket(1), "x"), []),
         (backlog.close, None),
     ):
         timer = threading.Timer(0.02, act)
         timer.start()
-        assert puller.take(rooms(1), timeout_s=60) == answer
+        assert puller.take(capacity(1), timeout_s=60) == answer
         timer.join()
-    assert puller.take(rooms(1)) is None
+    assert puller.take(capacity(1)) is None
 
 
 def test_a_full_queue_refuses():
     """While as many samples wait as may, further ones are refused; those that were taken do not count."""
     backlog = RequestQueue(3)
-    puller = backlog.join(ignore)
+    puller = QueueWorker(backlog, ignore)
     backlog.put(ticket(1, 3))
     with pytest.raises(OverloadedError, match="3 samples wait already"):
         backlog.put(ticket(2))
-    puller.take(rooms(1))
+    puller.take(capacity(1))
     backlog.put(ticket(2))
 
 
@@ -328,22 +328,22 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
             self.future.cancel()
 
     backlog = RequestQueue(9)
-    puller = backlog.join(ignore)
+    puller = QueueWorker(backlog, ignore)
     futures = [backlog.put(ticket(number)) for number in range(4)]
-    puller.take(rooms(2))
+    puller.take(capacity(2))
     for future in futures[1:3]:
         Stream(future)
     with backlog._changed:
         gc.collect()
     assert [future.cancelled() for future in futures] == [False, True, True, False]
-    assert [each.id for each in puller.take(rooms(9), timeout_s=0)] == [3]
+    assert [each.id for each in puller.take(capacity(9), timeout_s=0)] == [3]
     assert backlog.n_pending_samples == 2
 
 
 def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
     """What is cancelled then ends as cancelled, and all others fail."""
     backlog = RequestQueue(9)
-    puller = backlog.join(ignore)
+    puller = QueueWorker(backlog, ignore)
     futures = [backlog.put(ticket(number)) for number in range(3)]
 
     class Cancelling(Quota):
@@ -353,7 +353,7 @@ def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
             futures[2].cancel()
             super().release(amount, client)
 
-    backlog._queued = Cancelling()
+    backlog._queued_samples = Cancelling()
     puller.leave(GenerationError("it broke"))
     assert futures[2].cancelled()
     assert all(isinstance(future.exception(timeout=0), GenerationError) for future in futures[:2])
@@ -366,7 +366,7 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
     ]
     backlog, texts = RequestQueue(99), {}
     sent, received = [], []
-    puller = backlog.join(received.append)
+    puller = QueueWorker(backlog, received.append)
     futures = []
     for number, request in enumerate(requests):
         each = texts[number] = [""] * 3
@@ -376,24 +376,17 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
 
         futures.append(backlog.put(QueuedRequest(number, request, request.seed, 0.0), collect))
 
-    class Wire:
-        """Satisfies `Reports`: sends everything as bytes."""
-
-        def __getattr__(self, name):
-            return lambda *arguments: sent.append(pickle.dumps((name, arguments)))
-
-    elsewhere = Engine(ScriptedModel(2), PrefixCache(0), Wire(), clock=lambda: 0.0)
-    taken = puller.take(rooms(9))
+    elsewhere = Engine(ScriptedModel(2), PrefixCache(0), clock=lambda: 0.0)
+    taken = puller.take(capacity(9))
     for packed in map(pickle.dumps, taken):
         elsewhere.add(pickle.loads(packed))
     futures[3].cancel()
     for number in received:
         elsewhere.drop(number)
     while not elsewhere.idle:
-        elsewhere.step()
+        sent.extend(map(pickle.dumps, elsewhere.step()))
     for packed in sent:
-        name, arguments = pickle.loads(packed)
-        getattr(puller, name)(*arguments)
+        puller.deliver(pickle.loads(packed))
     for number, future in enumerate(futures[:3]):
         assert [each.text for each in future.result(timeout=0).responses] == texts[number]
     assert futures[3].cancelled()
