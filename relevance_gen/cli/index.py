@@ -22,7 +22,7 @@ from relevance_gen.cli.search import (
 )
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, pluralize
-from relevance_gen.index.records.sources import holds_records
+from relevance_gen.index.records.sources import is_record_file
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 
 
@@ -144,7 +144,7 @@ def _write_sharded(
 
 def _are_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
     """Tell whether the files are read record by record; raise where some are not, or options do not fit them."""
-    records = [path for path in paths if path != STDIN and holds_records(path)]
+    records = [path for path in paths if path != STDIN and is_record_file(path)]
     if records and len(records) < len(paths):
         others = next(path for path in paths if path not in records)
         raise InvalidRequestError(

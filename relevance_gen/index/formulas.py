@@ -1,4 +1,4 @@
-"""The formulas that more than one part of a score uses: counts of a term, how rare it is, what a length takes off."""
+"""Formulas that several parts of a score use: term frequency, inverse document frequency and length normalization."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy.typing as npt
 from relevance_gen.arrays import Floats
 
 SLOPE: Final = 0.6
-"""Share of a chunk's own norm in the pivot; the mean norm has the rest."""
+"""Weight of a chunk's own norm in the pivoted norm; the mean norm has the remaining weight."""
 _SATURATION: Final = 1.6
-_SATURATED: Final[Floats] = np.arange(256) / (np.arange(256) + _SATURATION)
+_SMALL_COUNTS: Final[Floats] = np.arange(256, dtype=np.float64)
+_SATURATED: Final[Floats] = _SMALL_COUNTS / (_SMALL_COUNTS + _SATURATION)
 _KNEE: Final = 1.0 - 5e-7
 
 
@@ -21,14 +22,14 @@ def saturate(tf: npt.NDArray[Any]) -> Floats:
     """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence of a term weighs less than the first."""
     try:
         return _SATURATED.take(tf)
-    except (IndexError, TypeError):  # a count beyond the table, or one that is no integer
+    except (IndexError, TypeError):  # a count beyond the table, or one that is not an integer
         return np.asarray(tf / (tf + _SATURATION), np.float64)
 
 
 def saturate_scalar(tf: float) -> float:
     """Return `saturate` of one count.
 
-    >>> bool(saturated_one(1) == saturated(np.array([1]))[0])
+    >>> bool(saturate_scalar(1) == saturate(np.array([1]))[0])
     True
     """
     return tf / (tf + _SATURATION)
@@ -40,7 +41,7 @@ def sublinear(tf: npt.NDArray[Any]) -> Floats:
 
 
 def idf(df: int, n_chunks: int) -> float:
-    """Return ``ln(1 + N / df)``; a term that no chunk has is as rare as one that one has."""
+    """Return ``ln(1 + N / df)``, with df = 1 for a term that no chunk contains."""
     return math.log(1.0 + n_chunks / max(df, 1))
 
 
@@ -50,28 +51,31 @@ def smoothed_idf(df: npt.NDArray[Any], n_chunks: int) -> Floats:
 
 
 def pivot(norms: Floats, mean_norm: float) -> Floats:
-    """Return the denominators ``0.4 m + 0.6 n`` of chunks of these norms; 1 where that is 0."""
+    """Return the pivoted norms ``0.4 m + 0.6 n`` of chunks with norms n, where m is the mean norm; 1 where that is 0.
+
+    Source: Singhal, Buckley, Mitra: Pivoted document length normalization (SIGIR 1996).
+    """
     mixed = (1.0 - SLOPE) * mean_norm + SLOPE * norms
     return np.where(mixed > 0.0, mixed, 1.0)
 
 
 def soft_clip_to_one(ratios: Floats) -> Floats:
-    """Squeeze ratios into [0, 1): the same below the knee at 1 − 5·10⁻⁷, above it still in order.
+    """Map ratios into [0, 1) monotonically: the identity up to the knee at 1 − 5·10⁻⁷, compressed above it.
 
         s(r) = r                                  for r ≤ knee
         s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee
 
-    A chunk can score above one that says exactly what the query says, by saying it again and again. Cut at 1, such
+    A chunk that repeats the query can score above a chunk that equals the query. If ratios were clipped at 1, such
     chunks would tie.
     """
-    above = ratios > _KNEE
-    if not above.any():
+    is_above = ratios > _KNEE
+    if not is_above.any():
         return ratios
-    squeezed = ratios.copy()
-    squeezed[above] = 1.0 - (1.0 - _KNEE) / (1.0 + ratios[above] - _KNEE)
-    return squeezed
+    clipped = ratios.copy()
+    clipped[is_above] = 1.0 - (1.0 - _KNEE) / (1.0 + ratios[is_above] - _KNEE)
+    return clipped
 
 
 def clip_to_one(ratios: Floats) -> Floats:
-    """Cut off what rounding lifted above 1."""
+    """Clip ratios that exceed 1 by rounding errors."""
     return np.minimum(ratios, 1.0)

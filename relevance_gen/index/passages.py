@@ -1,19 +1,19 @@
-"""The passages of chunks and their vectors: what an encoder makes of texts, kept small and compared exactly.
+"""Divide chunks into passages and encode these as vectors, which are stored in half precision and compared exactly.
 
-A chunk is cut into passages, because an encoder reads only so much of a text, and a vector of much says little of each
-part: at ends of sentences where there are any, and into as many tokens as the encoder says. One that does not count
-tokens has passages of 1,000 characters, fewer in scripts that take more bytes. A chunk is as near to a question as its
-nearest passage.
+An encoder reads only a limited number of tokens, and the vector of a long text represents each part of it poorly. A
+chunk is therefore divided at sentence ends, if possible, into passages of the number of tokens that the encoder states.
+For an encoder that does not count tokens a passage has at most 1,000 characters, and fewer in scripts that take more
+bytes. The similarity of a chunk to a query is that of its most similar passage.
 
-A chunk's title stands in front of each of its passages, in a line of its own, unless it takes more than half of one: a
-passage seldom says again what it is about.
+The title of a chunk is put in a line before each of its passages, unless it takes more than half of a passage: passages
+seldom repeat the subject of their document.
 
-Identifiers are encoded with their words apart, ``getUserName`` as "get User Name": most encoders put everything in
-lower case and do not know ``getusername``. What has no word of three letters behind a hump, as ``mRNA``, stays whole.
+Identifiers are split into words, ``getUserName`` into "get User Name": most encoders lower-case all text and do not know
+``getusername``. Identifiers without a word of three letters after a camel-case boundary, as ``mRNA``, are not split.
 
-Components are float16, on both sides. Products of two of them are multiples of 2⁻⁴⁸, and sums of those for vectors of
-length 1 stay below 2: as float64 they are exact. So a cosine has the same bits wherever its passage stands, alone or
-among millions, and whichever way it is added up.
+Vector components are float16, in passages and in queries. Products of two components are multiples of 2⁻⁴⁸, and their
+sums for vectors of length 1 are below 2, so both are exact in float64. A cosine is therefore bit-identical whether the
+passage is compared alone or in a matrix of millions, and regardless of summation order.
 """
 
 from __future__ import annotations
@@ -41,54 +41,59 @@ from relevance_gen.progress import Progress
 from relevance_gen.text.chunking import spans, spans_of_tokens
 
 PASSAGE_CHARS: Final = 1000
-_HUMP: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
-_LONGEST: Final = 1.01
-"""Greatest length of a vector that is 1 but for rounding."""
-_AT_ONCE: Final = 256
-"""Passages encoded together: more would only hold more vectors of four bytes at once."""
+_CAMEL_CASE_BOUNDARY: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
+_MAX_VECTOR_LENGTH: Final = 1.01
+"""Greatest length of a vector of length 1 with rounding errors."""
+_ENCODE_BATCH: Final = 256
+"""Number of passages that are encoded at once; more would only hold more float32 vectors at once."""
+_COMPARE_BATCH: Final = 1 << 12
+"""Number of passages that are compared at once, which bounds the memory for any size of the index."""
 _NO_TITLES: Final[Mapping[int, str]] = MappingProxyType({})
-_STEP: Final = 1 << 12
-"""Passages compared together: it bounds the memory, however large the index."""
 
 
 class TextEncoder(Protocol):
-    """What search needs of `relevance_gen.Encoder`."""
+    """The interface of `relevance_gen.Encoder` that search needs."""
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that a passage's vector depends on."""
+        """A hash of everything that the vector of a passage depends on."""
 
     def encode(
         self, texts: Sequence[str], *, kind: Literal["query", "passage"]
     ) -> npt.NDArray[np.float32]:
-        """Return the vectors of texts, each of length 1, shape (n, d)."""
+        """Return the vectors of n texts, each of length 1, shape (n, d)."""
 
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """What an encoder may have beside that, so that passages have as many tokens as it reads well."""
+    """Optional interface of an encoder that states the best number of tokens for a passage."""
 
     @property
     def passage_tokens(self) -> int:
-        """Most tokens of a passage."""
+        """Maximum number of tokens of a passage."""
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text is."""
+        """Return the number of tokens of a text."""
 
 
 @frozen(eq=False)
 class Passages:
-    """The passages of some chunks, chunk after chunk."""
+    """P passages of N chunks, chunk after chunk.
 
-    first: (
-        Offsets  # number of each chunk's first passage, and behind the last of all, shape (N + 1,)
-    )
-    starts: Offsets  # each passage's first character in its chunk's text, shape (P,)
-    ends: Offsets  # the character behind its last, shape (P,)
-    vectors: Halves  # shape (P, d)
+    Attributes:
+        first: index of each chunk's first passage, and P as last element, shape (N + 1,).
+        starts: offset of each passage in the text of its chunk, in characters, shape (P,).
+        ends: offset of its end, shape (P,).
+        vectors: float16 of shape (P, d).
+    """
+
+    first: Offsets
+    starts: Offsets
+    ends: Offsets
+    vectors: Halves
 
     @classmethod
-    def of(
+    def encode(
         cls,
         texts: Sequence[str],
         encoder: TextEncoder,
@@ -96,127 +101,150 @@ class Passages:
         *,
         titles: Mapping[int, str] = _NO_TITLES,
     ) -> Passages:
-        """Cut texts of chunks into passages and encode these, the same passage once.
+        """Divide chunks into passages and encode each distinct passage once.
 
-        The titles are those of chunks that have one, by place; progress is called now and then with (chunks done, all).
+        Args:
+            texts: texts of the N chunks.
+            encoder: encodes the passages.
+            progress: called after each batch with the number of chunks done and N.
+            titles: titles of the chunks that have one, by index.
         """
-        heads = [_head(titles.get(place, ""), encoder) for place in range(len(texts))]
-        cuts = [_cut(text, head, encoder) for text, head in zip(texts, heads, strict=True)]
-        first = np.cumsum([0, *map(len, cuts)])
-        number: dict[str, int] = {}  # the number of each different passage
-        which = [
-            number.setdefault(head + text[start:end], len(number))
-            for text, head, found in zip(texts, heads, cuts, strict=True)
-            for start, end in found
-        ]
-        unique = list(number)
-        newest = (
-            np.maximum.accumulate(np.array(which, np.int64)) if which else np.zeros(0, np.int64)
-        )
-        parts = []
-        for low in range(0, len(unique), _AT_ONCE):
-            some = unique[low : low + _AT_ONCE]
-            parts.append(_encoded(encoder, some, "passage"))
+        spans_of_chunks = []
+        row_of: dict[str, int] = {}  # row of each distinct passage
+        rows = []  # row of each passage
+        for index, text in enumerate(texts):
+            title_line = _title_line(titles.get(index, ""), encoder)
+            passage_spans = _passage_spans(text, title_line, encoder)
+            spans_of_chunks.append(passage_spans)
+            for start, end in passage_spans:
+                passage = title_line + text[start:end]
+                rows.append(row_of.setdefault(passage, len(row_of)))
+        first = np.cumsum([0, *map(len, spans_of_chunks)])
+        row = np.array(rows, np.int64)
+        max_row = np.maximum.accumulate(row)
+        unique_passages = list(row_of)
+        batches = []
+        for batch_slice in batch_slices(len(unique_passages), _ENCODE_BATCH):
+            batch = unique_passages[batch_slice]
+            batches.append(_encode(encoder, batch, "passage"))
             if progress is not None:
-                n_passages = int(np.searchsorted(newest, low + len(some)))
-                progress(int(np.searchsorted(first, n_passages, "right")) - 1, len(texts))
-        vectors = np.concatenate(parts) if parts else np.zeros((0, 0), np.float16)
-        bounds = np.array([cut for found in cuts for cut in found], np.int64).reshape(-1, 2)
-        return cls(
-            first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[np.array(which, np.int64)]
-        )
+                n_encoded = batch_slice.start + len(batch)
+                n_passages_done = int(np.searchsorted(max_row, n_encoded))
+                n_chunks_done = int(np.searchsorted(first, n_passages_done, "right")) - 1
+                progress(n_chunks_done, len(texts))
+        vectors = np.concatenate(batches) if batches else np.zeros((0, 0), np.float16)
+        all_spans = [span for passage_spans in spans_of_chunks for span in passage_spans]
+        bounds = np.array(all_spans, np.int64).reshape(-1, 2)
+        return cls(first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[row])
 
     @classmethod
     def concat(cls, parts: Sequence[Passages]) -> Passages:
-        """Return the passages of the chunks of several segments, one behind the other."""
-        counts = np.concatenate([np.diff(part.first) for part in parts])
-        vectors = [part.vectors for part in parts if part.vectors.size] or [
-            part.vectors for part in parts[:1]
-        ]
+        """Return the passages of the chunks of several segments, in order."""
+        counts = [np.diff(part.first) for part in parts]
+        vectors = [part.vectors for part in parts if part.vectors.size]
+        if not vectors:
+            vectors = [parts[0].vectors]
         return cls(
-            bounds_of(counts),
+            bounds_of(np.concatenate(counts)),
             np.concatenate([part.starts for part in parts]),
             np.concatenate([part.ends for part in parts]),
             np.concatenate(vectors),
         )
 
-    def take(self, numbers: Offsets) -> Passages:
-        """Return the passages of some chunks, in the order of `numbers`."""
-        counts = np.diff(self.first)[numbers]
-        taken = ragged_ranges(self.first[numbers], counts)
+    def take(self, chunk_ords: Offsets) -> Passages:
+        """Return the passages of some chunks, in the order of `chunk_ords`."""
+        counts = np.diff(self.first)[chunk_ords]
+        rows = ragged_ranges(self.first[chunk_ords], counts)
         return Passages(
-            bounds_of(counts), self.starts[taken], self.ends[taken], self.vectors[taken]
+            bounds_of(counts),
+            self.starts[rows],
+            self.ends[rows],
+            self.vectors[rows],
         )
 
-    def nearest(self, numbers: Offsets, question: Halves) -> Floats:
-        """Return for each of some chunks the passage that is nearest to a question's vector; of equal ones the first.
+    def nearest(self, chunk_ords: Offsets, query: Halves) -> Floats:
+        """Return for each of n chunks the passage that is most similar to a query, the first of equal ones.
+
+        Args:
+            chunk_ords: ordinals of the chunks, shape (n,).
+            query: vector of the query, shape (d,).
 
         Returns:
-            Its cosine, at least -1 and, but for rounding, at most 1; its first character in the chunk's text, and the
-            one behind its last; shape (3, n).
+            Its cosine, in [-1, 1] except for rounding, its start and its end in the text of the chunk; shape (3, n).
         """
-        counts = np.diff(self.first)[numbers]
-        compared = ragged_ranges(self.first[numbers], counts)
-        wanted = question.astype(np.float64)
-        cosines = np.empty(compared.size)
-        for some in batch_slices(compared.size, _STEP):
-            cosines[some] = self.vectors[compared[some]].astype(np.float64) @ wanted
-        heads = starts_of(counts)
-        best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
-        first_best = np.flatnonzero(cosines == np.repeat(best, counts))
-        first_best = first_best[
-            np.searchsorted(first_best, heads)
-        ]  # of equal ones the first of each chunk
-        nearest = compared[first_best]
-        return np.array([best, self.starts[nearest], self.ends[nearest]])
+        counts = np.diff(self.first)[chunk_ords]
+        rows = ragged_ranges(self.first[chunk_ords], counts)
+        query_vector = query.astype(np.float64)
+        cosines = np.empty(rows.size)
+        for batch in batch_slices(rows.size, _COMPARE_BATCH):
+            vectors = self.vectors[rows[batch]].astype(np.float64)
+            cosines[batch] = vectors @ query_vector
+        first = starts_of(counts)
+        best = np.maximum.reduceat(cosines, first) if chunk_ords.size else np.zeros(0)
+        is_best = cosines == np.repeat(best, counts)
+        best_index = np.flatnonzero(is_best)
+        # The first best passage of each chunk.
+        best_index = best_index[np.searchsorted(best_index, first)]
+        best_rows = rows[best_index]
+        return np.array([best, self.starts[best_rows], self.ends[best_rows]])
 
 
-def question_vector(text: str, encoder: TextEncoder) -> Halves:
-    """Return the vector of a question, shape (d,)."""
-    vector: Halves = _encoded(encoder, [text], "query")[0]
+def query_vector(text: str, encoder: TextEncoder) -> Halves:
+    """Return the vector of a query, shape (d,)."""
+    vector: Halves = _encode(encoder, [text], "query")[0]
     return vector
 
 
-def _encoded(
+def _encode(
     encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]
 ) -> Halves:
-    """Return the vectors of texts, shape (n, d); raise `EncoderError` if the encoder gives something else."""
-    vectors = np.asarray(encoder.encode([_read(text) for text in texts], kind=kind))
-    if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.dtype.kind != "f":
+    """Return the vectors of n texts, shape (n, d).
+
+    Raises:
+        EncoderError: the encoder returns something else.
+    """
+    vectors = np.asarray(encoder.encode([_split_identifiers(text) for text in texts], kind=kind))
+    n = len(texts)
+    if vectors.ndim != 2 or len(vectors) != n or vectors.dtype.kind != "f":
         got = f"{vectors.dtype} of shape {vectors.shape}"
-        n = len(texts)
         raise EncoderError(
             f"the encoder must return floats of shape ({n}, d) for {n} texts, got {got}"
         )
     with np.errstate(over="ignore"):
         lengths = np.linalg.norm(vectors, axis=1)
-    if not (lengths <= _LONGEST).all():  # written so that NaN fails, too
+    # NaN fails this comparison, too.
+    if not (lengths <= _MAX_VECTOR_LENGTH).all():
         raise EncoderError("the encoder must return vectors of length 1: divide each by its length")
     return vectors.astype(np.float16)
 
 
-def _read(text: str) -> str:
-    """Return a text as an encoder reads it, with the words of identifiers apart."""
-    return _HUMP.sub(" ", text)
+def _split_identifiers(text: str) -> str:
+    return _CAMEL_CASE_BOUNDARY.sub(" ", text)
 
 
-def _head(title: str, encoder: TextEncoder) -> str:
-    """Return what stands in front of each passage of a chunk with a title, or with "" for none."""
+def _title_line(title: str, encoder: TextEncoder) -> str:
+    """Return the line to put before each passage of a chunk; "" without a title, or if the title is too long."""
+    if not title:
+        return ""
     if isinstance(encoder, CountsTokens):
-        has_room = not title or 2 * encoder.count_tokens(_read(title)) <= encoder.passage_tokens
+        n_tokens = encoder.count_tokens(_split_identifiers(title))
+        fits = 2 * n_tokens <= encoder.passage_tokens
     else:
-        has_room = 2 * len(title) <= PASSAGE_CHARS
-    return f"{title}\n" if title and has_room else ""
+        fits = 2 * len(title) <= PASSAGE_CHARS
+    return f"{title}\n" if fits else ""
 
 
-def _cut(text: str, head: str, encoder: TextEncoder) -> list[tuple[int, int]]:
-    """Return the first character of each passage of a chunk's text and the one behind its last."""
+def _passage_spans(text: str, title_line: str, encoder: TextEncoder) -> list[tuple[int, int]]:
+    """Return start and end of each passage of a chunk's text."""
+    full_text = [(0, len(text))]
     if isinstance(encoder, CountsTokens):
-        found = spans_of_tokens(
-            text, encoder.passage_tokens, lambda part: encoder.count_tokens(_read(head + part))
-        )
-        return list(found) or [(0, len(text))]
+
+        def count(passage: str) -> int:
+            return encoder.count_tokens(_split_identifiers(title_line + passage))
+
+        return list(spans_of_tokens(text, encoder.passage_tokens, count)) or full_text
     n_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if n_bytes <= PASSAGE_CHARS:
-        return [(0, len(text))]
-    return list(spans(text, max(1, PASSAGE_CHARS * len(text) // n_bytes))) or [(0, len(text))]
+        return full_text
+    max_chars = max(1, PASSAGE_CHARS * len(text) // n_bytes)
+    return list(spans(text, max_chars)) or full_text

@@ -314,7 +314,7 @@ class ChunkIndex(BaseIndex):
         passages = (
             None
             if self._encoder is None
-            else Passages.of(kept.texts, self._encoder, titles=kept.titles)
+            else Passages.encode(kept.texts, self._encoder, titles=kept.titles)
         )
         new = evolve(build(kept, numbers), passages=passages)
         with self._changing:
@@ -478,7 +478,10 @@ class ChunkIndex(BaseIndex):
 
         def told(done: int, _: int) -> None:
             if report is not None:
-                report(n_chunks + done, max(n_chunks + done, round(records.n_read / records.share)))
+                report(
+                    n_chunks + done,
+                    max(n_chunks + done, round(records.n_read / records.read_fraction)),
+                )
 
         with (
             reporting(progress) as report,
@@ -566,7 +569,7 @@ def _segments_of(
     else:
         segments = [build(chunks, positions, progress=build_progress)]
     if encoder is not None:
-        passages = Passages.of(chunks.texts, encoder, progress, titles=chunks.titles)
+        passages = Passages.encode(chunks.texts, encoder, progress, titles=chunks.titles)
         segments = [
             evolve(segment, passages=passages.take(np.searchsorted(positions, segment.positions)))
             for segment in segments

@@ -270,7 +270,7 @@ def test_a_table_is_chunks(cluster: Any) -> None:
         (
             "a.jsonl.gz",
             gzip.compress(b'"a"\n' * 9)[:-9],
-            r"a\.jsonl\.gz line \d+ is damaged or cut short",
+            r"a\.jsonl\.gz line \d+ is damaged or truncated",
         ),
         ("a.jsonl.gz", b'"no gzip"', r"a\.jsonl\.gz line 1 is damaged"),
         ("a.jsonl.zst", gzip.compress(LINES), r"a\.jsonl\.zst line 1 is damaged"),

@@ -80,7 +80,7 @@ def test_however_it_is_cut_a_built_index_is_that_of_all_chunks(
 ) -> None:
     """In blocks of one chunk, of a few and of all, merged by any number of terms at once, everything is the same."""
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr(sources, "_TIMES_TEXT", times)
+        cut.setattr(sources, "_MEMORY_PER_TEXT", times)
         cut.setattr(spill, "_BATCH_ELEMENTS", step)
         built = ChunkIndex.build(iter(chunks), folder / "built", weighting=weighting)
     assert_same(built, ChunkIndex(chunks, weighting=weighting), query)
@@ -93,7 +93,7 @@ def test_a_built_file_is_the_saved_one(tmp_path: Path, monkeypatch: pytest.Monke
     """Where all texts are ASCII, even the files have the same bytes, of blocks and in processes, too."""
     texts = corpus.prose(300, 20)
     ChunkIndex(texts).save(tmp_path / "saved")
-    monkeypatch.setattr(sources, "_TIMES_TEXT", 1 << 10)
+    monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 1 << 10)
     monkeypatch.setattr(parallel_build, "_MIN_CHARS_PER_FORK", 1 << 12)
     for n_jobs in (1, 2):
         ChunkIndex.build(texts, tmp_path / "built", n_jobs=n_jobs)
@@ -102,7 +102,7 @@ def test_a_built_file_is_the_saved_one(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_vectors_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an encoder, passages of all blocks are kept, those of long chunks and of blank ones too."""
-    monkeypatch.setattr(sources, "_TIMES_TEXT", 10_000)
+    monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 10_000)
     texts = ["purr " * 500, "", *corpus.prose(20, 12)]
     encoder = LetterEncoder()
     built = ChunkIndex.build(texts, tmp_path / "built", blank="skip", encoder=encoder)
@@ -141,7 +141,7 @@ def test_every_kind_of_file_is_read(
     tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON lines, packed or not, and Parquet give the chunks that they hold; how far it is ends at the end."""
-    monkeypatch.setattr(sources, "_TIMES_TEXT", 10_000)
+    monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 10_000)
     write(tmp_path / name)
     told: list[tuple[int, int]] = []
     built = ChunkIndex.build(
@@ -241,7 +241,7 @@ def test_a_folder_of_documents(
 
 def test_blank_ones_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With blank="skip" blank and missing texts take positions, as in an index of all at once."""
-    monkeypatch.setattr(sources, "_TIMES_TEXT", 1 << 30)
+    monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 1 << 30)
     texts = [" ", "a cat", None, "a dog", {"text": None}, ""]
     assert_same(
         ChunkIndex.build(texts, tmp_path / "built", blank="skip"),
@@ -291,13 +291,13 @@ UNREADABLE = _as_parquet(NO_TEXT)
         ("a.jsonl", b"[" * 100_000, r"a\.jsonl line 1 must be JSON"),
         ("a.jsonl", b'"fine"\n"\xff"\n', r"a\.jsonl line 2 must be JSON"),
         ("a.jsonl", b'"fine"\n' + LONG, r"a\.jsonl line 2 must be at most 262,144 bytes long"),
-        ("a.jsonl.gz", gzip.compress(LINES)[:-9], r"a\.jsonl\.gz line \d+ is damaged or cut short"),
+        ("a.jsonl.gz", gzip.compress(LINES)[:-9], r"a\.jsonl\.gz line \d+ is damaged or truncated"),
         ("a.jsonl.gz", b'"no gzip"', r"a\.jsonl\.gz line 1 is damaged"),
         ("a.jsonl.gz", gzip.compress(b" " * (1 << 24)), r"a\.jsonl\.gz line 1 must be at most"),
         (
             "a.jsonl.zst",
             zstandard.compress(LINES)[:-3],
-            r"a\.jsonl\.zst line \d+ is damaged or cut short",
+            r"a\.jsonl\.zst line \d+ is damaged or truncated",
         ),
         (
             "a.jsonl.zst",
@@ -307,7 +307,7 @@ UNREADABLE = _as_parquet(NO_TEXT)
         (
             "a.jsonl.zst",
             zstandard.compress(LINES) + b"more",
-            r"a\.jsonl\.zst line \d+ is damaged or cut short",
+            r"a\.jsonl\.zst line \d+ is damaged or truncated",
         ),
         ("a.parquet", b"no Parquet", r"a\.parquet must be Parquet"),
         ("a.parquet", UNREADABLE, r"a\.parquet row 0 must be Parquet: 'utf-8' codec can't decode"),

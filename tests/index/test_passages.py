@@ -74,12 +74,12 @@ def test_joined_and_taken_passages_are_those_of_their_chunks(
     """However passages were put together and chosen, each chunk has its own."""
     cut = data.draw(st.integers(0, len(texts)))
     concat = Passages.concat(
-        [Passages.of(texts[:cut], Lengths()), Passages.of(texts[cut:], Lengths())]
+        [Passages.encode(texts[:cut], Lengths()), Passages.encode(texts[cut:], Lengths())]
     )
     order = data.draw(st.permutations(range(len(texts))))
     taken, expected = (
         concat.take(np.array(order, np.int64)),
-        Passages.of([texts[at] for at in order], Lengths()),
+        Passages.encode([texts[at] for at in order], Lengths()),
     )
     for one, other in zip(astuple(taken), astuple(expected), strict=True):
         np.testing.assert_array_equal(one.ravel(), other.ravel())
@@ -89,7 +89,7 @@ def test_joined_and_taken_passages_are_those_of_their_chunks(
 def test_a_passage_has_a_thousand_bytes_at_most(letter: str, n_bytes: int) -> None:
     """An encoder reads only so many tokens, and a letter of many bytes is a token of its own."""
     text = " ".join([letter * 9] * 500)
-    passages = Passages.of([text], Lengths())
+    passages = Passages.encode([text], Lengths())
     parts = [text[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
     assert max(len(part.encode()) for part in parts) <= PASSAGE_CHARS
     assert min(len(part.encode()) for part in parts[:-1]) > PASSAGE_CHARS // 2
@@ -109,7 +109,7 @@ SENTENCES = (
 def test_passages_have_as_many_tokens_as_an_encoder_reads(said: list[str]) -> None:
     """They end at sentences, so that identifiers and numbers stay whole, and hold no more tokens than they may."""
     text = " ".join(said)
-    passages = Passages.of([text], Counting())
+    passages = Passages.encode([text], Counting())
     parts = [text[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
     assert " ".join(parts) == text
     assert all(part.endswith((".", "?")) for part in parts)
@@ -132,7 +132,9 @@ def test_a_title_stands_in_front_of_each_passage(
 
     monkeypatch.setattr(encoder, "encode", noting)
     text = "Here is one more sentence. " * 100
-    passages = Passages.of([text, "Cats purr."], encoder, titles={0: longest, 1: longest + "t t"})
+    passages = Passages.encode(
+        [text, "Cats purr."], encoder, titles={0: longest, 1: longest + "t t"}
+    )
     parts = [
         text[start:end] for start, end in zip(passages.starts[:-1], passages.ends[:-1], strict=True)
     ]
@@ -148,7 +150,7 @@ def test_no_token_of_a_dense_text_is_left_unread() -> None:
     with Encoder(ENCODER) as encoder:
         n_tokens = encoder.count_tokens(dense)
         assert n_tokens > 5 * encoder.n_ctx
-        passages = Passages.of([dense], encoder)
+        passages = Passages.encode([dense], encoder)
         parts = [
             dense[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)
         ]
@@ -161,7 +163,7 @@ def test_no_token_of_a_dense_text_is_left_unread() -> None:
 @given(text=strategies.chunk_texts)
 def test_every_chunk_has_a_passage(encoder: Lengths, text: str) -> None:
     """However strange a chunk is, it has one passage or more, each with a place in it."""
-    passages = Passages.of([text], encoder)
+    passages = Passages.encode([text], encoder)
     assert passages.starts.size >= 1
     assert (
         (passages.starts >= 0) & (passages.starts < passages.ends) & (passages.ends <= len(text))

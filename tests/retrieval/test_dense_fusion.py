@@ -28,7 +28,7 @@ from relevance_gen import (
     SearchResponse,
     search,
 )
-from relevance_gen.index.passages import Passages, question_vector
+from relevance_gen.index.passages import Passages, query_vector
 from relevance_gen.retrieval.stages import dense_fusion as meaning
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from small_models import ENCODER
@@ -89,7 +89,7 @@ def words_apart(text: str) -> str:
 
 def cosine(question: str, chunk: str) -> float:
     """Return what the nearest passage of a chunk is near by, slowly: halves, multiplied and added exactly."""
-    passages = Passages.of([chunk], LetterEncoder())
+    passages = Passages.encode([chunk], LetterEncoder())
     of_question = [float(part) for part in vector_of(words_apart(question)).astype(np.float16)]
     nearest = -1.0
     for start, end in zip(passages.starts, passages.ends, strict=True):
@@ -353,7 +353,7 @@ def test_identifiers_are_encoded_with_their_words_apart() -> None:
         "mRNA of nCoV2 get_user_name Mc Donald",
     ]
     np.testing.assert_array_equal(
-        question_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16)
+        query_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16)
     )
 
 
@@ -421,7 +421,7 @@ def test_a_failing_encoder_changes_nothing() -> None:
 def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
     """Evidence that was told for one question is never taken for another's."""
     one, other = (
-        meaning._NearestPassage(question_vector(text, LetterEncoder())) for text in ("cats", "dogs")
+        meaning._NearestPassage(query_vector(text, LetterEncoder())) for text in ("cats", "dogs")
     )
     assert one != other
 

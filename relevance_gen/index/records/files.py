@@ -1,6 +1,6 @@
-"""Read records out of a file that somebody has opened, wherever it lies: JSON lines, packed or not, and Parquet.
+"""Read records from open files: JSON lines, compressed or not, and Parquet.
 
-Records come in batches, so that little is in memory at once; each comes with the words for where it stands.
+Records come in batches, so that few of them are in memory at once. Each comes with its location, as "a.jsonl line 3".
 """
 
 from __future__ import annotations
@@ -13,28 +13,49 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, Literal, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError, to_install
 
 Batch: TypeAlias = list[tuple[str, Any]]
-"""Records that are held together, each with the words for where it stands: at most 256, and fewer large ones."""
+"""Records, each with its location: at most 256, and fewer large ones."""
 
 KINDS: Final = "JSON lines (.jsonl or .ndjson, also .gz and .zst), Parquet (.parquet)"
 BUFFER_BYTES: Final = 1 << 20
-"""How much of a file is read at once."""
-_MOST_TOGETHER: Final = 256
-_ZSTD_STEP: Final = 512
-"""Bytes of Zstandard that are undone together: 4 may become 128 KiB, so at most 16 MiB come out."""
+"""Bytes of a file that are read at once."""
+_MAX_BATCH_RECORDS: Final = 256
+_ZSTD_READ_BYTES: Final = 512
+"""Bytes of Zstandard data that are decompressed at once: 4 bytes can become 128 KiB, so at most 16 MiB are returned."""
 
 
-def kind_of(name: str) -> tuple[Literal["lines", "parquet"] | None, str]:
-    """Return what the name of a file says that it holds, None for no records, and how that is packed."""
+class FileFormat(NamedTuple):
+    """Format of a file by its name.
+
+    Attributes:
+        kind: the kind of records; None if the name is not that of a file of records.
+        compression: ".gz", ".zst" or "".
+    """
+
+    kind: Literal["lines", "parquet"] | None
+    compression: str
+
+
+class RowGroup(NamedTuple):
+    """Number of rows of a row group, and its uncompressed size in bytes."""
+
+    n_rows: int
+    n_bytes: int
+
+
+def kind_of(name: str) -> FileFormat:
+    """Return the format of a file by its name."""
     name = name.lower()
-    packing = next((one for one in (".gz", ".zst") if name.endswith(one)), "")
-    if name.removesuffix(packing).endswith((".jsonl", ".ndjson")):
-        return "lines", packing
-    return "parquet" if name.endswith(".parquet") else None, packing
+    compression = ""
+    if name.endswith((".gz", ".zst")):
+        compression = name[name.rindex(".") :]
+    if name.removesuffix(compression).endswith((".jsonl", ".ndjson")):
+        return FileFormat("lines", compression)
+    return FileFormat("parquet" if name.endswith(".parquet") else None, compression)
 
 
 # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -43,28 +64,36 @@ def kind_of(name: str) -> tuple[Literal["lines", "parquet"] | None, str]:
 def lines(
     file: BinaryIO,
     name: str,
-    longest: int,
-    packing: str = "",
+    max_bytes: int,
+    compression: str = "",
     start: int = 0,
     stop: int = sys.maxsize,
 ) -> Iterator[Batch]:
-    """Yield what the lines of a file hold, or those that begin at a byte in [start, stop) of one that is not packed.
+    """Yield the JSON values of the lines of a file.
 
-    A line may have `longest` bytes, and so may the lines of a batch together. The file's `readline` has to take a
-    limit; nothing of it is held but a few blocks.
+    Args:
+        file: the file; its `readline` must accept a limit. Only a few blocks of it are held in memory.
+        name: name of the file for locations.
+        max_bytes: maximum bytes of a line, and of the lines of a batch together.
+        compression: ".gz", ".zst" or "".
+        start: yields the lines that begin at byte `start` or later; 0 for a compressed file.
+        stop: yields the lines that begin before byte `stop`.
 
     Raises:
-        InvalidRequestError: the file is damaged, or a line is too long or no JSON; what stands before was yielded.
+        InvalidRequestError: the file is damaged, or a line is too long or not JSON. The records before are yielded.
         OSError: the file cannot be read.
     """
     batch: Batch = []
     n_bytes = 0
+    content = _decompressed(file, compression)
     try:
-        for place, line in _raw_lines(_unpacked(file, packing), name, longest, start, stop):
-            if batch and (len(batch) == _MOST_TOGETHER or n_bytes + len(line) > longest):
+        for location, line in _raw_lines(content, name, max_bytes, start, stop):
+            is_full = len(batch) == _MAX_BATCH_RECORDS or n_bytes + len(line) > max_bytes
+            if batch and is_full:
                 yield batch
-                batch, n_bytes = [], 0
-            batch.append((place, _parsed(line, place)))
+                batch = []
+                n_bytes = 0
+            batch.append((location, _parse(line, location)))
             n_bytes += len(line)
     except InvalidRequestError:
         yield batch
@@ -74,155 +103,167 @@ def lines(
 
 
 def _raw_lines(
-    content: Any, name: str, longest: int, start: int, stop: int
+    content: Any,
+    name: str,
+    max_bytes: int,
+    start: int,
+    stop: int,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the lines that are not blank."""
-    at = start
-    if start:  # the line before may end here
-        at = content.seek(start - 1)
-        while at < stop and (part := content.readline(longest)):
-            at += len(part)
+    """Yield location and bytes of each line that is not blank."""
+    offset = start
+    if start:
+        # Skip the rest of the line that contains the byte before.
+        offset = content.seek(start - 1)
+        while offset < stop and (part := content.readline(max_bytes)):
+            offset += len(part)
             if part.endswith(b"\n"):
                 break
-    for number in itertools.count(1):
-        place = f"{name} line at byte {at}" if start else f"{name} line {number}"
+    for line_number in itertools.count(1):
+        location = f"{name} line at byte {offset}" if start else f"{name} line {line_number}"
         try:
-            line = content.readline(longest + 1) if at < stop else b""
+            line = content.readline(max_bytes + 1) if offset < stop else b""
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InvalidRequestError(f"is damaged or cut short: {error}", place) from None
-        if len(line) > longest:
-            raise InvalidRequestError(f"must be at most {longest:,} bytes long", place)
+            raise InvalidRequestError(f"is damaged or truncated: {error}", location) from None
+        if len(line) > max_bytes:
+            raise InvalidRequestError(f"must be at most {max_bytes:,} bytes long", location)
         if not line:
             return
         if line.strip():
-            yield place, line
-        at += len(line)
+            yield location, line
+        offset += len(line)
 
 
-def _parsed(line: bytes, place: str) -> Any:
+def _parse(line: bytes, location: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"must be JSON: {error}", place) from None
+        raise InvalidRequestError(f"must be JSON: {error}", location) from None
 
 
-def _unpacked(file: Any, packing: str) -> Any:
-    """Return what a file holds, as a file."""
-    if packing == ".gz":
+def _decompressed(file: Any, compression: str) -> Any:
+    """Return a file of the decompressed content."""
+    if compression == ".gz":
         return gzip.open(file)
-    return io.BufferedReader(_Zstandard(file), BUFFER_BYTES) if packing == ".zst" else file
+    if compression == ".zst":
+        return io.BufferedReader(_ZstandardFile(file), BUFFER_BYTES)
+    return file
 
 
-class _Zstandard(io.RawIOBase):
-    """What a file of Zstandard frames holds."""
+class _ZstandardFile(io.RawIOBase):
+    """The decompressed content of a file of Zstandard frames."""
 
     def __init__(self, file: BinaryIO) -> None:
         try:
             import zstandard
         except ImportError:
             raise InvalidRequestError(f".zst needs zstandard: {to_install('data')}") from None
-        self._file, self._frames, self._error = (
-            file,
-            zstandard.ZstdDecompressor(),
-            zstandard.ZstdError,
-        )
+        self._file = file
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._error_type = zstandard.ZstdError
         self._frame: Any = None
-        self._packed, self._plain = b"", memoryview(b"")
+        self._compressed = b""
+        self._content = memoryview(b"")
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read some bytes; none at the end of the last frame.
+        """Read at least one byte; return 0 at the end of the last frame.
 
         Raises:
-            EOFError: a frame is damaged, or has no end.
+            EOFError: a frame is damaged or incomplete.
         """
-        while not self._plain:
-            self._packed = self._packed or self._file.read(_ZSTD_STEP)
-            if not self._packed:
+        while not self._content:
+            self._compressed = self._compressed or self._file.read(_ZSTD_READ_BYTES)
+            if not self._compressed:
                 if self._frame is not None:
-                    raise EOFError("its last frame has no end")
+                    raise EOFError("its last frame is incomplete")
                 return 0
-            self._frame = self._frame or self._frames.decompressobj()
+            self._frame = self._frame or self._decompressor.decompressobj()
             try:
-                self._plain = memoryview(self._frame.decompress(self._packed))
-            except self._error as error:
+                self._content = memoryview(self._frame.decompress(self._compressed))
+            except self._error_type as error:
                 raise EOFError(str(error)) from None
-            self._packed = self._frame.unused_data
+            self._compressed = self._frame.unused_data
             if self._frame.eof:
                 self._frame = None
-        n_bytes = min(len(buffer), len(self._plain))
-        buffer[:n_bytes], self._plain = self._plain[:n_bytes], self._plain[n_bytes:]
+        n_bytes = min(len(buffer), len(self._content))
+        buffer[:n_bytes] = self._content[:n_bytes]
+        self._content = self._content[n_bytes:]
         return n_bytes
 
 
 # ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def row_groups(file: BinaryIO, name: str) -> list[tuple[int, int]]:
-    """Return of each row group of a Parquet file how many rows it has, and how many bytes they are unpacked.
+def row_groups(file: BinaryIO, name: str) -> list[RowGroup]:
+    """Return the row groups of a Parquet file.
 
     Raises:
-        InvalidRequestError: it is no Parquet, which the error calls `name`; or pyarrow is not installed.
+        InvalidRequestError: the file is not Parquet, or pyarrow is not installed; the error calls the file `name`.
     """
-    with _parquet(file, lambda: name) as table:
+    with _open_parquet(file, lambda: name) as table:
         groups = map(table.metadata.row_group, range(table.metadata.num_row_groups))
-        return [(group.num_rows, group.total_byte_size) for group in groups]
+        return [RowGroup(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def rows(
-    file: BinaryIO, name: str, most_bytes: int, start: int = 0, stop: int = sys.maxsize
+    file: BinaryIO,
+    name: str,
+    max_bytes: int,
+    start: int = 0,
+    stop: int = sys.maxsize,
 ) -> Iterator[Batch]:
-    """Yield the rows of a Parquet file, or those in [start, stop), about so many bytes of them together at most.
+    """Yield the rows [start, stop) of a Parquet file in batches of about `max_bytes`.
 
-    Row groups without any of these are not read; of the first that has some, the rows before are read and dropped.
+    Row groups without any of these rows are not read; in the first other group the rows before `start` are dropped.
 
     Raises:
-        InvalidRequestError: as for `row_groups`, or a row has what Python cannot hold; the error names the first
-            that was read with it.
+        InvalidRequestError: as for `row_groups`, or a row has a value that Python cannot represent; the error names the
+            first row of the batch.
         OSError: the file cannot be read.
     """
     groups = row_groups(file, name)
-    firsts = list(itertools.accumulate((n_rows for n_rows, _ in groups), initial=0))
-    wanted = [one for one in range(len(groups)) if firsts[one] < stop and firsts[one + 1] > start]
-    row_bytes = max((groups[one][1] // max(groups[one][0], 1) for one in wanted), default=0)
-    together = min(max(most_bytes // max(row_bytes, 1), 1), _MOST_TOGETHER)
-    at = firsts[wanted[0]] if wanted else start
-    with _parquet(file, lambda: f"{name} row {max(at, start)}") as table:
-        for read in table.iter_batches(together, row_groups=wanted, use_threads=False):
-            skipped = max(start - at, 0)
-            values = read.slice(skipped, stop - at - skipped).to_pylist()
-            if values:
-                yield [
-                    (f"{name} row {number}", row) for number, row in enumerate(values, at + skipped)
-                ]
-            at += read.num_rows
-            if at >= stop:
+    first_rows = list(itertools.accumulate((group.n_rows for group in groups), initial=0))
+    group_ords = [
+        group_ord
+        for group_ord, (first_row, end_row) in enumerate(itertools.pairwise(first_rows))
+        if first_row < stop and end_row > start
+    ]
+    row_bytes = max(
+        (groups[group_ord].n_bytes // max(groups[group_ord].n_rows, 1) for group_ord in group_ords),
+        default=0,
+    )
+    n_batch_rows = min(max(max_bytes // max(row_bytes, 1), 1), _MAX_BATCH_RECORDS)
+    row = first_rows[group_ords[0]] if group_ords else start
+    with _open_parquet(file, lambda: f"{name} row {max(row, start)}") as table:
+        batches = table.iter_batches(n_batch_rows, row_groups=group_ords, use_threads=False)
+        for batch in batches:
+            n_skipped = max(start - row, 0)
+            records = batch.slice(n_skipped, stop - row - n_skipped).to_pylist()
+            if records:
+                numbered = enumerate(records, row + n_skipped)
+                yield [(f"{name} row {row_number}", record) for row_number, record in numbered]
+            row += batch.num_rows
+            if row >= stop:
                 return
 
 
 @contextmanager
-def _parquet(file: BinaryIO, place: Callable[[], str]) -> Iterator[Any]:
-    """Open a Parquet file; an error of what is wrong in it names the place, where reading it is then."""
+def _open_parquet(file: BinaryIO, location: Callable[[], str]) -> Iterator[Any]:
+    """Open a Parquet file; convert errors of its content, with the location where reading is at that time."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise InvalidRequestError(f"Parquet needs pyarrow: {to_install('data')}") from None
     try:
-        # Row groups may be large: without these options they are read whole.
+        # Without these options row groups, which can be large, are read at once.
         with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
             yield table
-    except (
-        pyarrow.ArrowException,
-        OSError,
-        OverflowError,
-        ValueError,
-    ) as error:  # and values that Python lacks
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # of the system or a store, and not of Arrow
+    except (pyarrow.ArrowException, OSError, OverflowError, ValueError) as error:
+        # An error of the operating system or a store has a number; those of Arrow and of conversion do not.
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise InvalidRequestError(f"must be Parquet: {error}", place()) from None
+        raise InvalidRequestError(f"must be Parquet: {error}", location()) from None

@@ -1,4 +1,4 @@
-"""Read what an index is built of, record by record: JSON lines, Parquet, a folder, a table or any iterable."""
+"""Read the chunks of an index from a source: JSON lines, Parquet, a folder of documents, a table or any iterable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relevance_gen.documents.reading import chunks_of
 from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.records.files import KINDS, kind_of, lines, row_groups, rows
+from relevance_gen.index.records.files import KINDS, Batch, kind_of, lines, row_groups, rows
 from relevance_gen.index.records.tables import is_table, rows_of
 from relevance_gen.index.records.validation import Blank, missing_field_error, read_records
 from relevance_gen.index.storage import ContentWriter
@@ -29,167 +29,208 @@ Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
 """A file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet (``.parquet``), a folder of
 documents, a table, or an iterable of texts, mappings, `Chunk` objects and, as ``pathlib.Path``, files and folders."""
 
-_KINDS: Final = f"{KINDS}, a folder, or an iterable"
-_LEAST_MEMORY_BYTES: Final = 16 << 20
-_LINES_IN_MEMORY: Final = 64
-"""A line may be as long as the memory divided by this: what is made of one takes several times its length."""
-_TIMES_TEXT: Final = 5
-"""Texts and what is made of them take at most so many times the bytes of the texts, and of `_CHUNK_BYTES` for each."""
-_TIMES_LARGEST: Final = 5
-"""Likewise for a text that is made searchable alone: beyond the memory it is refused."""
-_CHUNK_BYTES: Final = 128
-_WIDE_BYTES: Final = 11
-"""Likewise for each byte that a letter has beyond one: scripts without spaces have a term for each letter."""
-_DOCUMENT_CHARS: Final = 1000
+_SOURCE_KINDS: Final = f"{KINDS}, a folder, or an iterable"
+_MIN_MEMORY_BYTES: Final = 16 << 20
+_MEMORY_PER_LINE: Final = 64
+"""Ratio of the memory to the maximum length of a line: the parsed line takes several times its length."""
+_MEMORY_PER_TEXT: Final = 5
+"""Maximum ratio of the memory for indexing a block of texts to the size of the texts with their overhead."""
+_MEMORY_PER_LARGEST_TEXT: Final = 5
+"""The same ratio for a single text; a text that needs more than the memory is refused."""
+_CHUNK_OVERHEAD_BYTES: Final = 128
+_BYTES_PER_WIDE_BYTE: Final = 11
+"""Extra memory for each byte that a character has beyond one: scripts without spaces have a term for each character."""
+_DOCUMENT_CHUNK_CHARS: Final = 1000
 
 _log: Final = logging.getLogger(__name__)
 
 
 @define
 class Records:
-    """The records of a source, in its order, as chunks.
+    """The records of a source, read in order as chunks.
 
-    What is made of them may take about so many bytes of memory, at least 16 MiB.
+    Args:
+        source: the source.
+        text: the field that has a record's text.
+        title: the field that has its title, if any.
+        blank: how to handle blank texts.
+        memory_bytes: approximate memory that may be used to index the chunks of a block, at least 16 MiB.
+
+    Attributes:
+        read_fraction: approximate fraction of the source that has been read, in (0, 1]; 1 if it is unknown.
+        n_read: number of records that have been read. Each has a position, including blank ones.
     """
 
     source: Source
-    text: str = field(validator=string)  # the field that has a record's text
-    title: str = field(validator=string)  # the field that has its title, if any
+    text: str = field(validator=string)
+    title: str = field(validator=string)
     blank: Blank = field(
         validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank))
     )
-    memory_bytes: int = field(converter=to_python_scalar, validator=integer(_LEAST_MEMORY_BYTES))
-    share: float = field(
-        default=1.0, init=False
-    )  # about which part of all was read, in (0, 1]; 1 if nobody knows
-    n_read: int = field(
-        default=0, init=False
-    )  # records that were read: each has a position, blank ones too
+    memory_bytes: int = field(converter=to_python_scalar, validator=integer(_MIN_MEMORY_BYTES))
+    read_fraction: float = field(default=1.0, init=False)
+    n_read: int = field(default=0, init=False)
 
     def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
-        """Write the chunks, and yield them without metadata: as many together as may be made searchable at once.
+        """Write the chunks, and yield them in blocks without metadata, with their positions; the last can be empty.
 
-        They come with their positions; at the end perhaps there are none.
+        A block has as many chunks as can be indexed at once with the memory.
 
         Raises:
-            InvalidRequestError: something is no chunk, or no such file; the error names file and place. Or a title is
-                named that no record has.
+            InvalidRequestError: a record is not a chunk, or a file does not exist; the error names file and line. Or no
+                record has the field that `title` names.
             OSError: a file cannot be read.
         """
         texts: list[str] = []
         titles: dict[int, str] = {}
         positions: list[int] = []
         n_bytes = 0
-        is_missing, seen = self.title not in ("", "title"), None
-        for place, record in self._records():
-            if is_missing and isinstance(record, Mapping):
-                is_missing, seen = self.title not in record, record
-            one = read_records([(place, record)], self.text, self.title, self.blank)
-            try:
-                text, title = one.texts[0], one.title_of(0)
-                n_encoded = content.add(text, one.metadata_of(0), title) if text else 0
-                size = (
-                    sys.getsizeof(text)
-                    + sys.getsizeof(title)
-                    + _CHUNK_BYTES
-                    + _WIDE_BYTES * (n_encoded - len(text))
-                )
-                if _TIMES_LARGEST * size > self.memory_bytes:
-                    taken = f"takes {_TIMES_LARGEST * size:,} bytes to be made searchable, beyond memory_bytes"
-                    raise InvalidRequestError(
-                        f"{taken}; cut it into chunks, or give more", self.text
-                    )
-            except InvalidRequestError as error:
-                raise error.with_field(f"{place}: {error.field}") from None
+        lacks_title = self.title not in (
+            "",
+            "title",
+        )  # whether no record so far has the named field
+        last_mapping = None
+        for location, record in self._records():
+            if lacks_title and isinstance(record, Mapping):
+                lacks_title = self.title not in record
+                last_mapping = record
+            chunk = read_records([(location, record)], self.text, self.title, self.blank)
+            text = chunk.texts[0]
+            title = chunk.title_of(0)
             if text:
-                if texts and _TIMES_TEXT * (n_bytes + size) > self.memory_bytes:
+                try:
+                    n_encoded_bytes = content.add(text, chunk.metadata_of(0), title)
+                    size = self._checked_size(text, title, n_encoded_bytes)
+                except InvalidRequestError as error:
+                    raise error.with_field(f"{location}: {error.field}") from None
+                if texts and _MEMORY_PER_TEXT * (n_bytes + size) > self.memory_bytes:
                     yield Chunks(texts, {}, titles), np.array(positions, np.int64)
-                    texts, titles, positions, n_bytes = [], {}, [], 0
+                    texts, titles, positions = [], {}, []
+                    n_bytes = 0
                 if title:
                     titles[len(texts)] = title
                 texts.append(text)
                 positions.append(self.n_read)
                 n_bytes += size
             self.n_read += 1
-        if is_missing and seen is not None:
-            raise missing_field_error(seen, self.title, "title", "a record of the source")
+        if lacks_title and last_mapping is not None:
+            raise missing_field_error(last_mapping, self.title, "title", "a record of the source")
         yield Chunks(texts, {}, titles), np.array(positions, np.int64)
 
+    def _checked_size(self, text: str, title: str, n_encoded_bytes: int) -> int:
+        """Return the size of a text with its overhead in bytes.
+
+        Raises:
+            InvalidRequestError: indexing the text alone takes more than the memory.
+        """
+        size = sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_OVERHEAD_BYTES
+        size += _BYTES_PER_WIDE_BYTE * (n_encoded_bytes - len(text))
+        n_required = _MEMORY_PER_LARGEST_TEXT * size
+        if n_required > self.memory_bytes:
+            raise InvalidRequestError(
+                f"takes {n_required:,} bytes to index, more than memory_bytes; cut it into chunks, or increase memory_bytes",
+                self.text,
+            )
+        return size
+
     def _records(self) -> Iterator[tuple[str, Any]]:
-        """Yield each record with the words for where it stands."""
+        """Yield the location and value of each record."""
         source = self.source
         if isinstance(source, str | PathLike):
-            yield from self._in_file(source, "source")
-        elif is_table(source) or (
-            isinstance(source, Iterable) and not isinstance(source, bytes | dict)
-        ):
-            size = len(source) if isinstance(source, Sized) else 0
-            for number, value in enumerate(rows_of(source) if is_table(source) else source):
-                place, done, part = f"source[{number}]", number / max(size, 1), 1 / max(size, 1)
-                if number >= size:
-                    done, part = 1.0, 0.0
-                if isinstance(value, PathLike):
-                    yield from self._in_file(value, place, done, part)
-                    continue
-                if number == 0 and isinstance(value, str) and holds_records(value):
-                    remedy = f"Path({value!a}) is read, and {{{self.text!a}: {value!a}}} is a text"
-                    raise InvalidRequestError.must_be(
-                        place, "a text, and not the name of a file", value, remedy=remedy
-                    )
-                self.share = done + part
-                yield place, value
+            yield from self._records_of_file(source, "source")
+        elif is_table(source):
+            yield from self._records_of_iterable(rows_of(source))
+        elif isinstance(source, Iterable) and not isinstance(source, bytes | dict):
+            yield from self._records_of_iterable(source)
         else:
-            raise InvalidRequestError.must_be("source", _KINDS, source)
+            raise InvalidRequestError.must_be("source", _SOURCE_KINDS, source)
 
-    def _in_file(
-        self, source: str | PathLike[str], place: str, done: float = 0.0, part: float = 1.0
+    def _records_of_iterable(self, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+        size = len(self.source) if isinstance(self.source, Sized) else 0
+        for index, value in enumerate(values):
+            location = f"source[{index}]"
+            fraction_before, fraction = 1.0, 0.0
+            if index < size:
+                fraction_before, fraction = index / size, 1 / size
+            if isinstance(value, PathLike):
+                yield from self._records_of_file(value, location, fraction_before, fraction)
+                continue
+            if index == 0 and isinstance(value, str) and is_record_file(value):
+                remedy = f"Path({value!a}) is read, and {{{self.text!a}: {value!a}}} is a text"
+                raise InvalidRequestError.must_be(
+                    location, "a text, and not the name of a file", value, remedy=remedy
+                )
+            self.read_fraction = fraction_before + fraction
+            yield location, value
+
+    def _records_of_file(
+        self,
+        source: str | PathLike[str],
+        location: str,
+        fraction_before: float = 0.0,
+        fraction: float = 1.0,
     ) -> Iterator[tuple[str, Any]]:
-        """Yield the records of a file or a folder, which is that part of all, behind what is done."""
-        path = Path(check_path(place, source, takes_addresses="ClusterIndex(source=…)"))
-        n_bytes, first = max(path.stat().st_size, 1), self.n_read  # raises where there is nothing
-        kind, packing = kind_of(path.name)
+        """Yield the records of a file or a folder.
+
+        Args:
+            source: path of the file or folder.
+            location: its location, for errors.
+            fraction_before: fraction of the whole source that is before the file.
+            fraction: fraction of the whole source that the file is.
+        """
+        path = Path(check_path(location, source, takes_addresses="ClusterIndex(source=…)"))
+        n_bytes = max(path.stat().st_size, 1)  # raises an error if the path does not exist
+        file_format = kind_of(path.name)
         if path.is_dir():
-            yield from _documents(path)
-        elif kind is None:
+            yield from _document_chunks(path)
+            return
+        if file_format.kind is None:
             raise InvalidRequestError.must_be(
-                place, _KINDS, str(path), remedy="read_documents() reads documents"
+                location,
+                _SOURCE_KINDS,
+                str(path),
+                remedy="read_documents() reads documents",
             )
-        else:
-            name, longest = str(path), self.memory_bytes // _LINES_IN_MEMORY
-            with path.open("rb") as file:
-                n_rows = sum(n for n, _ in row_groups(file, name)) if kind == "parquet" else 0
-                for batch in (
-                    lines(file, name, longest, packing)
-                    if kind == "lines"
-                    else rows(file, name, longest)
-                ):
-                    read = (
-                        (self.n_read - first + len(batch)) / n_rows
-                        if n_rows
-                        else file.tell() / n_bytes
-                    )
-                    self.share = done + part * read
-                    yield from batch
+        n_before = self.n_read
+        n_rows = 0
+        name = str(path)
+        max_bytes = self.memory_bytes // _MEMORY_PER_LINE
+        with path.open("rb") as file:
+            batches: Iterator[Batch]
+            if file_format.kind == "parquet":
+                n_rows = sum(group.n_rows for group in row_groups(file, name))
+                batches = rows(file, name, max_bytes)
+            else:
+                batches = lines(file, name, max_bytes, file_format.compression)
+            for batch in batches:
+                file_fraction = file.tell() / n_bytes
+                if n_rows:
+                    file_fraction = (self.n_read - n_before + len(batch)) / n_rows
+                self.read_fraction = fraction_before + fraction * file_fraction
+                yield from batch
 
 
-def holds_records(path: str) -> bool:
-    """Tell whether a path is that of a file that is read record by record, by its name."""
-    return kind_of(path)[0] is not None and os.path.isfile(path)  # noqa: PTH113 - a text may be too long for a path
+def is_record_file(path: str) -> bool:
+    """Return whether a path is that of an existing file of records, by its name."""
+    if kind_of(path).kind is None:
+        return False
+    return os.path.isfile(path)  # noqa: PTH113 - Path raises an error for a text that is too long for a path
 
 
-def _documents(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the chunks of the documents in a folder, chosen and cut as `FolderIndex` does; say what cannot be read."""
-    walker = Walker(Selection(), lambda path, why: _log.warning("%s: %s", path, why))
+def _document_chunks(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield path and chunk for the documents in a folder, as `FolderIndex` does; log files that cannot be read."""
+    walker = Walker(Selection(), lambda path, reason: _log.warning("%s: %s", path, reason))
     for path in walker.files(str(folder)):
         try:
             with Path(path).open("rb") as file:
                 content = file.read(extraction.MAX_BYTES + 1)
             if len(content) > extraction.MAX_BYTES:
                 raise OSError(f"is larger than {extraction.MAX_BYTES >> 20} MiB")
-            found = extraction.read(path, content)
-        except OSError as error:  # it is another's, too large, or was removed meanwhile
+            document = extraction.read(path, content)
+        except OSError as error:  # no permission, too large, or removed after it was listed
             _log.warning("%s: %s", path, error.strerror or error)
             continue
-        if found.warning is not None:
-            _log.warning("%s: %s", path, found.warning)
-        yield from ((path, chunk) for chunk in chunks_of(path, found, _DOCUMENT_CHARS))
+        if document.warning is not None:
+            _log.warning("%s: %s", path, document.warning)
+        for chunk in chunks_of(path, document, _DOCUMENT_CHUNK_CHARS):
+            yield path, chunk

@@ -29,7 +29,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import Floats, Halves, Offsets
-from relevance_gen.index.passages import Passages, TextEncoder, question_vector
+from relevance_gen.index.passages import Passages, TextEncoder, query_vector
 from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures, contents
 from relevance_gen.retrieval.ranking.stage import Reranking, Table
 from relevance_gen.types import Passage
@@ -81,13 +81,13 @@ class DenseFusion(Reranking):
         """Return what `Passages.nearest` does of some chunks, encoding what no segment keeps vectors of."""
         if not places.size:
             return np.zeros((3, 0))
-        question = question_vector(table.plan.terms.query.text, self.encoder)
+        question = query_vector(table.plan.terms.query.text, self.encoder)
         found = table.tell(_NearestPassage(question), places).values
         unknown = np.flatnonzero(np.isnan(found[0]))
         if unknown.size:
             rows = table.tell(contents, places[unknown]).rows
             titles = {place: title for place, (*_, title) in enumerate(rows)}
-            passages = Passages.of([text for text, *_ in rows], self.encoder, titles=titles)
+            passages = Passages.encode([text for text, *_ in rows], self.encoder, titles=titles)
             found[:, unknown] = passages.nearest(np.arange(unknown.size), question)
         return found
 
