@@ -68,11 +68,13 @@ def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
         pairs = tuple(pair for text in texts for pair in setting.parse(text, setting.flag))
     except ValueError as error:
         raise InvalidRequestError(str(error)) from None
-    named = IndexRegistry(Settings(index=pairs))
-    named.begin()
+    registry = IndexRegistry(Settings(index=pairs))
+    registry.start()
 
     def search(name: str, query: str, top_n: int) -> SearchResponse:
         question = SearchParams(query, top_n, true_order=False, spans=True)
-        return named.ask(name, "", lambda index, _: index.answer_all([question])[0])
+        return registry.query(name, "", lambda index, _: index.answer_all([question])[0])
 
-    return {name: partial(search, name) for name in named.names("")}, partial(named.look, client="")
+    return {name: partial(search, name) for name in registry.names("")}, partial(
+        registry.start_refresh, client=""
+    )

@@ -1,9 +1,10 @@
-"""Counts and times for Prometheus, summed over all processes of the server.
+"""Counters, gauges and histograms for Prometheus, summed over all processes of the server.
 
-Every series has a fixed place in one shared array: a row for each process, a column for each number. A process writes
-only its own row, without locks; a process that replaces a dead one goes on counting in its row, so that no counter ever
-falls. prometheus_client adds up processes, too, but through files in a directory that an environment variable must name
-before it is imported: some for each process id that there ever was. This server needs no directory, and writes no file.
+Every time series has a fixed position in one shared array: a row for each process, a column for each
+number. A process writes only its own row, without locks. A process that replaces a dead one continues
+to count in its row, so that no counter ever decreases. prometheus_client also sums over processes, but
+by files in a directory that an environment variable must name before it is imported, some for each
+process id there ever was. This implementation needs no directory and writes no files.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-LANES = ("search", "generation", "anonymous_generation", "extraction", "agents")
-"""The classes of callers, each with threads, a queue and memory of its own: see `edge.lanes`."""
+POOLS = ("search", "generation", "anonymous_generation", "extraction", "agents")
+"""The names of the resource pools: see `http.resources.resource_pools`."""
 
 STATES = ("loaded", "loading", "failed")
-"""In which a model may be, the best first; otherwise it is unloaded."""
+"""The reported states of a model, best first; otherwise it is unloaded."""
 
 BUCKETS_S = (
     0.001,
@@ -45,7 +46,15 @@ BUCKETS_S = (
 
 @frozen
 class Family:
-    """One metric: its name without the prefix, what it tells, and the values that its labels take together."""
+    """One metric.
+
+    Attributes:
+        name: the name without the prefix.
+        help: what it measures.
+        kind: "counter", "gauge" or "histogram".
+        labels: the names of the labels.
+        series: the combinations of label values.
+    """
 
     name: str
     help: str
@@ -55,70 +64,84 @@ class Family:
 
     @property
     def width(self) -> int:
-        """Numbers that a series needs: one, or for a histogram its buckets, +Inf, and the sum."""
+        """Columns of one series: one, or for a histogram its buckets, +Inf, and the sum."""
         return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
-def _of_each(label: str, values: Sequence[str]) -> dict[str, Any]:
+def _counter(name: str, help_text: str) -> Family:
+    return Family(name, help_text)
+
+
+def _gauge(name: str, help_text: str) -> Family:
+    return Family(name, help_text, "gauge")
+
+
+def _histogram(name: str, help_text: str) -> Family:
+    return Family(name, help_text, "histogram")
+
+
+def _by_label(label: str, values: Sequence[str]) -> dict[str, Any]:
     return {"labels": (label,), "series": tuple((value,) for value in values)}
 
 
-_HELD = "Memory that requests hold: bodies, what is made of them, and unread answers."
-_REJECTED = "Requests refused because too many waited, or too long."
+_BY_POOL = _by_label("lane", POOLS)
 _FAMILIES = (
-    Family("http_request_body_bytes_total", "Bytes of request bodies received."),
+    _counter("http_request_body_bytes_total", "Bytes of request bodies received."),
+    Family("requests_waiting", "Requests waiting for a thread.", "gauge", **_BY_POOL),
     Family(
-        "requests_waiting", "Requests waiting for a thread.", "gauge", **_of_each("lane", LANES)
-    ),
-    Family("requests_rejected_total", _REJECTED, **_of_each("lane", LANES)),
-    Family("request_body_bytes_held", _HELD, "gauge", **_of_each("lane", LANES)),
-    Family("search_seconds", "Computing one search, from its body to its response.", "histogram"),
-    Family("search_chunks_total", "Chunks searched."),
-    Family("search_tokens_total", "Tokens in queries and chunks."),
-    Family("search_index_cache_hits_total", "Searches whose chunks were already indexed."),
-    Family("search_index_cache_misses_total", "Searches whose chunks had to be indexed."),
-    Family("search_index_cache_bytes", "Memory of the indexes kept.", "gauge"),
-    Family("rate_limit_rejections_total", "Requests refused because their key made too many."),
-    Family("rate_limit_storage_failures_total", "Times the shared count could not be reached."),
-    Family(
-        "time_to_first_token_seconds", "From a generation's arrival to its first text.", "histogram"
-    ),
-    Family("generation_seconds", "From a generation's arrival to its end.", "histogram"),
-    Family("prompt_tokens_total", "Tokens of prompts."),
-    Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
-    Family("generation_cancelled_total", "Generations whose client left."),
-    Family(
-        "searches_without_encoder_total",
-        "Searches by words alone, though there is or is to be an encoder.",
-    ),
-    Family("encoder_texts_waiting", "Texts that wait to be encoded, or are.", "gauge"),
-    Family("encoding_seconds", "From a request for vectors to all of them.", "histogram"),
-    Family("encoded_texts_total", "Texts encoded."),
-    Family("encoded_tokens_total", "Tokens of texts encoded."),
-    Family(
-        "searches_without_reranker_total", "Searches without the reranker that they were to have."
+        "requests_rejected_total",
+        "Requests rejected because the queue was full or the wait too long.",
+        **_BY_POOL,
     ),
     Family(
-        "reranker_passages_waiting",
-        "Passages that wait to be read by the reranker, or are.",
+        "request_body_bytes_held",
+        "Bytes reserved by in-flight requests: bodies, derived objects, unsent responses.",
         "gauge",
+        **_BY_POOL,
     ),
-    Family(
-        "reranking_seconds",
-        "From a search's request to read texts to all of their scores.",
-        "histogram",
+    _histogram("search_seconds", "Duration of one search, from its body to its response."),
+    _counter("search_chunks_total", "Chunks searched."),
+    _counter("search_tokens_total", "Tokens in queries and chunks."),
+    _counter("search_index_cache_hits_total", "Searches whose chunks were already indexed."),
+    _counter("search_index_cache_misses_total", "Searches whose chunks had to be indexed."),
+    _gauge("search_index_cache_bytes", "Memory of the cached indexes."),
+    _counter("rate_limit_rejections_total", "Requests rejected because their key made too many."),
+    _counter("rate_limit_storage_failures_total", "Failed requests to the rate limit's storage."),
+    _histogram(
+        "time_to_first_token_seconds", "Time from a generation's arrival to its first text."
     ),
-    Family("reranked_texts_total", "Texts read by the reranker."),
-    Family("reranked_tokens_total", "Tokens read by the reranker."),
+    _histogram("generation_seconds", "Time from a generation's arrival to its end."),
+    _counter("prompt_tokens_total", "Tokens of prompts."),
+    _counter("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
+    _counter("generation_cancelled_total", "Generations cancelled before their end."),
+    _counter(
+        "searches_without_encoder_total",
+        "Searches that fell back to lexical scoring because the encoder was unavailable.",
+    ),
+    _gauge("encoder_texts_waiting", "Texts that are queued for the encoder or being encoded."),
+    _histogram("encoding_seconds", "Time from a request for vectors to its last vector."),
+    _counter("encoded_texts_total", "Texts encoded."),
+    _counter("encoded_tokens_total", "Tokens of texts encoded."),
+    _counter(
+        "searches_without_reranker_total",
+        "Searches without reranking because the reranker was unavailable.",
+    ),
+    _gauge("reranker_passages_waiting", "Passages queued for the reranker or being scored."),
+    _histogram("reranking_seconds", "Time from a search's request for scores to its last score."),
+    _counter("reranked_texts_total", "Texts scored by the reranker."),
+    _counter("reranked_tokens_total", "Tokens scored by the reranker."),
 )
 
 PREFIX = "relevance_gen_"
 
 
 class Layout:
-    """Where each series stands in a row of `width` columns: all families, one after the other.
+    """The position of each series in a row of `width` columns: all families one after the other.
 
-    Requests are counted by endpoint and status; models are known by what they are for, and their names.
+    Args:
+        endpoints: the endpoints by which requests are counted.
+        statuses: the HTTP statuses by which requests are counted.
+        models: the kind and name of each model.
     """
 
     def __init__(
@@ -127,32 +150,43 @@ class Layout:
         statuses: Sequence[int] = (),
         models: Sequence[tuple[str, str]] = (),
     ) -> None:
-        answers = tuple((endpoint, str(status)) for endpoint in endpoints for status in statuses)
-        of, states = (
-            ("task", "model"),
-            tuple((*model, state) for model in models for state in STATES),
-        )
-        seconds = "From the request's head to the end of its response."
+        by_model = ("task", "model")
         self.families = (
             Family(
                 "http_requests_total",
                 "Requests answered.",
                 labels=("endpoint", "status"),
-                series=answers,
+                series=tuple(
+                    (endpoint, str(status)) for endpoint in endpoints for status in statuses
+                ),
             ),
-            Family("http_request_seconds", seconds, "histogram", **_of_each("endpoint", endpoints)),
+            Family(
+                "http_request_seconds",
+                "Time from the request's head to the end of its response.",
+                "histogram",
+                **_by_label("endpoint", endpoints),
+            ),
             *_FAMILIES,
             Family(
-                "models", "Processes that have a model in a state.", "gauge", (*of, "state"), states
+                "models",
+                "Processes that have a model in a state.",
+                "gauge",
+                labels=(*by_model, "state"),
+                series=tuple((*model, state) for model in models for state in STATES),
             ),
             Family(
                 "model_requests_total",
-                "Requests that asked for a model.",
-                "counter",
-                of,
-                tuple(models),
+                "Requests for a model.",
+                labels=by_model,
+                series=tuple(models),
             ),
-            Family("model_load_seconds", "Loading a model.", "histogram", of, tuple(models)),
+            Family(
+                "model_load_seconds",
+                "Time to load a model.",
+                "histogram",
+                labels=by_model,
+                series=tuple(models),
+            ),
         )
         self.columns: dict[tuple[str, tuple[str, ...]], int] = {}
         self.width = 0
@@ -167,40 +201,48 @@ _BOUNDS = np.asarray(BUCKETS_S)
 
 @frozen
 class Metrics:
-    """The row that one process writes to, in the table that it reads of all processes."""
+    """The row of one process in the table of all processes.
+
+    Attributes:
+        layout: the columns of the table.
+        table: shape (n_processes, layout.width).
+        row: the row of this process.
+    """
 
     layout: Layout
     table: np.ndarray[tuple[int, int], np.dtype[np.float64]] = field(repr=False)
     row: int = 0
 
     @classmethod
-    def alone(cls, layout: Layout | None = None) -> Metrics:
-        """Make the metrics of a server that is one process."""
+    def for_one_process(cls, layout: Layout | None = None) -> Metrics:
+        """Create the metrics of a server with one process."""
         layout = layout or Layout()
         return cls(layout, np.zeros((1, layout.width)))
 
     @classmethod
     def shared(cls, layout: Layout, file: int, row: int) -> Metrics:
         """Map the open `file` of `shared_bytes` that all processes share, and write to `row`."""
-        return cls(
-            layout, np.frombuffer(mmap.mmap(file, 0), np.float64).reshape(-1, layout.width), row
-        )
+        numbers = np.frombuffer(mmap.mmap(file, 0), np.float64)
+        return cls(layout, numbers.reshape(-1, layout.width), row)
 
     @staticmethod
     def shared_bytes(layout: Layout, n_rows: int) -> int:
-        """Return the size of the file behind `shared`, zeros at first."""
+        """Return the size of the file for `shared`, which must contain zeros at first."""
         return n_rows * layout.width * 8
 
     def __attrs_post_init__(self) -> None:
+        """Reset the gauges, which describe the process that used the row before."""
         for family in self.layout.families:
             if family.kind == "gauge":
                 for series in family.series:
-                    self.put(
-                        family.name, 0, *series
-                    )  # what the row's last process held is gone with it
+                    self.put(family.name, 0, *series)
 
     def add(self, name: str, amount: float = 1, *series: str) -> None:
-        """Add to a counter, from one thread or under one lock. A series not declared is our own bug: KeyError."""
+        """Add to a counter, from one thread only or under one lock.
+
+        Raises:
+            KeyError: the series is not declared, which is a bug.
+        """
         self.table[self.row, self.layout.columns[name, series]] += amount
 
     def put(self, name: str, value: float, *series: str) -> None:
@@ -210,54 +252,58 @@ class Metrics:
     def observe(self, name: str, seconds: float, *series: str) -> None:
         """Add one observation to a histogram."""
         start = self.layout.columns[name, series]
-        self.table[self.row, start + int(_BOUNDS.searchsorted(seconds))] += 1
+        bucket = int(_BOUNDS.searchsorted(seconds))
+        self.table[self.row, start + bucket] += 1
         self.table[self.row, start + len(_BOUNDS) + 1] += seconds
 
     def total(self, name: str, *series: str) -> float:
-        """Return a counter or a gauge of all processes together."""
+        """Return the sum of a counter or a gauge over all processes."""
         return float(self.table[:, self.layout.columns[name, series]].sum())
 
     def exposition(self, gauges: dict[str, tuple[str, float]]) -> str:
-        """Write all series in Prometheus' text format, and further gauges: name → help and value."""
+        """Return all series in the text format of Prometheus.
+
+        Args:
+            gauges: further gauges: name → help text and value.
+        """
         lines: list[str] = []
         totals = self.table.sum(axis=0)
         for family in self.layout.families:
-            lines += [
-                f"# HELP {PREFIX}{family.name} {family.help}",
-                f"# TYPE {PREFIX}{family.name} {family.kind}",
-            ]
+            lines += _header(family.name, family.help, family.kind)
             for series in family.series:
                 start = self.layout.columns[family.name, series]
-                lines += _series_lines(
-                    family, series, totals[start : start + family.width].tolist()
-                )
-        for name, (text, value) in gauges.items():
-            lines += [
-                f"# HELP {PREFIX}{name} {text}",
-                f"# TYPE {PREFIX}{name} gauge",
-                f"{PREFIX}{name} {value:g}",
-            ]
+                numbers = totals[start : start + family.width].tolist()
+                lines += _series_lines(family, series, numbers)
+        for name, (help_text, value) in gauges.items():
+            lines += _header(name, help_text, "gauge")
+            lines.append(f"{PREFIX}{name} {value:g}")
         return "\n".join(lines) + "\n"
+
+
+def _header(name: str, help_text: str, kind: str) -> list[str]:
+    return [f"# HELP {PREFIX}{name} {help_text}", f"# TYPE {PREFIX}{name} {kind}"]
 
 
 def _series_lines(
     family: Family, series: tuple[str, ...], numbers: Sequence[float]
 ) -> Iterator[str]:
-    pairs = [
+    name = PREFIX + family.name
+    labels = [
         f"{label}={json.dumps(value)}" for label, value in zip(family.labels, series, strict=True)
     ]
     if family.kind != "histogram":
-        if numbers[0] or len(pairs) < 2:  # of the many statuses only those that were given
-            yield f"{PREFIX}{family.name}{_braced(pairs)} {numbers[0]:.17g}"
+        # Of the many combinations with two labels, only those that occurred are listed.
+        if numbers[0] or len(labels) < 2:
+            yield f"{name}{_in_braces(labels)} {numbers[0]:.17g}"
         return
     count = 0.0
     for bound, number in zip([*map(repr, BUCKETS_S), "+Inf"], numbers, strict=False):
         count += number
-        bucket = [*pairs, f'le="{bound}"']
-        yield f"{PREFIX}{family.name}_bucket{_braced(bucket)} {count:.17g}"
-    yield f"{PREFIX}{family.name}_sum{_braced(pairs)} {numbers[-1]:.17g}"
-    yield f"{PREFIX}{family.name}_count{_braced(pairs)} {count:.17g}"
+        bucket_labels = [*labels, f'le="{bound}"']
+        yield f"{name}_bucket{_in_braces(bucket_labels)} {count:.17g}"
+    yield f"{name}_sum{_in_braces(labels)} {numbers[-1]:.17g}"
+    yield f"{name}_count{_in_braces(labels)} {count:.17g}"
 
 
-def _braced(pairs: list[str]) -> str:
-    return "{" + ",".join(pairs) + "}" if pairs else ""
+def _in_braces(labels: list[str]) -> str:
+    return "{" + ",".join(labels) + "}" if labels else ""

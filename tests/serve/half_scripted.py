@@ -11,13 +11,12 @@ import sys
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
-from relevance_gen.serve.services.search import LibraryRetrieval
 from tests.serve.scripted import load
 
 
 def run(spec: ProcessSpec) -> None:
     """Be one process of the server."""
-    process.run(spec, LibraryRetrieval, load)
+    process.run(spec, load)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
+from relevance_gen.retrieval.models import NO_MODELS, Models
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
+from relevance_gen.serve.services.search import Searcher
 from relevance_gen.serve.settings import NamedModel, Settings
 from relevance_gen.types import (
     Completion,
@@ -109,19 +111,16 @@ class ObviousIndex:
         return Explanation(score, terms, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-class ObviousRetrieval:
-    """Searches with an index that is thrown away."""
+class ScriptedSearcher(Searcher):
+    """A searcher that ranks with an `ObviousIndex`."""
 
-    def __init__(self, settings: Settings) -> None:
-        pass
-
-    def answer(
-        self, question: SearchParams, chunks: Chunks, encoder: object = None
+    def rank_once(
+        self, params: SearchParams, chunks: Chunks, models: Models = NO_MODELS
     ) -> SearchResponse:
         """Rank `chunks`."""
-        return ObviousIndex(chunks.texts).answer_all([question], encoder)[0]
+        return ObviousIndex(chunks.texts).answer_all([params], models)[0]
 
-    def index(self, chunks: Chunks) -> ObviousIndex:
+    def build_index(self, chunks: Chunks, encoder: object = None) -> Any:  # noqa: ARG002
         """Index `chunks`."""
         return ObviousIndex(chunks.texts)
 
@@ -174,11 +173,11 @@ class ScriptedBackend:
             failed.set_exception(InvalidRequestError("must hold fewer tokens", "text"))
             return failed
         if context.count_only:
-            pluralize: Future[GenerationResponse] = Future()
-            pluralize.set_result(
+            counted: Future[GenerationResponse] = Future()
+            counted.set_result(
                 GenerationResponse(0.0, 0.0, 0, request.text, len(request.text.split()), ())
             )
-            return pluralize
+            return counted
         with self._wake:
             if not self._open:
                 raise RunnerClosedError("closed")
@@ -317,7 +316,7 @@ def run(spec: ProcessSpec) -> None:
     """Be one process of a scripted server; the model ``"exit"`` is a process that cannot live."""
     if [model.file for model in spec.settings.model] == ["exit"]:
         sys.exit(3)
-    process.run(spec, ObviousRetrieval, load)
+    process.run(spec, load, ScriptedSearcher)
 
 
 if __name__ == "__main__":

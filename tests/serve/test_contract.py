@@ -570,24 +570,24 @@ def test_responses_are_compressed_on_request(
 def test_expect_100_continue_is_answered_when_the_body_is_wanted(server: Server) -> None:
     """A client that asks first is told to go on, unless it is refused anyway: then it need not send the body at all."""
     body = json.dumps(SEARCH).encode()
-    budget_scope = {**KEYED, "Expect": "100-continue", "Content-Length": str(len(body))}
+    expecting = {**KEYED, "Expect": "100-continue", "Content-Length": str(len(body))}
     with server.raw() as sock:
-        sock.sendall(request_bytes("POST", "/search", headers=budget_scope))
+        sock.sendall(request_bytes("POST", "/search", headers=expecting))
         assert sock.recv(1000).startswith(b"HTTP/1.1 100 Continue")
         sock.sendall(body)
         assert b"200 OK" in sock.recv(10_000)
-    wrong = {**budget_scope, "X-API-Key": "wrong"}
+    wrong = {**expecting, "X-API-Key": "wrong"}
     for path, headers, status in (
         ("/search", wrong, b"401"),
-        ("/none", budget_scope, b"404"),
-        ("/stats", budget_scope, b"405"),
+        ("/none", expecting, b"404"),
+        ("/stats", expecting, b"405"),
     ):
         with server.raw() as sock:
             sock.sendall(request_bytes("POST", path, headers=headers))
             assert sock.recv(1000).startswith(b"HTTP/1.1 " + status)
     with server.raw() as sock:
         sock.sendall(
-            request_bytes("POST", "/search", body, budget_scope).replace(b"HTTP/1.1", b"HTTP/1.0")
+            request_bytes("POST", "/search", body, expecting).replace(b"HTTP/1.1", b"HTTP/1.0")
         )
         assert sock.recv(1000).startswith(b"HTTP/1.0 200")
 

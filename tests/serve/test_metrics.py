@@ -30,7 +30,7 @@ def values(text: str) -> dict[str, float]:
 @given(st.lists(st.floats(0, 1000), max_size=40))
 def test_histograms_are_cumulative(seconds: list[float]) -> None:
     """Every bucket counts the observations up to its bound; +Inf and count are all of them, sum their sum."""
-    metrics = Metrics.alone()
+    metrics = Metrics.for_one_process()
     for value in seconds:
         metrics.observe("search_seconds", value)
     found = values(metrics.exposition({}))
@@ -65,9 +65,11 @@ def test_rows_add_up_and_outlive_their_process() -> None:
 def test_a_series_not_declared_is_a_bug() -> None:
     """A misspelt name or label is a KeyError, not a new series: there are never more series than declared."""
     with pytest.raises(KeyError):
-        Metrics.alone().add("no_such_total")
+        Metrics.for_one_process().add("no_such_total")
     with pytest.raises(KeyError):
-        Metrics.alone(Layout(("search",), (200,))).add("http_requests_total", 1, "search", "999")
+        Metrics.for_one_process(Layout(("search",), (200,))).add(
+            "http_requests_total", 1, "search", "999"
+        )
 
 
 def test_the_server_tells_what_it_did(server: Server) -> None:

@@ -1114,8 +1114,8 @@ def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int
     visit.page.wait_for_selector("#names li >> nth=1")
     visit.page.wait_for_selector("#text:not([aria-busy])", state="attached")
     visit.ask("Where is a zeppelin drawn?")
-    (pluralize,) = re.findall(r"([\d,]+) tokens", visit.page.inner_text("#status"))
-    assert int(pluralize.replace(",", "")) > n_tokens
+    (counted,) = re.findall(r"([\d,]+) tokens", visit.page.inner_text("#status"))
+    assert int(counted.replace(",", "")) > n_tokens
     assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
     assert "zeppelin" in visit.page.evaluate(WHERE)["text"]
     assert "zeppelin" in visit.marks()["word"]

@@ -25,7 +25,11 @@ def test_the_process_of_the_model_answers_what_is_its_own() -> None:
         "/v1/chat/completions",
     }
     generation |= {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
-    assert {route.path for route in routes.OF_MODEL} == {*generation, "/health", "/stats"}
+    assert {route.path for route in routes.MODEL_PROCESS_ROUTES} == {
+        *generation,
+        "/health",
+        "/stats",
+    }
 
 
 def test_every_route_is_counted_and_answers(server: Server) -> None:

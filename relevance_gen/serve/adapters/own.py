@@ -37,7 +37,9 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchRespons
     target = _read_index(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, target.body, beside=("index",))
     params = _search_params(request.query, request)
-    task = SearchTask(params, request.chunk_txts, named=target.index, keeps=request.cache_index)
+    task = SearchTask(
+        params, request.chunk_txts, index=target.index, cache_index=request.cache_index
+    )
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
@@ -64,8 +66,8 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Exp
         _search_params(request.query, request),
         request.chunk_txts,
         request.original_index,
-        named=target.index,
-        keeps=request.cache_index,
+        index=target.index,
+        cache_index=request.cache_index,
     )
     return task, wire.unstructure
 
@@ -98,7 +100,7 @@ def read_compression(
     task = CompressionTask(
         SearchParams(request.question, N_CANDIDATES, rerank_top_n=0),
         request.chunk_txts,
-        named=target.index,
+        index=target.index,
         max_tokens=request.max_tokens,
     )
     return task, types.CompressionResponse.to_dict
@@ -129,8 +131,8 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptRespons
         _search_params(request.question, request, true_order=False, spans=True),
         request.chunk_txts,
         options=PromptOptions(request.copy, request.min_confidence),
-        named=target.index,
-        keeps=request.cache_index,
+        index=target.index,
+        cache_index=request.cache_index,
         model=_model_name(body),
     )
     return task, wire.unstructure

@@ -1,4 +1,4 @@
-"""What tells of the server's state."""
+"""Handlers that report the state of the server."""
 
 from __future__ import annotations
 
@@ -8,86 +8,94 @@ from typing import Any
 from aiohttp import web
 
 from relevance_gen import wire
+from relevance_gen.serve.http.call import Call
 from relevance_gen.serve.http.http_errors import empty
-from relevance_gen.serve.http.route import ROUTE
-from relevance_gen.serve.http.service import KEY_ID, Service
+from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import STATES
 from relevance_gen.serve.services.model_registry import UnknownModelError
 
 _STARTED_S = int(time.time())
-_NOT_KEPT = {"Cache-Control": "no-store"}
+_NO_STORE = {"Cache-Control": "no-store"}
+_METRICS_TYPE = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
-def _json(body: object, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=wire.serialize(body), content_type="application/json", headers=headers)
-
-
-async def health(service: Service, _: web.BaseRequest) -> web.StreamResponse:
-    """Answer GET /health: 200 while a runner takes work, else 503."""
-    available = not service.draining and (await service.stats()).num_total_runners > 0
-    return empty(200 if available else 503, _NOT_KEPT)
-
-
-async def indexes(service: Service, request: web.BaseRequest) -> web.StreamResponse:
-    """Answer GET /indexes: those that the caller's key may ask by their names."""
-    return _json(
-        {"indexes": await service.searcher.named.described(request.get(KEY_ID, ""))}, _NOT_KEPT
+def _json(body: object) -> web.Response:
+    return web.Response(
+        body=wire.serialize(body), content_type="application/json", headers=_NO_STORE
     )
 
 
-async def stats(service: Service, _: web.BaseRequest) -> web.StreamResponse:
+async def health(call: Call) -> web.StreamResponse:
+    """Answer GET /health: 200 if a runner accepts work, else 503."""
+    if call.service.draining:
+        return empty(503, _NO_STORE)
+    stats = await call.service.stats()
+    return empty(200 if stats.num_total_runners > 0 else 503, _NO_STORE)
+
+
+async def indexes(call: Call) -> web.StreamResponse:
+    """Answer GET /indexes: the indexes that the client's key may search by name."""
+    described = await call.service.searcher.indexes.describe(call.client)
+    return _json({"indexes": described})
+
+
+async def stats(call: Call) -> web.StreamResponse:
     """Answer GET /stats."""
-    return _json(await service.stats(), _NOT_KEPT)
+    return _json(await call.service.stats())
 
 
-async def models(service: Service, _: web.BaseRequest) -> web.StreamResponse:
+async def models(call: Call) -> web.StreamResponse:
     """Answer GET /v1/models."""
-    return _json({"object": "list", "data": _described(service)}, _NOT_KEPT)
+    return _json({"object": "list", "data": _describe_models(call.service)})
 
 
-async def model(service: Service, request: web.BaseRequest) -> web.StreamResponse:
+async def model(call: Call) -> web.StreamResponse:
     """Answer GET /v1/models/NAME."""
-    name = request[ROUTE].rest_of(request.path)
-    found = [one for one in _described(service) if one["id"] == name]
-    if not found:
-        raise UnknownModelError(
-            "is not one that this server has; GET /v1/models lists what it has", "model"
-        )
-    return _json(found[0], _NOT_KEPT)
+    name = call.route.rest_of(call.request.path)
+    for described in _describe_models(call.service):
+        if described["id"] == name:
+            return _json(described)
+    raise UnknownModelError(
+        "is not one that this server has; GET /v1/models lists what it has", "model"
+    )
 
 
-def _described(service: Service) -> list[dict[str, Any]]:
+def _describe_models(service: Service) -> list[dict[str, Any]]:
     """Describe all models, each in the best state that it has in any process."""
-    found: list[dict[str, Any]] = []
-    for task, sources in service.settings.models.items():
-        for name in (source.name for source in sources):
-            states = (
-                state for state in STATES if service.metrics.total("models", task, name, state)
-            )
-            head = {
-                "id": name,
-                "object": "model",
-                "created": _STARTED_S,
-                "owned_by": "relevance_gen",
-            }
-            found.append({**head, "task": task, "status": {"value": next(states, "unloaded")}})
-    return found
+    return [
+        {
+            "id": source.name,
+            "object": "model",
+            "created": _STARTED_S,
+            "owned_by": "relevance_gen",
+            "task": task,
+            "status": {"value": _best_state(service, task, source.name)},
+        }
+        for task, sources in service.settings.models.items()
+        for source in sources
+    ]
 
 
-async def metrics(service: Service, _: web.BaseRequest) -> web.StreamResponse:
-    """Answer GET /metrics in Prometheus' text format."""
-    now = await service.stats()
-    encoders = service.settings.models["embed"]
+def _best_state(service: Service, task: str, name: str) -> str:
+    for state in STATES:
+        if service.metrics.total("models", task, name, state):
+            return state
+    return "unloaded"
+
+
+async def metrics(call: Call) -> web.StreamResponse:
+    """Answer GET /metrics in the text format of Prometheus."""
+    service = call.service
+    stats = await service.stats()
     n_encoders = sum(
-        service.metrics.total("models", "embed", encoder.name, "loaded") for encoder in encoders
+        service.metrics.total("models", "embed", encoder.name, "loaded")
+        for encoder in service.settings.models["embed"]
     )
     text = service.metrics.exposition(
         {
-            "generation_backlog": ("Samples accepted and not yet being decoded.", now.backlog),
-            "runners": ("Runners able to take work.", now.num_total_runners),
-            "encoders": ("Encoders that are loaded, those of all processes.", n_encoders),
+            "generation_backlog": ("Samples accepted and not yet decoding.", stats.backlog),
+            "runners": ("Runners that accept work.", stats.num_total_runners),
+            "encoders": ("Loaded encoders, in all processes.", n_encoders),
         }
     )
-    return web.Response(
-        body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-    )
+    return web.Response(body=text.encode(), headers=_METRICS_TYPE)

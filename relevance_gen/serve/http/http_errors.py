@@ -1,4 +1,4 @@
-"""What can go wrong, as HTTP says it: one table from errors to statuses."""
+"""HTTP errors: one table from exceptions to statuses, and the responses made of it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from relevance_gen.serve.services.model_registry import UnknownModelError
 _log = logging.getLogger(__name__)
 
 WriteError: TypeAlias = Callable[[str, str, "str | None"], object]
-"""A dialect's words for an error: kind, message and field → the body."""
+"""Writes an error in an API format: kind, message and field → the JSON of the body."""
 
 
 class HTTPError(errors.RelevanceGenError):
-    """Refuse a request for a reason that only HTTP has; `headers` are sent along with the answer."""
+    """Reject a request for a reason of HTTP; `headers` are added to the response."""
 
     def __init__(self, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -28,31 +28,31 @@ class HTTPError(errors.RelevanceGenError):
 
 
 class ForbiddenError(HTTPError):
-    """Refuse a request that is meant for another host, or that a page of another origin makes."""
+    """Reject a request for another host, or by a page of another origin."""
 
 
 class UnauthorizedError(HTTPError):
-    """Refuse a request whose key is missing or wrong."""
+    """Reject a request whose API key is missing or wrong."""
 
 
 class RateLimitedError(HTTPError):
-    """Refuse a request because its key made too many."""
+    """Reject a request because its API key made too many."""
 
 
 class SlowBodyError(HTTPError):
-    """Refuse a body that does not arrive in time."""
+    """Reject a body that did not arrive in time."""
 
 
 class MediaTypeError(HTTPError):
-    """Refuse a Content-Type or Content-Encoding."""
+    """Reject a Content-Type or Content-Encoding."""
 
 
 class ExactMediaTypeError(MediaTypeError):
-    """Refuse a Content-Type where the contract wants that answer to be empty text/plain."""
+    """Reject a Content-Type on a path whose contract requires an empty text/plain response."""
 
 
 TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
-    # error, status, the word for programs, the message (None: the error's own); the first row that fits counts
+    # exception, status, kind, message (None: that of the exception); the first match counts
     (UnknownModelError, 404, "model_not_found", None),
     (errors.TooLargeError, 413, "too_large", None),
     (errors.InvalidRequestError, 400, "invalid_request", None),
@@ -87,19 +87,20 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     ),
 )
 
-CLIENT_LEFT = 499
-"""Logged and counted as the status of an exchange whose client left before its answer."""
+CLIENT_DISCONNECTED = 499
+"""Status in logs and metrics of an exchange whose client disconnected before the response."""
 
-STATUSES = tuple(sorted({200, 202, 204, 406, CLIENT_LEFT, *(status for _, status, _, _ in TABLE)}))
+_OTHER_STATUSES = {200, 202, 204, 406, CLIENT_DISCONNECTED}
+STATUSES = tuple(sorted(_OTHER_STATUSES.union(row[1] for row in TABLE)))
 """Every status that is counted."""
 
 _RETRY_AFTER_S = 5
-"""When to come back after a 503 whose error does not say: time for a worker to be replaced or a model to be loaded."""
+"""Default delay after a 503: time to replace a worker or to load a model."""
 
 
 @frozen
 class HTTPProblem:
-    """An error as HTTP says it; `is_empty` asks for an empty text/plain body."""
+    """An error response; `is_empty` requires an empty text/plain body."""
 
     status: int
     kind: str
@@ -110,39 +111,48 @@ class HTTPProblem:
 
 
 def problem_of(error: Exception) -> HTTPProblem:
-    """Look `error` up in the table. What only the last row fits is a bug: it is logged, and its message not told."""
+    """Return the response for `error`.
+
+    An exception that only matches the last row of the table is a bug: it is logged, and its message
+    is not sent.
+    """
     _, status, kind, message = next(row for row in TABLE if isinstance(error, row[0]))
     if status == 500:
         _log.error("internal error", exc_info=error)
-    message, field = message or _message(error), getattr(error, "field", None)
     return HTTPProblem(
-        status,
-        kind,
-        message,
-        field,
-        _headers(error, status),
-        isinstance(error, ExactMediaTypeError),
+        status=status,
+        kind=kind,
+        message=message or _message(error),
+        field=getattr(error, "field", None),
+        headers=_headers(error, status),
+        is_empty=isinstance(error, ExactMediaTypeError),
     )
 
 
 def _message(error: Exception) -> str:
     if isinstance(error, web.HTTPMethodNotAllowed):
-        return f"this path takes {', '.join(sorted(error.allowed_methods))}, not {error.method}"
-    return error.to_json_message() if isinstance(error, errors.InvalidRequestError) else str(error)
+        return f"this path takes {_allowed(error)}, not {error.method}"
+    if isinstance(error, errors.InvalidRequestError):
+        return error.to_json_message()
+    return str(error)
 
 
 def _headers(error: Exception, status: int) -> dict[str, str]:
-    match error:
-        case HTTPError():
-            return error.headers
-        case web.HTTPMethodNotAllowed():
-            return {"Allow": ", ".join(sorted(error.allowed_methods))}
-    retry_after_s = getattr(error, "retry_after_s", _RETRY_AFTER_S if status == 503 else None)
+    if isinstance(error, HTTPError):
+        return error.headers
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return {"Allow": _allowed(error)}
+    default_s = _RETRY_AFTER_S if status == 503 else None
+    retry_after_s = getattr(error, "retry_after_s", default_s)
     return {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
 
 
+def _allowed(error: web.HTTPMethodNotAllowed) -> str:
+    return ", ".join(sorted(error.allowed_methods))
+
+
 def response_to(problem: HTTPProblem, write_error: WriteError = own.error) -> web.Response:
-    """Answer with `problem` in a dialect's words."""
+    """Return the response for `problem`, in the format of `write_error`."""
     if problem.is_empty:
         return empty(problem.status, problem.headers)
     body = wire.serialize(write_error(problem.kind, problem.message, problem.field))
@@ -152,5 +162,5 @@ def response_to(problem: HTTPProblem, write_error: WriteError = own.error) -> we
 
 
 def empty(status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Answer with an empty text/plain body."""
+    """Return a response with an empty text/plain body."""
     return web.Response(status=status, headers=headers, body=b"", content_type="text/plain")

@@ -1,4 +1,4 @@
-"""What surrounds every answer: request id, errors, CORS, metrics, access log."""
+"""Middleware: request ids, error responses, CORS headers, metrics and the access log."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aiohttp import web
 from relevance_gen.serve import logs
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.http.access.auth import HEADER
-from relevance_gen.serve.http.connections.connection import Handle, until_read
+from relevance_gen.serve.http.connections.connection import Handle, write_deadline
 from relevance_gen.serve.http.http_errors import (
-    CLIENT_LEFT,
+    CLIENT_DISCONNECTED,
     STATUSES,
     HTTPProblem,
     problem_of,
@@ -33,24 +33,24 @@ from relevance_gen.serve.http.service import (
 from relevance_gen.serve.settings import Settings
 
 OTHER = "other"
-"""The endpoint of all paths that are in no table."""
+"""The endpoint of all paths without a route, in metrics."""
 
 _EXPOSED_HEADERS = (
     "X-Request-ID, X-Encoder-Skipped, X-Reranker-Skipped, X-Index, Retry-After, "
     "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
 )
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-_TIMED_OUT = 408
+_REQUEST_TIMEOUT = 408
 
 
-def surround(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
-    """Return what wraps whatever answers a request, so that every request is an `Exchange`."""
+def middleware(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
+    """Return a function that wraps a handler so that each request is an `Exchange`."""
     router = Router(routes)
 
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             exchange = Exchange(service, request, router.find(request.rel_url.path_safe))
-            with service.working(), request[HELD]:
+            with service.active(), request[HELD]:
                 try:
                     return await exchange.run(handle)
                 finally:
@@ -69,50 +69,62 @@ class Exchange:
         self._request = request
         self._endpoint = OTHER if route is None else route.endpoint
         self._started_s = time.perf_counter()
-        self._status = CLIENT_LEFT
+        self._status = CLIENT_DISCONNECTED
         self._sent_bytes = 0
-        given = request.headers.get("X-Request-ID", "")
-        self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.request_id = request.headers.get("X-Request-ID", "")
+        if not _REQUEST_ID.fullmatch(self.request_id):
+            self.request_id = uuid.uuid4().hex
         request[REQUEST_ID] = self.request_id
         request[HELD] = ExitStack()
         request[WRITE_ERROR] = own.error
         if route is not None:
-            request[ROUTE], request[WRITE_ERROR] = route, route.write_error
+            request[ROUTE] = route
+            request[WRITE_ERROR] = route.write_error
 
     async def run(self, handle: Handle) -> web.StreamResponse:
-        """Have `handle` answer, and send the answer."""
+        """Answer the request with `handle`, and send the response."""
         token = logs.REQUEST_ID.set(self.request_id)
         try:
-            try:
-                async with self._service.until_cut():
-                    response = await handle(self._request)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                response = self._refuse(problem_of(error))
-            if not response.prepared:
-                response.headers.update(common_headers(self._request, self._service.settings))
-                if self._service.draining:
-                    response.force_close()
-            # Sent here and not by aiohttp, which would do it after the metrics and the log.
-            async with until_read(self._request, self._service.settings.write_timeout_s):
-                await response.prepare(self._request)
-                await response.write_eof()
-            if response.status == _TIMED_OUT and self._request.transport is not None:
-                self._request.transport.close()  # or aiohttp would wait for the rest of the body once more
+            response = await self._answer(handle)
+            await self._send(response)
             self._status = response.status
             self._sent_bytes = response.body_length
             return response
         finally:
             logs.REQUEST_ID.reset(token)
 
-    def _refuse(self, problem: HTTPProblem) -> web.Response:
+    async def _answer(self, handle: Handle) -> web.StreamResponse:
+        try:
+            async with self._service.abortable():
+                response = await handle(self._request)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            response = self._error_response(problem_of(error))
+        if not response.prepared:
+            response.headers.update(common_headers(self._request, self._service.settings))
+            if self._service.draining:
+                response.force_close()
+        return response
+
+    async def _send(self, response: web.StreamResponse) -> None:
+        # aiohttp would send the response after the metrics and the log line.
+        async with write_deadline(self._request, self._service.settings.write_timeout_s):
+            await response.prepare(self._request)
+            await response.write_eof()
+        transport = self._request.transport
+        if response.status == _REQUEST_TIMEOUT and transport is not None:
+            # Otherwise aiohttp waits for the rest of the body again.
+            transport.close()
+
+    def _error_response(self, problem: HTTPProblem) -> web.Response:
         if not self._request.writer.output_size:
             return response_to(problem, self._request[WRITE_ERROR])
         transport = self._request.transport
         if transport is not None and not transport.is_closing():
-            self._status = problem.status  # the client has not left: this is not its doing
-        raise ConnectionResetError("an answer was begun: all that is left is to cut it")
+            # The client is still connected: the server ends the exchange.
+            self._status = problem.status
+        raise ConnectionResetError("the response has begun; the connection must be closed")
 
     def record(self) -> None:
         """Count and log the exchange."""
@@ -121,22 +133,23 @@ class Exchange:
         status = self._status if self._status in STATUSES else 500
         metrics.add("http_requests_total", 1, self._endpoint, str(status))
         metrics.observe("http_request_seconds", seconds, self._endpoint)
-        if self._service.settings.access_log:
-            logs.access(
-                self._request.method,
-                self._request.path,
-                self._status,
-                request_id=self.request_id,
-                duration_ms=round(seconds * 1000, 3),
-                request_bytes=self._request.content_length,
-                response_bytes=self._sent_bytes,
-                client=self._request.remote,
-                key=self._request.get(KEY_ID),
-            )
+        if not self._service.settings.access_log:
+            return
+        logs.access(
+            self._request.method,
+            self._request.path,
+            self._status,
+            request_id=self.request_id,
+            duration_ms=round(seconds * 1000, 3),
+            request_bytes=self._request.content_length,
+            response_bytes=self._sent_bytes,
+            client=self._request.remote,
+            key=self._request.get(KEY_ID),
+        )
 
 
 def common_headers(request: web.BaseRequest, settings: Settings) -> dict[str, str]:
-    """Return what every response carries: the request's id, and leave for other origins' pages where it is given."""
+    """Return the headers of every response: the request id, rate limits, and CORS if allowed."""
     headers = {
         "Server": "relevance_gen",
         "X-Request-ID": request[REQUEST_ID],

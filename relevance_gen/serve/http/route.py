@@ -1,4 +1,4 @@
-"""What the table of routes says of each path."""
+"""Routes: the paths of the server, their handlers, and their access rules."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from aiohttp import web
 from attrs import frozen
 
 from relevance_gen.serve.adapters import own
-from relevance_gen.serve.http.actions import Action
 from relevance_gen.serve.http.http_errors import WriteError
-from relevance_gen.serve.http.service import Service
 
-Handler: TypeAlias = Callable[[Service, web.BaseRequest], Awaitable[web.StreamResponse]]
-Reader: TypeAlias = Callable[[object], tuple[Any, Any]]
-"""A dialect's way from parsed JSON to a task, and to what presents its outcome: a function, or `pipeline.Events`."""
+Handler: TypeAlias = Callable[[Any], Awaitable[web.StreamResponse]]
+"""An async function that answers a `Call`."""
+ReadBody: TypeAlias = Callable[..., tuple[Any, Any]]
+"""An adapter's function from parsed JSON to a task and its presenter.
+
+The presenter is a function from the task's result to the JSON of the response, or, for a stream,
+an `application.Events`.
+"""
 
 
 def name_of(path: str) -> str:
-    """Return a path as a name.
+    """Return a path as an identifier.
 
     >>> name_of("/distributor/search"), name_of("/v1/models/{id}")
     ('distributor_search', 'v1_models_id')
@@ -28,12 +31,16 @@ def name_of(path: str) -> str:
     return re.sub(r"\W+", "_", path.strip("/{}")) or "root"
 
 
+def _no_body(_: object) -> tuple[None, None]:
+    return None, None
+
+
 @frozen
 class AlternateBody:
-    """A dialect that shares the path of another: it words what is wrong once the body is known to have `field`."""
+    """Another API format on the same path, used for a body that has `field`."""
 
     field: str
-    read: Reader
+    read: ReadBody
     write_error: WriteError
 
 
@@ -43,75 +50,76 @@ class Route:
 
     Attributes:
         method: "GET", which answers HEAD too, or "POST".
-        path: where it is; where it ends with a name in braces, that stands for all of the rest, slashes included.
-        work: what is done; or what answers at once, with no body and no lane.
-        read: how its dialect reads a body.
-        guest: another dialect on the same path.
-        wants_headers: whether `read` is given the headers, too.
-        key: whether it asks for an API key; "setting" leaves that to ``generation_requires_key``.
-        tells_of_model: whether the process that holds the model must answer it too, though it gives no work.
-        aliases: further paths of the same.
-        is_exact: whether Content-Type must be application/json to the letter.
-        write_error: how its dialect words errors.
+        path: the path; a last segment in braces matches the rest of a path, including slashes.
+        handle: answers the request.
+        read: the adapter's function that reads a parsed body.
+        pool: the resource pool whose memory and threads requests take; None for requests without
+            a body. Anonymous generations take those of "anonymous_generation" instead.
+        alternate: another API format on the same path.
+        key: whether an API key is required; "setting" for ``generation_requires_key``.
+        is_on_model_process: whether the process that holds the model answers it too. It always
+            answers the routes of the "generation" pool.
+        aliases: further paths of the same route.
+        is_exact: whether Content-Type must be exactly application/json, without parameters.
+        write_error: writes errors in the adapter's format.
     """
 
     method: Literal["GET", "POST"]
     path: str
-    work: Action | Handler
-    read: Callable[..., tuple[Any, Any]] = lambda _: (None, None)
-    guest: AlternateBody | None = None
-    wants_headers: bool = False
+    handle: Handler
+    read: ReadBody = _no_body
+    pool: str | None = None
+    alternate: AlternateBody | None = None
     key: Literal["always", "setting", "never"] = "never"
-    tells_of_model: bool = False
+    is_on_model_process: bool = False
     aliases: tuple[str, ...] = ()
     is_exact: bool = False
     write_error: WriteError = own.error
 
     @property
-    def lane(self) -> str | None:
-        """The lane whose memory it takes; None where it gives no work."""
-        return self.work.lane if isinstance(self.work, Action) else None
-
-    @property
     def endpoint(self) -> str:
-        """Its name in metrics, and of its text in ``static/openapi.json``."""
+        """The name of the route in metrics and in ``static/openapi.json``."""
         return name_of(self.path)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All of its paths."""
+        """The path and its aliases."""
         return (self.path, *self.aliases)
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that it answers."""
-        return (
-            ("OPTIONS", self.method, "HEAD") if self.method == "GET" else ("OPTIONS", self.method)
-        )
+        """The HTTP methods that the route accepts."""
+        if self.method == "GET":
+            return ("OPTIONS", "GET", "HEAD")
+        return ("OPTIONS", self.method)
 
     def rest_of(self, path: str) -> str:
-        """Return what stands in `path` for the name in braces."""
+        """Return the part of `path` that matches the segment in braces."""
         return path.removeprefix(self.path.partition("{")[0])
 
 
 class Router:
-    """Finds routes by their paths."""
+    """Finds routes by path."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        paths = {path: route for route in routes for path in route.paths}
-        self._by_path = {path: route for path, route in paths.items() if "{" not in path}
-        self._by_beginning = {
-            path.partition("{")[0]: route for path, route in paths.items() if "{" in path
-        }
+        self._by_path: dict[str, Route] = {}
+        self._by_prefix: dict[str, Route] = {}
+        for route in routes:
+            for path in route.paths:
+                prefix, brace, _ = path.partition("{")
+                if brace:
+                    self._by_prefix[prefix] = route
+                else:
+                    self._by_path[path] = route
 
     def find(self, path: str) -> Route | None:
-        """Return the route of a path, in which no slash was escaped; None if there is none."""
-        longer = (
-            route
-            for start, route in self._by_beginning.items()
-            if path.startswith(start) and path != start
-        )
-        return self._by_path.get(path) or next(longer, None)
+        """Return the route of a path without escaped slashes; None if there is none."""
+        if path in self._by_path:
+            return self._by_path[path]
+        for prefix, route in self._by_prefix.items():
+            if path.startswith(prefix) and path != prefix:
+                return route
+        return None
 
 
 ROUTE = web.RequestKey("ROUTE", Route)

@@ -1,4 +1,4 @@
-"""What the handlers of one process share, and what is known of each request."""
+"""State shared by the handlers of one process, and the values attached to each request."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from relevance_gen.types import Stats
 
 @define
 class Service:
-    """What the handlers of one process share.
+    """State shared by the handlers of one process.
 
     Attributes:
-        identify: returns the id of the valid key that a request's headers show.
-        lanes: threads and memory, by the name of the lane.
-        stats: returns the runners' state, wherever they live.
-        http_metrics: counts requests; not where another process has counted them before it passed them on.
-        forward: answers generations where another process holds the model: see `forwarding`.
-        strangers: requests without a key that may be answered at once.
-        draining: the process is ending and takes no new work.
+        identify: returns the id of the valid API key in a request's headers, or None.
+        pools: the resource pools, by name.
+        stats: returns the state of the runners, also of those in another process.
+        http_metrics: counts requests; separate from `metrics` in a process whose requests
+            another process has already counted.
+        forward: answers generation requests if another process holds the model; see `forwarding`.
+        anonymous: number of requests without a key that may be answered at once.
+        draining: whether the process is shutting down and accepts no new work.
+        n_active: requests that are being answered.
     """
 
     settings: Settings
     identify: Callable[[Mapping[str, str]], str | None]
     rate: RateLimit
-    lanes: Mapping[str, ResourcePool]
+    pools: Mapping[str, ResourcePool]
     searcher: Searcher
     embedder: EmbeddingService
     generator: Generator
@@ -49,54 +51,54 @@ class Service:
     http_metrics: Metrics
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
-    strangers: Quota = field(factory=Quota)
+    anonymous: Quota = field(factory=Quota)
     draining: bool = False
-    n_working: int = 0
+    n_active: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
-    _limits: set[asyncio.Timeout] = field(factory=set)
+    _timeouts: set[asyncio.Timeout] = field(factory=set)
 
     @contextmanager
-    def working(self) -> Iterator[None]:
-        """Count one request as being answered for as long as the context is open."""
-        self.n_working += 1
+    def active(self) -> Iterator[None]:
+        """Count one request as active while the context is open."""
+        self.n_active += 1
         try:
             yield
         finally:
-            self.n_working -= 1
+            self.n_active -= 1
             self._idle.set()
 
-    async def until_idle(self) -> None:
-        """Wait until no request is being answered."""
-        while self.n_working:
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is active."""
+        while self.n_active:
             self._idle.clear()
             await self._idle.wait()
 
     @asynccontextmanager
-    async def until_cut(self) -> AsyncIterator[None]:
-        """Let the work in the context go on until it is done; where `cut` ends it, raise a ShuttingDownError."""
-        limit = asyncio.timeout(None)
+    async def abortable(self) -> AsyncIterator[None]:
+        """Run the context until it ends; raise a ShuttingDownError if `abort` is called first."""
+        timeout = asyncio.timeout(None)
         try:
-            async with limit:
-                self._limits.add(limit)
+            async with timeout:
+                self._timeouts.add(timeout)
                 yield
         except TimeoutError:
-            if limit.expired():
+            if timeout.expired():
                 raise ShuttingDownError from None
             raise
         finally:
-            self._limits.discard(limit)
+            self._timeouts.discard(timeout)
 
-    def cut(self) -> None:
-        """End all work now."""
-        for limit in self._limits:
-            limit.reschedule(asyncio.get_running_loop().time())
+    def abort(self) -> None:
+        """End all `abortable` contexts now."""
+        for timeout in self._timeouts:
+            timeout.reschedule(asyncio.get_running_loop().time())
 
 
 REQUEST_ID = web.RequestKey("REQUEST_ID", str)
 KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
-LANE = web.RequestKey("LANE", ResourcePool)
+POOL = web.RequestKey("POOL", ResourcePool)
 WRITE_ERROR: web.RequestKey[WriteError] = web.RequestKey("WRITE_ERROR", Callable)  # type: ignore[arg-type]
-"""How this request's dialect words errors: the route's, until its body tells of another."""
+"""Writes errors of this request: the route's function, until the body selects another API format."""
 HELD = web.RequestKey("HELD", ExitStack)
-"""What is given back when the client has read its answer, or has left."""
+"""Resources that are released when the response is sent or the client has disconnected."""

@@ -22,7 +22,6 @@ from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.services.agents import check_folders
 from relevance_gen.serve.services.generation import load_backend
 from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
-from relevance_gen.serve.services.search import LibraryRetrieval
 from relevance_gen.serve.settings import Settings
 from relevance_gen.text.token_counting import token_counter
 
@@ -63,7 +62,7 @@ def main(
 
 def run(spec: ProcessSpec) -> None:
     """Be one process of the server. It stands here because spawned processes cannot import it from ``__main__``."""
-    process.run(spec, LibraryRetrieval, load_backend)
+    process.run(spec, load_backend)
 
 
 def _check(settings: Settings) -> None:
@@ -80,7 +79,7 @@ def _check(settings: Settings) -> None:
     IndexRegistry(settings)
     if settings.encoding is not None:
         token_counter(settings.encoding)
-    RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
+    RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.for_one_process())
 
 
 def _check_names(settings: Settings) -> None:

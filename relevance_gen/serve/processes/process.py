@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Literal, TypeAlias
@@ -25,8 +25,8 @@ from relevance_gen.serve.http.access.rate_limit import RateLimit
 from relevance_gen.serve.http.application import application
 from relevance_gen.serve.http.connections import connection
 from relevance_gen.serve.http.forwarding import Forwarder
-from relevance_gen.serve.http.middleware import surround
-from relevance_gen.serve.http.resources.resource_pools import make_lanes
+from relevance_gen.serve.http.middleware import middleware
+from relevance_gen.serve.http.resources.resource_pools import make_resource_pools
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
@@ -35,44 +35,46 @@ from relevance_gen.serve.services.embedding import EmbeddingService, load_encode
 from relevance_gen.serve.services.generation import Backend, Generator
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.reranking import RerankingService, load_reranker
-from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
+from relevance_gen.serve.services.search import Searcher
 from relevance_gen.serve.services.search_encoder import SearchEncoderService
 from relevance_gen.serve.settings import NamedModel, Settings, Task
 
 _log = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["alone", "front", "model"]
-MakeRetrieval: TypeAlias = Callable[[Settings], LibraryRetrieval]
 LoadBackend: TypeAlias = Callable[[Settings, NamedModel], Backend]
 
 _MAX_FILES = 65_536
 
 _SWITCH_INTERVAL_S = 5e-4
-"""How long a thread may hold the interpreter: with Python's 5 ms a search in a thread delays every other answer."""
+"""How long a thread may hold the GIL: with Python's 5 ms, a search in a thread delays all other
+responses."""
 
 _FORWARDING_S = 10.0
-"""For passing on and parsing a large body, beyond the time that a generation may take."""
+"""Time to forward and parse a large body, in addition to the time limit of a generation."""
 
-_FEWEST_CONNECTIONS = 1024
-"""So many connections may be open however little memory requests may take."""
-_CLOSE_S = 5.0
+_MIN_CONNECTIONS = 1024
+"""Connections that may be open, regardless of the memory that requests may take."""
+_CLOSE_TIMEOUT_S = 5.0
 """For the threads with models to end their current steps."""
 
-_CLEANUP_S = 0.5
-"""For the connections, once the work is done or its time is over."""
+_CLEANUP_TIMEOUT_S = 0.5
+"""For the connections, after the requests have ended or their time limit has passed."""
 
 
 @frozen
 class ProcessSpec:
-    """What one process is to be.
+    """The configuration of one process.
 
     Attributes:
-        settings: the server's settings.
-        key_digests: digests of the keys that always hold.
-        role: "alone" does everything; "front" searches and forwards generation; "model" generates, for the fronts.
+        settings: the settings of the server.
+        key_digests: digests of the keys that are always valid.
+        role: "alone" does everything; "front" searches, and forwards generations; "model" generates
+            for the fronts.
         listener: the socket to serve, bound and listening.
-        model_socket: for a front, the way to the model process's Unix socket, if there is one.
-        metrics_file: where several processes count, each in its row.
+        model_socket: for a front, the path to the Unix socket of the model process, if there is one.
+        metrics_file: the file in which several processes count, each in its row.
+        row: the row of the process.
     """
 
     settings: Settings
@@ -84,141 +86,153 @@ class ProcessSpec:
     row: int = 0
 
 
-def run(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
-    """Be the process that `spec` describes, until SIGTERM; end with status 0. Models are loaded in threads."""
+def run(
+    spec: ProcessSpec, load_backend: LoadBackend, make_searcher: Callable[..., Searcher] = Searcher
+) -> None:
+    """Run a process until SIGTERM, and exit with status 0. Models are loaded in threads."""
     logs.configure(spec.settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        still_working = asyncio.run(_live(spec, make_retrieval, load_backend))
+        is_busy = asyncio.run(_serve(spec, load_backend, make_searcher))
     except Exception:
         _log.critical("the process cannot go on", exc_info=True)
         sys.exit(1)
-    if still_working:
-        # Threads cannot be stopped, and the time to wait for them is over.
+    if is_busy:
+        # Running threads cannot be stopped, and the time to wait for them is over.
         logging.shutdown()
         os._exit(0)
 
 
-async def _live(
-    spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend
+async def _serve(
+    spec: ProcessSpec, load_backend: LoadBackend, make_searcher: Callable[..., Searcher]
 ) -> bool:
-    """Serve until the end is asked for; tell whether anything was still running then."""
-    ended = _end_asked_for(spec)
+    """Serve until shutdown is requested; return whether work was still running at the end."""
+    shutdown = _shutdown_event(spec)
     settings = spec.settings
     metrics = _metrics(spec)
-    registry = ModelRegistry(settings, _loads(spec, load_backend), metrics)
+    registry = ModelRegistry(settings, _loaders(spec, load_backend), metrics)
     registry.preload()
-    tidying = asyncio.create_task(registry.keep_looking())
-    way, timeout_s = spec.model_socket, settings.generation_timeout_s + _FORWARDING_S
-    forwarder = None if way is None else Forwarder(way, timeout_s)
-    service = _service(spec, metrics, registry, forwarder, make_retrieval)
-    answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
-    await asyncio.to_thread(
-        service.searcher.warm_up
-    )  # imports need files, which connections may use up
-    service.searcher.named.begin()
-    most_connections = max(
-        _FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES
-    )
-    if spec.role != "model":
-        if settings.folder:
-            open_exchange(settings.folder)
-        service.strangers = Quota(connection.STRANGERS_SHARE * most_connections)
-    server = connection.Server(
-        application(service), surround(service, answered), settings.idle_timeout_s
-    )
-    listener = connection.Listener(spec.listener, server, most_connections)
-    await ended.wait()
-    was_cut = await _drain(service, listener)
-    gates = [lane.gate for lane in service.lanes.values()]
-    still_working = was_cut or any(gate.n_running for gate in gates) or registry.is_loading
-    for gate in gates:
-        gate.close()
-    if not still_working:
+    registry_task = asyncio.create_task(registry.update_periodically())
+    forwarder = None
+    if spec.model_socket is not None:
+        forwarder = Forwarder(spec.model_socket, settings.generation_timeout_s + _FORWARDING_S)
+    service = _service(spec, metrics, registry, forwarder, make_searcher)
+    # Imports need file descriptors, which connections can use up.
+    await asyncio.to_thread(service.searcher.warm_up)
+    service.searcher.indexes.start()
+    listener = _listen(spec, service)
+    await shutdown.wait()
+    was_aborted = await _drain(service, listener)
+    executors = [pool.executor for pool in service.pools.values()]
+    is_busy = was_aborted or registry.is_loading
+    is_busy = is_busy or any(executor.n_running for executor in executors)
+    for executor in executors:
+        executor.close()
+    if not is_busy:
         service.extractor.close()
-    await listener.close(_CLEANUP_S)
+    await listener.close(_CLEANUP_TIMEOUT_S)
     if forwarder is not None:
         await forwarder.close()
-    tidying.cancel()
+    registry_task.cancel()
     closing = threading.Thread(target=registry.close, daemon=True)
     closing.start()
-    await asyncio.to_thread(closing.join, _CLOSE_S)
-    return still_working or closing.is_alive()
+    await asyncio.to_thread(closing.join, _CLOSE_TIMEOUT_S)
+    return is_busy or closing.is_alive()
 
 
-def _loads(
+def _listen(spec: ProcessSpec, service: Service) -> connection.Listener:
+    settings = spec.settings
+    memory_connections = settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES
+    max_connections = max(_MIN_CONNECTIONS, memory_connections)
+    served_routes = routes.MODEL_PROCESS_ROUTES
+    if spec.role != "model":
+        served_routes = routes.ROUTES
+        if settings.folder:
+            open_exchange(settings.folder)
+        service.anonymous = Quota(connection.MAX_ANONYMOUS_FRACTION * max_connections)
+    wrap = middleware(service, served_routes)
+    server = connection.Server(application(service), wrap, settings.idle_timeout_s)
+    return connection.Listener(spec.listener, server, max_connections)
+
+
+def _loaders(
     spec: ProcessSpec, load_backend: LoadBackend
 ) -> dict[Task, Callable[[NamedModel], object]]:
-    """Return what loads the models of this process: the fronts generate nothing, and all of them search."""
-    loads: dict[Task, Callable[[Settings, NamedModel], object]] = {
-        "embed": load_encoder,
-        "rerank": load_reranker,
-    }
-    loads = loads if spec.role == "front" else {"generate": load_backend, **loads}
-    return {task: partial(load, spec.settings) for task, load in loads.items()}
+    """Return the functions that load models. All processes search; the fronts do not generate."""
+    loaders: dict[Task, Callable[[NamedModel], object]] = {}
+    if spec.role != "front":
+        loaders["generate"] = partial(load_backend, spec.settings)
+    loaders["embed"] = partial(load_encoder, spec.settings)
+    loaders["rerank"] = partial(load_reranker, spec.settings)
+    return loaders
 
 
 async def _drain(service: Service, listener: connection.Listener) -> bool:
-    """Let running work finish, within the limit; cut and answer what outlasts it, and tell whether anything did."""
+    """Wait for running requests, abort those that exceed the time limit, and return whether any did."""
     service.draining = True
-    _log.info("draining: %d requests are running", service.n_working)
+    _log.info("draining: %d requests are running", service.n_active)
     if await _is_idle_within(service, service.settings.drain_timeout_s):
         await listener.stop()
-        if await _is_idle_within(service, _CLEANUP_S):
+        if await _is_idle_within(service, _CLEANUP_TIMEOUT_S):
             return False
-    _log.warning("the time to drain is over: %d requests are cut", service.n_working)
-    service.cut()
+    _log.warning("the time to drain is over: %d requests are cut", service.n_active)
+    service.abort()
     await listener.stop()
-    await _is_idle_within(service, _CLEANUP_S)
+    await _is_idle_within(service, _CLEANUP_TIMEOUT_S)
     return True
 
 
 async def _is_idle_within(service: Service, timeout_s: float) -> bool:
     try:
         async with asyncio.timeout(timeout_s):
-            await service.until_idle()
+            await service.wait_until_idle()
     except TimeoutError:
         return False
     return True
 
 
-def _end_asked_for(spec: ProcessSpec) -> asyncio.Event:
-    """Return an event that SIGTERM sets; so do a terminal's signals without a supervisor, or the supervisor's death."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+def _shutdown_event(spec: ProcessSpec) -> asyncio.Event:
+    """Return an event that is set when the process must end.
 
-    def ask(signal_number: int) -> None:
-        if ended.is_set() and spec.role == "alone":
-            os._exit(128 + signal_number)  # on the second signal, at once
-        ended.set()
+    SIGTERM sets it. Without a supervisor the signals of a terminal set it, too; with one, its death.
+    """
+    loop = asyncio.get_running_loop()
+    shutdown = asyncio.Event()
 
-    def orphaned(sentinel: int) -> None:
-        loop.remove_reader(sentinel)  # it stays readable: this would be called again and again
-        ended.set()
+    def on_signal(signal_number: int) -> None:
+        if shutdown.is_set() and spec.role == "alone":
+            os._exit(128 + signal_number)  # exit at once on the second signal
+        shutdown.set()
 
-    loop.add_signal_handler(signal.SIGTERM, ask, signal.SIGTERM)
+    def on_supervisor_death(sentinel: int) -> None:
+        loop.remove_reader(sentinel)  # it stays readable and would call this again and again
+        shutdown.set()
+
+    loop.add_signal_handler(signal.SIGTERM, on_signal, signal.SIGTERM)
     supervisor = multiprocessing.parent_process()
     for number in terminal_signals():
         if supervisor is None:
-            loop.add_signal_handler(number, ask, number)
+            loop.add_signal_handler(number, on_signal, number)
         else:
-            # A terminal sends them to every process; the supervisor alone decides what they mean.
+            # A terminal sends its signals to all processes; the supervisor decides what to do.
             loop.add_signal_handler(number, lambda: None)
     if supervisor is not None:
-        loop.add_reader(supervisor.sentinel, orphaned, supervisor.sentinel)
-    return ended
+        loop.add_reader(supervisor.sentinel, on_supervisor_death, supervisor.sentinel)
+    return shutdown
 
 
 def terminal_signals() -> tuple[signal.Signals, ...]:
-    """Return SIGINT, for ^C, and SIGHUP, for a terminal that is closed, unless `nohup` has that ignored."""
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return (signal.SIGINT,) if is_ignored else (signal.SIGINT, signal.SIGHUP)
+    """Return SIGINT, for ^C, and SIGHUP, for a closed terminal, unless `nohup` ignores that."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return (signal.SIGINT,)
+    return (signal.SIGINT, signal.SIGHUP)
 
 
 def _metrics(spec: ProcessSpec) -> Metrics:
     layout = routes.layout(spec.settings)
     if spec.metrics_file is None:
-        return Metrics.alone(layout)
+        return Metrics.for_one_process(layout)
     return Metrics.shared(layout, spec.metrics_file.number, spec.row)
 
 
@@ -227,37 +241,44 @@ def _service(
     metrics: Metrics,
     registry: ModelRegistry,
     forwarder: Forwarder | None,
-    make_retrieval: MakeRetrieval,
+    make_searcher: Callable[..., Searcher],
 ) -> Service:
-    settings, is_model = spec.settings, spec.role == "model"
-    generator, embedder = (
-        Generator(registry, settings, metrics),
-        EmbeddingService(registry, settings, metrics),
-    )
-    lifting = SearchEncoderService(settings, embedder, metrics) if settings.encoder else None
-    reranking = RerankingService(registry, settings, metrics) if settings.reranker else None
+    settings = spec.settings
     keys = auth.Keys(spec.key_digests, settings.api_keys_file)
+    identify = keys.identify
+    rate_limit = settings.rate_limit
+    http_metrics = metrics
+    if spec.role == "model":
+        # The workers have checked the key of each request and counted it.
+        identify = _forwarded_key_id
+        rate_limit = "off"
+        http_metrics = Metrics.for_one_process(metrics.layout)
+    generator = Generator(registry, settings, metrics)
+    embedder = EmbeddingService(registry, settings, metrics)
+    encoding = SearchEncoderService(settings, embedder, metrics) if settings.encoder else None
+    reranking = RerankingService(registry, settings, metrics) if settings.reranker else None
     return Service(
         settings=settings,
-        identify=(lambda headers: headers.get(auth.KEY_ID_HEADER)) if is_model else keys.identify,
-        rate=RateLimit(
-            "off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics
-        ),
-        lanes=make_lanes(settings, metrics),
-        searcher=Searcher(settings, make_retrieval(settings), metrics, lifting, reranking),
+        identify=identify,
+        rate=RateLimit(rate_limit, settings.rate_limit_storage, metrics),
+        pools=make_resource_pools(settings, metrics),
+        searcher=make_searcher(settings, metrics, encoding, reranking),
         embedder=embedder,
         generator=generator,
         stats=generator.stats if forwarder is None else forwarder.stats,
         forward=None if forwarder is None else forwarder.answer,
         metrics=metrics,
-        # The workers have counted each request and checked its key before the model's process gets it.
-        http_metrics=Metrics.alone(metrics.layout) if is_model else metrics,
+        http_metrics=http_metrics,
     )
 
 
+def _forwarded_key_id(headers: Mapping[str, str]) -> str | None:
+    return headers.get(auth.KEY_ID_HEADER)
+
+
 def _raise_file_limit() -> None:
-    """Allow as many connections as the system allows: the usual soft limit of 1,024 files is few."""
+    """Allow as many connections as the system allows: the usual soft limit is 1,024 files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))

@@ -1,4 +1,4 @@
-"""What agents ask of the folders and indexes that the server offers; the library for it is imported when needed."""
+"""Messages of agents in the Model Context Protocol. The `agents` package is imported when needed."""
 
 from __future__ import annotations
 
@@ -19,23 +19,33 @@ if TYPE_CHECKING:
 
 @frozen
 class Message:
-    """A message as JSON, the headers of HTTP, which repeat a part of it, and the index that it asks, if any."""
+    """A message of an agent.
+
+    Attributes:
+        headers: the HTTP headers, which repeat a part of the message.
+        body: the message as JSON.
+        index: the index that a tool call refers to, if any.
+    """
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
-    named: IndexRef | None = None
+    index: IndexRef | None = None
 
 
 @frozen
 class Reply:
-    """What is answered: a status of HTTP, and JSON, or nothing where the message was a notification."""
+    """The reply to a message: an HTTP status, and JSON; empty after a notification."""
 
     status: int
     body: bytes
 
 
 def check_folders(paths: Sequence[str]) -> None:
-    """Raise now what would otherwise refuse every message: a folder is not there, or a package is not."""
+    """Check the folders that the server offers to agents.
+
+    Raises:
+        InvalidRequestError: a folder does not exist, or a package is missing.
+    """
     if not paths:
         return
     from relevance_gen.agents.folders import Folders
@@ -53,7 +63,11 @@ def _check_package(flag: str) -> None:
 
 
 def check_offers(settings: Settings) -> None:
-    """Refuse messages where no folder and no index is offered, or a package is not there."""
+    """Check that the server can answer agents.
+
+    Raises:
+        InvalidRequestError: it offers no folder and no index, or a package is missing.
+    """
     if not settings.folder and not settings.index:
         raise InvalidRequestError(
             "this server offers no folders and no indexes",
@@ -64,7 +78,7 @@ def check_offers(settings: Settings) -> None:
 
 @cache
 def open_exchange(paths: tuple[str, ...]) -> Exchange:
-    """Return what answers agents from some folders, which it begins to read the first time."""
+    """Return the object that answers agents; the first call begins to read the folders."""
     from relevance_gen.agents.folders import Folders
     from relevance_gen.agents.protocol import Exchange
 

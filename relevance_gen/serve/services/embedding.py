@@ -1,4 +1,4 @@
-"""Vectors of texts by the server's encoders, with bounded work."""
+"""Embedding service: encode texts as vectors, with bounded work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.settings import NamedModel, Settings
 
 _SMOOTHING: Final = 0.1
-"""Weight of the newest texts in the running mean of the seconds that one takes."""
+"""Weight of the newest request in the running mean of the seconds per text."""
 
 
 @frozen
@@ -33,9 +33,9 @@ class EmbeddingTask:
 
     Attributes:
         texts: any strings.
-        kind: what they are, where the model tells questions from passages.
-        path: what the client calls them.
-        model: which encoder is asked; None for the first.
+        kind: query or passage, for models that distinguish them.
+        path: the client's name of the texts, for errors.
+        model: the name of the encoder; None for the first.
     """
 
     texts: Sequence[str]
@@ -45,12 +45,12 @@ class EmbeddingTask:
 
 
 def load_encoder(settings: Settings, model: NamedModel) -> Encoder:
-    """Load one of the encoders that `settings` name; raise what `Encoder` raises."""
+    """Load an encoder; see `Encoder` for the exceptions."""
     return Encoder(str(model.file), n_threads=settings.n_threads_of(settings.encoder_threads))
 
 
 class EmbeddingService:
-    """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads."""
+    """Encodes texts for clients and for searches, in the order of arrival. Thread-safe."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
         self.registry = registry
@@ -66,34 +66,35 @@ class EmbeddingService:
         self._mean_s = 0.0
 
     async def embed(self, task: EmbeddingTask) -> Embeddings:
-        """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
+        """Return the vectors of texts, and the number of tokens of each that were encoded.
 
-        Of a long text the beginning counts; where the task tells a kind, the model's prefix of that kind goes in front.
+        A long text is truncated. If the task has a kind, the model's prefix for that kind is added
+        to each text. Cancelling this coroutine discards the remaining texts.
 
         Raises:
-            RelevanceGenError: what the registry raises; an `EncoderError` if the encoder failed.
+            RelevanceGenError: the exceptions of the registry; an `EncoderError` if encoding failed.
             TooLargeError: more texts than may ever wait.
             OverloadedError: too many texts wait already.
-            TimedOutError: it was not done in time.
+            TimedOutError: the texts were not encoded in time.
         """
         name = self.registry.name_of("embed", task.model)
+        n_bytes = sum(map(sys.getsizeof, task.texts))
         with self._waiting(task, name):
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    n_bytes = sum(map(sys.getsizeof, task.texts))
-                    with self.registry.lent("embed", name, n_bytes=n_bytes) as loading:
+                    with self.registry.lease("embed", name, n_bytes=n_bytes) as loading:
                         encoder = await asyncio.wrap_future(loading)
                         with self._encoding(task, encoder) as future:
                             return await asyncio.wrap_future(future)
             except TimeoutError:
                 raise _timed_out(self._timeout_s) from None
 
-    def embed_now(self, task: EmbeddingTask, encoder: Encoder, timeout_s: float) -> Embeddings:
-        """Do the same with an encoder that is lent, and wait in this thread, for so long."""
-        with (
-            self._waiting(task, self.registry.name_of("embed", task.model)),
-            self._encoding(task, encoder) as future,
-        ):
+    def embed_in_thread(
+        self, task: EmbeddingTask, encoder: Encoder, timeout_s: float
+    ) -> Embeddings:
+        """Encode texts with a leased encoder, waiting in this thread; see `embed`."""
+        name = self.registry.name_of("embed", task.model)
+        with self._waiting(task, name), self._encoding(task, encoder) as future:
             try:
                 return future.result(timeout_s)
             except TimeoutError:
@@ -101,17 +102,16 @@ class EmbeddingService:
 
     def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
         """Count texts among those that wait for an encoder."""
-        n_texts, texts = len(task.texts), self._texts[name]
-        if n_texts > texts.limit:
-            raise TooLargeError(f"must have at most {texts.limit} items", task.path, str(n_texts))
+        n_texts = len(task.texts)
+        quota = self._texts[name]
+        if n_texts > quota.limit:
+            raise TooLargeError(f"must have at most {quota.limit} items", task.path, str(n_texts))
 
         def overloaded() -> OverloadedError:
-            expected_s = math.ceil(self._mean_s * texts.held)
-            return OverloadedError(
-                "too many texts wait to be encoded", retry_after_s=max(1, expected_s)
-            )
+            retry_after_s = max(1, math.ceil(self._mean_s * quota.held))
+            return OverloadedError("too many texts wait to be encoded", retry_after_s=retry_after_s)
 
-        return texts.acquired(n_texts, refusal=overloaded)
+        return quota.acquired(n_texts, refusal=overloaded)
 
     def _show_waiting(self, name: str, n_texts: float) -> None:
         self._n_waiting[name] = n_texts
@@ -119,16 +119,18 @@ class EmbeddingService:
 
     @contextmanager
     def _encoding(self, task: EmbeddingTask, encoder: Encoder) -> Iterator[Future[Embeddings]]:
-        """Submit texts; at the end drop what is not done, and count what was."""
+        """Submit texts; at the end cancel the remaining ones, and count those that were encoded."""
         started_s = time.perf_counter()
         future = encoder.submit(task.texts, kind=task.kind)
         try:
             yield future
         finally:
             future.cancel()
-        n_tokens, seconds = future.result().n_tokens, time.perf_counter() - started_s
+        n_tokens = future.result().n_tokens
+        seconds = time.perf_counter() - started_s
         with self._lock:
-            self._mean_s += _SMOOTHING * (seconds / max(n_tokens.size, 1) - self._mean_s)
+            seconds_per_text = seconds / max(n_tokens.size, 1)
+            self._mean_s += _SMOOTHING * (seconds_per_text - self._mean_s)
             self._metrics.observe("encoding_seconds", seconds)
             self._metrics.add("encoded_texts_total", n_tokens.size)
             self._metrics.add("encoded_tokens_total", int(n_tokens.sum()))

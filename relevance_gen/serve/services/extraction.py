@@ -1,4 +1,4 @@
-"""Documents of clients to text, in a sandbox: a process of its own with limits of time and memory."""
+"""Text extraction: clients' documents to text, in sandbox processes with time and memory limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import binascii
 import queue
 from pathlib import Path
+from typing import Final
 
 from attrs import frozen
 
@@ -14,32 +15,43 @@ from relevance_gen.errors import BusyError, GenerationError, InvalidRequestError
 from relevance_gen.sandbox import Sandbox
 from relevance_gen.types import DocumentPart, ExtractionResponse
 
-TIMEOUT_S = 20.0
-MEMORY_BYTES = 1 << 30
-AT_ONCE = 4
+TIMEOUT_S: Final = 20.0
+MEMORY_BYTES: Final = 1 << 30
+MAX_CONCURRENCY: Final = 4
 _PROGRAM = Path(relevance_gen.documents.__file__).with_name("extraction_program.py")
 
 
 @frozen
 class ExtractionTask:
-    """A document whose text is to be extracted: its bytes as base64, and its file name, which may be empty."""
+    """A document whose text is extracted.
+
+    Attributes:
+        content: the bytes of the document as base64.
+        name: the file name, which may be empty.
+    """
 
     content: str
     name: str = ""
 
 
 class Extractor:
-    """Takes the text out of documents, `AT_ONCE` of them at a time. A process starts when it is first needed."""
+    """Extracts the text of documents, `MAX_CONCURRENCY` at a time.
+
+    A sandbox process starts when it is first needed.
+
+    Args:
+        timeout_s: time limit for one document.
+        memory_bytes: memory limit of a sandbox process.
+    """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
         self._timeout_s = timeout_s
         self._sandboxes = [
             Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=memory_bytes)
-            for _ in range(AT_ONCE)
+            for _ in range(MAX_CONCURRENCY)
         ]
-        self._free: queue.LifoQueue[Sandbox] = (
-            queue.LifoQueue()
-        )  # the one used last, which runs already, comes first
+        # Last in, first out: a sandbox whose process is running is used first.
+        self._free: queue.LifoQueue[Sandbox] = queue.LifoQueue()
         for sandbox in self._sandboxes:
             self._free.put(sandbox)
 
@@ -49,11 +61,11 @@ class Extractor:
             sandbox.close()
 
     def extract(self, task: ExtractionTask) -> ExtractionResponse:
-        """Return the text of a document, or of as much of it as can be read.
+        """Return the text of a document, or as much of it as can be read.
 
         Raises:
-            InvalidRequestError: nothing of it can be read.
-            BusyError: no process can be started now, or it was killed from outside.
+            InvalidRequestError: no text can be extracted.
+            BusyError: no process can be started now, or the process was killed from outside.
         """
         try:
             content = base64.b64decode(task.content, validate=True)
@@ -61,7 +73,7 @@ class Extractor:
             raise InvalidRequestError("must be base64", "content") from None
         sandbox = self._free.get()
         try:
-            found = sandbox.call({"name": task.name}, content)
+            extracted = sandbox.call({"name": task.name}, content)
         except TimeoutError:
             raise InvalidRequestError(
                 f"takes longer than {self._timeout_s:g} seconds to read", "content"
@@ -74,10 +86,10 @@ class Extractor:
             raise BusyError("no process can read documents now", retry_after_s=5) from None
         finally:
             self._free.put(sandbox)
-        warning = found["warning"]
+        warning = extracted["warning"]
         if warning is not None and warning.startswith("needs "):
             warning += " on the server"
-        if not any(text for _, text in found["parts"]):
+        parts = [DocumentPart(location, text) for location, text in extracted["parts"]]
+        if not any(part.text for part in parts):
             raise InvalidRequestError(warning or "holds no text", "content")
-        parts = tuple(DocumentPart(place, text) for place, text in found["parts"])
-        return ExtractionResponse(parts, warning)
+        return ExtractionResponse(tuple(parts), warning)

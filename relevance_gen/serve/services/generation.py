@@ -1,4 +1,4 @@
-"""Generations: requests into the runner of a model, its text out as it comes."""
+"""Generation service: requests to the runner of a model, and its text as it is generated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from concurrent.futures import Future, InvalidStateError
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 from attrs import field, frozen
@@ -35,18 +35,19 @@ from relevance_gen.serve.services.prompts import Prompter, PromptOptions
 from relevance_gen.serve.services.stream_buffer import Piece, Pieces, StreamBuffer
 from relevance_gen.serve.settings import NamedModel, Settings
 
-AS_MUCH_AS_FITS = 1 << 30
-"""A limit of tokens for a turn that ends by itself, or where the context is full."""
-_MOST_REQUESTS = 1024
-"""Of one client to one model, in work or waiting for it to be loaded; more where more may wait in its queue."""
-_LONGEST_SILENCE_S = 15.0
-"""A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
+AS_MUCH_AS_FITS: Final = 1 << 30
+"""Token limit of a turn that ends by itself, or when the context is full."""
+_MAX_REQUESTS: Final = 1024
+"""Requests of one client for one model that run or wait for it to be loaded; more if the settings allow
+a longer queue."""
+_HEARTBEAT_S: Final = 15.0
+"""Longest time without an item of a stream: proxies close silent connections."""
 
 Responses: TypeAlias = tuple[types.GenerationResponse, ...]
 
 
 class Backend(Model, Protocol):
-    """What the server needs of `relevance_gen.generation.runner.Runner`."""
+    """The part of `relevance_gen.generation.runner.Runner` that the server uses."""
 
     def submit(
         self,
@@ -55,7 +56,7 @@ class Backend(Model, Protocol):
         on_text: OnText | None = None,
         context: RequestContext = DEFAULT_CONTEXT,
     ) -> Future[types.GenerationResponse]:
-        """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
+        """Queue `request` without waiting; the runner's thread calls `on_text(sample, piece)`."""
 
     def write_chat(
         self,
@@ -64,36 +65,41 @@ class Backend(Model, Protocol):
         *,
         client: str | None = None,
     ) -> tuple[types.GenerationRequest, OutputFormat]:
-        """Return a request that continues a conversation as the model's template has it, and how its answer is read."""
+        """Return the request for the rendered conversation, and the format of the model's output."""
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more requests, because it was closed or has died."""
+        """Whether it accepts no more requests, because it was closed or has failed."""
 
     def stats(self) -> types.Stats:
-        """Return the backlog and the runners that take work."""
+        """Return the backlog and the number of runners that accept work."""
 
     def close(self) -> None:
-        """Finish what was accepted, and end the thread."""
+        """Finish the accepted requests, and end the thread."""
 
 
 def load_backend(settings: Settings, model: NamedModel) -> Backend:
-    """Load one of the models that `settings` name; raise what `Runner` and `ClusterRunner` raise."""
-    given: dict[str, Any] = attrs.asdict(
-        settings.model_options, filter=lambda one, value: value != one.default
+    """Load a generation model; see `Runner` and `ClusterRunner` for the exceptions."""
+    options: dict[str, Any] = attrs.asdict(
+        settings.model_options, filter=lambda option, value: value != option.default
     )
-    given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
-    given = {name: value for name, value in given.items() if value is not None}
+    options["max_queue"] = settings.max_queue
+    options["prefix_cache_bytes"] = settings.prefix_cache_bytes
+    options = {name: value for name, value in options.items() if value is not None}
     if settings.cluster is None:
         from relevance_gen.generation.runner import Runner
 
-        return Runner(model.file, **given)
+        return Runner(model.file, **options)
     from relevance_gen.cluster import ClusterRunner
 
-    # Servers of one model share its runners.
+    # Servers with the same model share its runners by this name.
     name = f"of servers: {model.file or 'the embedded model'}"
     return ClusterRunner(
-        model.file, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given
+        model.file,
+        address=settings.cluster,
+        n_runners=settings.cluster_runners,
+        name=name,
+        **options,
     )
 
 
@@ -102,15 +108,15 @@ class GenerationTask:
     """Prompts to continue together.
 
     Attributes:
-        requests: one for each prompt; their samples are numbered through.
-        prompts: the tokens of each, where they are given as these.
-        conversation: what the one request continues, whose text is not written yet.
-        context: what the model is told beside the requests; its client is the id of the key of who asks.
-        names: what the client calls a field, for errors, where that is not the request's own name.
-        echoes: whether the answer has each prompt before each of its samples.
-        model: which model is asked; None for the first.
-        citer: what the answer is cited from.
-        backend: what runs it, while that is lent.
+        requests: one for each prompt; their samples are numbered consecutively.
+        prompts: the tokens of each prompt, if they are given as tokens.
+        conversation: the conversation that the only request continues, not yet rendered as text.
+        context: options in addition to the requests; its client is the id of the API key.
+        names: the client's names of fields, for errors, if they differ from the request's names.
+        echoes: whether the response repeats the prompt before each sample.
+        model: the name of the model; None for the first.
+        citer: finds the sources of the answer.
+        backend: runs the requests, while the model is leased.
     """
 
     requests: tuple[types.GenerationRequest, ...]
@@ -125,42 +131,49 @@ class GenerationTask:
 
 
 class Generator:
-    """Runs generations, each in the coroutine that asks for it."""
+    """Runs generations, each in the coroutine of its request."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
         self._registry = registry
         self._metrics = metrics
         self._timeout_s = settings.generation_timeout_s
-        most_requests = max(_MOST_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
+        max_requests = max(_MAX_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
         names = [model.name for model in settings.models["generate"]]
-        self._places = {name: Quota(client_limit=most_requests) for name in names}
-        self._prompters = {
-            name: Prompter(self._timeout_s) for name in names
-        }  # none waits for another model's
+        self._requests = {name: Quota(client_limit=max_requests) for name in names}
+        # One for each model, so that none waits for another model.
+        self._prompters = {name: Prompter(self._timeout_s) for name in names}
 
     async def stats(self) -> types.Stats:
-        """Return the backlog and the runners that take work, those that are unloaded until they are asked included."""
-        loaded = self._registry.loaded("generate")
-        each = [types.Stats(0, 1) if backend is None else backend.stats() for backend in loaded]
-        return types.Stats(
-            sum(one.backlog for one in each), sum(one.num_total_runners for one in each)
-        )
+        """Return the backlog and the number of runners, including unloaded models that can be loaded."""
+        backlog = 0
+        n_runners = 0
+        for backend in self._registry.loaded("generate"):
+            stats = types.Stats(0, 1) if backend is None else backend.stats()
+            backlog += stats.backlog
+            n_runners += stats.num_total_runners
+        return types.Stats(backlog, n_runners)
 
     @asynccontextmanager
-    async def lent(
+    async def lease(
         self, model: str | None, client: str, n_bytes: int = 0
     ) -> AsyncIterator[Backend]:
-        """Give what runs a model, once it is loaded, until the end of the context; a request holds bytes meanwhile.
+        """Yield the backend of a model once it is loaded; it stays loaded until the context ends.
+
+        Args:
+            model: the name of the model; None for the first.
+            client: the id of the client's API key.
+            n_bytes: bytes that the request holds while it waits.
 
         Raises:
-            OverloadedError: this client has too many requests for it.
-            RelevanceGenError: what the registry raises.
+            OverloadedError: this client has too many requests for the model.
+            TimedOutError: the model was not loaded in time.
+            RelevanceGenError: the exceptions of the registry.
         """
         name = self._registry.name_of("generate", model)
         refusal = partial(OverloadedError, "too many requests for this model")
         with (
-            self._places[name].acquired(1, client, refusal=refusal),
-            self._registry.lent("generate", name, client=client, n_bytes=n_bytes) as loading,
+            self._requests[name].acquired(1, client, refusal=refusal),
+            self._registry.lease("generate", name, client=client, n_bytes=n_bytes) as loading,
         ):
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -175,38 +188,41 @@ class Generator:
         self,
         question: str,
         options: PromptOptions,
-        found: types.SearchResponse,
+        response: types.SearchResponse,
         model: str | None,
-        on: Backend,
+        backend: Backend,
     ) -> types.PromptResponse:
-        """Write what a model is to be asked: see `Prompter.write`."""
-        return await self._prompters[self._registry.name_of("generate", model)].write(
-            question, options, found, on, model
-        )
+        """Write a prompt from search results: see `Prompter.write`."""
+        prompter = self._prompters[self._registry.name_of("generate", model)]
+        return await prompter.write(question, options, response, backend, model)
 
-    def written(self, task: GenerationTask) -> GenerationTask:
-        """Return `task` with its conversation written, which takes milliseconds, and with a bad template seconds.
+    def render(self, task: GenerationTask) -> GenerationTask:
+        """Return `task` with its conversation rendered as text by the chat template of the model.
+
+        Takes milliseconds, and seconds with a pathological template.
 
         Raises:
             InvalidRequestError: the model has no template for these messages.
             RunnerClosedError: there is no runner.
         """
-        if (asked := task.conversation) is None:
+        conversation = task.conversation
+        if conversation is None:
             return task
+        (request,) = task.requests
         try:
-            request, answer = task.backend.write_chat(
-                asked, *task.requests, client=task.context.client
+            rendered, output_format = task.backend.write_chat(
+                conversation, request, client=task.context.client
             )
         except InvalidRequestError as error:
             raise error.with_field_names(task.names) from None
-        context = attrs.evolve(task.context, is_chat=True, output_format=answer)
-        return attrs.evolve(task, requests=(request,), conversation=None, context=context)
+        context = attrs.evolve(task.context, is_chat=True, output_format=output_format)
+        return attrs.evolve(task, requests=(rendered,), conversation=None, context=context)
 
     async def complete(self, task: GenerationTask) -> Responses:
-        """Return the whole response to each prompt. Cancelling this coroutine frees their slots.
+        """Return the complete response to each prompt. Cancelling this coroutine frees their slots.
 
         Raises:
-            RelevanceGenError: what the runner raises; a `TimedOutError` if it was not done in time.
+            RelevanceGenError: the exceptions of the runner; a `TimedOutError` after the time limit.
         """
         with self._running(task) as future:
             try:
@@ -215,44 +231,49 @@ class Generator:
             except TimeoutError:
                 raise self._timed_out() from None
             except asyncio.CancelledError:
-                if _is_cancelled_from_outside():
+                if _is_task_cancelled():
                     raise
                 raise RequestCancelledError("the runner dropped the request") from None
 
     async def stream(
-        self, task: GenerationTask, hold: Callable[[int], None] = lambda _: None
+        self, task: GenerationTask, acquire: Callable[[int], None] = lambda _: None
     ) -> AsyncGenerator[Pieces | Responses]:
-        """Yield the text as it comes and at the end the whole responses. Closing the iterator frees the slots.
+        """Yield the text as it is generated, and at the end the complete responses.
 
-        All pieces that came since the last look are yielded together; an empty list is yielded when none came for long.
-        `hold` is called with the bytes that pieces take which wait to be yielded, and with as many less once they are
-        dealt with; what it raises ends the stream.
+        All pieces that arrived since the last item are yielded together, and an empty list after
+        `_HEARTBEAT_S` without a piece. Closing the iterator frees the slots.
+
+        Args:
+            task: the generation.
+            acquire: called with the bytes of the pieces that wait to be yielded, and with the
+                negative number when they have been sent; an exception that it raises ends the
+                stream.
 
         Raises:
-            RelevanceGenError: what the runner raises; a `TimedOutError` if it was not done in time.
+            RelevanceGenError: the exceptions of the runner; a `TimedOutError` after the time limit.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s
-        arrivals = StreamBuffer(hold)
+        buffer = StreamBuffer(acquire)
 
         def post(item: Piece | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
-                loop.call_soon_threadsafe(arrivals.add, item)
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(buffer.add, item)
 
-        with (
-            self._running(task, lambda sample, piece: post((sample, piece))) as future,
-            closing(arrivals),
-        ):
+        def on_text(sample: int, piece: Any) -> None:
+            post((sample, piece))
+
+        with self._running(task, on_text) as future, closing(buffer):
             future.add_done_callback(lambda _: post(None))
-            while True:
-                pieces, ended = await arrivals.next(min(_LONGEST_SILENCE_S, end_s - loop.time()))
-                if not ended and loop.time() >= end_s:
+            has_ended = False
+            while not has_ended:
+                batch = await buffer.next_batch(min(_HEARTBEAT_S, end_s - loop.time()))
+                has_ended = batch.has_ended
+                if not has_ended and loop.time() >= end_s:
                     raise self._timed_out()
-                if pieces or not ended:
-                    yield pieces
-                    arrivals.dealt_with(pieces)
-                if ended:
-                    break
+                if batch.pieces or not has_ended:
+                    yield batch.pieces
+                    buffer.release(batch.pieces)
             if future.cancelled():
                 raise RequestCancelledError("the runner dropped the request")
             yield future.result()
@@ -261,28 +282,18 @@ class Generator:
     def _running(
         self, task: GenerationTask, on_text: OnText | None = None
     ) -> Iterator[Future[Responses]]:
-        """Submit the requests of `task`; at the end cancel what is not done, and count what was."""
-        started_s = time.perf_counter()
-        first_s: list[float] = []
-
-        def note(first_sample: int, sample: int, piece: Any) -> None:
-            if not first_s:
-                first_s.append(time.perf_counter() - started_s)
-            if on_text is not None:
-                on_text(first_sample + sample, piece)
-
+        """Submit the requests of `task`; at the end cancel the unfinished ones, and count the others."""
+        timer = _FirstTokenTimer()
+        prompts = task.prompts or ((),) * len(task.requests)
         futures: list[Future[types.GenerationResponse]] = []
         n_samples = 0
         try:
-            for request, prompt in zip(
-                task.requests, task.prompts or ((),) * len(task.requests), strict=True
-            ):
+            for request, prompt in zip(task.requests, prompts, strict=True):
                 context = attrs.evolve(task.context, prompt=prompt)
-                futures.append(
-                    task.backend.submit(request, on_text=partial(note, n_samples), context=context)
-                )
+                relay = partial(_relay_text, timer, on_text, n_samples)
+                futures.append(task.backend.submit(request, on_text=relay, context=context))
                 n_samples += request.num_samples
-            yield _joined(futures)
+            yield _gather(futures)
         except InvalidRequestError as error:
             raise error.with_field_names(task.names) from None
         finally:
@@ -292,44 +303,70 @@ class Generator:
                 if not future.done() or future.cancelled():
                     self._metrics.add("generation_cancelled_total")
                 elif future.exception() is None:
-                    self._count(future.result(), time.perf_counter() - started_s, first_s)
+                    self._count(future.result(), timer)
 
-    def _count(
-        self, response: types.GenerationResponse, seconds: float, first_s: list[float]
-    ) -> None:
+    def _count(self, response: types.GenerationResponse, timer: _FirstTokenTimer) -> None:
+        seconds = timer.elapsed_s
+        first_token_s = seconds if timer.first_token_s is None else timer.first_token_s
+        n_generated = sum(sample.generated_tokens for sample in response.responses)
         self._metrics.observe("generation_seconds", seconds)
-        self._metrics.observe("time_to_first_token_seconds", first_s[0] if first_s else seconds)
+        self._metrics.observe("time_to_first_token_seconds", first_token_s)
         self._metrics.add("prompt_tokens_total", response.prompt_tokens)
-        self._metrics.add(
-            "generated_tokens_total", sum(c.generated_tokens for c in response.responses)
-        )
+        self._metrics.add("generated_tokens_total", n_generated)
 
     def _timed_out(self) -> TimedOutError:
         return TimedOutError(f"the generation was not done within {self._timeout_s:g} seconds")
 
 
-def _joined(futures: Sequence[Future[types.GenerationResponse]]) -> Future[Responses]:
-    """Return a future of all their results, in order; it ends as soon as one of them fails or is cancelled."""
-    joined: Future[Responses] = Future()
+class _FirstTokenTimer:
+    """Measures the seconds until the first text of a generation, and until its end."""
+
+    def __init__(self) -> None:
+        self._started_s = time.perf_counter()
+        self.first_token_s: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started_s
+
+    def note_text(self) -> None:
+        """Note that text has arrived."""
+        if self.first_token_s is None:
+            self.first_token_s = self.elapsed_s
+
+
+def _relay_text(
+    timer: _FirstTokenTimer, on_text: OnText | None, first_sample: int, sample: int, piece: Any
+) -> None:
+    """Pass text on; the samples of a task are numbered across its requests."""
+    timer.note_text()
+    if on_text is not None:
+        on_text(first_sample + sample, piece)
+
+
+def _gather(futures: Sequence[Future[types.GenerationResponse]]) -> Future[Responses]:
+    """Return a future of all results, in order; it ends when one of them fails or is cancelled."""
+    gathered: Future[Responses] = Future()
     lock = threading.Lock()
 
     def note(future: Future[types.GenerationResponse]) -> None:
-        with lock, suppress(InvalidStateError):  # whoever waited has left
-            if joined.done():
+        with lock, suppress(InvalidStateError):  # the caller has cancelled it
+            if gathered.done():
                 return
             if future.cancelled():
-                joined.cancel()
+                gathered.cancel()
             elif (error := future.exception()) is not None:
-                joined.set_exception(error)
-            elif all(one.done() for one in futures):
-                joined.set_result(tuple(one.result() for one in futures))
+                gathered.set_exception(error)
+            elif all(each.done() for each in futures):
+                gathered.set_result(tuple(each.result() for each in futures))
 
     for future in futures:
         future.add_done_callback(note)
-    return joined
+    return gathered
 
 
-def _is_cancelled_from_outside() -> bool:
-    """Tell whether the current task was cancelled, and not merely the runner's future that it waits for."""
+def _is_task_cancelled() -> bool:
+    """Return whether the current task was cancelled, and not only the future that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The registry of models: each is loaded when it is asked for, lent to those who ask, and unloaded when idle."""
+"""The registry of models: loads each when it is requested, leases it, and unloads it when idle."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from relevance_gen import errors
 from relevance_gen.llama.model_files.resolve import files_of
@@ -22,16 +22,32 @@ from relevance_gen.serve.settings import DEFAULT_NAME, NamedModel, Settings, Tas
 
 _log = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 5
-"""After a load that failed, until another is tried: clients are told to come again after as long."""
-_PATIENCE_S: Final = 0.25
-"""So long a request has waited before others are unloaded for it: one whose client leaves at once moves nothing."""
-_KEPT_S: Final = 60.0
-"""So long no model that a key had is unloaded for clients without a key."""
+_RETRY_S: Final = 5
+"""Pause after a failed load; clients are told to retry after it."""
+_MIN_WAIT_S: Final = 0.25
+"""How long a request must have waited before other models are unloaded for it, so that a client that
+disconnects at once unloads nothing."""
+_AUTHENTICATED_RETENTION_S: Final = 60.0
+"""How long after its use by an authenticated client a model is not unloaded for anonymous clients."""
+
+State: TypeAlias = Literal["unloaded", "loading", "loaded", "unloading", "failed"]
 
 
 class UnknownModelError(errors.InvalidRequestError):
-    """Refuse a name that no model of the server has."""
+    """Reject a name that no model of the server has."""
+
+
+@frozen
+class _Lease:
+    """A request for a model, or its use.
+
+    Attributes:
+        requested_s: when it was requested.
+        has_key: whether the client is authenticated, or is the server itself.
+    """
+
+    requested_s: float
+    has_key: bool
 
 
 @define(eq=False)
@@ -39,109 +55,131 @@ class _Entry:
     """A model, loaded or not.
 
     Attributes:
-        borrowers: those who wait for it or have it, whose futures are done: since when, and whether with a key.
-        files: size in bytes and time of each of its files.
-        used_s: when somebody had it last.
-        keyed_s: when somebody with a key had it last.
-        begun_s: when it came into its state.
-        retry_s: when it may be loaded again after a failure, of which `reason` tells.
+        leases: the requests that wait for the model, and those that use it, whose futures are done.
+        files: size in bytes and modification time of each of its files.
+        used_s: when it was last in use.
+        used_with_key_s: when it was last in use by an authenticated client.
+        state_since_s: when it entered its state.
+        retry_s: when it may be loaded again after a failure.
+        failure: why it could not be loaded.
     """
 
     task: Task
     source: NamedModel
     files: list[tuple[int, int]]
-    state: Literal["unloaded", "loading", "loaded", "unloading", "failed"] = "unloaded"
+    state: State = "unloaded"
     model: Any = None
-    borrowers: dict[Future[Any], tuple[float, bool]] = field(factory=dict)
+    leases: dict[Future[Any], _Lease] = field(factory=dict)
     used_s: float = -math.inf
-    keyed_s: float = -math.inf
-    begun_s: float = -math.inf
+    used_with_key_s: float = -math.inf
+    state_since_s: float = -math.inf
     retry_s: float = -math.inf
-    reason: str = ""
+    failure: str = ""
 
     @property
     def n_bytes(self) -> int:
-        """What its files take."""
+        """The size of its files."""
         return sum(n_bytes for n_bytes, _ in self.files)
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether somebody waits for it."""
-        return not all(future.done() for future in self.borrowers)
+    def is_requested(self) -> bool:
+        """Whether a request waits for it."""
+        return not all(future.done() for future in self.leases)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether somebody has it."""
-        return self.state == "loaded" and any(future.done() for future in self.borrowers)
+        """Whether a request uses it."""
+        return self.state == "loaded" and any(future.done() for future in self.leases)
 
     @property
-    def is_keyed(self) -> bool:
-        """Whether somebody with a key waits for it or has it."""
-        return any(is_keyed for _, is_keyed in self.borrowers.values())
+    def occupies_memory(self) -> bool:
+        """Whether its memory is in use."""
+        return self.state in ("loading", "loaded", "unloading")
 
     @property
-    def can_go(self) -> bool:
-        """Whether it can be unloaded; of a model that has died llama.cpp may keep the memory, so it stays."""
-        return self.state == "loaded" and not self.is_in_use and not self.model.closed
+    def has_key(self) -> bool:
+        """Whether an authenticated client waits for it or uses it."""
+        return any(lease.has_key for lease in self.leases.values())
 
-    def answer(self, fail: Callable[[], Exception] | None = None) -> None:
-        """Give it to all who wait for it, or an error of their own to each."""
-        for future in list(self.borrowers):
+    @property
+    def is_dead(self) -> bool:
+        """Whether it failed while it was loaded. llama.cpp may keep its memory."""
+        return self.state == "loaded" and bool(self.model.closed)
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it can be unloaded now."""
+        return self.state == "loaded" and not self.is_in_use and not self.is_dead
+
+    def resolve(self) -> None:
+        """Give the model to all requests that wait for it."""
+        for future in list(self.leases):
             if not future.done() and future.set_running_or_notify_cancel():
-                if fail is None:
-                    future.set_result(self.model)
-                else:
-                    future.set_exception(fail())
+                future.set_result(self.model)
+
+    def reject(self, make_error: Callable[[], Exception]) -> None:
+        """Give an error of its own to each request that waits for the model."""
+        for future in list(self.leases):
+            if not future.done() and future.set_running_or_notify_cancel():
+                future.set_exception(make_error())
 
 
 class ModelRegistry:
-    """The models of one process. Safe to use from several threads.
+    """The models of one process. Thread-safe.
 
-    However many ask for a model, one thread loads it. Where there is no room for it, those that nobody has go, the one
-    that was not used for longest first. If that is not enough, others get no more requests until they have made room:
-    those wait, behind the ones that were there before, and are answered together when their model is back. Who has a
-    key comes before strangers, for whom nothing goes that a key had a short while ago. Of the bytes that requests may
-    hold, those of one client hold at most a quarter while they wait.
+    One thread loads a model, regardless of the number of requests for it. If there is not enough
+    memory for it, unused models are unloaded, the least recently used first. If that is not enough,
+    models in use receive no more requests until they can be unloaded; their requests wait until
+    they are loaded again, and are then answered together. Requests of authenticated clients come
+    before those of anonymous clients, for which no model is unloaded that an authenticated client
+    used recently. Waiting requests of one client hold at most a quarter of the bytes that all
+    requests may hold.
 
-    What `loads` a model of each kind returns has ``close()``, and tells by ``closed`` whether it takes work.
+    Args:
+        settings: the settings of the server.
+        loaders: for each kind of model, the function that loads it. A model has ``close()``, and
+            ``closed``, which is true if it accepts no more work.
+        metrics: receives the states of the models.
+        clock: returns the time in seconds.
     """
 
     def __init__(
         self,
         settings: Settings,
-        loads: Mapping[Task, Callable[[NamedModel], Any]],
+        loaders: Mapping[Task, Callable[[NamedModel], Any]],
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._entries = [
-            _Entry(task, source, _files(source))
-            for task in loads
+            _Entry(task, source, _stat_files(source))
+            for task in loaders
             for source in settings.models[task]
         ]
-        self._loads = loads
-        self._max_bytes, self._idle_s = (
-            settings.model_bytes or math.inf,
-            settings.model_idle_s or math.inf,
-        )
+        self._loaders = loaders
+        self._max_bytes = settings.model_bytes or math.inf
+        self._idle_s = settings.model_idle_s or math.inf
         self._load_timeout_s = settings.model_load_timeout_s
         self._waiting = Quota(client_limit=settings.max_buffered_bytes // 4)
         self._metrics = metrics
         self._clock = clock
-        self._lock = threading.RLock()  # re-entrant: collecting garbage inside it may end a context
+        # The lock is re-entrant: garbage collection inside it can end a lease.
+        self._lock = threading.RLock()
         self._queue: list[_Entry] = []
         self._is_closed = False
 
     def name_of(self, task: Task, name: str | None) -> str:
-        """Return which model is meant by a name: by none, or `DEFAULT_NAME`, the first; by any, if it is the only one.
+        """Return the name of the model that a client selects.
+
+        None and `DEFAULT_NAME` select the first model. If there is only one, any name selects it.
 
         Raises:
-            UnknownModelError: there are several, and none of that name.
-            ModelLoadError: there is none.
+            UnknownModelError: there are several models, and none has that name.
+            ModelLoadError: there is no model of this kind.
         """
         names = [entry.source.name for entry in self._entries if entry.task == task]
         if not names:
-            what = {"generate": "model", "embed": "encoder", "rerank": "reranker"}[task]
-            raise errors.ModelLoadError(f"this server has no {what}; start it with --{what}")
+            kind = {"generate": "model", "embed": "encoder", "rerank": "reranker"}[task]
+            raise errors.ModelLoadError(f"this server has no {kind}; start it with --{kind}")
         if name in names:
             return name
         if name is None or name == DEFAULT_NAME or len(names) == 1:
@@ -152,73 +190,87 @@ class ModelRegistry:
         )
 
     @contextmanager
-    def lent(
+    def lease(
         self,
         task: Task,
         name: str | None,
         *,
         client: str | None = None,
         n_bytes: int = 0,
-        makes_room: bool = True,
+        may_evict: bool = True,
     ) -> Iterator[Future[Any]]:
-        """Give a future of a model, which is not unloaded before the context ends; of one that is loaded it is done.
+        """Yield a future of a model, which is not unloaded before the context ends.
 
-        Where that ends before, loading goes on, but what still waits for room is given up.
+        The future of a loaded model is done. If the context ends while the model loads, loading
+        continues; if it still waits for memory, the request for it is withdrawn.
 
         Args:
             task: the kind of the model.
             name: its name, or None for the first.
-            client: the id of the key that asks, empty without one; None for the server itself.
-            n_bytes: what the request holds while it waits.
-            makes_room: whether others may be unloaded for it: not for somebody who goes on without it.
+            client: the id of the client's API key, empty for an anonymous client; None for the
+                server itself.
+            n_bytes: bytes that the request holds while it waits.
+            may_evict: whether other models may be unloaded for it; false if the caller can continue
+                without the model.
 
         Raises:
-            UnknownModelError: there is none of that name.
-            ModelLoadError: it could not be loaded a moment ago, is loading for too long, or there is no room for it;
-                where it cannot be now, the future raises that.
-            OverloadedError: what waits for this client holds too many bytes.
+            UnknownModelError: there is no model of that name.
+            ModelLoadError: the model failed to load a moment ago, or there is no memory for it. If
+                it cannot be loaded now, the future raises this error.
+            OverloadedError: waiting requests of this client hold too many bytes.
         """
         name = self.name_of(task, name)
-        entry = next(one for one in self._entries if (one.task, one.source.name) == (task, name))
+        entry = self._entry(task, name)
         future: Future[Any] = Future()
-        n_bytes = min(n_bytes, int(self._waiting.client_limit))  # a large one may wait alone
+        has_key = client != ""
         with self._lock:
-            now_s = self._clock()
-            if self._is_closed:
-                raise errors.ShuttingDownError
-            if now_s < entry.retry_s:
-                raise errors.ModelLoadError(entry.reason)
-            if (
-                not makes_room
-                and entry.state in ("unloaded", "failed")
-                and self._missing_bytes(entry) > 0
-            ):
-                raise errors.ModelLoadError(
-                    "there is no room for it beside the models that are loaded"
-                )
+            self._check_available(entry, may_evict)
             self._metrics.add("model_requests_total", 1, task, name)
-            entry.borrowers[future] = now_s, client != ""
+            entry.leases[future] = _Lease(self._clock(), has_key)
         try:
-            self.look()
+            self.update()
             if not future.done():
-                if not self._waiting.acquire(n_bytes, client):
-                    raise errors.OverloadedError(
-                        "too many large requests wait for models", retry_after_s=_PAUSE_S
-                    )
-                future.add_done_callback(lambda _: self._waiting.release(n_bytes, client))
+                self._hold_bytes(future, client, n_bytes)
             yield future
         finally:
             with self._lock:
-                entry.used_s = self._clock() if entry.is_in_use else entry.used_s
-                entry.keyed_s = entry.used_s if entry.is_in_use and client != "" else entry.keyed_s
-                del entry.borrowers[future]
+                if entry.is_in_use:
+                    entry.used_s = self._clock()
+                    if has_key:
+                        entry.used_with_key_s = entry.used_s
+                del entry.leases[future]
             future.cancel()
-            self.look()
+            self.update()
+
+    def _entry(self, task: Task, name: str) -> _Entry:
+        for entry in self._entries:
+            if entry.task == task and entry.source.name == name:
+                return entry
+        raise KeyError(name)
+
+    def _check_available(self, entry: _Entry, may_evict: bool) -> None:
+        if self._is_closed:
+            raise errors.ShuttingDownError
+        if self._clock() < entry.retry_s:
+            raise errors.ModelLoadError(entry.failure)
+        is_unloaded = entry.state in ("unloaded", "failed")
+        if not may_evict and is_unloaded and self._missing_bytes(entry) > 0:
+            raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
+
+    def _hold_bytes(self, future: Future[Any], client: str | None, n_bytes: int) -> None:
+        """Count the bytes of a request until its future is done."""
+        # A request larger than the limit may wait alone.
+        n_bytes = min(n_bytes, int(self._waiting.client_limit))
+        if not self._waiting.acquire(n_bytes, client):
+            raise errors.OverloadedError(
+                "too many large requests wait for models", retry_after_s=_RETRY_S
+            )
+        future.add_done_callback(lambda _: self._waiting.release(n_bytes, client))
 
     def preload(self) -> None:
-        """Have the first model of each kind loaded, as far as there is room."""
+        """Load the first model of each kind, as far as there is memory."""
         for task in dict.fromkeys(entry.task for entry in self._entries):
-            with self.lent(task, None):
+            with self.lease(task, None):
                 pass
 
     @property
@@ -227,181 +279,197 @@ class ModelRegistry:
         return any(entry.state in ("loading", "unloading") for entry in self._entries)
 
     def loaded(self, task: Task) -> list[Any]:
-        """Return the models of a kind that are loaded; None for each that was, and will be when it is asked for."""
-        known = ("unloaded", "loaded", "unloading")
-        were_used = (
-            one
-            for one in self._entries
-            if one.task == task and one.used_s > -math.inf and one.state in known
-        )
-        return [entry.model if entry.state == "loaded" else None for entry in were_used]
+        """Return the loaded models of a kind, and None for each that a request would load again."""
+        models = []
+        for entry in self._entries:
+            was_used = entry.task == task and entry.used_s > -math.inf
+            if was_used and entry.state in ("unloaded", "loaded", "unloading"):
+                models.append(entry.model if entry.state == "loaded" else None)
+        return models
 
-    async def keep_looking(self) -> None:
-        """Do what is due after some time, until this is cancelled."""
+    async def update_periodically(self) -> None:
+        """Apply time limits until this is cancelled."""
+        interval_s = _MIN_WAIT_S if self._max_bytes < math.inf else 1.0
         while True:
-            await asyncio.sleep(
-                min(_PATIENCE_S if self._max_bytes < math.inf else 1.0, self._idle_s / 10)
-            )
-            self.look()
+            await asyncio.sleep(min(interval_s, self._idle_s / 10))
+            self.update()
 
     def close(self) -> None:
-        """Refuse whoever waits, and close what is loaded."""
+        """Reject the requests that wait, and close the loaded models."""
         with self._lock:
             self._is_closed = True
             for entry in self._entries:
-                entry.answer(errors.ShuttingDownError)
+                entry.reject(errors.ShuttingDownError)
         for entry in self._entries:
             if entry.state == "loaded":
                 entry.model.close()
 
-    def look(self) -> None:
-        """Load, lend and unload what is to be loaded, lent and unloaded now."""
+    def update(self) -> None:
+        """Load, lease and unload the models whose turn it is."""
         with self._lock:
             if self._is_closed:
                 return
-            now_s = self._clock()
-            self._queue = [entry for entry in self._queue if entry.is_asked_for]
+            self._queue = [entry for entry in self._queue if entry.is_requested]
             for entry in self._entries:
-                is_idle = now_s - entry.used_s >= self._idle_s
-                if (
-                    entry.is_asked_for
-                    and entry.state in ("unloaded", "failed")
-                    and entry not in self._queue
-                ):
-                    self._queue.append(entry)
-                elif entry.state == "loading" and now_s - entry.begun_s > self._load_timeout_s:
-                    self._refuse(
-                        entry,
-                        f"the model has been loading for more than {self._load_timeout_s:g} seconds",
-                    )
-                elif is_idle and not entry.is_asked_for and entry.can_go:
-                    self._start(self._unload, entry, "unloading")
-            # Of what has died nothing can be unloaded.
-            lost_bytes = sum(
-                one.n_bytes for one in self._entries if one.state == "loaded" and one.model.closed
+                self._update_entry(entry)
+            self._reject_unloadable()
+            draining = self._load_next()
+            for entry in self._entries:
+                if entry.state == "loaded" and entry not in draining:
+                    entry.resolve()
+
+    def _update_entry(self, entry: _Entry) -> None:
+        """Queue a requested model, reject requests after the time limit, unload an idle model."""
+        now_s = self._clock()
+        is_unloaded = entry.state in ("unloaded", "failed")
+        is_idle = now_s - entry.used_s >= self._idle_s
+        if entry.is_requested and is_unloaded and entry not in self._queue:
+            self._queue.append(entry)
+        elif entry.state == "loading" and now_s - entry.state_since_s > self._load_timeout_s:
+            self._reject(
+                entry, f"the model has been loading for more than {self._load_timeout_s:g} seconds"
             )
-            for entry in [one for one in self._queue if one.n_bytes + lost_bytes > self._max_bytes]:
+        elif is_idle and not entry.is_requested and entry.is_evictable:
+            self._start(self._unload, entry, "unloading")
+
+    def _reject_unloadable(self) -> None:
+        """Reject requests for models that cannot be loaded, because dead models keep their memory."""
+        dead_bytes = sum(entry.n_bytes for entry in self._entries if entry.is_dead)
+        for entry in list(self._queue):
+            if entry.n_bytes + dead_bytes > self._max_bytes:
                 self._queue.remove(entry)
-                self._refuse(entry, "there is no room for it: a model that died keeps its memory")
-            held = self._load_next()
-            for entry in self._entries:
-                if entry.state == "loaded" and entry not in held:
-                    entry.answer()
+                self._reject(entry, "there is no room for it: a model that died keeps its memory")
 
     def _load_next(self) -> list[_Entry]:
-        """Load what there is room for, what a key asks for first; return what has to go for the next and is in use."""
-        for entry in sorted(self._queue, key=lambda one: not one.is_keyed):
+        """Load the queued models for which there is memory, those for authenticated clients first.
+
+        Returns:
+            The models in use that must be unloaded for the next one.
+        """
+        for entry in sorted(self._queue, key=lambda queued: not queued.has_key):
             if self._missing_bytes(entry) <= 0:
                 self._queue.remove(entry)
                 self._start(self._load, entry, "loading")
-            elif self._may_make_room(entry):
-                return self._make_room(entry)
+            elif self._may_evict_for(entry):
+                return self._evict_for(entry)
         return []
 
     def _missing_bytes(self, entry: _Entry) -> float:
-        """Return by how much there is too little room for what is in memory, comes or goes, and one more."""
-        here = (
-            one.n_bytes for one in self._entries if one.state in ("loading", "loaded", "unloading")
-        )
-        return sum(here) + entry.n_bytes - self._max_bytes
+        """Return the bytes that must be freed before `entry` can be loaded; 0 or less if none."""
+        used_bytes = sum(other.n_bytes for other in self._entries if other.occupies_memory)
+        return used_bytes + entry.n_bytes - self._max_bytes
 
-    def _may_make_room(self, entry: _Entry) -> bool:
-        """Tell whether others are to go for one: somebody has waited for it, and it fits beside those that stay."""
-        asked_s = min(
-            (at_s for future, (at_s, _) in entry.borrowers.items() if not future.done()),
+    def _may_evict_for(self, entry: _Entry) -> bool:
+        """Return whether `entry` has been requested for long enough, and fits if others are evicted."""
+        requested_s = min(
+            (lease.requested_s for future, lease in entry.leases.items() if not future.done()),
             default=math.inf,
         )
-        kept_bytes = sum(one.n_bytes for one in self._entries if self._is_kept_from(entry, one))
-        return (
-            self._clock() - asked_s >= _PATIENCE_S and kept_bytes + entry.n_bytes <= self._max_bytes
+        retained_bytes = sum(
+            other.n_bytes for other in self._entries if self._is_retained(other, entry)
         )
+        if self._clock() - requested_s < _MIN_WAIT_S:
+            return False
+        return retained_bytes + entry.n_bytes <= self._max_bytes
 
-    def _is_kept_from(self, entry: _Entry, other: _Entry) -> bool:
-        """Tell whether another stays because a key has it, or had it lately, and only strangers want this one."""
-        is_kept = other.is_keyed or self._clock() - other.keyed_s < _KEPT_S
-        return is_kept and not entry.is_keyed and other.state in ("loading", "loaded")
+    def _is_retained(self, other: _Entry, entry: _Entry) -> bool:
+        """Return whether `other` must stay loaded, because only anonymous clients request `entry`."""
+        since_use_s = self._clock() - other.used_with_key_s
+        is_protected = other.has_key or since_use_s < _AUTHENTICATED_RETENTION_S
+        return is_protected and not entry.has_key and other.state in ("loading", "loaded")
 
-    def _make_room(self, entry: _Entry) -> list[_Entry]:
-        """Unload what has to go for one, and return what has to go and is in use."""
-        missing_bytes = self._missing_bytes(entry) - sum(
-            e.n_bytes for e in self._entries if e.state == "unloading"
-        )
-        held: list[_Entry] = []
-        for other in sorted(self._entries, key=lambda one: (one.is_in_use, one.used_s)):
-            if (
-                missing_bytes > 0
-                and (other.can_go or other.is_in_use)
-                and not self._is_kept_from(entry, other)
-            ):
+    def _evict_for(self, entry: _Entry) -> list[_Entry]:
+        """Unload models for `entry`; return those in use that must be unloaded, too."""
+        missing_bytes = self._missing_bytes(entry)
+        for other in self._entries:
+            if other.state == "unloading":
                 missing_bytes -= other.n_bytes
-                if other.is_in_use:
-                    held.append(other)
-                else:
-                    self._start(self._unload, other, "unloading")
-        return held
+        draining: list[_Entry] = []
+        for other in sorted(self._entries, key=lambda each: (each.is_in_use, each.used_s)):
+            if missing_bytes <= 0:
+                break
+            is_candidate = other.is_evictable or other.is_in_use
+            if not is_candidate or self._is_retained(other, entry):
+                continue
+            missing_bytes -= other.n_bytes
+            if other.is_in_use:
+                draining.append(other)
+            else:
+                self._start(self._unload, other, "unloading")
+        return draining
 
-    def _refuse(self, entry: _Entry, reason: str) -> None:
-        """Tell whoever waits for a model, or soon comes for it, why there is none."""
-        entry.reason, entry.retry_s = reason, self._clock() + _PAUSE_S
-        entry.answer(lambda: errors.ModelLoadError(reason))
+    def _reject(self, entry: _Entry, reason: str) -> None:
+        """Reject the requests for a model, and those that follow within `_RETRY_S`."""
+        entry.failure = reason
+        entry.retry_s = self._clock() + _RETRY_S
+        entry.reject(lambda: errors.ModelLoadError(reason))
 
-    def _start(self, work: Callable[[_Entry], None], entry: _Entry, state: Any) -> None:
-        before = entry.state
-        self._become(entry, state)
+    def _start(self, work: Callable[[_Entry], None], entry: _Entry, state: State) -> None:
+        """Set the state, and start `work` in a thread."""
+        previous = entry.state
+        self._set_state(entry, state)
         try:
             threading.Thread(
                 target=work, args=(entry,), name=f"{state} {entry.source.name}", daemon=True
             ).start()
-        except RuntimeError:  # the system gives no more threads
-            self._become(entry, before)
+        except RuntimeError:  # the system has no more threads
+            self._set_state(entry, previous)
             if state == "loading":
-                self._refuse(entry, "the server has no thread to load it with")
+                self._reject(entry, "the server has no thread to load it with")
 
-    def _become(self, entry: _Entry, state: Any) -> None:
-        entry.state, entry.begun_s = state, self._clock()
-        for shown in STATES:
-            self._metrics.put("models", int(state == shown), entry.task, entry.source.name, shown)
+    def _set_state(self, entry: _Entry, state: State) -> None:
+        entry.state = state
+        entry.state_since_s = self._clock()
+        for reported in STATES:
+            is_current = int(state == reported)
+            self._metrics.put("models", is_current, entry.task, entry.source.name, reported)
 
     def _load(self, entry: _Entry) -> None:
-        name, started_s = entry.source.name, time.perf_counter()
+        name = entry.source.name
+        started_s = time.perf_counter()
         try:
-            files = _files(entry.source)
+            files = _stat_files(entry.source)
             if entry.used_s > -math.inf and files != entry.files:
                 raise errors.ModelLoadError(
                     "its file is not what was loaded before: start the server again to use what is there"
                 )
             entry.files = files
-            model = self._loads[entry.task](entry.source)
+            model = self._loaders[entry.task](entry.source)
         except Exception as error:
-            is_ours = isinstance(error, errors.RelevanceGenError)
-            _log.error("the model %s could not be loaded: %s", name, error, exc_info=not is_ours)
-            reason = str(error) if is_ours else "the server's log says why"
-            for path in (
-                entry.source.file,
-                *files_of(entry.source.file),
-            ):  # where they are concerns nobody who asks
-                reason = reason.replace(str(path), name)
-            with self._lock:
-                self._become(entry, "failed")
-                self._refuse(entry, f"the model cannot be loaded: {reason}")
+            self._note_load_failure(entry, error)
         else:
             with self._lock:
-                entry.model, entry.used_s, entry.retry_s = model, self._clock(), -math.inf
-                self._become(entry, "loaded")
-                self._metrics.observe(
-                    "model_load_seconds", time.perf_counter() - started_s, entry.task, name
-                )
+                entry.model = model
+                entry.used_s = self._clock()
+                entry.retry_s = -math.inf
+                self._set_state(entry, "loaded")
+                seconds = time.perf_counter() - started_s
+                self._metrics.observe("model_load_seconds", seconds, entry.task, name)
                 if not self._is_closed:
-                    entry.answer()  # before it could be told to make room
-        self.look()
+                    entry.resolve()  # before it can be evicted again
+        self.update()
+
+    def _note_load_failure(self, entry: _Entry, error: Exception) -> None:
+        name = entry.source.name
+        is_expected = isinstance(error, errors.RelevanceGenError)
+        _log.error("the model %s could not be loaded: %s", name, error, exc_info=not is_expected)
+        reason = str(error) if is_expected else "the server's log says why"
+        # Clients must not learn where the files are.
+        for path in (entry.source.file, *files_of(entry.source.file)):
+            reason = reason.replace(str(path), name)
+        with self._lock:
+            self._set_state(entry, "failed")
+            self._reject(entry, f"the model cannot be loaded: {reason}")
 
     def _unload(self, entry: _Entry) -> None:
         entry.model.close()
         with self._lock:
             entry.model = None
-            self._become(entry, "unloaded")
-        self.look()
+            self._set_state(entry, "unloaded")
+        self.update()
 
 
-def _files(source: NamedModel) -> list[tuple[int, int]]:
-    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files_of(source.file)]
+def _stat_files(source: NamedModel) -> list[tuple[int, int]]:
+    """Return size in bytes and modification time in nanoseconds of each file of a model."""
+    stats = [path.stat() for path in files_of(source.file)]
+    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]

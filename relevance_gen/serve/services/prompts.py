@@ -1,4 +1,4 @@
-"""The prompt for what a search has found, written with the model's help within a time."""
+"""Prompts from search results, fitted to a model's context within a time limit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from relevance_gen.errors import TimedOutError
 from relevance_gen.request_scope import cancel_scope
 from relevance_gen.types import MIN_CONFIDENCE, PromptResponse, PromptSource, SearchResponse
 
-_AT_ONCE = 4
-"""Prompts written at once. Their threads mostly wait for the model's, which counts tokens between its steps."""
+_MAX_CONCURRENCY = 4
+"""Prompts written at once. Their threads mostly wait for the model, which counts tokens between its
+decoding steps."""
+_CHAT_FIELDS = ("messages", "max_tokens", "temperature", "choice")
 
 
 @frozen
@@ -22,7 +24,8 @@ class PromptOptions:
     """Options of a prompt.
 
     Attributes:
-        copy: whether answers must be sentences of the sources, verbatim; None uses the setting in the model file.
+        copy: whether answers must be sentences of the sources, verbatim; None uses the setting in
+            the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
     """
 
@@ -31,31 +34,39 @@ class PromptOptions:
 
 
 class Prompter:
-    """Writes prompts, each in a thread; one may take `timeout_s`, waiting included."""
+    """Writes prompts in threads; each may take `timeout_s`, including the time in the queue."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._threads = ThreadPoolExecutor(_AT_ONCE, "prompt")
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENCY, "prompt")
 
     async def write(
         self,
         question: str,
         options: PromptOptions,
-        found: SearchResponse,
+        response: SearchResponse,
         model: Model,
-        name: str | None = None,
+        model_name: str | None = None,
     ) -> PromptResponse:
-        """Write what `model`, which was asked for by `name`, is to be asked, from what a search with spans has found.
+        """Write a prompt for `model` from the results of a search with spans.
+
+        Args:
+            question: the question to answer.
+            options: the options of the prompt.
+            response: the search results.
+            model: counts tokens and knows the chat template.
+            model_name: the name by which the client selected the model.
 
         Raises:
-            InvalidRequestError: there is no room for a source.
-            RelevanceGenError: what the model raises; a `TimedOutError` if it was not done in time.
+            InvalidRequestError: the context is too small for one source.
+            RelevanceGenError: the exceptions of the model; a `TimedOutError` after `timeout_s`.
         """
         is_over = threading.Event()
 
         def write() -> PromptResponse:
-            with cancel_scope(lambda: not is_over.is_set()):  # a thread cannot be stopped otherwise
-                return _write(question, options, found, model, name)
+            # A running thread cannot be stopped: it checks the scope.
+            with cancel_scope(lambda: not is_over.is_set()):
+                return _write(question, options, response, model, model_name)
 
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -69,18 +80,24 @@ class Prompter:
 
 
 def _write(
-    question: str, options: PromptOptions, found: SearchResponse, model: Model, name: str | None
+    question: str,
+    options: PromptOptions,
+    response: SearchResponse,
+    model: Model,
+    model_name: str | None,
 ) -> PromptResponse:
-    sources, fields = prepare(question, found, model, copy=options.copy)
-    named = {} if name is None else {"model": name}
+    sources, fields = prepare(question, response, model, copy=options.copy)
     is_chat = "messages" in fields
-    kept = ("messages", "max_tokens", "temperature", "choice") if is_chat else tuple(fields)
+    if is_chat:
+        fields = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
+    if model_name is not None:
+        fields = {**fields, "model": model_name}
     return PromptResponse(
         tuple(
             PromptSource(source.result.original_index, source.start, source.end)
             for source in sources
         ),
         "/v1/chat/completions" if is_chat else "/generate",
-        {name: fields[name] for name in kept if name in fields} | named,
-        bool(found.results) and found.confidence >= options.min_confidence,
+        fields,
+        bool(response.results) and response.confidence >= options.min_confidence,
     )

@@ -1,4 +1,4 @@
-"""The server's rerankers, and what searches have of it: a bounded part, or none, and then they say why."""
+"""Reranking service: rerankers for searches, with bounded work; without them a search reports why."""
 
 from __future__ import annotations
 
@@ -23,63 +23,80 @@ from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.search_encoder import BUSY, Reason, SkippedError
 from relevance_gen.serve.settings import NamedModel, Settings
 
-AT_ONCE: Final = 8
-"""Searches that may wait for the reranker at once, each in a thread. The lane of searches has as many more."""
-_LOOK_S: Final = 0.05
-"""How often a thread that waits looks whether that is still wanted."""
+MAX_CONCURRENT_SEARCHES: Final = 8
+"""Searches that may wait for rerankers at once, each in a thread; the search pool has as many threads
+in addition."""
+_POLL_INTERVAL_S: Final = 0.05
+"""How often a waiting thread checks whether its caller still needs the result."""
 
 
 def load_reranker(settings: Settings, model: NamedModel) -> Reranker:
-    """Load one of the rerankers that `settings` name; raise what `Reranker` raises."""
+    """Load a reranker; see `Reranker` for the exceptions."""
     return Reranker(str(model.file), n_threads=settings.n_threads_of(settings.reranker_threads))
 
 
 class RerankingService:
-    """Has rerankers read for searches, each in its turn. Safe to use from several threads.
+    """Scores texts with rerankers for searches, in the order of arrival. Thread-safe.
 
-    As many passages of 1,000 characters may wait as `AT_ONCE` searches have texts.
+    `MAX_CONCURRENT_SEARCHES` times as many passages of 1,000 characters may wait as one search may
+    have reranked.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
         self._registry = registry
         self._metrics = metrics
         self._timeout_s = settings.reranker_timeout_s
-        most = AT_ONCE * settings.reranker_texts
-        self._passages = Quota(most, on_change=partial(metrics.put, "reranker_passages_waiting"))
-        self._places = Quota(AT_ONCE)
+        self._passages = Quota(
+            MAX_CONCURRENT_SEARCHES * settings.reranker_texts,
+            on_change=partial(metrics.put, "reranker_passages_waiting"),
+        )
+        self._searches = Quota(MAX_CONCURRENT_SEARCHES)
         self._lock = threading.Lock()
 
-    def of(self, name: str | None, skip: Callable[[Reason], object]) -> SearchReranker:
-        """Return a reranker as one search has it, which tells `skip` why it has no part; raise as `name_of` does."""
+    def reranker(self, name: str | None, skip: Callable[[Reason], object]) -> SearchReranker:
+        """Return a reranker for one search.
+
+        Args:
+            name: the name of the reranker; None for the first.
+            skip: called with the reason if the reranker cannot be used.
+
+        Raises:
+            UnknownModelError: see `ModelRegistry.name_of`.
+        """
         return SearchReranker(self, self._registry.name_of("rerank", name), skip)
 
-    def read(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | Reason:
-        """Wait in this thread for how relevant texts are, shape (n,); or return why that is not to be had in time."""
-        why: Reason = "unavailable"
-        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
+    def score(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the relevance of each text, shape (n,); wait for it in this thread.
+
+        Raises:
+            SkippedError: the scores are not available in time.
+        """
         try:
-            if n_passages > self._passages.limit:
-                raise SkippedError("too-much")
-            with (
-                self._places.acquired(refusal=BUSY),
-                self._passages.acquired(n_passages, refusal=BUSY),
-                self._registry.lent("rerank", name, makes_room=False) as loading,
-            ):
-                if not loading.done():
-                    raise SkippedError("loading")
-                return self._wait(loading.result().submit(query, texts))
-        except SkippedError as skipped:
-            why = skipped.reason
-        except (ModelLoadError, RerankerError):
-            pass
-        with self._lock:
-            self._metrics.add("searches_without_reranker_total")
-        return why
+            return self._score(name, query, texts)
+        except (SkippedError, ModelLoadError, RerankerError) as error:
+            with self._lock:
+                self._metrics.add("searches_without_reranker_total")
+            if isinstance(error, SkippedError):
+                raise
+            raise SkippedError("unavailable") from None
+
+    def _score(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
+        if n_passages > self._passages.limit:
+            raise SkippedError("too-much")
+        with (
+            self._searches.acquired(refusal=BUSY),
+            self._passages.acquired(n_passages, refusal=BUSY),
+            self._registry.lease("rerank", name, may_evict=False) as loading,
+        ):
+            if not loading.done():
+                raise SkippedError("loading")
+            return self._wait(loading.result().submit(query, texts))
 
     def _wait(self, future: Future[Scores]) -> npt.NDArray[np.float32]:
         started_s = time.perf_counter()
         try:
-            while not wait([future], min(_LOOK_S, self._timeout_s)).done:
+            while not wait([future], min(_POLL_INTERVAL_S, self._timeout_s)).done:
                 raise_if_cancelled()
                 if time.perf_counter() - started_s > self._timeout_s:
                     raise SkippedError("busy")
@@ -95,13 +112,16 @@ class RerankingService:
 
 @frozen
 class SearchReranker:
-    """The reranker as one search has it: where it has no part, `skip` is told why, and all stays as it is."""
+    """A reranker for one search. If it cannot be used, the ranking stays as it is."""
 
     service: RerankingService
     name: str
     skip: Callable[[Reason], object]
 
     def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | None:
-        """Return how relevant each text is, shape (n,), or None."""
-        read = self.service.read(self.name, query, texts)
-        return self.skip(read) if isinstance(read, str) else read  # type: ignore[return-value]
+        """Return the relevance of each text, shape (n,); None if the reranker cannot be used."""
+        try:
+            return self.service.score(self.name, query, texts)
+        except SkippedError as skipped:
+            self.skip(skipped.reason)
+            return None

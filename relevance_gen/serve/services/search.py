@@ -1,13 +1,13 @@
-"""Searches, once or by a kept index: what a client asks, in, and the ranked chunks or an explanation, out."""
+"""Search service: rank, explain, compress or cite chunks from a request or from a named index."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import attrs
 from attrs import define, field, frozen
@@ -26,10 +26,10 @@ from relevance_gen.retrieval.models import NO_MODELS, Models
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.query.filters import check_keys, mask_of
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.indexes.index_cache import IndexCache, Key, content_key
+from relevance_gen.serve.services.indexes.index_cache import CacheKey, IndexCache, content_key
 from relevance_gen.serve.services.indexes.index_registry import (
-    KEPT,
-    MAX_FOUND,
+    CACHED_PREFIX,
+    MAX_RESULTS,
     IndexRef,
     IndexRegistry,
 )
@@ -41,413 +41,503 @@ from relevance_gen.serve.settings import Settings
 if TYPE_CHECKING:
     from relevance_gen.retrieval.chunk_index import ChunkIndex
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
+Work: TypeAlias = Callable[[SearchParams, Models], Result]
+"""A search or an explanation, given its parameters and models."""
 
 
 @frozen
-class _Task:
-    """A question to some chunks.
+class IndexTask:
+    """Work on chunks, or on the chunks of an index.
 
     Attributes:
-        question: what is asked.
-        chunks: the chunks as the client sent them, not yet checked.
-        path: what the client calls the chunks; errors name ``path[3]``.
-        named: the index that is asked instead of chunks.
-        keeps: keep an index of the chunks at once, not when they come again.
-        reranker: the name of the reranker that is asked; None for the first.
-        skipped: why a model had no part, where it was to have one; filled in by whoever answers.
-        kept: the name of the index that is kept, where one was to be; likewise.
+        params: the search parameters.
+        chunks: the chunks as the client sent them, not yet validated.
+        path: the client's name of the chunks; errors refer to ``path[3]``.
+        index: the index that is searched instead of chunks.
+        cache_index: whether to cache an index of the chunks at once, and not when they are sent
+            again.
+        reranker: the name of the reranker; None for the first.
     """
 
-    question: SearchParams
+    params: SearchParams
     chunks: Sequence[object]
     path: str = field(default="chunk_txts", kw_only=True)
-    named: IndexRef | None = field(default=None, kw_only=True)
-    keeps: bool = field(default=False, kw_only=True)
+    index: IndexRef | None = field(default=None, kw_only=True)
+    cache_index: bool = field(default=False, kw_only=True)
     reranker: str | None = field(default=None, kw_only=True)
-    skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(
-        factory=dict, eq=False, kw_only=True
-    )
-    kept: list[str] = field(factory=list, eq=False, kw_only=True)
 
     @property
     def digest(self) -> str | None:
-        """The digest of the chunks, where it asks an index that is kept of some."""
-        return None if self.named is None else self.named.digest
+        """The digest of the chunks if the task uses a cached index; otherwise None."""
+        return None if self.index is None else self.index.digest
 
 
 @frozen
-class SearchTask(_Task):
-    """One search to do; `blank` says what to do with a chunk of only white space, and None refuses it."""
+class SearchTask(IndexTask):
+    """A search.
+
+    Attributes:
+        blank: what happens to a chunk of only white space; None rejects it.
+    """
 
     blank: Blank | None = field(default=None, kw_only=True)
 
 
 @frozen
 class PromptTask(SearchTask):
-    """A search whose results become a prompt for a model; `backend` runs the model, for the time of its lease."""
+    """A search from whose results a prompt for a model is written.
+
+    Attributes:
+        options: the options of the prompt.
+        model: the name of the model; None for the first.
+    """
 
     options: PromptOptions = field(kw_only=True)
     model: str | None = field(default=None, kw_only=True)
-    backend: Any = field(default=None, kw_only=True)
 
 
 @frozen
-class CompressionTask(_Task):
-    """Chunks to compress; of an index those that a search finds."""
+class CompressionTask(IndexTask):
+    """A selection of sentences from chunks, or from the results of a search in an index."""
 
     max_tokens: int = field(kw_only=True)
 
 
 @frozen
 class CitationTask:
-    """A text whose sentences are to be supported by chunks, which are not yet checked."""
+    """A text to cite.
+
+    Attributes:
+        text: the text whose sentences get citations.
+        chunks: the chunks that can support it, as the client sent them, not yet validated.
+    """
 
     text: str
     chunks: Sequence[object]
 
 
 @frozen
-class ExplanationTask(_Task):
-    """One score to explain: that of the chunk at a position, from 0, which clients call ``original_index``."""
+class ExplanationTask(IndexTask):
+    """An explanation of the score of the chunk at a 0-based position, ``original_index``."""
 
     position: int
 
 
-@frozen
-class LibraryRetrieval:
-    """The library's own search, with the options that the settings give; imported when it is first needed."""
+@define
+class SearchReport:
+    """What a search reports in addition to its response.
 
-    settings: Settings
+    Attributes:
+        skipped: why a model was not used, for each model that should have been.
+        index_name: the name of the cached index, if one was requested.
+    """
 
-    def answer(
-        self, question: SearchParams, chunks: Chunks, models: Models = NO_MODELS
-    ) -> types.SearchResponse:
-        """Rank `chunks`, once."""
-        from relevance_gen.retrieval.api import answer_once
+    skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(factory=dict)
+    index_name: str | None = None
 
-        weighting, encoding = self.settings.weighting, self.settings.encoding
-        return answer_once(
-            question, chunks, models, weighting=weighting, encoding=encoding, counts_now=True
-        )
+    @property
+    def headers(self) -> dict[str, str]:
+        """The report as HTTP headers."""
+        headers: dict[str, str] = {
+            f"X-{model}-Skipped": reason for model, reason in self.skipped.items()
+        }
+        if self.index_name is not None:
+            headers["X-Index"] = self.index_name
+        return headers
 
-    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
-        """Index `chunks`, for more than one question; with an encoder also their vectors."""
-        from relevance_gen.retrieval.chunk_index import ChunkIndex
-
-        weighting, encoding = self.settings.weighting, self.settings.encoding
-        return ChunkIndex(chunks, weighting=weighting, encoding=encoding, encoder=encoder)
+    def skip_reranker(self, reason: Reason) -> None:
+        """Note why the reranker was not used."""
+        self.skipped["Reranker"] = reason
 
 
 @define(eq=False)
-class _Kept:
-    """An index of chunks that came before: of their words at first, and with their vectors when these are there."""
+class _CachedIndex:
+    """A cached index of chunks, of their terms only until their vectors are computed."""
 
     index: ChunkIndex
-    encoding: Literal["not asked for", "waits", "done"] = "not asked for"
+    encoding: Literal["not requested", "pending", "done"] = "not requested"
 
 
 class Searcher:
-    """Does searches. Safe to use from several threads."""
+    """Runs searches. Thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
-        retrieval: LibraryRetrieval,
         metrics: Metrics,
-        lifting: SearchEncoderService | None = None,
+        encoding: SearchEncoderService | None = None,
         reranking: RerankingService | None = None,
     ) -> None:
-        self._max_chunks = settings.max_chunks
-        self._encoding = settings.encoding
-        self._retrieval = retrieval
-        self._lifting = lifting
+        self._settings = settings
+        self._encoding = encoding
         self._reranking = reranking
-        self._most_reranked = settings.reranker_texts
-        self.named = IndexRegistry(settings)
-        self._keeping = threading.Lock()
-        self._cache: IndexCache[_Kept] | None = None
+        self.indexes = IndexRegistry(settings)
+        self._cache_lock = threading.Lock()
+        self._cache: IndexCache[_CachedIndex] | None = None
         if settings.index_cache_bytes:
             self._cache = IndexCache(
-                settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics
+                settings.index_cache_bytes, lambda cached: cached.index.nbytes, metrics
             )
 
     def warm_up(self) -> None:
-        """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
-        few = Chunks(
-            ["a text to begin with", "😀 a text to begin with \ud800", "猫が寝る" * 100], {}
-        )
-        index = self._retrieval.index(few)
+        """Run each kind of search once, so that no client waits for imports and tables."""
+        texts = ["a text to begin with", "😀 a text to begin with \ud800", "猫が寝る" * 100]
+        chunks = Chunks(texts, {})
+        index = self.build_index(chunks)
         for where in (None, [True, False, True]):
-            question = SearchParams("begin 猫", 3, where=where, spans=True, min_relative_score=0.5)
-            self._retrieval.answer(question, few)
-            index.answer_all([question])
+            params = SearchParams("begin 猫", 3, where=where, spans=True, min_relative_score=0.5)
+            self.rank_once(params, chunks)
+            index.answer_all([params])
         index.explain_one(SearchParams("begin"), 0)
 
-    def look(self, task: object, scope: str) -> Callable[[], Awaitable[None]] | None:
-        """Begin to look at the index that a task names, and return what waits for that, if need be."""
-        named = getattr(task, "named", None)
-        return self.named.look(named.index, scope) if isinstance(named, IndexRef) else None
+    async def refresh(self, index: IndexRef | None, client: str) -> None:
+        """Check an index for changes before it is searched, without occupying a thread.
 
-    def offered_to(self, scope: str) -> dict[str, Callable[[str, int], types.SearchResponse]]:
-        """Return what searches each index that is offered to a client for a question; its results are best first."""
+        Raises:
+            BusyError: the index is still being read for the first time.
+        """
+        if index is not None:
+            await self.indexes.refresh(index.name, client)
+
+    def offered_to(self, client: str) -> dict[str, Callable[[str, int], types.SearchResponse]]:
+        """Return a search function for each index that a client may use; results are best first."""
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
-            asked = SearchParams(query, top_n, true_order=False, spans=True, rerank_top_n=0)
-            return self.search(SearchTask(asked, (), named=IndexRef(name)), scope)
+            params = SearchParams(query, top_n, true_order=False, spans=True, rerank_top_n=0)
+            return self.search(SearchTask(params, (), index=IndexRef(name)), client)
 
-        return {name: partial(search, name) for name in self.named.names(scope)}
+        return {name: partial(search, name) for name in self.indexes.names(client)}
 
-    def search(self, task: SearchTask, scope: str) -> types.SearchResponse:
-        """Rank the chunks of `task`. The scope is whose search this is: within one, kept indexes are shared.
+    def search(
+        self, task: SearchTask, client: str, report: SearchReport | None = None
+    ) -> types.SearchResponse:
+        """Rank the chunks of `task`.
+
+        Args:
+            task: the search.
+            client: the id of the client's API key. Cached indexes are not shared between clients.
+            report: receives what the response does not contain.
 
         Raises:
             TooLargeError: more chunks than the settings allow.
-            InvalidRequestError: a chunk is not allowed; the error names it.
-            UnknownModelError: there are several rerankers, and none of the name that is asked.
-            ClusterError: an index was asked that cannot answer, or is not there.
+            InvalidRequestError: a chunk is invalid; the error names it.
+            UnknownModelError: there are several rerankers, and none has the requested name.
+            ClusterError: the index is not available.
         """
-        if task.named is not None and task.digest is None:
-            return self._search_named(task, task.named, scope)
-        chunks = self._chunks_of(task, scope, task.blank)
-        question = task.question
-        if isinstance(question.where, Mapping):
-            question = attrs.evolve(question, where=mask_of(question.where, chunks))
-        if isinstance(question.distinct, str):
-            question = attrs.evolve(question, distinct=GroupKeys.of(question.distinct, chunks))
-        with self._kept_index(task, chunks, scope) as index:
-
-            def answer(asked: SearchParams, models: Models) -> types.SearchResponse:
-                if index is None:
-                    return self._retrieval.answer(asked, chunks, models)
-                return index.answer_all([asked], models)[0]
-
-            response = self._lifted(task, question, answer, len(chunks.texts))
-        if isinstance(task.question.where, Mapping) and not response.results and chunks.texts:
-            check_keys(task.question.where, set().union(*chunks.metadata.values()))
+        report = report or SearchReport()
+        if task.index is not None and task.digest is None:
+            return self._search_named(task, task.index, client, report)
+        chunks = self._chunks_of(task, client, task.blank)
+        params = _resolve_metadata(task.params, chunks)
+        with self._cached_index(task, chunks, client, report) as index:
+            work = partial(self._rank, index, chunks)
+            response = self._run(task, params, work, report, len(chunks.texts))
+        where = task.params.where
+        if isinstance(where, Mapping) and not response.results and chunks.texts:
+            check_keys(where, set().union(*chunks.metadata.values()))
         if task.digest is not None:
-            reserve("result_char", sum(len(result.chunk_txt) for result in response.results))
-        # Kept indexes have only texts.
-        given = (
-            attrs.evolve(one, metadata=chunks.metadata_of(one.original_index))
-            for one in response.results
+            _reserve_texts(response)
+        # Cached indexes have no metadata.
+        results = [
+            attrs.evolve(result, metadata=chunks.metadata_of(result.original_index))
+            for result in response.results
+        ]
+        return attrs.evolve(response, results=tuple(results))
+
+    def _rank(
+        self, index: ChunkIndex | None, chunks: Chunks, params: SearchParams, models: Models
+    ) -> types.SearchResponse:
+        if index is None:
+            return self.rank_once(params, chunks, models)
+        return index.answer_all([params], models)[0]
+
+    def rank_once(
+        self, params: SearchParams, chunks: Chunks, models: Models = NO_MODELS
+    ) -> types.SearchResponse:
+        """Rank `chunks` without building an index for further searches."""
+        from relevance_gen.retrieval.api import answer_once
+
+        return answer_once(
+            params,
+            chunks,
+            models,
+            weighting=self._settings.weighting,
+            encoding=self._settings.encoding,
+            counts_now=True,
         )
-        return attrs.evolve(response, results=tuple(given))
 
-    def _search_named(self, task: _Task, named: IndexRef, scope: str) -> types.SearchResponse:
-        """Rank the chunks of an index that is offered, or of one of a cluster."""
-        check_integer("top_n", task.question.top_n, 1, MAX_FOUND)
+    def build_index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
+        """Index `chunks`; with an encoder also their vectors."""
+        from relevance_gen.retrieval.chunk_index import ChunkIndex
 
-        def answer(index: BaseIndex, asked: SearchParams, models: Models) -> types.SearchResponse:
-            return index.answer_all([asked], models, allow_partial=named.allow_partial)[0]
+        return ChunkIndex(
+            chunks,
+            weighting=self._settings.weighting,
+            encoding=self._settings.encoding,
+            encoder=encoder,
+        )
 
-        response = self.named.ask(named.index, scope, partial(self._lifted_by, task, answer))
-        reserve("result_char", sum(len(result.chunk_txt) for result in response.results))
+    def _search_named(
+        self, task: IndexTask, ref: IndexRef, client: str, report: SearchReport
+    ) -> types.SearchResponse:
+        """Rank the chunks of an index of the server or of a cluster."""
+        check_integer("top_n", task.params.top_n, 1, MAX_RESULTS)
+
+        def answer(index: BaseIndex, params: SearchParams, models: Models) -> types.SearchResponse:
+            return index.answer_all([params], models, allow_partial=ref.allow_partial)[0]
+
+        response = self._run_named(task, ref, client, answer, report)
+        _reserve_texts(response)
         return response
 
-    def explain(self, task: ExplanationTask, scope: str) -> types.Explanation:
-        """Show where the score of one chunk of `task` comes from; see `search`.
+    def explain(
+        self, task: ExplanationTask, client: str, report: SearchReport | None = None
+    ) -> types.Explanation:
+        """Explain the score of one chunk of `task`; see `search`.
 
         Raises:
-            InvalidRequestError: also where there is no chunk at the position.
+            InvalidRequestError: also if there is no chunk at the position.
         """
+        report = report or SearchReport()
 
-        def explain(index: BaseIndex, asked: SearchParams, models: Models) -> types.Explanation:
+        def explain(index: BaseIndex, params: SearchParams, models: Models) -> types.Explanation:
             try:
-                return index.explain_one(asked, task.position, models)
+                return index.explain_one(params, task.position, models)
             except InvalidRequestError as error:
-                raise error.with_field(
-                    "original_index" if error.field == "chunk" else error.field
-                ) from None
+                field_name = "original_index" if error.field == "chunk" else error.field
+                raise error.with_field(field_name) from None
 
-        if task.named is not None and task.digest is None:
-            return self.named.ask(task.named.index, scope, partial(self._lifted_by, task, explain))
-        chunks = self._chunks_of(task, scope)
+        if task.index is not None and task.digest is None:
+            return self._run_named(task, task.index, client, explain, report)
+        chunks = self._chunks_of(task, client)
         if not chunks.texts:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         if task.digest is None:
             check_integer("original_index", task.position, 0, len(chunks.texts) - 1)
-        with self._kept_index(task, chunks, scope) as kept:
-            index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
-            return self._lifted(task, task.question, partial(explain, index), len(chunks.texts))
+        with self._cached_index(task, chunks, client, report) as cached:
+            index = cached or self.build_index(chunks.without_metadata())
+            work = partial(explain, index)
+            return self._run(task, task.params, work, report, len(chunks.texts))
 
-    def compress(self, task: CompressionTask, scope: str) -> types.CompressionResponse:
-        """Keep the sentences that say most about a question: of chunks, or of the best of an index; see `search`."""
+    def compress(self, task: CompressionTask, client: str) -> types.CompressionResponse:
+        """Select the sentences that are most relevant to a question; see `search`.
+
+        The sentences come from the chunks of the task, from those of a cached index, or from the
+        results of a search in a named index.
+        """
         from relevance_gen.asking.compression import compress
 
         positions: Sequence[int] = ()
-        if task.named is not None and task.digest is None:
-            found = self._search_named(task, task.named, scope).results
-            chunks = read_chunks([types.Chunk(one.chunk_txt, title=one.title) for one in found])
-            positions = [one.original_index for one in found]
+        if task.index is None:
+            chunks = self._validate(task.chunks, task.path)
         elif task.digest is not None:
-            listed = self._kept(task.digest, scope).index.chunks
-            chunks, positions = read_chunks(list(listed)), listed.positions.tolist()
+            listed = self._find_cached(task.digest, client).index.chunks
+            chunks = read_chunks(list(listed))
+            positions = listed.positions.tolist()
             reserve("result_char", sum(map(len, chunks.texts)))
         else:
-            chunks = self._check(task.chunks, task.path)
-        kept = compress(
-            task.question.query, chunks, max_tokens=task.max_tokens, encoding=self._encoding
+            results = self._search_named(task, task.index, client, SearchReport()).results
+            found = [types.Chunk(result.chunk_txt, title=result.title) for result in results]
+            chunks = read_chunks(found)
+            positions = [result.original_index for result in results]
+        response = compress(
+            task.params.query,
+            chunks,
+            max_tokens=task.max_tokens,
+            encoding=self._settings.encoding,
         )
         if not positions:
-            return kept
-        placed = (
-            attrs.evolve(one, original_index=positions[one.original_index])
-            for one in kept.sentences
-        )
-        return attrs.evolve(kept, sentences=tuple(placed))
+            return response
+        sentences = [
+            attrs.evolve(sentence, original_index=positions[sentence.original_index])
+            for sentence in response.sentences
+        ]
+        return attrs.evolve(response, sentences=tuple(sentences))
 
     def cite(self, task: CitationTask) -> list[types.CitedSentence]:
-        """Say which places of chunks support the sentences of a text; see `search`."""
+        """Find the spans of chunks that support the sentences of a text; see `search`."""
         from relevance_gen.asking.citations import Attributor
 
-        return [*Attributor(self._check(task.chunks, "chunk_txts").texts).cite(task.text)]
+        texts = self._validate(task.chunks, "chunk_txts").texts
+        return [*Attributor(texts).cite(task.text)]
 
-    def _lifted_by(
-        self, task: _Task, ask: Callable[..., Found], index: BaseIndex, lifts: bool
-    ) -> Found:
-        """Ask an index, with the encoder's part where it may have one: those of a cluster have none."""
-        do = partial(ask, index)
-        return (
-            self._lifted(task, task.question, do)
-            if lifts
-            else do(*self._reranked(task, task.question))
-        )
-
-    def _lifted(
+    def _run_named(
         self,
-        task: _Task,
-        question: SearchParams,
-        do: Callable[[SearchParams, Models], Found],
+        task: IndexTask,
+        ref: IndexRef,
+        client: str,
+        work: Callable[[BaseIndex, SearchParams, Models], Result],
+        report: SearchReport,
+    ) -> Result:
+        """Run `work` on a named index. Indexes of a cluster cannot use the encoder."""
+
+        def run(index: BaseIndex, can_encode: bool) -> Result:
+            return self._run(
+                task, task.params, partial(work, index), report, use_encoder=can_encode
+            )
+
+        return self.indexes.query(ref.name, client, run)
+
+    def _run(
+        self,
+        task: IndexTask,
+        params: SearchParams,
+        work: Work[Result],
+        report: SearchReport,
         n_chunks: float = math.inf,
-    ) -> Found:
-        """Return what `do` finds with the models that the task is to have, as far as they are to be had."""
-        question, models = self._reranked(task, question, n_chunks)
-        if self._lifting is None:
-            return do(question, models)
+        *,
+        use_encoder: bool = True,
+    ) -> Result:
+        """Run `work` with the reranker and the encoder, as far as they are available."""
+        n_reranked = self._n_reranked(params, n_chunks)
+        models = NO_MODELS
+        if n_reranked != 0 and self._reranking is not None:
+            reranker = self._reranking.reranker(task.reranker, report.skip_reranker)
+            models = Models(reranker=reranker)
+        elif params.rerank_top_n:
+            report.skip_reranker("unavailable")
+        params = attrs.evolve(params, rerank_top_n=n_reranked)
+        if self._encoding is None or not use_encoder:
+            return work(params, models)
         try:
-            return self._lifting.lift(
-                lambda encoder: do(question, attrs.evolve(models, encoder=encoder))
+            return self._encoding.run(
+                lambda encoder: work(params, attrs.evolve(models, encoder=encoder))
             )
         except SkippedError as skipped:
-            task.skipped["Encoder"] = skipped.reason
-            return do(attrs.evolve(question, num_candidates=0), models)
+            report.skipped["Encoder"] = skipped.reason
+            return work(attrs.evolve(params, num_candidates=0), models)
 
-    def _reranked(
-        self, task: _Task, question: SearchParams, n_chunks: float = math.inf
-    ) -> tuple[SearchParams, Models]:
-        """Return a question with as many chunks to read as the reranker may, and the models for that."""
-        wanted, most, skip = (
-            question.rerank_top_n,
-            self._most_reranked,
-            partial(task.skipped.__setitem__, "Reranker"),
-        )
-        if self._reranking is None or wanted == 0:
-            if wanted:
-                skip("unavailable")
-            return attrs.evolve(question, rerank_top_n=0), NO_MODELS
-        n = None if wanted is None and n_chunks <= most else min(wanted or most, most)
-        return attrs.evolve(question, rerank_top_n=n), Models(
-            reranker=self._reranking.of(task.reranker, skip)
-        )
+    def _n_reranked(self, params: SearchParams, n_chunks: float) -> int | None:
+        """Return how many results to rerank within the limit of the server; None for all chunks."""
+        if self._reranking is None or params.rerank_top_n == 0:
+            return 0
+        max_reranked = self._settings.reranker_texts
+        if params.rerank_top_n is None and n_chunks <= max_reranked:
+            return None
+        return min(params.rerank_top_n or max_reranked, max_reranked)
 
-    def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
-        if len(given) > self._max_chunks:
-            raise TooLargeError(
-                f"must have at most {self._max_chunks} items", path, str(len(given))
-            )
-        chunks = read_chunks(given, path=path, kinds="a string or an object", blank=blank)
-        reserve("titled_chunk", len(chunks.titles))
-        return chunks
+    def _validate(self, chunks: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
+        max_chunks = self._settings.max_chunks
+        if len(chunks) > max_chunks:
+            raise TooLargeError(f"must have at most {max_chunks} items", path, str(len(chunks)))
+        validated = read_chunks(chunks, path=path, kinds="a string or an object", blank=blank)
+        reserve("titled_chunk", len(validated.titles))
+        return validated
 
-    def _chunks_of(self, task: _Task, scope: str, blank: Blank | None = None) -> Chunks:
-        """Return the chunks that a task brings, or those of the kept index that it names, without their metadata."""
+    def _chunks_of(self, task: IndexTask, client: str, blank: Blank | None = None) -> Chunks:
+        """Return the chunks of a task, or those of its cached index, without metadata."""
         if task.digest is None:
-            return self._check(task.chunks, task.path, blank)
-        chunks = self._kept(task.digest, scope).index.chunks
-        return Chunks(LazyTexts(len(chunks), lambda number: chunks[number].text), {})
+            return self._validate(task.chunks, task.path, blank)
+        chunks = self._find_cached(task.digest, client).index.chunks
+        return Chunks(LazyTexts(len(chunks), lambda position: chunks[position].text), {})
 
-    def _kept(self, digest: str, scope: str) -> _Kept:
-        """Return what is kept of chunks, with an account of what reading them takes."""
-        kept = self._cache.peek((scope, digest)) if self._cache else None
-        if kept is None:
+    def _find_cached(self, digest: str, client: str) -> _CachedIndex:
+        """Return a cached index, and reserve the memory to read its chunks."""
+        cached = self._cache.peek((client, digest)) if self._cache else None
+        if cached is None:
             raise UnknownIndexError(
                 "index: no such index is kept any more; send its chunks again", field="index"
             )
-        reserve("chunk", len(kept.index.chunks))
-        return kept
+        reserve("chunk", len(cached.index.chunks))
+        return cached
 
     @contextmanager
-    def _kept_index(self, task: _Task, chunks: Chunks, scope: str) -> Iterator[ChunkIndex | None]:
-        """Lend the index of `chunks`: none the first time they come, unless it is to be kept at once."""
-        if self._cache is None:
+    def _cached_index(
+        self, task: IndexTask, chunks: Chunks, client: str, report: SearchReport
+    ) -> Iterator[ChunkIndex | None]:
+        """Yield the cached index of `chunks`.
+
+        None the first time that the chunks are sent, unless the task requests an index.
+        """
+        cache = self._cache
+        if cache is None:
             yield None
             return
-        key = (
-            (scope, task.digest) if task.digest else content_key(chunks.texts, chunks.titles, scope)
-        )
-        kept = self._cache.get(key)
-        if (
-            kept is None
-            and task.digest is None
-            and (self._cache.has_come_before(key) or task.keeps)
-        ):
-            kept = _Kept(self._retrieval.index(chunks.without_metadata()))
-        yield None if kept is None else kept.index
-        if kept is not None:
-            with self._keeping:
-                kept = (
-                    self._cache.peek(key) or kept
-                )  # of simultaneous searches the first one's index stays
-                self._cache.put(key, kept)  # it remembers what it was asked, and so may have grown
-                has_vectors_to_make = (
-                    kept.encoding == "not asked for" and self._lifting and task.digest is None
-                )
-                if has_vectors_to_make:
-                    kept.encoding = "waits"
-            if has_vectors_to_make:
-                self._encode_later(self._cache, key, kept, chunks.texts)
-            if (
-                task.keeps and self._cache.peek(key) is not None
-            ):  # else it is larger than all that may be kept
-                task.kept.append(KEPT + key[1])
+        key = (client, task.digest or "")
+        if task.digest is None:
+            key = content_key(chunks.texts, chunks.titles, client)
+        cached = cache.get(key)
+        if cached is None and task.digest is None and (cache.was_seen(key) or task.cache_index):
+            cached = _CachedIndex(self.build_index(chunks.without_metadata()))
+        if cached is None:
+            yield None
+            return
+        yield cached.index
+        with self._cache_lock:
+            # The first index of simultaneous searches is retained. It is stored again because it
+            # caches queries, and so may have grown.
+            cached = cache.peek(key) or cached
+            cache.put(key, cached)
+            encodes = bool(self._encoding) and task.digest is None
+            encodes = encodes and cached.encoding == "not requested"
+            if encodes:
+                cached.encoding = "pending"
+        if encodes:
+            self._encode_later(cache, key, cached, chunks.texts)
+        # An index larger than the whole cache is not stored.
+        if task.cache_index and cache.peek(key) is not None:
+            report.index_name = CACHED_PREFIX + key[1]
 
     def _encode_later(
-        self, cache: IndexCache[_Kept], key: Key, kept: _Kept, texts: Sequence[str]
+        self,
+        cache: IndexCache[_CachedIndex],
+        key: CacheKey,
+        cached: _CachedIndex,
+        texts: Sequence[str],
     ) -> None:
-        """Have the vectors of kept chunks made in the background, once; until then only the cache holds their texts."""
-        is_blank = bytes(
-            not text for text in texts
-        )  # an index leaves those out, and they keep their positions
+        """Compute the vectors of cached chunks once, in the background.
 
-        def wanted() -> _Kept | None:
-            now = cache.peek(key)
-            return now if now is not None and now.encoding == "waits" else None
+        Until then only the cache holds their texts.
+        """
+        # The index omits blank chunks; the positions of the others must stay the same.
+        is_blank = bytes(not text for text in texts)
 
-        def make(encoder: TextEncoder) -> None:
-            if (now := wanted()) is None:
+        def pending() -> _CachedIndex | None:
+            current = cache.peek(key)
+            return current if current is not None and current.encoding == "pending" else None
+
+        def encode(encoder: TextEncoder) -> None:
+            current = pending()
+            if current is None:
                 return
-            left = iter(now.index.chunks)
-            same = read_chunks(("" if blank else next(left) for blank in is_blank), blank="skip")
-            index = self._retrieval.index(same, encoder=encoder)
-            if wanted() is now:
-                now.index, now.encoding = index, "done"
-                cache.put(key, now)
+            chunks = iter(current.index.chunks)
+            with_blanks = ("" if blank else next(chunks) for blank in is_blank)
+            index = self.build_index(read_chunks(with_blanks, blank="skip"), encoder)
+            if pending() is current:
+                current.index = index
+                current.encoding = "done"
+                cache.put(key, current)
 
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-        if self._lifting is None or not self._lifting.encode_later(
-            n_passages, make, lambda: wanted() is not None
+        if self._encoding is None or not self._encoding.run_later(
+            n_passages, encode, lambda: pending() is not None
         ):
-            kept.encoding = "not asked for"
+            cached.encoding = "not requested"
+
+
+def _resolve_metadata(params: SearchParams, chunks: Chunks) -> SearchParams:
+    """Return `params` with its filter as a mask, and its `distinct` key as the values of the chunks."""
+    if isinstance(params.where, Mapping):
+        params = attrs.evolve(params, where=mask_of(params.where, chunks))
+    if isinstance(params.distinct, str):
+        params = attrs.evolve(params, distinct=GroupKeys.of(params.distinct, chunks))
+    return params
+
+
+def _reserve_texts(response: types.SearchResponse) -> None:
+    reserve("result_char", sum(len(result.chunk_txt) for result in response.results))
 
 
 def every_chunk(
     response: types.SearchResponse, n_chunks: int
 ) -> list[tuple[int, types.SearchResult | None]]:
-    """Return the position of every chunk with what was found in it, in the order of the results.
+    """Return the position and the result of every chunk, in the order of the results.
 
-    The chunks that share nothing with the query come last, in the order of the input.
+    Chunks without a result follow in the order of the input.
     """
-    found = {result.original_index: result for result in response.results}
-    missed = (place for place in range(n_chunks) if place not in found)
-    return [*found.items(), *((place, None) for place in missed)]
+    results: dict[int, types.SearchResult | None] = {
+        result.original_index: result for result in response.results
+    }
+    rest = {position: None for position in range(n_chunks) if position not in results}
+    return [*(results | rest).items()]

@@ -1,8 +1,9 @@
-"""What searches have of the server's encoder: a bounded part of each, and vectors of kept chunks in the background.
+"""The encoder in searches: a bounded part of each search, and vectors of cached chunks in the background.
 
-A search may have so many passages encoded, and wait so long for it; only half of the threads that search may wait at
-once. What goes beyond is answered by words alone, and says so. Vectors of chunks that came twice are made by one
-thread, a few hundred passages at a time, beside whatever else the encoder does.
+A search may have a limited number of passages encoded, and wait for that for a limited time; at most
+half of the search threads may wait at once. Beyond these limits, a search uses lexical scores only and
+reports why. The vectors of chunks that were sent twice are computed by one background thread, a few
+hundred passages at a time, in turn with all other work of the encoder.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
+
+from attrs import frozen
 
 from relevance_gen import errors
 from relevance_gen.embedding.encoder import Encoder
@@ -25,20 +28,21 @@ from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.settings import Settings
 
 Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
-"""Why a search went by words alone: the encoder is being loaded, could not be or has failed, has too much to do, or
-the chunks have too many passages."""
+"""Why a model was not used in a search: it is being loaded; it could not be loaded or has failed; it
+has too much to do; the chunks have too many passages."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-_MOST_COUNTED: Final = 8192
-"""Characters whose tokens may be counted for each passage that may be encoded: to cut one, some five times its own."""
+_MAX_COUNTED_CHARS: Final = 8192
+"""Characters that may be tokenized for each passage that may be encoded: about five times its
+length."""
 _MAX_PENDING: Final = 16
 """Indexes that may wait for vectors."""
 _log = logging.getLogger(__name__)
 
 
 class SkippedError(errors.RelevanceGenError):
-    """Give up the encoder's part in a search."""
+    """Continue a search without a model."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -49,22 +53,23 @@ BUSY: Final = partial(SkippedError, "busy")
 
 
 class _SearchEncoder:
-    """The encoder as one search has it.
+    """The encoder for one search.
 
     Raises:
-        SkippedError: from both methods: this search must do without.
+        SkippedError: from both methods: the search must continue without the encoder.
     """
 
-    def __init__(self, embedder: EmbeddingService, encoder: Encoder, settings: Settings) -> None:
-        self._embedder = embedder
+    def __init__(self, service: EmbeddingService, encoder: Encoder, settings: Settings) -> None:
+        self._service = service
         self._encoder = encoder
-        self._n_left = settings.encoder_search_passages
-        self._n_chars_left = self._n_left * _MOST_COUNTED
+        self._n_passages_left = settings.encoder_search_passages
+        self._n_chars_left = self._n_passages_left * _MAX_COUNTED_CHARS
         self._timeout_s = settings.encoder_search_timeout_s
-        self.fingerprint, self.passage_tokens = encoder.fingerprint, encoder.passage_tokens
+        self.fingerprint = encoder.fingerprint
+        self.passage_tokens = encoder.passage_tokens
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text is."""
+        """Return the number of tokens of a text."""
         self._n_chars_left -= len(text)
         if self._n_chars_left < 0:
             raise SkippedError("too-much")
@@ -73,13 +78,12 @@ class _SearchEncoder:
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         if kind == "passage":
-            self._n_left -= len(texts)
-            if self._n_left < 0:
+            self._n_passages_left -= len(texts)
+            if self._n_passages_left < 0:
                 raise SkippedError("too-much")
+        task = EmbeddingTask(texts, kind)
         try:
-            return self._embedder.embed_now(
-                EmbeddingTask(texts, kind), self._encoder, self._timeout_s
-            ).vectors
+            return self._service.embed_in_thread(task, self._encoder, self._timeout_s).vectors
         except (errors.OverloadedError, errors.TimedOutError, errors.TooLargeError):
             raise BUSY() from None
         except errors.EncoderError:
@@ -87,94 +91,115 @@ class _SearchEncoder:
 
 
 class _BackgroundEncoder:
-    """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted.
+    """The encoder for background work, which waits in the queue without a time limit.
 
-    It is lent for one call at a time, so that in between it can make room for other models.
+    It is leased for one call at a time, so that it can be unloaded in between for other models.
+
+    Raises:
+        RequestCancelledError: from both methods: the result is no longer required.
     """
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._registry = registry
-        with registry.lent("embed", None) as encoder:
-            self._encoder: Encoder = encoder.result()
-        self.fingerprint, self.passage_tokens = (
-            self._encoder.fingerprint,
-            self._encoder.passage_tokens,
-        )
+        self._encoder = self._load()
+        self.fingerprint = self._encoder.fingerprint
+        self.passage_tokens = self._encoder.passage_tokens
+
+    def _load(self) -> Encoder:
+        with self._registry.lease("embed", None) as loading:
+            encoder: Encoder = loading.result()
+            return encoder
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text is."""
+        """Return the number of tokens of a text."""
         raise_if_cancelled()
-        if self._encoder.closed:  # it has made room for another since
-            with self._registry.lent("embed", None) as encoder:
-                self._encoder = encoder.result()
+        if self._encoder.closed:  # it was unloaded for another model
+            self._encoder = self._load()
         return self._encoder.count_tokens(text)
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         raise_if_cancelled()
-        with self._registry.lent("embed", None) as encoder:
-            return encoder.result().submit(texts, kind=kind).result().vectors  # type: ignore[no-any-return]
+        with self._registry.lease("embed", None) as loading:
+            encoder: Encoder = loading.result()
+            return encoder.submit(texts, kind=kind).result().vectors
 
 
-IsWanted: TypeAlias = Callable[[], bool]
-Make: TypeAlias = Callable[[_BackgroundEncoder], None]
+@frozen
+class _BackgroundJob:
+    """Work with the encoder, and whether its result is still required."""
+
+    work: Callable[[_BackgroundEncoder], None]
+    is_required: Callable[[], bool]
 
 
 class SearchEncoderService:
-    """The encoder's part in searches. Safe to use from several threads."""
+    """The encoder for searches. Thread-safe."""
 
     def __init__(self, settings: Settings, embedder: EmbeddingService, metrics: Metrics) -> None:
         self._settings = settings
         self._embedder = embedder
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._places = Quota(max(1, settings.n_search_threads // 2))
-        self._pending: queue.Queue[tuple[Make, IsWanted]] = queue.Queue(_MAX_PENDING)
+        self._searches = Quota(max(1, settings.n_search_threads // 2))
+        self._pending: queue.Queue[_BackgroundJob] = queue.Queue(_MAX_PENDING)
         self._thread: threading.Thread | None = None
 
-    def lift(self, search: Callable[[_SearchEncoder], Found]) -> Found:
-        """Return what `search` finds with the encoder; where it must be done without, raise a `SkippedError`."""
+    def run(self, search: Callable[[_SearchEncoder], Result]) -> Result:
+        """Return the result of `search` with the encoder.
+
+        Raises:
+            SkippedError: the search must be done without the encoder.
+        """
         try:
-            with self._embedder.registry.lent("embed", None, makes_room=False) as loading:
+            with self._embedder.registry.lease("embed", None, may_evict=False) as loading:
                 if not loading.done():
                     raise SkippedError("loading")
-                with self._places.acquired(refusal=BUSY):
+                with self._searches.acquired(refusal=BUSY):
                     return search(_SearchEncoder(self._embedder, loading.result(), self._settings))
         except (errors.ModelLoadError, SkippedError) as error:
             with self._lock:
                 self._metrics.add("searches_without_encoder_total")
-            raise (
-                error if isinstance(error, SkippedError) else SkippedError("unavailable")
-            ) from None
+            if isinstance(error, SkippedError):
+                raise error from None
+            raise SkippedError("unavailable") from None
 
-    def encode_later(self, n_passages: int, make: Make, is_wanted: IsWanted) -> bool:
-        """Have `make` called with an encoder in the background, while it `is_wanted`; tell whether it will be.
+    def run_later(
+        self,
+        n_passages: int,
+        work: Callable[[_BackgroundEncoder], None],
+        is_required: Callable[[], bool],
+    ) -> bool:
+        """Run `work` in the background; return whether it was accepted.
 
-        It is not where it would encode more passages than the settings allow. It may wait for long, and shall hold no
-        texts until it is called.
+        Args:
+            n_passages: how many passages the work encodes; the settings limit them.
+            work: called with the encoder. It may wait for long, so it must not hold texts before.
+            is_required: returns whether the result is still required.
         """
         if n_passages > self._settings.encoder_index_passages:
             return False
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._encode_pending, name="encode indexes", daemon=True
+                    target=self._run_pending, name="encode indexes", daemon=True
                 )
                 self._thread.start()
             try:
-                self._pending.put_nowait((make, is_wanted))
+                self._pending.put_nowait(_BackgroundJob(work, is_required))
             except queue.Full:
                 return False
         return True
 
-    def _encode_pending(self) -> None:
+    def _run_pending(self) -> None:
         while True:
-            make, is_wanted = self._pending.get()
-            if is_wanted():
-                try:
-                    with cancel_scope(is_wanted):
-                        make(_BackgroundEncoder(self._embedder.registry))
-                except errors.RelevanceGenError as error:
-                    _log.info("chunks are kept without vectors: %s", error)
-                except Exception:
-                    _log.exception("chunks are kept without vectors")
+            job = self._pending.get()
+            if not job.is_required():
+                continue
+            try:
+                with cancel_scope(job.is_required):
+                    job.work(_BackgroundEncoder(self._embedder.registry))
+            except errors.RelevanceGenError as error:
+                _log.info("chunks are kept without vectors: %s", error)
+            except Exception:
+                _log.exception("chunks are kept without vectors")

@@ -1,4 +1,4 @@
-"""Text that has come and waits to be sent, accounted for."""
+"""A buffer of generated text that waits to be sent, with its memory accounted for."""
 
 from __future__ import annotations
 
@@ -7,60 +7,80 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
+from attrs import frozen
+
 from relevance_gen.errors import RelevanceGenError
 from relevance_gen.types import ContentPart
 
-_WAITING_BYTES = 400
-"""What Python needs for a piece of text that waits, or of a turn, beside the text."""
+_PIECE_BYTES = 400
+"""Memory of a queued piece in Python, in addition to its text."""
 
 Piece: TypeAlias = tuple[int, str | ContentPart]
-"""A text, or a piece of a turn, with the number of its sample."""
+"""The number of a sample, and a piece of its text or a content part of its turn."""
 Pieces: TypeAlias = list[Piece]
 
 
-class StreamBuffer:
-    """Pieces of text that wait to be yielded, and then the end, as where `hold` refuses their bytes."""
+@frozen
+class Batch:
+    """The pieces that have arrived, and whether the stream has ended after them."""
 
-    def __init__(self, hold: Callable[[int], None]) -> None:
-        self._hold = hold
+    pieces: Pieces
+    has_ended: bool
+
+
+class StreamBuffer:
+    """Pieces of text that wait to be sent.
+
+    Args:
+        acquire: called with the bytes of a piece when it arrives, and with the negative number when
+            it has been sent. An exception that it raises ends the stream.
+    """
+
+    def __init__(self, acquire: Callable[[int], None]) -> None:
+        self._acquire = acquire
         self._items: asyncio.Queue[Piece | RelevanceGenError | None] = asyncio.Queue()
         self._is_closed = False
 
     def add(self, item: Piece | None) -> None:
-        """Take a piece; None is the end."""
+        """Add a piece; None ends the stream."""
         if self._is_closed:
             return
         try:
             if item is not None:
-                self._hold(_piece_bytes(item))
+                self._acquire(_bytes_of(item))
             self._items.put_nowait(item)
         except RelevanceGenError as error:
             self._items.put_nowait(error)
             self.close()
 
-    async def next(self, timeout_s: float) -> tuple[Pieces, bool]:
-        """Wait for the next piece or the end; return all pieces that have arrived, and whether the end has."""
+    async def next_batch(self, timeout_s: float) -> Batch:
+        """Wait at most `timeout_s` for a piece or the end; return everything that has arrived.
+
+        Raises:
+            RelevanceGenError: the exception that ended the stream.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 items = [await self._items.get()]
         except TimeoutError:
-            return [], False
+            return Batch([], has_ended=False)
         while not self._items.empty():
             items.append(self._items.get_nowait())
         if isinstance(items[-1], RelevanceGenError):
             raise items[-1]
         pieces = [item for item in items if isinstance(item, tuple)]
-        return pieces, len(pieces) < len(items)
+        return Batch(pieces, has_ended=len(pieces) < len(items))
 
-    def dealt_with(self, pieces: Pieces) -> None:
-        """Hold some pieces no more."""
-        self._hold(-sum(map(_piece_bytes, pieces)))
+    def release(self, pieces: Pieces) -> None:
+        """Release the memory of pieces that have been sent."""
+        self._acquire(-sum(map(_bytes_of, pieces)))
 
     def close(self) -> None:
-        """Take nothing any more: whoever held the memory may have given all of it back."""
+        """Ignore further pieces: the request may have released all its memory."""
         self._is_closed = True
 
 
-def _piece_bytes(piece: Piece) -> int:
-    _, text = piece
-    return _WAITING_BYTES + sys.getsizeof(text if isinstance(text, str) else text.text)
+def _bytes_of(piece: Piece) -> int:
+    _, content = piece
+    text = content if isinstance(content, str) else content.text
+    return _PIECE_BYTES + sys.getsizeof(text)

@@ -12,21 +12,22 @@ import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.serve.handlers.generation import generate
+from relevance_gen.serve.handlers.search import search
 from relevance_gen.serve.http.access.auth import Keys, digest
 from relevance_gen.serve.http.access.rate_limit import RateLimit
-from relevance_gen.serve.http.actions import GENERATION, SEARCH
 from relevance_gen.serve.http.application import application
 from relevance_gen.serve.http.connections.connection import Listener
 from relevance_gen.serve.http.connections.connection import Server as HTTPServer
-from relevance_gen.serve.http.middleware import surround
-from relevance_gen.serve.http.resources.resource_pools import make_lanes
+from relevance_gen.serve.http.middleware import middleware
+from relevance_gen.serve.http.resources.resource_pools import make_resource_pools
 from relevance_gen.serve.http.route import Route
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService
 from relevance_gen.serve.services.generation import GenerationTask, Generator, Responses
 from relevance_gen.serve.services.model_registry import ModelRegistry
-from relevance_gen.serve.services.search import LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.services.search import Searcher, SearchTask
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import GenerationRequest, SearchResponse
 from tests.serve.scripted import ScriptedBackend
@@ -78,12 +79,24 @@ def write_error(kind: str, message: str, field: str | None) -> object:
 
 TABLE = (
     Route(
-        *("POST", "/rank", SEARCH, read_rerank),
+        "POST",
+        "/rank",
+        search,
+        read_rerank,
+        pool="search",
         key="always",
         aliases=("/v9/rank",),
         write_error=write_error,
     ),
-    Route("POST", "/say", GENERATION, read_lines, key="setting", write_error=write_error),
+    Route(
+        "POST",
+        "/say",
+        generate,
+        read_lines,
+        pool="generation",
+        key="setting",
+        write_error=write_error,
+    ),
 )
 
 
@@ -93,15 +106,15 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
     layout = Layout(
         ("rank", "say", "other"), (200, 400, 401, 413, 499, 500), (("generate", "relevance_gen"),)
     )
-    metrics = Metrics.alone(layout)
+    metrics = Metrics.for_one_process(layout)
     registry = ModelRegistry(settings, {"generate": lambda _: ScriptedBackend(0.0)}, metrics)
     generator = Generator(registry, settings, metrics)
     service = Service(
         settings=settings,
         identify=Keys([digest("key")]).identify,
         rate=RateLimit("off", "memory://", metrics),
-        lanes=make_lanes(settings, metrics),
-        searcher=Searcher(settings, LibraryRetrieval(settings), metrics),
+        pools=make_resource_pools(settings, metrics),
+        searcher=Searcher(settings, metrics),
         embedder=EmbeddingService(registry, settings, metrics),
         generator=generator,
         stats=generator.stats,
@@ -110,7 +123,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
     )
     sock = socket.create_server(("127.0.0.1", 0))
     listener = Listener(
-        sock, HTTPServer(application(service), surround(service, TABLE), 5), most_connections=10
+        sock, HTTPServer(application(service), middleware(service, TABLE), 5), max_connections=10
     )
     try:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
@@ -122,8 +135,8 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
             return answers
     finally:
         await listener.close(1)
-        for lane in service.lanes.values():
-            lane.gate.close()
+        for pool in service.pools.values():
+            pool.executor.close()
         registry.close()
 
 

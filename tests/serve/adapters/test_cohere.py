@@ -14,7 +14,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.serve.adapters import cohere
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
+from relevance_gen.serve.services.search import Searcher
 from relevance_gen.serve.settings import Settings
 
 CATS = [
@@ -29,9 +29,7 @@ def rerank(**body: Any) -> Any:
     """Answer a request as the server does."""
     settings = Settings()
     task, present = cohere.read_rerank(body)
-    return present(
-        Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key")
-    )
+    return present(Searcher(settings, Metrics.for_one_process()).search(task, "key"))
 
 
 def test_every_document_comes_back_best_first() -> None:

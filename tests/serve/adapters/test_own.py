@@ -22,7 +22,7 @@ def test_a_search_is_read_and_presented() -> None:
     task, present = own.read_search(
         {"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False}
     )
-    assert (task.question, list(task.chunks)) == (
+    assert (task.params, list(task.chunks)) == (
         SearchParams("cats", 3, False, rerank_top_n=0),
         ["Cats purr."],
     )
@@ -68,17 +68,17 @@ def test_an_error_has_a_field_only_where_there_is_one() -> None:
 def test_signs_are_read_where_they_are_asked_for() -> None:
     """`syntax` reaches the question of a search and of an explanation, which names the signs; else signs are text."""
     body: dict[str, Any] = {"query": "cats -dogs", "chunk_txts": ["Cats and dogs."]}
-    assert own.read_search(body)[0].question.syntax == "plain"
-    assert own.read_search(body)[0].question.correct_spelling
-    assert not own.read_search({**body, "correct_spelling": False})[0].question.correct_spelling
+    assert own.read_search(body)[0].params.syntax == "plain"
+    assert own.read_search(body)[0].params.correct_spelling
+    assert not own.read_search({**body, "correct_spelling": False})[0].params.correct_spelling
     assert not own.read_explanation({**body, "original_index": 0, "correct_spelling": False})[
         0
-    ].question.correct_spelling
-    assert own.read_search({**body, "syntax": "operators"})[0].question.syntax == "operators"
+    ].params.correct_spelling
+    assert own.read_search({**body, "syntax": "operators"})[0].params.syntax == "operators"
     task, present = own.read_explanation({**body, "original_index": 0, "syntax": "operators"})
-    assert task.question.syntax == "operators"
+    assert task.params.syntax == "operators"
     index = ChunkIndex(body["chunk_txts"])
     assert b'"violated_operators":["-dogs"]' in wire.serialize(
-        present(index.explain_one(task.question, 0))
+        present(index.explain_one(task.params, 0))
     )
     assert b"violated_operators" not in wire.serialize(present(index.explain(body["query"], 0)))

@@ -10,7 +10,7 @@ from relevance_gen import search
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters import tei
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.services.search import LibraryRetrieval, Searcher
+from relevance_gen.serve.services.search import Searcher
 from relevance_gen.serve.settings import Settings
 
 TEXTS = ["Dogs bark.", "", "Cats purr.", "The weather."]
@@ -20,9 +20,7 @@ def rerank(**body: Any) -> Any:
     """Answer a request as the server does."""
     settings = Settings()
     task, present = tei.read_rerank(body)
-    return present(
-        Searcher(settings, LibraryRetrieval(settings), Metrics.alone()).search(task, "key")
-    )
+    return present(Searcher(settings, Metrics.for_one_process()).search(task, "key"))
 
 
 def test_the_answer_is_a_bare_list_of_every_text() -> None:

@@ -140,10 +140,10 @@ named = client.messages.create(
     **{**must, "tool_choice": {"type": "tool", "name": "search"}}, messages=turns
 )
 assert list(named.content[0].input) == ["query"]
-pluralize = client.messages.count_tokens(
+counted = client.messages.count_tokens(
     model="m", system="Be brief.", messages=turns, tools=[search]
 ).input_tokens
-assert pluralize > n_prompt
+assert counted > n_prompt
 
 # Errors, in its own words.
 image = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relevance_gen.serve.http.access.admission import check_names
+from relevance_gen.serve.http.admission import check_host
 from relevance_gen.serve.http.http_errors import ForbiddenError
 from relevance_gen.serve.settings import Settings
 from tests.serve.harness import JSON, Server, request_bytes
@@ -93,4 +93,4 @@ def test_pages_that_may_call_may_have_any_name(
 ) -> None:
     """`--cors-origins` lets origins in, and `--allowed-hosts` names, "*" every one."""
     with nullcontext() if is_let_in else pytest.raises(ForbiddenError):
-        check_names(Settings(**setting), SimpleNamespace(headers=headers))  # type: ignore[arg-type]
+        check_host(Settings(**setting), SimpleNamespace(headers=headers))  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def test_a_key_file_is_read_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys come and go with the file's lines: plain ones, hashed ones, comments. A byte order mark is no part of it."""
-    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\n plain \nsha256:{hashlib.sha256(b'hashed').hexdigest()}\n")
     keys = Keys([digest("fixed")], str(file))
@@ -67,7 +67,7 @@ def test_a_lost_key_file_leaves_the_last_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is gone, or no text, locks nobody out and lets nobody in."""
-    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
     file.write_text("plain\n")
     keys = Keys([], str(file))
@@ -87,7 +87,7 @@ def test_a_malformed_digest_is_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     """A line that begins like a digest and is none refuses the file, at the start and when it is read again."""
-    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
     file.write_text("plain\n")
     keys = Keys([], str(file))

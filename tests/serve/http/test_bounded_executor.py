@@ -22,16 +22,20 @@ from relevance_gen.serve.http.resources.bounded_executor import BoundedExecutor
 from relevance_gen.serve.metrics import Metrics
 
 
-def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> BoundedExecutor:
+def gate(n_threads: int, max_queued: int, max_wait_s: float = 5) -> BoundedExecutor:
     """Make a gate."""
     return BoundedExecutor(
-        "search", n_threads, max_waiting=max_waiting, max_wait_s=max_wait_s, metrics=Metrics.alone()
+        "search",
+        n_threads,
+        max_queued=max_queued,
+        max_wait_s=max_wait_s,
+        metrics=Metrics.for_one_process(),
     )
 
 
-@given(n_threads=st.integers(1, 4), max_waiting=st.integers(0, 6), callers=st.integers(0, 14))
+@given(n_threads=st.integers(1, 4), max_queued=st.integers(0, 6), callers=st.integers(0, 14))
 def test_so_many_work_so_many_wait_the_rest_is_refused(
-    n_threads: int, max_waiting: int, callers: int
+    n_threads: int, max_queued: int, callers: int
 ) -> None:
     """Of callers that come at once, exactly threads + waiting places are served, never more than threads at a time."""
     running = Counter[str]()
@@ -47,17 +51,17 @@ def test_so_many_work_so_many_wait_the_rest_is_refused(
         return 1
 
     async def run() -> list[Any]:
-        tried = gate(n_threads, max_waiting)
+        tried = gate(n_threads, max_queued)
         outcomes = await asyncio.gather(
             *(tried.run(work) for _ in range(callers)), return_exceptions=True
         )
-        assert tried.n_waiting == 0
+        assert tried.n_queued == 0
         tried.close()
         return outcomes
 
     outcomes = asyncio.run(run())
     served = outcomes.count(1)
-    assert served == min(callers, n_threads + max_waiting)
+    assert served == min(callers, n_threads + max_queued)
     assert all(isinstance(outcome, OverloadedError) for outcome in outcomes if outcome != 1)
     assert running["most"] <= n_threads
 
@@ -89,16 +93,16 @@ def test_a_cancelled_waiter_leaves_no_gap() -> None:
         slow = asyncio.create_task(tried.run(go_on.wait))
         await until(lambda: tried.n_running == 1)
         waiting = asyncio.create_task(tried.run(lambda: None))
-        await until(lambda: tried.n_waiting == 1)
+        await until(lambda: tried.n_queued == 1)
         waiting.cancel()
         slow.cancel()
         await asyncio.gather(waiting, slow, return_exceptions=True)
-        assert (tried.n_waiting, tried.n_running) == (0, 1)  # the thread is still at work
+        assert (tried.n_queued, tried.n_running) == (0, 1)  # the thread is still at work
         last = asyncio.create_task(tried.run(lambda: 7))
-        await until(lambda: tried.n_waiting == 1)
+        await until(lambda: tried.n_queued == 1)
         go_on.set()
         assert await last == 7
-        await until(lambda: (tried.n_waiting, tried.n_running) == (0, 0))
+        await until(lambda: (tried.n_queued, tried.n_running) == (0, 0))
 
     asyncio.run(run())
 
@@ -137,7 +141,7 @@ def test_a_closed_gate_takes_nothing() -> None:
     async def run() -> list[Any]:
         tried, go_on = gate(1, 10), threading.Event()
         callers = [asyncio.create_task(tried.run(go_on.wait)) for _ in range(4)]
-        await until(lambda: (tried.n_running, tried.n_waiting) == (1, 3))
+        await until(lambda: (tried.n_running, tried.n_queued) == (1, 3))
         tried.close()
         go_on.set()
         return await asyncio.gather(*callers, tried.run(lambda: None), return_exceptions=True)
@@ -176,7 +180,12 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
 
     async def run() -> list[str]:
         tried = BoundedExecutor(
-            "extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1
+            "extraction",
+            3,
+            max_queued=12,
+            max_wait_s=60,
+            metrics=Metrics.for_one_process(),
+            client_limit=1,
         )
         done: list[str] = []
         held = threading.Event()
@@ -188,7 +197,7 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
             for _ in range(4)
         ]
         await tried.run(lambda: done.append("modest"), "modest")
-        assert (tried.n_running, tried.n_waiting) == (1, 4)
+        assert (tried.n_running, tried.n_queued) == (1, 4)
         held.set()
         await asyncio.gather(slow, *more)
         tried.close()
@@ -202,7 +211,12 @@ def test_a_client_has_only_its_share_of_the_places() -> None:
 
     async def run() -> None:
         tried = BoundedExecutor(
-            "extraction", 4, max_waiting=8, max_wait_s=60, metrics=Metrics.alone(), share=1
+            "extraction",
+            4,
+            max_queued=8,
+            max_wait_s=60,
+            metrics=Metrics.for_one_process(),
+            client_limit=1,
         )
         held = threading.Event()
         asked = [asyncio.create_task(tried.run(held.wait, "greedy")) for _ in range(12)]

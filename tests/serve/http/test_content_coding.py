@@ -21,7 +21,9 @@ def test_decoding_undoes_encoding(body: bytes, coding: str) -> None:
     encoded, headers = codings.encode(body, coding)
     given_coding = headers.get("Content-Encoding", "identity")
     taken: list[int] = []
-    assert codings.decode(encoded, given_coding, limit_bytes=len(body), take=taken.append) == body
+    assert (
+        codings.decode(encoded, given_coding, limit_bytes=len(body), acquire=taken.append) == body
+    )
     assert sum(taken) == (0 if given_coding == "identity" else len(body))
 
 
@@ -31,11 +33,11 @@ def test_a_bomb_is_left_where_the_limit_is(coding: str) -> None:
     bomb = COMPRESS[coding](bytes(256 << 20))
     taken: list[int] = []
     with pytest.raises(TooLargeError):
-        codings.decode(bomb, coding, limit_bytes=40 << 20, take=taken.append)
+        codings.decode(bomb, coding, limit_bytes=40 << 20, acquire=taken.append)
     assert sum(taken) <= 40 << 20
 
     def refuse(_: int) -> None:
         raise BusyError("no room")
 
     with pytest.raises(BusyError):
-        codings.decode(bomb, coding, limit_bytes=1 << 30, take=refuse)
+        codings.decode(bomb, coding, limit_bytes=1 << 30, acquire=refuse)

@@ -109,7 +109,7 @@ def test_an_answer_takes_no_more_than_the_table_says(
     finally:
         if not was_tracing:
             tracemalloc.stop()
-    assert taken_bytes - _FLAT_BYTES <= cost.of(outcome, task) <= 4 * taken_bytes
+    assert taken_bytes - _FLAT_BYTES <= cost.of_responses(outcome, task) <= 4 * taken_bytes
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
         tracemalloc.reset_peak()
         before_bytes = tracemalloc.get_traced_memory()[0]
         with budget_scope(expect):
-            wire.serialize(present([*Attributor(task.chunk_txts).cite(task.text)]))
+            wire.serialize(present([*Attributor(task.chunks).cite(task.text)]))
         taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
     finally:
         if not was_tracing:
@@ -152,10 +152,10 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     }
     plain, _ = completions.read({"prompt": ["x"] * 8})
     asked, _ = completions.read(body)
-    kept_bytes = costs.kept_bytes(asked) - costs.kept_bytes(plain)
+    kept_bytes = costs.queued_task_bytes(asked) - costs.queued_task_bytes(plain)
     assert 1000 * (8 + 28) <= kept_bytes < 1000 * (8 + 28) + 1000
     chosen, _ = completions.read({"prompt": ["x"] * 8, "choice": ["word" * 1000, "b" * 1000]})
-    assert 5000 <= costs.kept_bytes(chosen) - costs.kept_bytes(plain) < 6000
+    assert 5000 <= costs.queued_task_bytes(chosen) - costs.queued_task_bytes(plain) < 6000
 
 
 @pytest.mark.parametrize(

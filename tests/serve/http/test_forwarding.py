@@ -13,7 +13,7 @@ from relevance_gen.errors import TimedOutError
 from relevance_gen.serve.http.bodies.body import Body
 from relevance_gen.serve.http.forwarding import Forwarder
 from relevance_gen.serve.http.http_errors import problem_of
-from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, make_lanes
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, make_resource_pools
 from relevance_gen.serve.http.service import REQUEST_ID
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
@@ -27,19 +27,19 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
 
     async def run() -> TimedOutError:
         settings = Settings()
-        lanes = make_lanes(settings, Metrics.alone())
+        pools = make_resource_pools(settings, Metrics.for_one_process())
         body = Body(
             [b"{}"],
             "identity",
-            MemoryReservation(lanes["generation"].memory),
-            lanes["generation"],
+            MemoryReservation(pools["generation"].memory),
+            pools["generation"],
             64,
         )
         forwarder = Forwarder(tmp_path / "socket", 0.1)
         try:
             assert await forwarder.stats() == Stats(backlog=0, num_total_runners=0)
             with pytest.raises(TimedOutError) as caught:
-                await forwarder.pass_on(settings, request, body)
+                await forwarder.forward(settings, request, body)
             return caught.value
         finally:
             await forwarder.close()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.serve.http.bodies.body import json_stats as shape
-from relevance_gen.serve.http.bodies.json_stats import shape_of
+from relevance_gen.serve.http.bodies import json_stats as shape
+from relevance_gen.serve.http.bodies.json_stats import measure_json
 
 texts = st.text(st.sampled_from('a,[{:"\\é\n😀'), max_size=12)
 values = st.recursive(
@@ -33,18 +33,18 @@ def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: 
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shape, "_BLOCK_BYTES", block)
-        closely = shape_of(text, 0).n_values
+        closely = measure_json(text, 0).n_values
     n_containers = text.count(b"[") + text.count(b"{")
     assert count(value) <= closely <= count(value) + n_containers
-    assert closely <= shape_of(text, 1 << 30).n_values
+    assert closely <= measure_json(text, 1 << 30).n_values
 
 
 def test_text_full_of_marks_is_text() -> None:
     """A table of numbers in one string is not taken for as many values."""
     text = json.dumps(['1,2,3,4\\,"5",[6]:{7}' * 100_000]).encode()
-    found = shape_of(text, 1000)
+    found = measure_json(text, 1000)
     assert found.n_values <= 3
-    assert found.kept_bytes < 1.1 * len(text)
+    assert found.parsed_bytes < 1.1 * len(text)
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_text_full_of_marks_is_text() -> None:
 def test_looking_takes_time_by_size_alone(text: bytes) -> None:
     """16 MiB of backslashes, brackets or quotes are looked through in less than 80 ms for each MiB."""
     started_s = time.process_time()
-    shape_of(text, 0)
+    measure_json(text, 0)
     assert time.process_time() - started_s < 16 * 0.08

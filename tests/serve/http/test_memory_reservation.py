@@ -16,8 +16,8 @@ from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.http.bodies.body import Body
-from relevance_gen.serve.http.bodies.json_stats import shape_of
-from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, make_lanes
+from relevance_gen.serve.http.bodies.json_stats import measure_json
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, make_resource_pools
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 
@@ -41,7 +41,7 @@ SHAPES = {
 }
 
 
-LANE = make_lanes(Settings(), Metrics.alone())["search"]
+LANE = make_resource_pools(Settings(), Metrics.for_one_process())["search"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -58,7 +58,7 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
     finally:
         if not was_tracing:
             tracemalloc.stop()
-    assert peak_bytes - before_bytes <= shape_of(body, 1 << 18).peak_bytes + 4096
+    assert peak_bytes - before_bytes <= measure_json(body, 1 << 18).peak_bytes + 4096
 
 
 def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
@@ -76,7 +76,7 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
     allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
     for text in (*allowed, "[1,2,3,4,5,6,7]"):
         with MemoryReservation(Quota(1 << 20)) as held:
-            body = Body([text.encode()], "identity", held, attrs.evolve(LANE, most_values=7), 64)
+            body = Body([text.encode()], "identity", held, attrs.evolve(LANE, max_values=7), 64)
             if text in allowed:
                 assert body.parse() == json.loads(text)
             else:
@@ -100,20 +100,20 @@ def test_a_quota_is_never_exceeded_and_ends_at_nothing(
         holdings = [stack.enter_context(MemoryReservation(memory)) for _ in range(4)]
         for place, verb, n_bytes in steps:
             holding = holdings[place]
-            before = holding.taken_bytes
+            before = holding.held_bytes
             try:
-                getattr(holding, verb)(n_bytes)
+                getattr(holding, "acquire" if verb == "take" else "resize")(n_bytes)
             except TooLargeError:
                 assert (before if verb == "take" else 0) + n_bytes > limit
             except BusyError:
                 assert (
-                    sum(one.taken_bytes for one in holdings)
+                    sum(one.held_bytes for one in holdings)
                     - (before if verb == "replace" else 0)
                     + n_bytes
                     > limit
                 )
-            assert sum(one.taken_bytes for one in holdings) <= limit
-    assert all(holding.taken_bytes == 0 for holding in holdings)
+            assert sum(one.held_bytes for one in holdings) <= limit
+    assert all(holding.held_bytes == 0 for holding in holdings)
     assert memory.held == 0
 
 
@@ -121,12 +121,12 @@ def test_the_last_user_gives_back() -> None:
     """A thread that still works on a request holds its memory after the client has left."""
     memory = Quota(10)
     with MemoryReservation(memory) as holding:
-        holding.take(8)
+        holding.acquire(8)
         thread = holding.__enter__()
     with MemoryReservation(memory) as other, pytest.raises(BusyError):
-        other.take(8)
-    thread.take(1)
-    assert holding.taken_bytes == 9
+        other.acquire(8)
+    thread.acquire(1)
+    assert holding.held_bytes == 9
     holding.__exit__(None, None, None)
     with MemoryReservation(memory) as other:
-        other.take(10)
+        other.acquire(10)

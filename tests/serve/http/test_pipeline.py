@@ -15,9 +15,10 @@ import pytest
 from relevance_gen.errors import TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.adapters.own import GenerationEvents
-from relevance_gen.serve.http.application import _ON_LOOP_BYTES, _worded, made_of
+from relevance_gen.serve.http.call import LOOP_LIMIT_BYTES, run_off_loop
 from relevance_gen.serve.http.resources.costs import GENERATION
 from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
+from relevance_gen.serve.http.streaming import write_event
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import (
     Completion,
@@ -30,6 +31,7 @@ from tests.serve.harness import HALF_SCRIPTED, KEYED, Server, eventually, reques
 
 GZIP = {**KEYED, "Accept-Encoding": "gzip"}
 HELD = 'request_body_bytes_held{lane="generation"}'
+TASK = GenerationTask((GenerationRequest("x"),))
 SEARCHED = ("search_seconds_count", "search_chunks_total")
 
 
@@ -44,7 +46,7 @@ def test_only_small_responses_are_written_on_the_loop(
         0.0, 0.0, 1, "x" * n_prompt, 1, (Completion("x", n_tokens, 0.0, "length"),)
     )
     writer = asyncio.run(
-        made_of((response,), GENERATION.of((response,)), lambda _: threading.current_thread())
+        run_off_loop(threading.current_thread, GENERATION.of_responses((response,), TASK))
     )
     assert (writer is threading.main_thread()) == on_loop
 
@@ -67,14 +69,14 @@ def test_what_an_echo_repeats_counts_for_each_sample(
     samples = (Completion("x", 1, 0.0, "length"),) * n_samples
     response = GenerationResponse(0.0, 0.0, n_samples, "", n_prompt, samples, logprobs, token_texts)
     task = GenerationTask((GenerationRequest("", num_samples=n_samples),), echoes=echoes)
-    assert (GENERATION.of((response,), task) <= _ON_LOOP_BYTES) == on_loop
+    assert (GENERATION.of_responses((response,), task) <= LOOP_LIMIT_BYTES) == on_loop
 
 
 def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
     """What it takes is held while it is worded and no longer; where there is no room, nothing is worded."""
     task = GenerationTask((GenerationRequest("x"),))
     responses = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("x", 1000, 0.0, "length"),)),)
-    n_bytes = GENERATION.of(responses)
+    n_bytes = GENERATION.of_responses(responses, task)
     found: list[float] = []
 
     class Watched(GenerationEvents):
@@ -86,7 +88,7 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
         memory = Quota(room)
         with MemoryReservation(memory) as held, suppress(TooLargeError):
             assert asyncio.run(
-                _worded(held, GENERATION, task, responses, Watched())
+                write_event(held, GENERATION, task, responses, Watched())
             ) == GenerationEvents().end(responses)
             assert memory.held == 0
     assert found == [n_bytes]

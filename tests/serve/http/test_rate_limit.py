@@ -37,7 +37,7 @@ def test_each_key_gets_its_number(limit: int, calls: list[str]) -> None:
     """Within a window every key is admitted exactly as often as the limit says, whatever the others do."""
 
     async def admitted() -> dict[str, int]:
-        rate = RateLimit(f"{limit}/day", "memory://", Metrics.alone())
+        rate = RateLimit(f"{limit}/day", "memory://", Metrics.for_one_process())
         counts = dict.fromkeys("abc", 0)
         for key in calls:
             try:
@@ -60,7 +60,7 @@ def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         nonlocal now_s
-        rate = RateLimit("2/second", "memory://", Metrics.alone())
+        rate = RateLimit("2/second", "memory://", Metrics.for_one_process())
         for _ in range(2):
             await rate.admit("a")
         with pytest.raises(RateLimitedError):
@@ -78,7 +78,7 @@ def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         nonlocal now_s
-        rate = RateLimit("2/minute", "memory://", Metrics.alone())
+        rate = RateLimit("2/minute", "memory://", Metrics.for_one_process())
         for change_s in (0.0, -1.0, -3600.0, -86400.0, 7 * 86400.0):
             now_s += change_s
             for _ in range(3):
@@ -111,11 +111,11 @@ class Odd(SlidingWindowCounterRateLimiter):
     ("reset_time", "remaining"),
     [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")],
 )
-def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any) -> None:
+def test_a_storage_that_tells_no_numbers_is_storage_lost(reset_time: Any, remaining: Any) -> None:
     """What it says of the window is no number, or none that ends: this process counts for itself."""
 
     async def run() -> None:
-        metrics = Metrics.alone()
+        metrics = Metrics.for_one_process()
         rate = RateLimit("5/minute", "memory://", metrics)
         rate._shared = Odd(reset_time, remaining)
         headers = await rate.admit("a")
@@ -123,14 +123,14 @@ def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any
             "4",
             True,
         )
-        assert rate._is_lost
+        assert rate._is_storage_lost
 
     asyncio.run(run())
 
 
 def test_off_is_off() -> None:
     """Without a limit everything is admitted, and no headers speak of one."""
-    rate = RateLimit("off", "memory://", Metrics.alone())
+    rate = RateLimit("off", "memory://", Metrics.for_one_process())
     assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
 
 
@@ -140,7 +140,7 @@ def test_off_is_off() -> None:
 def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
     """The refusal of a storage's address names no part of it: a password may stand there."""
     with pytest.raises(ConfigurationError) as caught:
-        RateLimit("1/day", address, Metrics.alone())
+        RateLimit("1/day", address, Metrics.for_one_process())
     assert not any(part in str(caught.value) for part in ("u:", "pw", "@", "abc"))
 
 
@@ -216,7 +216,7 @@ def test_redis_shares_the_count_and_its_loss_is_survived(
     process, path = redis
 
     async def run() -> None:
-        metrics, storage = Metrics.alone(), f"redis+unix://{path}"
+        metrics, storage = Metrics.for_one_process(), f"redis+unix://{path}"
         async with (
             shared("6/day", storage, metrics) as one,
             shared("6/day", storage, metrics) as two,
@@ -237,7 +237,7 @@ def test_a_silent_redis_does_not_hold_search_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rate_module, "_STORAGE_PAUSE_S", 600)
 
     async def run(port: int) -> None:
-        metrics = Metrics.alone()
+        metrics = Metrics.for_one_process()
         async with shared("100/day", f"redis://127.0.0.1:{port}", metrics) as rate:
             assert await statuses(*[rate] * 5) == [200] * 5
         assert n_failures(metrics) == 1
@@ -285,7 +285,7 @@ def test_a_redis_that_answers_anything_does_not_stop_search(
     """Whatever stands at the storage's address answers, searches go on; the loss is logged once."""
 
     async def run(storage: str) -> list[int]:
-        async with shared("100/day", storage, Metrics.alone()) as rate:
+        async with shared("100/day", storage, Metrics.for_one_process()) as rate:
             return await statuses(*[rate] * 5)
 
     with answering(reply) as storage:

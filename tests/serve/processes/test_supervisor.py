@@ -149,14 +149,14 @@ def test_metrics_are_of_all_processes(several: Server) -> None:
         f'http_requests_total{{endpoint="{name}",status="200"}}'
         for name in ("search", "generate", "stats")
     )
-    pluralize = (
+    counted = (
         searches,
         generations,
         states,
         "generated_tokens_total",
         "http_request_body_bytes_total",
     )
-    before = [several.metric(name) for name in pluralize]
+    before = [several.metric(name) for name in counted]
     for _ in range(10):
         several.search(BODY)
     several.generate({"text": "x", "max_tokens": 4})
@@ -164,7 +164,7 @@ def test_metrics_are_of_all_processes(several: Server) -> None:
     n_bytes = 10 * len(json.dumps(BODY)) + len(json.dumps({"text": "x", "max_tokens": 4}))
 
     def grown() -> list[float]:
-        return [several.metric(name) - old for name, old in zip(pluralize, before, strict=True)]
+        return [several.metric(name) - old for name, old in zip(counted, before, strict=True)]
 
     # A worker counts an answer once it is sent; the other one may be asked for the metrics before that.
     assert eventually(lambda: grown() == [10, 1, 0, 4, n_bytes]), grown()

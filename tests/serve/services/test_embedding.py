@@ -31,7 +31,7 @@ def with_embedder(
     """Do `work` with an embedder whose encoder is loaded when it is asked for."""
 
     async def live() -> None:
-        metrics = Metrics.alone(Layout(models=[("embed", "encoder")]))
+        metrics = Metrics.for_one_process(Layout(models=[("embed", "encoder")]))
         settings = Settings(encoder=named_models(str(ENCODER)), **given)
         registry = ModelRegistry(settings, {"embed": load}, metrics)
         try:

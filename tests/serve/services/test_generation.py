@@ -39,7 +39,7 @@ class Talkative:
 
 async def read(hold: Callable[[int], None]) -> list[str]:
     """Return what a stream says before it is cancelled."""
-    settings, metrics = Settings(), Metrics.alone()
+    settings, metrics = Settings(), Metrics.for_one_process()
     generator = Generator(ModelRegistry(settings, {}, metrics), settings, metrics)
     found = []
     with suppress(RequestCancelledError):

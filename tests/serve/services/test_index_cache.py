@@ -36,11 +36,11 @@ def test_it_holds_the_most_recent_within_its_bytes(
 ) -> None:
     """It never holds more bytes than allowed, and what it returns is what was put under that key."""
     sizes = dict(calls)
-    cache: IndexCache[str] = IndexCache(limit, sizes.__getitem__, Metrics.alone())
+    cache: IndexCache[str] = IndexCache(limit, sizes.__getitem__, Metrics.for_one_process())
     for name, _ in calls:
         found = cache.get(("a-key", name))
         assert found in (None, name)
-        if found is None and cache.has_come_before(("a-key", name)):
+        if found is None and cache.was_seen(("a-key", name)):
             cache.put(("a-key", name), name)
         kept = [name for name in sizes if cache.peek(("a-key", name))]
         assert sum(map(sizes.__getitem__, kept)) <= limit
@@ -48,16 +48,16 @@ def test_it_holds_the_most_recent_within_its_bytes(
 
 def test_chunks_are_worth_an_index_when_they_come_again() -> None:
     """The first time is remembered, and many other chunks in between make it be forgotten."""
-    cache: IndexCache[str] = IndexCache(100, len, Metrics.alone())
-    assert [cache.has_come_before(("", "k")) for _ in range(3)] == [False, True, True]
+    cache: IndexCache[str] = IndexCache(100, len, Metrics.for_one_process())
+    assert [cache.was_seen(("", "k")) for _ in range(3)] == [False, True, True]
     for number in range(5000):
-        cache.has_come_before(("", str(number)))
-    assert not cache.has_come_before(("", "k"))
+        cache.was_seen(("", str(number)))
+    assert not cache.was_seen(("", "k"))
 
 
 def test_the_longest_unused_goes_first() -> None:
     """When room is needed, what was used least recently makes it."""
-    cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.alone())
+    cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.for_one_process())
     for name in ("a", "b"):
         cache.put(("one", name), name)
     assert cache.get(("one", "a")) == "a"
@@ -67,7 +67,7 @@ def test_the_longest_unused_goes_first() -> None:
 
 def test_no_client_pushes_the_others_out() -> None:
     """However much one client has kept, it makes room by its own, and the others' indexes stay."""
-    cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.alone())
+    cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.for_one_process())
     cache.put(("quiet", "a"), "a")
     for number in range(20):
         cache.put(("greedy", str(number)), "b")

@@ -26,10 +26,10 @@ ASKED = {"query": "cats", "index": "pets"}
 def test_a_name_is_read() -> None:
     """A body that names an index asks that index, with all other fields as ever."""
     task, _ = own.read_search({**ASKED, "allow_partial": True, "top_n": 3, "where": {"page": 1}})
-    assert (task.named, list(task.chunks)) == (IndexRef("pets", True), [])
-    assert (task.question.top_n, task.question.where) == (3, {"page": 1})
+    assert (task.index, list(task.chunks)) == (IndexRef("pets", True), [])
+    assert (task.params.top_n, task.params.where) == (3, {"page": 1})
     explained, _ = own.read_explanation({**ASKED, "original_index": 4})
-    assert (explained.named, explained.position) == (IndexRef("pets"), 4)
+    assert (explained.index, explained.position) == (IndexRef("pets"), 4)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(
         Event(),
         [],
     )
-    look = ServedIndex._open
+    look = ServedIndex._load
 
     def slow(self: ServedIndex) -> Any:
         n_looks.append(1)
@@ -128,18 +128,18 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(
         assert released.wait(60)
         return look(self)
 
-    monkeypatch.setattr(ServedIndex, "_open", slow)
+    monkeypatch.setattr(ServedIndex, "_load", slow)
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", "off")
-    first = one.look()
+    first = one.refresh()
     assert begun.wait(60)
     (tmp_path / "b.txt").write_text("Cats meow.")
-    later = [one.look() for _ in range(20)]
+    later = [one.refresh() for _ in range(20)]
     assert first not in later
     assert len(set(map(id, later))) == 1
     released.set()
     later[0].result(60)
     assert len(n_looks) == 2
-    assert len(one.now().search("cats")) == 2
+    assert len(one.searchable().search("cats")) == 2
 
 
 def test_where_no_thread_is_to_be_had_the_next_look_is_another(
@@ -155,8 +155,8 @@ def test_where_no_thread_is_to_be_had_the_next_look_is_another(
     with monkeypatch.context() as patched:
         patched.setattr(Thread, "start", fail)
         with pytest.raises(RuntimeError):
-            one.look()
-    one.look().result(60)
+            one.refresh()
+    one.refresh().result(60)
 
 
 def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
@@ -165,28 +165,28 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
     for address in ("memory://named/shards", f"file://{tmp_path}/a", str(tmp_path / "b")):
         save_shards(address, chunks)
         one = ServedIndex("cats", address, Settings())
-        one.look().result(60)
-        index = one.now()
+        one.refresh().result(60)
+        index = one.searchable()
         assert list(index.search("purring cat 7", 5)) == list(
             ChunkIndex(chunks).search("purring cat 7", 5)
         )
         assert one.is_fresh
         save_shards(address, ["An okapi sleeps.", "A wombat."], n_shards=2)
-        one.look().result(60)
-        assert one.now() is not index
-        assert [found.original_index for found in one.now().search("okapi")] == [0]
+        one.refresh().result(60)
+        assert one.searchable() is not index
+        assert [found.original_index for found in one.searchable().search("okapi")] == [0]
     for shard in (tmp_path / "b").glob("*.shard"):
         shard.rename(tmp_path / shard.name)
     left = ServedIndex("cats", str(tmp_path / "b"), Settings())
-    left.look().result(60)
-    assert left.described()["state"] == "unavailable"
+    left.refresh().result(60)
+    assert left.describe()["state"] == "unavailable"
     for shard in tmp_path.glob("*.shard"):
         shard.rename(tmp_path / "b" / shard.name)
     (tmp_path / "b" / "index.json").unlink()
     for again in (one, ServedIndex("cats", str(tmp_path / "b"), Settings())):
-        again.look().result(60)
+        again.refresh().result(60)
         with pytest.raises(IndexUnavailableError, match="holds no saved index"):
-            again.now()
+            again.searchable()
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_a_name_is_given_once() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=3), st.sampled_from("abcd"))
-def test_only_keys_that_are_named_may_ask(allowed: list[str], asking: str) -> None:
+def test_only_keys_that_are_named_may_search(allowed: list[str], asking: str) -> None:
     """An index that no key is named for is for all; one that some are named for is for these alone."""
     pairs = tuple(("pets", key * 12) for key in allowed)
     named = IndexRegistry(Settings(index=(("pets", "a"),), index_key=pairs))
-    assert named._may_ask(asking * 12, "pets") == (not allowed or asking in allowed)
+    assert named._may_search(asking * 12, "pets") == (not allowed or asking in allowed)

@@ -77,7 +77,7 @@ class Shop:
 
 
 def metrics_of(settings: Settings) -> Metrics:
-    return Metrics.alone(
+    return Metrics.for_one_process(
         Layout(models=[(task, one.name) for task, all_ in settings.models.items() for one in all_])
     )
 
@@ -93,7 +93,7 @@ class Stepwise(ModelRegistry):
         )
 
     def _start(self, work: Callable[[Any], None], entry: Any, state: Any) -> None:
-        self._become(entry, state)
+        self._set_state(entry, state)
         self.pending.append((work, entry))
 
     def step(self, place: int = 0) -> None:
@@ -104,7 +104,7 @@ class Stepwise(ModelRegistry):
     def pass_time(self, seconds: float = MAX_DEFER_S) -> None:
         """Let time pass: without more, what makes those who wait worth others' room."""
         self.shop.now_s += seconds
-        self.look()
+        self.update()
 
     @property
     def leaving(self) -> list[str]:
@@ -125,17 +125,17 @@ def test_who_goes_on_without_a_model_unloads_no_other(tmp_path: Path) -> None:
     """Where there is no room, one that would not wait is told so at once; where there is, the model is loaded."""
     shop = Shop(tmp_path)
     registry = Stepwise(shop, shop.settings(("b", "c", "a"), model_bytes=ROOM))
-    with registry.lent("generate", "c"):
+    with registry.lease("generate", "c"):
         registry.step()
     with (
         pytest.raises(ModelLoadError, match="no room for it"),
-        registry.lent("generate", "b", makes_room=False),
+        registry.lease("generate", "b", may_evict=False),
     ):
         pass
     assert not registry.pending
-    with registry.lent("generate", "c") as here:
+    with registry.lease("generate", "c") as here:
         assert here.done()
-    with registry.lent("generate", "a", makes_room=False):
+    with registry.lease("generate", "a", may_evict=False):
         registry.step()
     assert [model.name for model in shop.loaded] == ["c", "a"]
 
@@ -145,13 +145,13 @@ def test_what_cannot_fit_beside_a_dead_model_holds_up_nobody(tmp_path: Path) -> 
     shop = Shop(tmp_path)
     registry = Stepwise(shop, shop.settings(("c", "b", "a"), model_bytes=ROOM))
     for name in ("c", "a"):
-        with registry.lent("generate", name):
+        with registry.lease("generate", name):
             registry.step()
     shop.loaded[0].closed = True  # it died
-    with registry.lent("generate", "b") as refused:
+    with registry.lease("generate", "b") as refused:
         with pytest.raises(ModelLoadError, match="a model that died keeps its memory"):
             refused.result(0)
-        with registry.lent("generate", "a") as here:
+        with registry.lease("generate", "a") as here:
             assert here.done()
 
 
@@ -171,7 +171,7 @@ class Borrowing(RuleBasedStateMachine):
         """Whoever still waits is answered, as soon as those who have a model leave, however the rest goes."""
         self.shop.fails.clear()
         self.shop.now_s += PAUSE_S
-        self.registry.look()
+        self.registry.update()
         for _ in range(100):
             while self.registry.pending:
                 self.registry.step()
@@ -182,7 +182,7 @@ class Borrowing(RuleBasedStateMachine):
                 break
         assert not self.borrowers, "somebody waits for ever"
         self.shop.now_s += IDLE_S
-        self.registry.look()
+        self.registry.update()
         while self.registry.pending:
             self.registry.step()
         assert {model.name for model in self.registry.loaded("generate") if model} == self._dead()
@@ -204,7 +204,7 @@ class Borrowing(RuleBasedStateMachine):
         """Ask for a model; one that failed a moment ago, or loads for long, says so at once."""
         stack = ExitStack()
         try:
-            future = stack.enter_context(self.registry.lent("generate", name, client=client))
+            future = stack.enter_context(self.registry.lease("generate", name, client=client))
         except ModelLoadError as error:
             is_slow = str(error) == "the model has been loading for more than 300 seconds"
             assert is_slow or str(error) == f"the model cannot be loaded: {name or 'a'} is damaged"
@@ -246,7 +246,7 @@ class Borrowing(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.shop.now_s += seconds
-        self.registry.look()
+        self.registry.update()
 
     @invariant()
     def no_more_is_in_memory_than_there_is_room_for(self) -> None:
@@ -302,7 +302,7 @@ def test_many_who_ask_wait_for_one_load(shop: Shop) -> None:
     """A model that is being loaded is loaded once, and those who wait get it together."""
     registry = Stepwise(shop, shop.settings())
     with ExitStack() as stack:
-        futures = [stack.enter_context(registry.lent("generate", "b")) for _ in range(10)]
+        futures = [stack.enter_context(registry.lease("generate", "b")) for _ in range(10)]
         assert len(registry.pending) == 1
         registry.step()
         assert {future.result() for future in futures} == {shop.loaded[0]}
@@ -314,7 +314,7 @@ def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
 
     def use(name: str) -> None:
-        with registry.lent("generate", name) as future:
+        with registry.lease("generate", name) as future:
             while not future.done():
                 registry.pass_time()
                 registry.step()
@@ -323,11 +323,11 @@ def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
     for name in ("a", "b", "a", "d"):  # 1 and 2 fit; another 2 need the room of b
         use(name)
     assert [model.name for model in shop.loaded if not model.closed] == ["a", "d"]
-    with registry.lent("generate", "d"), registry.lent("generate", "c") as wanted:
+    with registry.lease("generate", "d"), registry.lease("generate", "c") as wanted:
         registry.pass_time()
         assert [entry.source.name for _, entry in registry.pending] == ["a"]  # idle, and not enough
         registry.step()
-        with registry.lent("generate", "d") as later:
+        with registry.lease("generate", "d") as later:
             assert not registry.pending
             assert not later.done()
             shop.now_s += 1
@@ -340,7 +340,7 @@ def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> N
     order: list[str] = []
     stacks = [ExitStack() for _ in range(6)]
     futures = [
-        stack.enter_context(registry.lent("generate", name))
+        stack.enter_context(registry.lease("generate", name))
         for stack, name in zip(stacks, "cdcdcd", strict=True)
     ]
     for _ in range(20):
@@ -359,7 +359,7 @@ def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> N
 def loaded_for(registry: Stepwise, *names: str, client: str = "key") -> None:
     """Have a client use models, one after the other."""
     for name in names:
-        with registry.lent("generate", name, client=client) as future:
+        with registry.lease("generate", name, client=client) as future:
             while registry.pending:
                 registry.step()
             assert future.done()
@@ -370,11 +370,11 @@ def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "c", client="")
     for _ in range(10):
-        with registry.lent("generate", "b", client=""):
+        with registry.lease("generate", "b", client=""):
             registry.pass_time(MAX_DEFER_S / 2)
     with (
-        registry.lent("generate", "b", client=""),
-        registry.lent("generate", "b", client="") as wanted,
+        registry.lease("generate", "b", client=""),
+        registry.lease("generate", "b", client="") as wanted,
     ):
         registry.pass_time(MAX_DEFER_S / 2)
         assert not registry.pending
@@ -389,7 +389,7 @@ def test_strangers_unload_nothing_that_a_key_had_lately(shop: Shop) -> None:
     """They wait, and hold up neither a key nor who asks for what has room, until no key had it for a minute."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "b")
-    with registry.lent("generate", "c", client="") as wanted:
+    with registry.lease("generate", "c", client="") as wanted:
         registry.pass_time(KEPT_S - 1)
         loaded_for(registry, "a", "b", client="")
         assert not registry.pending
@@ -405,8 +405,8 @@ def test_those_with_a_key_are_first(shop: Shop) -> None:
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "c", client="")
     with (
-        registry.lent("generate", "b", client=""),
-        registry.lent("generate", "d", client="key") as keyed,
+        registry.lease("generate", "b", client=""),
+        registry.lease("generate", "d", client="key") as keyed,
     ):
         registry.pass_time()
         registry.step()
@@ -418,7 +418,7 @@ def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> No
     """Who waits is told so then, and who comes later at once; if it does come, it is lent."""
     registry = Stepwise(shop, shop.settings(model_load_timeout_s=LOAD_TIMEOUT_S))
     says = "the model has been loading for more than 30 seconds"
-    with registry.lent("generate", "b", client="") as future:
+    with registry.lease("generate", "b", client="") as future:
         registry.pass_time(LOAD_TIMEOUT_S)
         assert not future.done()
         registry.pass_time(1)
@@ -426,10 +426,10 @@ def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> No
             future.result(0)
     for _ in range(3):
         registry.pass_time(PAUSE_S - 1)
-        with pytest.raises(ModelLoadError, match=says), registry.lent("generate", "b"):
+        with pytest.raises(ModelLoadError, match=says), registry.lease("generate", "b"):
             pass
     registry.step()
-    with registry.lent("generate", "b", client="") as future:
+    with registry.lease("generate", "b", client="") as future:
         assert future.done()
 
 
@@ -438,21 +438,21 @@ def test_what_waits_for_models_holds_a_part_of_the_memory(shop: Shop) -> None:
     registry = Stepwise(shop, shop.settings(max_buffered_bytes=400))
     loaded_for(registry, "a")
     with (
-        registry.lent("generate", "b", client="x", n_bytes=60),
-        registry.lent("generate", "c", client="y", n_bytes=999),
+        registry.lease("generate", "b", client="x", n_bytes=60),
+        registry.lease("generate", "c", client="y", n_bytes=999),
     ):
         for client, n_bytes in (("x", 41), ("y", 1)):
             with (
                 pytest.raises(OverloadedError, match="too many large requests wait for models"),
-                registry.lent("generate", "d", client=client, n_bytes=n_bytes),
+                registry.lease("generate", "d", client=client, n_bytes=n_bytes),
             ):
                 pass
-            with registry.lent("generate", "a", client=client, n_bytes=n_bytes) as here:
+            with registry.lease("generate", "a", client=client, n_bytes=n_bytes) as here:
                 assert here.done()
-        with registry.lent("generate", "d", client="x", n_bytes=40):
+        with registry.lease("generate", "d", client="x", n_bytes=40):
             pass
         registry.step()
-        with registry.lent("generate", "d", client="x", n_bytes=100):
+        with registry.lease("generate", "d", client="x", n_bytes=100):
             pass
 
 
@@ -460,18 +460,18 @@ def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) 
     """Who waits is told why, without the path; who comes soon after, too; the others are not concerned."""
     registry = Stepwise(shop, shop.settings())
     shop.fails.add("b")
-    with registry.lent("generate", "b") as future:
+    with registry.lease("generate", "b") as future:
         registry.step()
         with pytest.raises(ModelLoadError, match=r"^the model cannot be loaded: b is damaged$"):
             future.result()
-    with pytest.raises(ModelLoadError, match="b is damaged"), registry.lent("generate", "b"):
+    with pytest.raises(ModelLoadError, match="b is damaged"), registry.lease("generate", "b"):
         pass
-    with registry.lent("generate", "a") as future:
+    with registry.lease("generate", "a") as future:
         registry.step()
         assert future.result().name == "a"
     shop.fails.clear()
     shop.now_s += PAUSE_S
-    with registry.lent("generate", "b") as future:
+    with registry.lease("generate", "b") as future:
         registry.step()
         assert future.result().name == "b"
 
@@ -491,12 +491,12 @@ def test_where_no_thread_is_to_be_had_a_load_is_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fail)
         with (
-            registry.lent("generate", "a") as future,
+            registry.lease("generate", "a") as future,
             pytest.raises(ModelLoadError, match="has no thread"),
         ):
             future.result(0)
     shop.now_s += PAUSE_S
-    with registry.lent("generate", "a") as future:
+    with registry.lease("generate", "a") as future:
         assert future.result(60).name == "a"
 
 
@@ -508,7 +508,7 @@ def test_a_bug_in_loading_is_not_told(shop: Shop, caplog: pytest.LogCaptureFixtu
 
     shop.load = load  # type: ignore[method-assign]
     registry = Stepwise(shop, shop.settings())
-    with registry.lent("generate", "a") as future:
+    with registry.lease("generate", "a") as future:
         registry.step()
         with pytest.raises(ModelLoadError, match=r"the server's log says why$"):
             future.result()
@@ -521,15 +521,15 @@ def test_a_file_that_changes_is_not_loaded_again(
 ) -> None:
     """What is loaded stays as it is; once it was unloaded, whoever asks is told that the file is another."""
     registry = Stepwise(shop, shop.settings(model_idle_s=IDLE_S))
-    with registry.lent("generate", "a"):
+    with registry.lease("generate", "a"):
         registry.step()
         change(shop.folder / "a.gguf")
-        with registry.lent("generate", "a") as future:
+        with registry.lease("generate", "a") as future:
             assert future.result() is shop.loaded[0]
     shop.now_s += IDLE_S
-    registry.look()
+    registry.update()
     registry.step()
-    with registry.lent("generate", "a") as future:
+    with registry.lease("generate", "a") as future:
         registry.step()
         with pytest.raises(
             ModelLoadError, match="its file is not what was loaded before: start the server again"
@@ -570,7 +570,7 @@ def test_a_client_that_leaves_leaves_the_load_to_the_others(shop: Shop) -> None:
         generator = Generator(registry, settings, metrics)
 
         async def ask() -> str:
-            async with generator.lent("b", "a-key") as model:
+            async with generator.lease("b", "a-key") as model:
                 return str(model.name)  # type: ignore[attr-defined]
 
         first, second = asyncio.create_task(ask()), asyncio.create_task(ask())
@@ -598,7 +598,7 @@ def test_a_burst_for_one_model_leaves_the_others_alone(shop: Shop) -> None:
         generator = Generator(registry, settings, metrics_of(settings))
 
         async def ask(name: str, client: str) -> str:
-            async with generator.lent(name, client) as model:
+            async with generator.lease(name, client) as model:
                 return str(model.name)  # type: ignore[attr-defined]
 
         burst = [asyncio.create_task(ask("b", "eager")) for _ in range(1024)]
@@ -618,14 +618,14 @@ def test_a_burst_for_one_model_leaves_the_others_alone(shop: Shop) -> None:
 def test_whoever_waits_when_the_server_ends_is_told(shop: Shop) -> None:
     """Closing answers those who wait, and closes what is loaded; afterwards nothing is lent."""
     registry = Stepwise(shop, shop.settings())
-    with registry.lent("generate", "a"):
+    with registry.lease("generate", "a"):
         registry.step()
-    with registry.lent("generate", "b") as future:
+    with registry.lease("generate", "b") as future:
         registry.close()
         with pytest.raises(ShuttingDownError):
             future.result()
     assert [model.closed for model in shop.loaded] == [True]
-    with pytest.raises(ShuttingDownError), registry.lent("generate", "a"):
+    with pytest.raises(ShuttingDownError), registry.lease("generate", "a"):
         pass
 
 
@@ -641,7 +641,7 @@ def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
 
     def work(asked: list[str]) -> None:
         for name in asked:
-            with registry.lent("generate", name) as future:
+            with registry.lease("generate", name) as future:
                 model = future.result(60)
                 if model.name != name or model.closed:
                     wrong.append(model)
@@ -653,7 +653,7 @@ def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
         thread.start()
 
     def are_done() -> bool:
-        registry.look()
+        registry.update()
         return not any(thread.is_alive() for thread in threads)
 
     assert eventually(are_done)

@@ -19,11 +19,11 @@ from relevance_gen.request_scope import cancel_scope
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
-from relevance_gen.serve.services.reranking import AT_ONCE, RerankingService
+from relevance_gen.serve.services.reranking import MAX_CONCURRENT_SEARCHES, RerankingService
 from relevance_gen.serve.services.search import (
     ExplanationTask,
-    LibraryRetrieval,
     Searcher,
+    SearchReport,
     SearchTask,
 )
 from relevance_gen.serve.settings import Settings, named_models
@@ -68,11 +68,11 @@ def with_searcher(
     settings = Settings(reranker=named_models(str(RERANKER)), **given)
 
     async def live() -> None:
-        metrics = Metrics.alone(Layout(models=[("rerank", "reranker")]))
+        metrics = Metrics.for_one_process(Layout(models=[("rerank", "reranker")]))
         registry = ModelRegistry(settings, {"rerank": lambda _: load()}, metrics)
         registry.preload()
         service = RerankingService(registry, settings, metrics)
-        searcher = Searcher(settings, LibraryRetrieval(settings), metrics, None, service)
+        searcher = Searcher(settings, metrics, None, service)
         while registry.is_loading:
             await asyncio.sleep(0.01)
         try:
@@ -88,8 +88,9 @@ def ask(
 ) -> tuple[dict[str, str], list[Any]]:
     """Search, and return why the reranker had no part, if it had none, and positions and scores of what was found."""
     task = SearchTask(SearchParams(QUERY, 1000, False, rerank_top_n=rerank_top_n), chunks)
-    found = searcher.search(task, "a-key")
-    return {**task.skipped}, [(one.original_index, one.chunk_score) for one in found]
+    report = SearchReport()
+    found = searcher.search(task, "a-key", report)
+    return {**report.skipped}, [(one.original_index, one.chunk_score) for one in found]
 
 
 def expected(**options: Any) -> list[Any]:
@@ -125,8 +126,8 @@ def test_agents_search_without_it(tmp_path: Path) -> None:
     ChunkIndex(CHUNKS).save(tmp_path / "facts.index")
 
     def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
-        searcher.named.begin()
-        searcher.named._offered["facts"].look().result(60)
+        searcher.indexes.start()
+        searcher.indexes._served["facts"].refresh().result(60)
         found = searcher.offered_to("")["facts"](QUERY, 1000)
         assert [(one.original_index, one.chunk_score) for one in found.results] == expected()
         assert "relevance_gen_reranked_texts_total 0" in metrics.exposition({})
@@ -163,7 +164,7 @@ def test_without_a_reranker_all_is_as_without() -> None:
     for load in (fail, closed):
         with_searcher(work, load)
     settings = Settings()
-    none = Searcher(settings, LibraryRetrieval(settings), Metrics.alone())
+    none = Searcher(settings, Metrics.for_one_process())
     assert ask(none, 2) == ({"Reranker": "unavailable"}, expected())
     assert ask(none, None) == ({}, expected())
 
@@ -186,14 +187,14 @@ def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
     def late(searcher: Searcher, service: RerankingService, _: Metrics) -> None:
         assert ask(searcher, 2) == ({"Reranker": "busy"}, expected())
         assert [future.cancelled() for future in held.futures] == [True]
-        assert service._passages.held == service._places.held == 0
+        assert service._passages.held == service._searches.held == 0
 
     with_searcher(late, lambda: held, reranker_timeout_s=0.001)
     full = HeldReranker()
 
     def crowded(searcher: Searcher, service: RerankingService, _: Metrics) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            waiting = [pool.submit(ask, searcher, 2) for _ in range(AT_ONCE)]
+        with ThreadPoolExecutor(MAX_CONCURRENT_SEARCHES) as pool:
+            waiting = [pool.submit(ask, searcher, 2) for _ in range(MAX_CONCURRENT_SEARCHES)]
             for _ in waiting:
                 assert full.asked.acquire(timeout=60)
             assert ask(searcher, 2) == ({"Reranker": "busy"}, expected())
@@ -201,7 +202,7 @@ def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
                 future.set_result(Scores(np.array([0.25, 0.5], np.float32), np.array([3, 3])))
             assert len({str(one.result(60)) for one in waiting}) == 1
             assert waiting[0].result()[0] == {}
-        assert service._passages.held == service._places.held == 0
+        assert service._passages.held == service._searches.held == 0
 
     with_searcher(crowded, lambda: full)
 
@@ -224,7 +225,7 @@ def test_a_search_that_nobody_waits_for_is_given_up() -> None:
             with pytest.raises(RequestCancelledError):
                 waiting.result(60)
         assert held.futures[0].cancelled()
-        assert service._passages.held == service._places.held == 0
+        assert service._passages.held == service._searches.held == 0
         assert "relevance_gen_searches_without_reranker_total 0" in metrics.exposition({})
 
     with_searcher(work, lambda: held)

@@ -18,8 +18,8 @@ from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.serve.services.search import (
     CompressionTask,
     ExplanationTask,
-    LibraryRetrieval,
     Searcher,
+    SearchReport,
     SearchTask,
 )
 from relevance_gen.serve.settings import Settings
@@ -30,7 +30,7 @@ CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page"
 def searcher(**settings: Any) -> Searcher:
     """Make a searcher on the library's own search."""
     made = Settings(**settings)
-    return Searcher(made, LibraryRetrieval(made), Metrics.alone())
+    return Searcher(made, Metrics.for_one_process())
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -40,7 +40,7 @@ def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
     for true_order in (True, False):
         for _ in range(4):
             task = SearchTask(SearchParams("What does a cat do?", 2, true_order), CHUNKS)
-            assert tried.search(task, "a-key") == search(task.question.query, CHUNKS, 2, true_order)
+            assert tried.search(task, "a-key") == search(task.params.query, CHUNKS, 2, true_order)
 
 
 def test_kept_indexes_know_no_metadata() -> None:
@@ -74,7 +74,7 @@ def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
     index = ChunkIndex(CHUNKS)
     for position in (0, 1, 2, 1):
         task = ExplanationTask(SearchParams("What does a cat do?"), CHUNKS, position)
-        assert tried.explain(task, "a-key") == index.explain(task.question.query, position)
+        assert tried.explain(task, "a-key") == index.explain(task.params.query, position)
 
 
 def test_there_must_be_a_chunk_to_explain() -> None:
@@ -113,7 +113,7 @@ def test_no_search_imports_anything() -> None:
 def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
     """Metadata is that of the request, whoever's index is asked; chunks that differ by titles alone are others."""
     settings = Settings()
-    searcher = Searcher(settings, LibraryRetrieval(settings), Metrics.alone())
+    searcher = Searcher(settings, Metrics.for_one_process())
     for title in ("Red", "Blue"):
         for value in (1, 1, 1, 2):
             chunks = [
@@ -135,9 +135,10 @@ def test_chunks_that_are_kept_need_not_come_again() -> None:
     """What an index was kept of is searched and explained by its name, with the same results but for metadata."""
     tried = searcher(index_cache_bytes=1 << 20)
     asked = SearchParams("What does a cat do?", spans=True)
-    first = SearchTask(asked, CHUNKS, keeps=True)
-    found = tried.search(first, "a-key")
-    (name,) = first.kept
+    first = SearchTask(asked, CHUNKS, cache_index=True)
+    report = SearchReport()
+    found = tried.search(first, "a-key", report)
+    name = report.index_name
     named, _ = own.read_search({"query": asked.query, "index": name, "spans": True})
     assert [one.to_dict() | {"metadata": {}} for one in found.results] == [
         one.to_dict() for one in tried.search(named, "a-key").results
@@ -158,18 +159,19 @@ def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
     """Blank ones, which bodies of other dialects may have, count as well, and have nothing to explain."""
     tried, question = searcher(), SearchParams("cats", where=[True] * 4)
     first = SearchTask(
-        question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True
+        question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", cache_index=True
     )
-    found = tried.search(first, "a-key")
-    named = IndexRef(first.kept[0])
-    again = tried.search(SearchTask(question, (), named=named), "a-key")
+    report = SearchReport()
+    found = tried.search(first, "a-key", report)
+    named = IndexRef(report.index_name or "")
+    again = tried.search(SearchTask(question, (), index=named), "a-key")
     assert [one.original_index for one in again] == [one.original_index for one in found] == [1, 3]
     scores = [
-        tried.explain(ExplanationTask(question, (), place, named=named), "a-key").score
+        tried.explain(ExplanationTask(question, (), place, index=named), "a-key").score
         for place in (1, 3)
     ]
     assert scores == [one.chunk_score for one in found]
-    kept = tried.compress(CompressionTask(question, (), named=named, max_tokens=20), "a-key")
+    kept = tried.compress(CompressionTask(question, (), index=named, max_tokens=20), "a-key")
     assert [one.original_index for one in kept.sentences] == [1, 3, 3]
     for place, says in (
         (0, "the position of a chunk"),
@@ -177,7 +179,7 @@ def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
         (4, "an integer in"),
     ):
         with pytest.raises(InvalidRequestError, match=f"original_index must be {says}"):
-            tried.explain(ExplanationTask(question, (), place, named=named), "a-key")
+            tried.explain(ExplanationTask(question, (), place, index=named), "a-key")
 
 
 def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
@@ -187,17 +189,18 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
         {"text": "They weigh about ten whole kilos each.", "title": "Dogs"},
     ]
     tried, question = searcher(), SearchParams("how much do dogs weigh")
-    first = SearchTask(question, titled, keeps=True)
-    tried.search(first, "a-key")
-    named = IndexRef(first.kept[0])
+    first = SearchTask(question, titled, cache_index=True)
+    report = SearchReport()
+    tried.search(first, "a-key", report)
+    named = IndexRef(report.index_name or "")
     brought = tried.compress(CompressionTask(question, titled, max_tokens=12), "a-key")
     announced: list[tuple[str, int]] = []
     with budget_scope(lambda *units: announced.append(units)):
         assert (
-            tried.compress(CompressionTask(question, (), named=named, max_tokens=12), "a-key")
+            tried.compress(CompressionTask(question, (), index=named, max_tokens=12), "a-key")
             == brought
         )
-        found = tried.search(SearchTask(question, (), named=named), "a-key")
+        found = tried.search(SearchTask(question, (), index=named), "a-key")
     n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in found)]
     assert [number for unit, number in announced if unit == "result_char"] == n_chars
 
@@ -205,17 +208,21 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
 def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:
     """Another key does not find it, nor does its own when the memory is another's; what was never kept has no name."""
     tried = searcher(index_cache_bytes=40_000)
-    task = SearchTask(SearchParams("cats"), CHUNKS, keeps=True)
-    tried.search(task, "a-key")
-    named, _ = own.read_search({"query": "cats", "index": task.kept[0]})
+    task = SearchTask(SearchParams("cats"), CHUNKS, cache_index=True)
+    report = SearchReport()
+    tried.search(task, "a-key", report)
+    named, _ = own.read_search({"query": "cats", "index": report.index_name})
     assert tried.search(named, "a-key").results
     with pytest.raises(UnknownIndexError, match="send its chunks again"):
         tried.search(named, "another-key")
-    too_large = SearchTask(SearchParams("cats"), ["cats " * 200_000], keeps=True)
-    assert tried.search(too_large, "a-key").results
-    assert too_large.kept == []
+    too_large = SearchTask(SearchParams("cats"), ["cats " * 200_000], cache_index=True)
+    report = SearchReport()
+    assert tried.search(too_large, "a-key", report).results
+    assert report.index_name is None
     for number in range(40):
-        tried.search(SearchTask(SearchParams("cats"), [f"cats {number}"], keeps=True), "a-key")
+        tried.search(
+            SearchTask(SearchParams("cats"), [f"cats {number}"], cache_index=True), "a-key"
+        )
     for at in (tried, searcher(index_cache_bytes=0)):
         with pytest.raises(UnknownIndexError):
             at.search(named, "a-key")

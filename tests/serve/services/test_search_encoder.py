@@ -20,8 +20,8 @@ from relevance_gen.serve.services.embedding import EmbeddingService
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.search import (
     ExplanationTask,
-    LibraryRetrieval,
     Searcher,
+    SearchReport,
     SearchTask,
 )
 from relevance_gen.serve.services.search_encoder import SearchEncoderService
@@ -46,13 +46,12 @@ def with_searcher(
     settings = Settings(encoder=named_models(str(ENCODER)), **given)
 
     async def live() -> None:
-        metrics = Metrics.alone(Layout(models=[("embed", "encoder")]))
+        metrics = Metrics.for_one_process(Layout(models=[("embed", "encoder")]))
         registry = ModelRegistry(settings, {"embed": load}, metrics)
         registry.preload()
         embedder = EmbeddingService(registry, settings, metrics)
         searcher = Searcher(
             settings,
-            LibraryRetrieval(settings),
             metrics,
             SearchEncoderService(settings, embedder, metrics),
         )
@@ -69,8 +68,9 @@ def with_searcher(
 def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
     """Search, and return why the encoder had no part, if it had none, and what was found."""
     task = SearchTask(SearchParams(QUERY, 10, False, rerank_top_n=0), chunks)
-    found = searcher.search(task, "a-key")
-    return [*task.skipped.values()], found
+    report = SearchReport()
+    found = searcher.search(task, "a-key", report)
+    return [*report.skipped.values()], found
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -92,7 +92,7 @@ def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
 
 def has_vectors(searcher: Searcher) -> bool:
     assert searcher._cache is not None
-    ((_, kept),) = searcher._cache._kept.items()
+    ((_, kept),) = searcher._cache._indexes.items()
     return kept.index._encoder is not None  # type: ignore[attr-defined]
 
 
@@ -209,7 +209,7 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
     words = search(QUERY, CHUNKS, 10, False)
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
-        lifting = searcher._lifting
+        lifting = searcher._encoding
         assert lifting is not None
         inside, done = threading.Event(), threading.Event()
 
@@ -217,7 +217,7 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
             inside.set()
             done.wait(60)
 
-        holder = threading.Thread(target=lambda: lifting.lift(hold))
+        holder = threading.Thread(target=lambda: lifting.run(hold))
         holder.start()
         assert inside.wait(60)
         assert ask(searcher) == (["busy"], words)
@@ -232,7 +232,7 @@ def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
     """What is wanted no more when its turn comes is passed over, and an error in the background harms nobody."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
-        lifting = searcher._lifting
+        lifting = searcher._encoding
         assert lifting is not None
         made: list[str] = []
 
@@ -244,10 +244,10 @@ def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
             made.append("bug")
             raise ZeroDivisionError
 
-        assert lifting.encode_later(1, lambda _: made.append("unwanted"), lambda: False)
-        assert lifting.encode_later(1, fail, lambda: True)
-        assert lifting.encode_later(1, bug, lambda: True)
-        assert lifting.encode_later(1, lambda _: made.append("wanted"), lambda: True)
+        assert lifting.run_later(1, lambda _: made.append("unwanted"), lambda: False)
+        assert lifting.run_later(1, fail, lambda: True)
+        assert lifting.run_later(1, bug, lambda: True)
+        assert lifting.run_later(1, lambda _: made.append("wanted"), lambda: True)
         assert eventually(lambda: "wanted" in made)
         assert made == ["fails", "bug", "wanted"]
 
@@ -258,7 +258,7 @@ def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
     """Of simultaneous searches one has an index encoded, and texts that the cache has dropped are not kept for it."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
-        lifting, cache = searcher._lifting, searcher._cache
+        lifting, cache = searcher._encoding, searcher._cache
         assert lifting is not None
         assert cache is not None
         begun, done = threading.Event(), threading.Event()
@@ -267,16 +267,16 @@ def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
             begun.set()
             done.wait(60)
 
-        assert lifting.encode_later(1, hold, lambda: True)
+        assert lifting.run_later(1, hold, lambda: True)
         assert begun.wait(60)
         ask(searcher)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda _: ask(searcher), range(8)))
         assert lifting._pending.qsize() == 1
-        ((_, kept),) = cache._kept.items()
+        ((_, kept),) = cache._indexes.items()
         index = weakref.ref(kept.index)
         del kept
-        cache._kept.clear()
+        cache._indexes.clear()
         gc.collect()
         assert index() is None
         done.set()

@@ -49,7 +49,7 @@ def searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 def looked(one: ServedIndex) -> ServedIndex:
-    one.look().result(60)
+    one.refresh().result(60)
     return one
 
 
@@ -61,9 +61,9 @@ def test_readers_see_whole_states(store: Any, searcher: Callable[[str], ServedIn
     def ask() -> int:
         one, seen = searcher(place), set[str]()
         while not ended.is_set():
-            (found,) = states(looked(one).now())
+            (found,) = states(looked(one).searchable())
             seen.add(found)
-        assert states(looked(one).now()) == {"5"}
+        assert states(looked(one).searchable()) == {"5"}
         return len(seen)
 
     with ThreadPoolExecutor(2) as pool:
@@ -83,7 +83,7 @@ def test_a_store_that_is_away(
     place, away = f"memory://{tmp_path.name}", pytest.MonkeyPatch()
     save_shards(place, state(0), 2)
     one = looked(searcher(place))
-    assert one.described() == {"name": "cats", "kind": "shards", "state": "ready", "num_chunks": 4}
+    assert one.describe() == {"name": "cats", "kind": "shards", "state": "ready", "num_chunks": 4}
 
     def lost(*_: Any, **__: Any) -> Any:
         raise ConnectionRefusedError(111, "Connection refused")
@@ -91,26 +91,26 @@ def test_a_store_that_is_away(
     away.setattr(ObjectStore, "_call", lost)
     try:
         for again in (looked(looked(one)), looked(searcher(place))):
-            assert states(again.now()) == {"0"}
-            told = again.described()
+            assert states(again.searchable()) == {"0"}
+            told = again.describe()
             assert (told["state"], told["reason"]) == ("ready", "Connection refused")
             assert str(told["store_unreachable_since"]).endswith("+00:00")
-            assert again.is_behind
+            assert again.is_stale
         assert caplog.text.count("stays as it was") == 2
         with pytest.raises(IndexUnavailableError, match="Connection refused"):
-            looked(searcher(f"{place}/other")).now()
+            looked(searcher(f"{place}/other")).searchable()
     finally:
         away.undo()
     save_shards(place, state(1), 2)
-    assert states(looked(one).now()) == {"1"}
-    assert not one.is_behind
+    assert states(looked(one).searchable()) == {"1"}
+    assert not one.is_stale
     ObjectStore(place).remove(["index.json"])
     looked(one)
     opened: list[Any] = []
     away.setattr(shard_cache.ShardCache, "last_version", lambda *args: opened.append(args))
     try:
         with pytest.raises(IndexUnavailableError, match="holds no saved index"):
-            looked(one).now()
+            looked(one).searchable()
         assert not opened, "what was withdrawn is not opened again"
     finally:
         away.undo()
@@ -127,15 +127,15 @@ def test_a_change_that_cannot_be_had(
     name = ShardedIndex.open(place)._snapshot.version.shards[0].file.name
     content = ObjectStore(place).read_all(name)
     ObjectStore(place).remove([name])
-    assert states(looked(one).now()) == {"0"}
-    assert one.is_behind
+    assert states(looked(one).searchable()) == {"0"}
+    assert one.is_stale
     ObjectStore(place).write(name, content)
-    assert states(looked(one).now()) == {"1"}
+    assert states(looked(one).searchable()) == {"1"}
     small = ServedIndex("cats", place, Settings(shard_cache_bytes=1000))
     with pytest.raises(IndexUnavailableError, match="there is room for 1,000 bytes"):
-        looked(small).now()
+        looked(small).searchable()
     none = ServedIndex("cats", place, Settings(shard_cache_bytes=0))
-    assert states(looked(none).now()) == {"1"}
+    assert states(looked(none).searchable()) == {"1"}
 
 
 @pytest.mark.parametrize("room", [1 << 20, 0])
@@ -175,14 +175,14 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
         (90_479, 4),
     ):
         now[0] = at_s
-        assert states(looked(one).now()) == {"0"}
+        assert states(looked(one).searchable()) == {"0"}
         assert n_read[name] == n_wanted
-        assert name in str(one.described()["reason"])
+        assert name in str(one.describe()["reason"])
     assert caplog.text.count("stays as it was") == 1
     assert n_read[whole] == 1
     ObjectStore(place).write(name, content)
     now[0] = 200_000
-    assert states(looked(one).now()) == {"1"}
+    assert states(looked(one).searchable()) == {"1"}
 
 
 def test_a_damaged_file_is_left_alone_for_a_while(
@@ -202,10 +202,10 @@ def test_a_damaged_file_is_left_alone_for_a_while(
     one = ServedIndex("cats", str(path), Settings())
     for _ in range(3):
         with pytest.raises(IndexUnavailableError, match="checksum does not match"):
-            looked(one).now()
+            looked(one).searchable()
     assert len(loads) == 1
     path.write_bytes(content)
-    assert states(looked(one).now()) == {"0"}
+    assert states(looked(one).searchable()) == {"0"}
 
 
 def test_a_store_that_hangs(
@@ -220,8 +220,8 @@ def test_a_store_that_hangs(
     monkeypatch.setattr("relevance_gen.shards.object_store._CALL_TIMEOUT_S", 0.5)
     store.send_signal(signal.SIGSTOP)
     try:
-        assert "did not answer within" in str(looked(one).described()["reason"])
-        assert states(one.now()) == {"0"}
+        assert "did not answer within" in str(looked(one).describe()["reason"])
+        assert states(one.searchable()) == {"0"}
     finally:
         store.send_signal(signal.SIGCONT)
 
@@ -243,19 +243,19 @@ def test_whoever_starts_while_a_store_hangs(
     store.send_signal(signal.SIGSTOP)
     try:
         one, cold = searcher(place), IndexRegistry(settings)
-        look = one.look()
-        assert eventually(lambda: isinstance(one.found, ChunkIndex))
+        look = one.refresh()
+        assert eventually(lambda: isinstance(one.current, ChunkIndex))
         assert not look.done()
-        assert states(one.now()) == {"0"}
-        assert eventually(lambda: one.is_behind)
-        assert one.described()["state"] == "ready"
-        cold.begin()
+        assert states(one.searchable()) == {"0"}
+        assert eventually(lambda: one.is_stale)
+        assert one.describe()["state"] == "ready"
+        cold.start()
         for _ in range(2):
-            waiting = cold.look("cats", "")
+            waiting = cold.start_refresh("cats", "")
             if waiting is not None:
                 asyncio.run(waiting())
             with pytest.raises(IndexUnavailableError, match="its store has not answered yet"):
-                cold.ask("cats", "", lambda index, _: len(index))  # type: ignore[arg-type]
+                cold.query("cats", "", lambda index, _: len(index))  # type: ignore[arg-type]
         assert waiting is None
     finally:
         store.send_signal(signal.SIGCONT)
@@ -296,10 +296,10 @@ def test_a_store_that_hangs_for_ever(
         for _ in range(30):
             looked(one)
         assert threading.active_count() <= n_threads + 16
-        assert "did not answer within" in str(one.described()["reason"])
-        assert isinstance(one.found, ChunkIndex) == is_known
+        assert "did not answer within" in str(one.describe()["reason"])
+        assert isinstance(one.current, ChunkIndex) == is_known
     finally:
         Hanging.released.set()
     assert eventually(lambda: threading.active_count() <= n_threads)
-    assert states(looked(one).now()) == {"0"}
-    assert not one.is_behind
+    assert states(looked(one).searchable()) == {"0"}
+    assert not one.is_stale

@@ -1,1 +1,1 @@
-"""Access control: host names, API keys and rate limits."""
+"""Access control: API keys and rate limits."""

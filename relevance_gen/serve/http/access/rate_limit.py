@@ -1,4 +1,4 @@
-"""How often one key may call: a sliding window, counted here or in Redis, by the `limits` library."""
+"""Rate limits per API key: a sliding window, counted in this process or in Redis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import time
 from typing import Any, cast
 
+from attrs import frozen
 from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
@@ -21,96 +22,113 @@ from relevance_gen.serve.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 _STORAGE_TIMEOUT_S = 0.25
-"""A slow shared count must not slow search down: beyond this the count is kept here for a while."""
+"""After this time requests are counted in this process for a while, so that search stays fast."""
 
 _STORAGE_PAUSE_S = 5.0
-"""How long a lost storage is left alone before it is asked again."""
+"""How long an unavailable storage is not used before it is tried again."""
+
+
+@frozen
+class _Count:
+    """The state of a key's window after one request.
+
+    Attributes:
+        is_admitted: whether the request is within the limit.
+        remaining: how many more requests are.
+        reset_time: when the oldest part of the window ends, in seconds since the epoch.
+    """
+
+    is_admitted: bool
+    remaining: int
+    reset_time: float
 
 
 class RateLimit:
-    """Admit at most `limit` requests of each key.
+    """Admits a limited number of requests per key and time.
 
-    The window slides: the last window's count, weighted by how much of it still overlaps, plus this window's count.
-    If the shared storage is lost, each process counts for itself until it is back.
+    The window slides: the count of the last window, weighted by how much of it still overlaps, plus
+    the count of this window. While the shared storage is unavailable, each process counts alone.
 
     Args:
         limit: such as ``"6000/minute"``; ``"off"`` admits everything.
-        storage: ``"memory://"``, or ``"redis://HOST:PORT"`` (also rediss://, redis+sentinel://, redis+cluster://).
+        storage: ``"memory://"``, or ``"redis://HOST:PORT"`` (also rediss://, redis+sentinel://,
+            redis+cluster://).
+        metrics: counts rejected requests and failures of the storage.
     """
 
     def __init__(self, limit: str, storage: str, metrics: Metrics) -> None:
         self._item = None if limit == "off" else parse(limit)
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._shared = (
-            None
-            if storage == "memory://"
-            else SlidingWindowCounterRateLimiter(_shared_storage(storage))
-        )
-        self._shared_again_s = 0.0
-        self._is_lost = False
+        self._shared: SlidingWindowCounterRateLimiter | None = None
+        if storage != "memory://":
+            self._shared = SlidingWindowCounterRateLimiter(_shared_storage(storage))
+        self._retry_storage_s = 0.0
+        self._is_storage_lost = False
         self._metrics = metrics
 
     async def admit(self, key_id: str) -> dict[str, str]:
-        """Count one request of `key_id` and return the RateLimit headers; one too many is refused, and not counted."""
+        """Count one request of `key_id`, and return the RateLimit headers.
+
+        Raises:
+            RateLimitedError: the key made too many requests; this one is not counted.
+        """
         if self._item is None:
             return {}
-        admitted, remaining, reset_time = await self._hit(self._item, key_id)
-        reset_s = max(1, math.ceil(reset_time - time.time()))
+        count = await self._hit(self._item, key_id)
+        reset_s = max(1, math.ceil(count.reset_time - time.time()))
         headers = {
             "RateLimit-Limit": str(self._item.amount),
-            "RateLimit-Remaining": str(max(0, remaining)),
+            "RateLimit-Remaining": str(max(0, count.remaining)),
             "RateLimit-Reset": str(reset_s),
             "RateLimit-Policy": f"{self._item.amount};w={self._item.get_expiry()}",
         }
-        if not admitted:
+        if not count.is_admitted:
             self._metrics.add("rate_limit_rejections_total")
-            retry_after = {"Retry-After": str(reset_s)}
-            raise RateLimitedError(
-                f"this key may make {self._item} requests", {**headers, **retry_after}
-            )
+            headers["Retry-After"] = str(reset_s)
+            raise RateLimitedError(f"this key may make {self._item} requests", headers)
         return headers
 
-    async def _hit(self, item: RateLimitItem, key_id: str) -> tuple[bool, int, float]:
-        """Count in the shared storage; where it is lost, in this process."""
-        if self._shared is not None and time.monotonic() >= self._shared_again_s:
-            try:
-                async with asyncio.timeout(_STORAGE_TIMEOUT_S):
-                    pluralize = await _hit_in(self._shared, item, key_id)
-            except Exception as error:  # what is at the address may answer anything
-                self._metrics.add("rate_limit_storage_failures_total")
-                self._shared_again_s = time.monotonic() + _STORAGE_PAUSE_S
-                if not self._is_lost:
-                    name = type(error).__name__
-                    _log.warning(
-                        "the rate limit's storage is lost (%s); counting in this process", name
-                    )
-                self._is_lost = True
-            else:
-                if self._is_lost:
-                    _log.info("the rate limit's storage is back")
-                self._is_lost = False
-                return pluralize
-        return await _hit_in(self._local, item, key_id)
+    async def _hit(self, item: RateLimitItem, key_id: str) -> _Count:
+        """Count in the shared storage, or in this process while that is unavailable."""
+        if self._shared is None or time.monotonic() < self._retry_storage_s:
+            return await _hit_in(self._local, item, key_id)
+        try:
+            async with asyncio.timeout(_STORAGE_TIMEOUT_S):
+                count = await _hit_in(self._shared, item, key_id)
+        except Exception as error:  # a server that is not Redis can answer anything
+            self._metrics.add("rate_limit_storage_failures_total")
+            self._retry_storage_s = time.monotonic() + _STORAGE_PAUSE_S
+            if not self._is_storage_lost:
+                _log.warning(
+                    "the rate limit's storage is lost (%s); counting in this process",
+                    type(error).__name__,
+                )
+            self._is_storage_lost = True
+            return await _hit_in(self._local, item, key_id)
+        if self._is_storage_lost:
+            _log.info("the rate limit's storage is back")
+        self._is_storage_lost = False
+        return count
 
 
 async def _hit_in(
     limiter: SlidingWindowCounterRateLimiter, item: RateLimitItem, key_id: str
-) -> tuple[bool, int, float]:
-    """Return whether the request is admitted, how many more would be, and when the window's oldest part ends."""
-    admitted = await limiter.hit(item, key_id)
+) -> _Count:
+    is_admitted = await limiter.hit(item, key_id)
     window = await limiter.get_window_stats(item, key_id)
-    # A storage that answers with no numbers fails here, where that is expected.
+    # Convert here, where exceptions are handled: the storage may return anything.
     reset_time = float(window.reset_time)
     if not math.isfinite(reset_time):
         raise ValueError("the storage's time is no time")
-    return bool(admitted), int(window.remaining), reset_time
+    return _Count(bool(is_admitted), int(window.remaining), reset_time)
 
 
 def _shared_storage(url: str) -> Storage:
-    """Open the storage at `url`; nothing is connected yet.
+    """Open the storage at `url`, without connecting to it.
 
     Raises:
-        ConfigurationError: it names no storage. The message does not repeat it: a password may stand in it.
+        ConfigurationError: `url` is not valid. The message does not repeat it, because it can
+            contain a password.
     """
     try:
         from redis.asyncio.retry import Retry

@@ -1,4 +1,4 @@
-"""What a JSON text is made of, found before it is parsed: parsing then has a known cost."""
+"""Size estimates of JSON: upper bounds on values and memory, computed before parsing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 from attrs import frozen
 
 _BYTES_PER_MARK = {b"[": 128, b"{": 256, b",": 80, b":": 160}
-"""What Python needs at most for each mark of JSON, beside the text itself: a list, an object, an item, a field."""
-_NO_MARKS = bytes(set(range(256)) - set(b"[{,:"))
+"""Maximum memory in Python for each structural character: of a list, an object, an item, a field.
 
-_DENSE = 4
-"""A text whose marks seem to need more than this many bytes for each of its own is looked at more closely."""
+The text of strings is counted separately.
+"""
+_OTHER_BYTES = bytes(set(range(256)) - set(b"[{,:"))
+
+_MAX_RATIO = 4
+"""If the first estimate exceeds this many bytes per byte of text, an exact count follows."""
 
 _BLOCK_BYTES = 1 << 20
 _NO_BACKSLASH = re.compile(rb"[^\\]")
@@ -21,33 +24,40 @@ _NO_BACKSLASH = re.compile(rb"[^\\]")
 
 @frozen
 class JsonStats:
-    """Upper bounds of what parsing one text makes: values of JSON, their memory, and that of parsing at its peak.
+    """Upper bounds for parsing one JSON text.
 
-    The peak has the values in it, and not the text itself.
+    Attributes:
+        n_values: number of JSON values.
+        parsed_bytes: memory of the parsed values.
+        peak_bytes: memory during parsing: the parsed values and temporary objects, without the
+            text itself.
     """
 
     n_values: int
-    kept_bytes: int
+    parsed_bytes: int
     peak_bytes: int
 
 
-def shape_of(text: bytes, most_values: int) -> JsonStats:
-    """Return the bounds of the JSON `text`.
+def measure_json(text: bytes, max_values: int) -> JsonStats:
+    """Return the bounds for the JSON `text`.
 
-    All marks are counted, those in strings too, which is quick. Only where that looks dense, or like more than
-    `most_values`, the marks outside strings are counted, which is exact and takes a few milliseconds for each MiB.
+    The first estimate also counts structural characters in strings, which is fast. If it is high
+    in relation to the text, or exceeds `max_values`, only those outside strings are counted, which
+    is exact and takes a few milliseconds per MiB.
     """
-    marks = text.translate(None, _NO_MARKS)
-    if _n_values(marks) > most_values or _marks_bytes(marks) > _DENSE * len(text):
+    marks = text.translate(None, _OTHER_BYTES)
+    if _n_values(marks) > max_values or _marks_bytes(marks) > _MAX_RATIO * len(text):
         marks = b"".join(_marks_outside_strings(text))
-    widest = 1 if text.isascii() and b"\\u" not in text else 4  # bytes of a character
-    # All of it is one string while it is parsed, and then, at most, the strings in it.
-    kept_bytes = widest * len(text) + _marks_bytes(marks)
-    return JsonStats(_n_values(marks), kept_bytes, kept_bytes + widest * len(text))
+    # Bytes per character: 1 in a string of ASCII, at most 4 in any other.
+    char_bytes = 1 if text.isascii() and b"\\u" not in text else 4
+    # During parsing the whole text is one string; the parsed strings are at most as long.
+    text_bytes = char_bytes * len(text)
+    parsed_bytes = text_bytes + _marks_bytes(marks)
+    return JsonStats(_n_values(marks), parsed_bytes, parsed_bytes + text_bytes)
 
 
 def _n_values(marks: bytes) -> int:
-    """Every value is the first of all, or the first of its container, or follows a comma."""
+    """Count values: the outermost, the first in each container, and one after each comma."""
     return 1 + marks.count(b",") + marks.count(b"[") + marks.count(b"{")
 
 
@@ -56,21 +66,25 @@ def _marks_bytes(marks: bytes) -> int:
 
 
 def _marks_outside_strings(text: bytes) -> Iterator[bytes]:
-    """Yield the marks outside strings, block by block, so that other threads go on in between."""
-    start, inside = 0, 0
+    """Yield the structural characters outside strings, block by block.
+
+    Other threads can run between two blocks.
+    """
+    start = 0
+    is_in_string = 0
     while start < len(text):
-        end = min(len(text), start + _BLOCK_BYTES)
-        # No block ends between a backslash and what it escapes.
-        found = _NO_BACKSLASH.search(text, end - 1)
-        end = found.end() if found else len(text)
+        # Do not split a backslash from the character that it escapes.
+        block_end = _NO_BACKSLASH.search(text, min(len(text), start + _BLOCK_BYTES) - 1)
+        end = block_end.end() if block_end else len(text)
         block = text[start:end]
         if b"\\" in block:
             block = block.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+        # (n,) uint8: the bytes of the block
         array = np.frombuffer(block, np.uint8)
-        # The number of quotes up to a byte is odd inside a string; sums that wrap at 256 stay odd or even.
+        # (n,) uint8: number of quotes up to each byte, modulo 256; odd inside a string
         quoted = np.cumsum(array == ord('"'), dtype=np.uint8)
-        quoted += np.uint8(inside)
+        quoted += np.uint8(is_in_string)
         quoted &= 1
-        inside = int(quoted[-1])
-        yield array[quoted == 0].tobytes().translate(None, _NO_MARKS)
+        is_in_string = int(quoted[-1])
+        yield array[quoted == 0].tobytes().translate(None, _OTHER_BYTES)
         start = end

@@ -1,4 +1,4 @@
-"""Connections as aiohttp has them, made to answer everything in our own form, also what is no HTTP at all."""
+"""Connections: aiohttp's protocol with our error responses, time limits and disconnect checks."""
 
 from __future__ import annotations
 
@@ -23,46 +23,52 @@ from relevance_gen.serve.http.http_errors import problem_of, response_to
 Handle: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 BACKLOG = 1024
-"""Connections that the kernel holds while the loop is busy."""
+"""Connections that the kernel queues while the event loop is busy."""
 
-_UNREAD_TIMEOUT_S = 60
-"""A client that takes nothing of its response for this long is gone."""
+_UNACKNOWLEDGED_TIMEOUT_S = 60
+"""A connection is closed if the client acknowledges no data of its response for this time."""
 
 _READ_BUFFER_BYTES = 1 << 14
-"""Received ahead of a handler, and of what is pipelined behind its request; at times up to three times as much.
-`bodies` reads further ahead where a body is wanted, and accounts for it."""
+"""Bytes received ahead of a handler, and of pipelined requests; temporarily up to three times this.
+`bodies.body` reads further ahead while it receives a body, and accounts for that."""
 
 PER_CONNECTION_BYTES = 1 << 17
-"""What a connection holds at most beside the accounts of its request: the above, a head, and of an answer as much as
-asyncio takes before it has its writer wait, 64 KiB."""
+"""Maximum memory of a connection in addition to the memory reserved by its request: the read buffer,
+the headers, and the 64 KiB of a response that asyncio buffers before it pauses the writer."""
 
-_LOOK_EVERY_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 _FULL_BYTES = 32 << 10
-_FULL_FOR_S = 10.0
-"""While a request is answered, little of what is pipelined behind it is read. Where more than `_FULL_BYTES` wait in the
-kernel, it may take no more, and not hear either that the client has left: such a connection is cut after this time."""
-_LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+_FULL_TIMEOUT_S = 10.0
+"""While a request is answered, few bytes of pipelined requests are read. If more than `_FULL_BYTES`
+wait in the kernel, its buffer may be full, and a disconnect may not be noticed: such a connection is
+aborted after this time."""
+_DISCONNECT_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
-STRANGERS_SHARE = 0.75
-"""Of all connections, those that clients without a key may have where others want some."""
+MAX_ANONYMOUS_FRACTION = 0.75
+"""Fraction of all connections that anonymous clients may have if other clients need some."""
 
-_FIRST_REQUEST_S = 0.5
-"""At the end, for the requests on connections that were just accepted."""
-_LOOK_AGAIN_S = 0.01
+_FIRST_REQUEST_TIMEOUT_S = 0.5
+"""At shutdown, time for the first request on a connection that was just accepted."""
+_POLL_INTERVAL_S = 0.01
 
 _LINGER_S = 2.0
-"""How long the rest of a refused body is read and dropped, so that the client sees the answer and not a reset."""
+"""How long the rest of a rejected body is read and discarded, so that the client receives the
+response and not a connection reset."""
 
 
 @asynccontextmanager
-async def until_read(request: web.BaseRequest, timeout_s: float) -> AsyncIterator[None]:
-    """Give the client this long to read what the context writes; else cut it, and raise a ConnectionResetError."""
-    limit = asyncio.timeout(timeout_s)
+async def write_deadline(request: web.BaseRequest, timeout_s: float) -> AsyncIterator[None]:
+    """Abort the connection if the client does not read what the context writes within `timeout_s`.
+
+    Raises:
+        ConnectionResetError: the connection was aborted.
+    """
+    timeout = asyncio.timeout(timeout_s)
     try:
-        async with limit:
+        async with timeout:
             yield
     except TimeoutError:
-        if not limit.expired():
+        if not timeout.expired():
             raise
         if request.transport is not None:
             request.transport.abort()
@@ -70,87 +76,94 @@ async def until_read(request: web.BaseRequest, timeout_s: float) -> AsyncIterato
 
 
 class Connection(web.RequestHandler):
-    """One client's connection; `has_key` tells whether the client has shown a valid key."""
+    """The connection of one client.
 
-    __slots__ = ("_look", "_n_looks", "has_key")
+    Attributes:
+        has_key: whether the client has presented a valid API key.
+    """
+
+    __slots__ = ("_check_timer", "_n_full_checks", "has_key")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.has_key = False
-        self._look: asyncio.TimerHandle | None = None
-        self._n_looks = 0
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._n_full_checks = 0
 
     @property
     def is_new(self) -> bool:
-        """Whether it is open, and nothing has been asked yet."""
+        """Whether the connection is open and has had no request."""
         return self.transport is not None and not self._request_count
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is open, and nothing is being answered."""
+        """Whether the connection is open and no request is being answered."""
         return self.transport is not None and self._current_request is None
 
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
-        if self._look is None:
-            self._look = self._loop.call_later(_LOOK_EVERY_S, self._look_for_the_client)
+        if self._check_timer is None:
+            self._schedule_check()
 
     def _resume_transport_reading(self) -> None:
         super()._resume_transport_reading()
-        self._n_looks = 0
+        self._n_full_checks = 0
 
-    def _look_for_the_client(self) -> None:
-        """Notice a client that leaves while nothing is read from it, as a read would."""
-        self._look = None
+    def _schedule_check(self) -> None:
+        self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check_disconnect)
+
+    def _check_disconnect(self) -> None:
+        """Notice a disconnect while the transport is not read; a read would notice it otherwise."""
+        self._check_timer = None
         transport = self.transport
         if transport is None or transport.is_closing() or transport.is_reading():
             return
         descriptor = transport.get_extra_info("socket").fileno()
-        ends = select.poll()
-        ends.register(descriptor, _LEFT)
-        waiting_bytes = int.from_bytes(
-            fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder
-        )
-        self._n_looks = self._n_looks + 1 if waiting_bytes > _FULL_BYTES else 0
-        if ends.poll(0) or self._n_looks * _LOOK_EVERY_S > _FULL_FOR_S:
+        poll = select.poll()
+        poll.register(descriptor, _DISCONNECT_EVENTS)
+        n_bytes = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+        is_full = int.from_bytes(n_bytes, sys.byteorder) > _FULL_BYTES
+        self._n_full_checks = self._n_full_checks + 1 if is_full else 0
+        if poll.poll(0) or self._n_full_checks * _CHECK_INTERVAL_S > _FULL_TIMEOUT_S:
             transport.abort()
         else:
-            self._look = self._loop.call_later(_LOOK_EVERY_S, self._look_for_the_client)
+            self._schedule_check()
 
     def _make_error_handler(self, err_info: Any) -> Handle:
-        """Log and count the answer to what could not be parsed like any other."""
+        """Log and count the response to an unparsable request like any other."""
         handler = super()._make_error_handler(err_info)
         server = cast("Server | None", self._manager)
-        return (
-            handler if server is None else server.around(handler)
-        )  # None where the client has left
+        if server is None:  # the client has disconnected
+            return handler
+        return server.wrap(handler)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Give up on clients that do not read, which nothing above TCP would notice."""
+        """Set the TCP timeout for clients that acknowledge nothing."""
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_USER_TIMEOUT") and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT_S * 1000)
+            timeout_ms = _UNACKNOWLEDGED_TIMEOUT_S * 1000
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
     def handle_error(
         self,
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 may repeat what the client sent
+        message: str | None = None,  # noqa: ARG002 can repeat what the client sent
     ) -> web.StreamResponse:
-        """Answer what could not be parsed, or what went wrong even in the wrapper around the application."""
+        """Answer an unparsable request, or an exception in the middleware itself."""
         if request.writer.output_size:
-            raise ConnectionResetError("an answer was begun: all that is left is to cut it")
-        if status == 400:
-            what = (
-                "has a line that is too long"
-                if isinstance(exc, LineTooLong)
-                else "is not valid HTTP"
-            )
-            error: Exception = InvalidRequestError(f"the request {what}")
+            raise ConnectionResetError("the response has begun; the connection must be closed")
+        error: Exception
+        if status == 400 and isinstance(exc, LineTooLong):
+            error = InvalidRequestError("the request has a line that is too long")
+        elif status == 400:
+            error = InvalidRequestError("the request is not valid HTTP")
+        elif isinstance(exc, Exception):
+            error = exc
         else:
-            error = exc if isinstance(exc, Exception) else RuntimeError(f"status {status}")
+            error = RuntimeError(f"status {status}")
         response = response_to(problem_of(error))
         response.headers["Server"] = "relevance_gen"
         response.force_close()
@@ -158,20 +171,23 @@ class Connection(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Make a `Connection` for each client; without a complete request head it may stay for `idle_timeout_s`.
+    """Creates a `Connection` for each client.
 
-    `around` wraps what answers, whatever becomes of it: `answer`, and what tells of a request that is no HTTP.
+    Args:
+        answer: answers requests.
+        wrap: the middleware, applied to `answer` and to the responses to unparsable requests.
+        idle_timeout_s: how long a connection may stay open without a complete request head.
     """
 
     def __init__(
-        self, answer: Handle, around: Callable[[Handle], Handle], idle_timeout_s: float
+        self, answer: Handle, wrap: Callable[[Handle], Handle], idle_timeout_s: float
     ) -> None:
-        super().__init__(around(answer), handler_cancellation=True)
-        self.around = around
+        super().__init__(wrap(answer), handler_cancellation=True)
+        self.wrap = wrap
         self._idle_timeout_s = idle_timeout_s
 
     def __call__(self) -> Connection:
-        """Make the protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return Connection(
             self,
             loop=self._loop,
@@ -184,53 +200,54 @@ class Server(web.Server):
 
 
 class Listener:
-    """Serves the connections that a socket takes. Make it inside the event loop.
+    """Serves the connections of a listening socket. Must be created inside the event loop.
 
-    Where more than `STRANGERS_SHARE` of the connections are open, idle ones whose clients have shown no key are closed,
-    the oldest first, so that there is room for clients with a key. Beyond `most_connections`, others wait in the kernel
-    until some are closed.
+    If more than `MAX_ANONYMOUS_FRACTION` of the connections are open, idle connections of anonymous
+    clients are closed, oldest first, to leave some for authenticated clients. Beyond
+    `max_connections`, clients wait in the kernel until a connection is closed.
     """
 
-    def __init__(self, sock: socket.socket, server: Server, most_connections: int) -> None:
+    def __init__(self, sock: socket.socket, server: Server, max_connections: int) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._server = server
-        self._most_connections = most_connections
-        self._acceptor = Acceptor(sock, server, self._make_room)
+        self._max_connections = max_connections
+        self._acceptor = Acceptor(sock, server, self._n_free)
         self._acceptor.start()
 
-    def _make_room(self) -> int:
+    def _connections(self) -> list[Connection]:
         connections = self._server.connections
-        n_left = self._most_connections - len(connections)
-        n_kept = int((1 - STRANGERS_SHARE) * self._most_connections)
-        if n_left < n_kept:
+        return [each for each in connections if isinstance(each, Connection)]
+
+    def _n_free(self) -> int:
+        """Return how many more connections may be open, after closing idle ones if necessary."""
+        n_free = self._max_connections - len(self._server.connections)
+        n_reserved = int((1 - MAX_ANONYMOUS_FRACTION) * self._max_connections)
+        if n_free < n_reserved:
             idle = (
-                one
-                for one in connections
-                if isinstance(one, Connection) and one.is_idle and not one.has_key
+                connection
+                for connection in self._connections()
+                if connection.is_idle and not connection.has_key
             )
-            for stranger in itertools.islice(idle, n_kept - n_left):
-                stranger.force_close()
-        return n_left
+            for connection in itertools.islice(idle, n_reserved - n_free):
+                connection.force_close()
+        return n_free
 
     async def stop(self) -> None:
-        """Stop listening, once what was asked on connections that wait in the kernel has begun to be answered."""
+        """Stop listening, once the requests on connections in the kernel's backlog have begun."""
         if self._sock.fileno() < 0:
             return
         await self._acceptor.finish()
         self._sock.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_REQUEST_S):
-                await asyncio.sleep(
-                    _LOOK_AGAIN_S
-                )  # what the kernel has received on other connections begins, too
-                while any(
-                    isinstance(one, Connection) and one.is_new for one in self._server.connections
-                ):
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+            async with asyncio.timeout(_FIRST_REQUEST_TIMEOUT_S):
+                # Requests that the kernel has received on other connections begin, too.
+                await asyncio.sleep(_POLL_INTERVAL_S)
+                while any(connection.is_new for connection in self._connections()):
+                    await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def close(self, timeout_s: float) -> None:
-        """Stop listening and close all connections; give requests that still run so long."""
+        """Stop listening and close all connections; running requests get `timeout_s` to end."""
         await self.stop()
         self._server.pre_shutdown()
         await self._server.shutdown(timeout_s)

@@ -1,4 +1,4 @@
-"""Threads for work that computes: so many at once, so many waiting, so long a wait."""
+"""A thread pool with limits on running tasks, queued tasks and waiting time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
 from relevance_gen.quota import Quota
@@ -21,51 +21,77 @@ from relevance_gen.serve.metrics import Metrics
 T = TypeVar("T")
 
 _SMOOTHING = 0.1
-"""Weight of the newest task in the running mean of the seconds that a task takes."""
+"""Weight of the newest task in the running mean of task durations."""
 
 _Settle: TypeAlias = Callable[[asyncio.Future[Any], Any], None]
 """`Future.set_result` or `Future.set_exception`."""
 
 
+@frozen
+class _Outcome:
+    """A result or an exception, and the method that puts it into a future."""
+
+    settle: _Settle
+    value: Any
+
+
 @define(eq=False, repr=False)
 class _Task:
-    """Work to do, the future of the caller who waits for it, and who that is."""
+    """Work to do for a client.
+
+    Attributes:
+        work: the function to call.
+        future: the future that the caller awaits; None once it is settled.
+        client: the client on whose limits the task counts.
+        is_queued: whether no thread has fetched the task yet.
+    """
 
     work: Callable[[], Any]
-    answer: asyncio.Future[Any] | None  # until it is settled
+    future: asyncio.Future[Any] | None
     client: Hashable
     _loop: asyncio.AbstractEventLoop = field(factory=asyncio.get_running_loop)
-    waits: bool = True
+    is_queued: bool = True
 
-    def attempt(self) -> tuple[_Settle, Any]:
-        """Do the work while the caller waits, and return how the future is to be settled."""
+    def run(self) -> _Outcome:
+        """Do the work; it can check whether the caller still waits for it."""
         try:
-            with cancel_scope(lambda: self.answer is not None and not self.answer.cancelled()):
-                return asyncio.Future.set_result, self.work()
+            with cancel_scope(self._is_required):
+                return _Outcome(asyncio.Future.set_result, self.work())
         except BaseException as error:
-            return asyncio.Future.set_exception, error
+            return _Outcome(asyncio.Future.set_exception, error)
 
-    def tell(self, settle: _Settle, value: Any) -> None:
-        """Settle the caller's future, from any thread, and let go of it."""
-        answer, self.answer = self.answer, None
+    def _is_required(self) -> bool:
+        return self.future is not None and not self.future.cancelled()
 
-        def tell() -> None:
-            if answer is not None and not answer.done():
-                settle(answer, value)
+    def finish(self, outcome: _Outcome) -> None:
+        """Settle the caller's future, from any thread, and drop the reference to it."""
+        future = self.future
+        self.future = None
+        with suppress(RuntimeError):  # the event loop is closed: no caller waits
+            self._loop.call_soon_threadsafe(_settle, future, outcome)
 
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
-            self._loop.call_soon_threadsafe(tell)
+
+def _settle(future: asyncio.Future[Any] | None, outcome: _Outcome) -> None:
+    if future is not None and not future.done():
+        outcome.settle(future, outcome.value)
 
 
 class BoundedExecutor:
-    """Run tasks in threads, first come, first served.
+    """Runs tasks in threads, first come, first served.
 
-    The threads fetch the next task themselves, so that none is idle while the event loop is busy. A caller that is
-    cancelled while it waits gives its place up at once. A thread cannot be stopped: of a caller that is cancelled later
-    the work is told that it is not wanted any more, and keeps its place until it has noticed.
+    The threads fetch the next task themselves, so that none is idle while the event loop is busy.
+    A caller that is cancelled while its task is queued leaves the queue at once. A running thread
+    cannot be stopped: if its caller is cancelled, `raise_if_cancelled` raises in the work, and the
+    task keeps its slot until then.
 
-    One client may have a `share` of the threads at once, and as large a part of the places to wait; others pass what it
-    has waiting beyond that.
+    Args:
+        name: the name of the pool, in thread names and metrics.
+        n_threads: number of threads.
+        max_queued: tasks that may wait for a thread.
+        max_wait_s: how long a task may wait for a thread.
+        metrics: counts queued and rejected tasks.
+        client_limit: threads that one client may occupy at once. It may occupy the same fraction
+            of the queue; tasks of other clients overtake the tasks that it has queued beyond that.
     """
 
     def __init__(
@@ -73,17 +99,18 @@ class BoundedExecutor:
         name: str,
         n_threads: int,
         *,
-        max_waiting: int,
+        max_queued: int,
         max_wait_s: float,
         metrics: Metrics,
-        share: float = math.inf,
+        client_limit: float = math.inf,
     ) -> None:
+        n_slots = n_threads + max_queued
         self._name = name
-        self._places = Quota(n_threads + max_waiting, share * (n_threads + max_waiting) / n_threads)
-        self._threads = Quota(n_threads, share)
+        self._slots = Quota(n_slots, client_limit * n_slots / n_threads)
+        self._threads = Quota(n_threads, client_limit)
         self._max_wait_s = max_wait_s
         self._metrics = metrics
-        self._tasks: deque[_Task] = deque()
+        self._queue: deque[_Task] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._mean_s = 0.0
@@ -91,9 +118,9 @@ class BoundedExecutor:
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
 
     @property
-    def n_waiting(self) -> int:
+    def n_queued(self) -> int:
         """Tasks that no thread has fetched yet."""
-        return len(self._tasks)
+        return len(self._queue)
 
     @property
     def n_running(self) -> int:
@@ -101,80 +128,67 @@ class BoundedExecutor:
         return int(self._threads.held)
 
     async def run(self, work: Callable[[], T], client: Hashable = None) -> T:
-        """Run `work` for a client in a thread and return what it returns.
+        """Run `work` for a client in a thread and return its result.
 
         Raises:
-            OverloadedError: too many wait already.
+            OverloadedError: the queue is full.
             BusyError: no thread became free in time.
-            ShuttingDownError: the gate was closed before a thread was free.
+            ShuttingDownError: the executor was closed before a thread was free.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        task = _Task(work, answer, client)
+        future: asyncio.Future[T] = loop.create_future()
+        task = _Task(work, future, client)
+        self._enqueue(task)
+        timer = loop.call_later(self._max_wait_s, self._expire, task)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            self._withdraw(task)
+            del future, task  # see the end of `_work`
+
+    def _enqueue(self, task: _Task) -> None:
         with self._changed:
             if self._closed:
                 raise ShuttingDownError
-            if not self._places.acquire(1, client):
+            if not self._slots.acquire(1, task.client):
                 self._metrics.add("requests_rejected_total", 1, self._name)
                 raise OverloadedError(
                     "too much work is waiting", retry_after_s=self._expected_wait_s()
                 )
-            self._tasks.append(task)
-            self._count_waiting()
+            self._queue.append(task)
+            self._show_queued()
             self._changed.notify()
-        expiry = loop.call_later(self._max_wait_s, self._expire, task)
-        try:
-            return await answer
-        finally:
-            expiry.cancel()
-            self._withdraw(task)
-            del answer, task  # as at the end of `_work`
 
     def close(self) -> None:
-        """Take no more work, and refuse what waits."""
+        """Accept no more work, and reject the queued tasks."""
         with self._changed:
             self._closed = True
-            refused = list(self._tasks)
-            self._tasks.clear()
-            for task in refused:
-                task.waits = False
-                self._places.release(1, task.client)
+            rejected = list(self._queue)
+            self._queue.clear()
+            for task in rejected:
+                task.is_queued = False
+                self._slots.release(1, task.client)
             self._changed.notify_all()
-        for task in refused:
-            task.tell(asyncio.Future.set_exception, ShuttingDownError())
+        for task in rejected:
+            task.finish(_Outcome(asyncio.Future.set_exception, ShuttingDownError()))
 
-    # ── Waiting; the lock is held ────────────────────────────────────────────────────────────────────────────────────
-
-    def _fetch(self) -> _Task | None:
-        while True:
-            for task in self._tasks:
-                if self._threads.acquire(1, task.client):
-                    self._tasks.remove(task)
-                    task.waits = False
-                    self._count_waiting()
-                    return task
-            if self._closed:
-                return None
-            self._changed.wait()
-
-    def _count_waiting(self) -> None:
-        self._metrics.put("requests_waiting", len(self._tasks), self._name)
+    def _show_queued(self) -> None:
+        self._metrics.put("requests_waiting", len(self._queue), self._name)
 
     def _expected_wait_s(self) -> int:
-        return max(1, math.ceil(self._mean_s * len(self._tasks) / self._threads.limit))
-
-    # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
+        return max(1, math.ceil(self._mean_s * len(self._queue) / self._threads.limit))
 
     def _withdraw(self, task: _Task) -> bool:
-        """Take `task` out of the queue; return false if a thread had fetched it already."""
+        """Remove `task` from the queue; return false if a thread has fetched it already."""
         with self._changed:
-            was_waiting = task.waits
-            if was_waiting:
-                task.waits = False
-                self._tasks.remove(task)
-                self._places.release(1, task.client)
-                self._count_waiting()
-            return was_waiting
+            was_queued = task.is_queued
+            if was_queued:
+                task.is_queued = False
+                self._queue.remove(task)
+                self._slots.release(1, task.client)
+                self._show_queued()
+            return was_queued
 
     def _expire(self, task: _Task) -> None:
         if self._withdraw(task):
@@ -182,29 +196,41 @@ class BoundedExecutor:
             error = BusyError(
                 "no thread became free in time", retry_after_s=self._expected_wait_s()
             )
-            task.tell(asyncio.Future.set_exception, error)
-
-    # ── The threads ──────────────────────────────────────────────────────────────────────────────────────────────────
+            task.finish(_Outcome(asyncio.Future.set_exception, error))
 
     def _serve(self) -> None:
+        """Run tasks in this thread until the executor is closed."""
         while True:
             with self._changed:
                 task = self._fetch()
             if task is None:
                 return
             self._work(task)
-            del task  # and with it the request's body
+            del task  # and with it the body of the request
+
+    def _fetch(self) -> _Task | None:
+        """Wait for a task whose client may use another thread. The lock is held."""
+        while True:
+            for task in self._queue:
+                if self._threads.acquire(1, task.client):
+                    self._queue.remove(task)
+                    task.is_queued = False
+                    self._show_queued()
+                    return task
+            if self._closed:
+                return None
+            self._changed.wait()
 
     def _work(self, task: _Task) -> None:
         started_s = time.perf_counter()
-        outcome = task.attempt()
-        with (
-            self._changed
-        ):  # before the caller is told, so that it finds the place free when it comes again
+        outcome = task.run()
+        # Release the slot before the caller continues: its next task must find it free.
+        with self._changed:
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
             self._threads.release(1, task.client)
-            self._places.release(1, task.client)
-        task.tell(*outcome)
-        # An error holds, by its traceback, the frames that it came through. A frame that in turn holds the error would
-        # keep both, and with them the request's body, until the garbage collector comes by.
+            self._slots.release(1, task.client)
+        task.finish(outcome)
+        # The traceback of an exception refers to the frames that it passed through. A frame that
+        # refers to the exception would keep both, and the body of the request, until the garbage
+        # collector runs.
         del outcome

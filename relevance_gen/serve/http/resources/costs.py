@@ -1,54 +1,51 @@
-"""What one request may cost: the one table, in bytes of its lane's memory, and what of a request is counted."""
+"""Memory cost of requests: one table, in bytes of the resource pool, and the counts it is applied to."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
 from attrs import evolve, frozen
 
-from relevance_gen.embedding.jobs import Embeddings
-from relevance_gen.serve.services.agents import Reply
-from relevance_gen.serve.services.embedding import EmbeddingTask
-from relevance_gen.serve.services.generation import GenerationTask
-from relevance_gen.serve.services.search import (
-    CitationTask,
-    CompressionTask,
-    ExplanationTask,
-    SearchTask,
-)
+from relevance_gen.serve.services.generation import GenerationTask, Responses
+from relevance_gen.serve.services.search import IndexTask
 from relevance_gen.types import GenerationResponse, PromptResponse, SearchResponse
 
 _SPAN_BYTES: Final = 160
-"""A span as Python has it."""
+"""Size of a span as a Python object."""
 
 
 @frozen(kw_only=True)
 class Cost:
-    """The bytes that a request takes, beside its body while that is received and parsed, before they are used.
+    """Bytes that a request reserves for its work before they are allocated, by unit.
+
+    The body itself is accounted for while it is received and parsed.
 
     Attributes:
-        flat: whatever is asked.
+        flat: for every request.
         body_byte: for each byte of the body, after decompression.
-        chunk: for each chunk that is brought, or was kept.
-        index: for an index of a cluster, whose chunks are not known before.
-        result_char: for each character of the results of an index, or that is cited: as Python has it, as JSON, and
-            compressed.
-        span: for each span of a result, before it is made: as Python has it, twice, and as JSON.
-        titled: for each chunk that has a title.
-        ranked: for each chunk that is ranked where one result of each value of a key is asked for.
-        span_char: for each character that is looked at together with others for spans.
-        phrase_char: for each character of texts that are read together to find a phrase in quotes.
+        chunk: for each chunk in the request or in a cached index.
+        cluster_index: for an index of a cluster, whose number of chunks is not known before.
+        result_char: for each character of the results of an index, or of a cited text: as a Python
+            string, as JSON, and compressed.
+        span: for each span of a result: as two Python objects, and as JSON.
+        titled_chunk: for each chunk that has a title.
+        ranked_chunk: for each chunk that is ranked if only one result for each value of a key is
+            returned.
+        span_char: for each character of the texts that are searched for spans together.
+        phrase_char: for each character of the texts that are searched for a phrase together.
         sentence: for each sentence of the chunks, or of a text that is cited from them.
-        sentence_char: for each character of the longest chunk, all of whose sentences are sought at once; of what is
-            cited, for each of all.
-        number: for each number of a vector: as Python has it, as JSON, and the same compressed.
-        token: for each token of a response: its text, as JSON.
-        logprob_token: for each token whose id or log probability is told: as Python has them, and as JSON.
-        alternative: for each of the likeliest tokens in the place of one, likewise.
-        character: for each character of a prompt in a response.
-        cited: for an answer that is cited, beside its sentences: too much for the event loop, as is the time it takes.
+        sentence_char: for each character of the longest chunk, whose sentences are split at once;
+            for citations, for each character of all texts.
+        vector_component: for each component of a vector: as a Python number, as JSON, compressed.
+        token: for each token of a response: its text as JSON.
+        logprob_token: for each token whose id or log probability is returned: as Python objects
+            and as JSON.
+        top_logprob: for each top log probability, likewise.
+        char: for each character of a prompt in a response.
+        citation: for an answer with citations, in addition to its sentences. Larger than
+            `reservation.LOOP_LIMIT_BYTES`, because citing also takes too long for the event loop.
     """
 
     flat: int = 0
@@ -70,9 +67,59 @@ class Cost:
     char: int = 0
     citation: int = 0
 
-    def of(self, thing: object, task: object = None) -> int:
-        """Return the cost of a task, or of what came of that `task`."""
-        return sum(number * getattr(self, unit) for unit, number in _counts(thing, task).items())
+    def of(self, **counts: int) -> int:
+        """Return the bytes of some counts, by unit: ``cost.of(chunk=3)``."""
+        return sum(self.of_unit(unit, count) for unit, count in counts.items())
+
+    def of_unit(self, unit: str, count: int) -> int:
+        """Return the bytes of `count` units."""
+        n_bytes: int = getattr(self, unit)
+        return n_bytes * count
+
+    def of_task(self, task: IndexTask) -> int:
+        """Return the bytes of a search, an explanation or a compression before it begins."""
+        is_remote = task.index is not None and task.digest is None
+        return self.of(chunk=len(task.chunks), cluster_index=int(is_remote))
+
+    def of_prompt(self, prompt: PromptResponse) -> int:
+        """Return the bytes of a prompt in a response."""
+        messages = prompt.request.get("messages", ())
+        n_chars = sum(len(message["content"]) for message in messages)
+        return self.of(char=n_chars + len(prompt.request.get("text", "")))
+
+    def of_pieces(self, task: GenerationTask) -> int:
+        """Return the bytes of one event of a stream, in addition to its text."""
+        return self.of(citation=int(task.citer is not None))
+
+    def of_responses(self, responses: Responses, task: GenerationTask) -> int:
+        """Return the bytes of the responses to the prompts of one request."""
+        total = self.of_pieces(task)
+        for response in responses:
+            # An echoed prompt is part of each sample.
+            n_copies = len(response.responses) if task.echoes else 1
+            total += self._of_samples(response) + n_copies * self._of_response_prompt(response)
+        return total
+
+    def _of_samples(self, response: GenerationResponse) -> int:
+        total = 0
+        for sample in response.responses:
+            total += self.of(
+                token=sample.generated_tokens,
+                logprob_token=len(sample.tokens or sample.logprobs or ()),
+                top_logprob=sum(map(len, sample.top_logprobs or ())),
+            )
+        return total
+
+    def _of_response_prompt(self, response: GenerationResponse) -> int:
+        texts = response.token_texts
+        n_chars = len(response.prompt)
+        if texts is not None and not response.prompt:  # the prompt was given as tokens
+            n_chars = sum(len(texts.pieces[token]) for token in texts.prompt)
+        return self.of(
+            logprob_token=len(response.prompt_logprobs or ()),
+            top_logprob=sum(map(len, texts.prompt_top_logprobs)) if texts else 0,
+            char=n_chars,
+        )
 
 
 SEARCH: Final = Cost(
@@ -89,10 +136,10 @@ SEARCH: Final = Cost(
 COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, sentence_char=30)
 CITATION: Final = Cost(chunk=320, sentence=3000, sentence_char=220)
 PROMPT: Final = evolve(SEARCH, char=1)
-EXTRACTION: Final = Cost(
-    flat=128 << 20, body_byte=4
-)  # on the way into the sandbox; and at most on the way out
-AGENTS: Final = evolve(SEARCH, flat=64 << 20, char=6)  # for a file that is read
+# The document on its way to the sandbox process, and at most its text on the way back.
+EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)
+# Includes a file that a tool reads.
+AGENTS: Final = evolve(SEARCH, flat=64 << 20, char=6)
 EMBEDDING: Final = Cost(vector_component=64)
 GENERATION: Final = Cost(token=32, logprob_token=320, top_logprob=640, char=1)
 COMPLETION: Final = evolve(GENERATION, logprob_token=500, top_logprob=400)
@@ -105,85 +152,33 @@ CHAT: Final = evolve(
     result_char=12,
     citation=128 << 10,
 )
-RESPONSE: Final = evolve(
-    CHAT, token=160
-)  # the end of a stream says a text up to four times, and packed
+# The last event of a stream repeats a text up to four times.
+RESPONSE: Final = evolve(CHAT, token=160)
 
 
-def _counts(thing: object, task: object) -> Mapping[str, int]:
-    match thing:
-        case SearchTask() | ExplanationTask() | CompressionTask():
-            return {
-                "chunk": len(thing.chunks),
-                "cluster_index": int(thing.named is not None and thing.digest is None),
-            }
-        case CitationTask():
-            return {"chunk": len(thing.chunks)}
-        case Embeddings():
-            return {"vector_component": thing.vectors.size}
-        case Reply():
-            return {"char": len(thing.body)}
-        case PromptResponse():
-            texts = (
-                thing.request.get("text", ""),
-                *(one["content"] for one in thing.request.get("messages", ())),
-            )
-            return {"char": sum(map(len, texts))}
-        case tuple():  # responses to the prompts of one request
-            samples = [one for response in thing for one in response.responses]
-            n_tokens = sum(one.generated_tokens for one in samples)
-            n_told = sum(len(one.tokens or one.logprobs or ()) for one in samples)
-            n_alternatives = sum(len(row) for one in samples for row in one.top_logprobs or ())
-            n_characters = 0
-            for response in thing:
-                n_copies = (
-                    len(response.responses)
-                    if isinstance(task, GenerationTask) and task.echoes
-                    else 1
-                )
-                n_told += n_copies * len(response.prompt_logprobs or ())
-                n_alternatives += n_copies * sum(
-                    map(
-                        len,
-                        response.token_texts.prompt_top_logprobs if response.token_texts else (),
-                    )
-                )
-                n_characters += n_copies * _prompt_characters(response)
-            told = {"logprob_token": n_told, "top_logprob": n_alternatives, "char": n_characters}
-            return {"token": n_tokens, **told, **_counts([], task)}
-        case list():  # pieces of a stream
-            return {"citation": int(isinstance(task, GenerationTask) and task.citer is not None)}
-    return {}
+def queued_task_bytes(task: GenerationTask) -> int:
+    """Return the memory of a generation that waits for the model: its texts, tokens and sources."""
+    total = 0
+    for request in task.requests:
+        total += sys.getsizeof(request.text)
+        total += _sequence_bytes(request.stop) + _sequence_bytes(request.eos_token_ids)
+    total += sum(map(_sequence_bytes, task.prompts))
+    # All requests of a task share these values.
+    first = task.requests[0]
+    total += _sequence_bytes(first.allowed_token_ids)
+    total += sys.getsizeof(first.grammar) + sys.getsizeof(first.regex)
+    total += sum(map(sys.getsizeof, first.choice or ()))
+    if task.citer is not None:
+        total += sum(map(sys.getsizeof, task.citer.texts))
+    return total
 
 
-def _prompt_characters(response: GenerationResponse) -> int:
-    """Return the characters of a prompt; one that was given as tokens is spelled."""
-    if response.prompt or response.token_texts is None:
-        return len(response.prompt)
-    return sum(len(response.token_texts.pieces[token]) for token in response.token_texts.prompt)
+def search_results_bytes(response: SearchResponse) -> int:
+    """Return the memory of the results of a search: their texts and spans."""
+    n_spans = sum(len(result.spans or ()) for result in response.results)
+    n_text_bytes = sum(sys.getsizeof(result.chunk_txt) for result in response.results)
+    return _SPAN_BYTES * n_spans + n_text_bytes
 
 
-def kept_bytes(thing: object) -> int:
-    """Return the memory of what waits for the model or the encoder: of its texts, and of where these are marked."""
-    match thing:
-        case GenerationTask():
-            lists = [
-                (one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids)
-                for one in thing.requests
-            ]
-            lists += [(prompt, *prompt) for prompt in thing.prompts]
-            first = thing.requests[0]  # the others have these from it
-            lists.append(
-                (first.allowed_token_ids, *first.allowed_token_ids, first.grammar, first.regex)
-            )
-            lists.append(first.choice or ())
-            lists.append(tuple(thing.citer.texts) if thing.citer else ())
-            return sum(sys.getsizeof(part) for parts in lists for part in parts)
-        case EmbeddingTask():
-            return sum(map(sys.getsizeof, thing.texts))
-        case SearchResponse():
-            spans = sum(len(result.spans or ()) for result in thing.results)
-            return _SPAN_BYTES * spans + sum(
-                sys.getsizeof(result.chunk_txt) for result in thing.results
-            )
-    return 0
+def _sequence_bytes(values: Sequence[object]) -> int:
+    return sys.getsizeof(values) + sum(map(sys.getsizeof, values))

@@ -1,4 +1,4 @@
-"""Lanes: threads, a queue and memory for each class of callers, so that none can use up another's."""
+"""Resource pools: threads, a queue and memory per class of requests, so that no class starves another."""
 
 from __future__ import annotations
 
@@ -11,83 +11,98 @@ from attrs import frozen
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.http.resources.bounded_executor import BoundedExecutor
-from relevance_gen.serve.metrics import LANES, Metrics
-from relevance_gen.serve.services.extraction import AT_ONCE
-from relevance_gen.serve.services.reranking import AT_ONCE as AT_ONCE_RERANKED
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services import extraction, reranking
 from relevance_gen.serve.settings import Settings
 
-_MAX_WAITING = 256
-"""Documents, and bodies of generations, that may wait; small bodies are parsed at once and do not."""
+_MAX_QUEUED = 256
+"""Documents, agents' messages and large bodies of generations that may wait for a thread."""
 
 _VALUES_PER_CHUNK = 16
-"""JSON values that a body may hold for each chunk allowed: its text and its metadata."""
-_MOST_VALUES_OF_GENERATION = 1 << 18
-_MOST_BYTES_OF_OPEN_GENERATION = 16 << 20
-"""Of a generation's body, and of one without a key. The parser holds the interpreter's lock for some 50 ms at most."""
+"""JSON values allowed in a body for each chunk that a search may have: its text and metadata."""
+_MAX_GENERATION_VALUES = 1 << 18
+"""JSON values in the body of a generation. The parser holds the GIL for at most about 50 ms."""
+_MAX_ANONYMOUS_BODY_BYTES = 16 << 20
+"""Body size of a generation without a key, for the same reason."""
 
 
 @frozen
 class ResourcePool:
-    """What one class of callers has for itself: threads and a queue, and bytes that its requests may hold at once.
+    """Threads with a queue, and memory, for one class of requests.
 
-    One body may have `most_bytes` after decompression, and `most_values` of JSON.
+    Attributes:
+        executor: the threads and their queue.
+        memory: bytes that all requests of the class may hold at once.
+        max_body_bytes: size of one body after decompression.
+        max_values: JSON values in one body.
+        memory_timeout_s: how long a thread of the pool waits for memory. Zero in pools that have
+            only one thread.
     """
 
-    gate: BoundedExecutor
+    executor: BoundedExecutor
     memory: Quota
-    most_bytes: int
-    most_values: int
+    max_body_bytes: int
+    max_values: int
+    memory_timeout_s: float = 0.0
 
 
-def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
-    """Make the lanes of one process, by name, and start their threads."""
-    waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
-    gates = {
-        name: BoundedExecutor(name, 1, max_waiting=_MAX_WAITING, **waits)
-        for name in ("generation", "anonymous_generation")
+def make_resource_pools(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
+    """Create the resource pools of one process, by name, and start their threads."""
+    n_search_threads = settings.n_search_threads
+    if settings.reranker:
+        n_search_threads += reranking.MAX_CONCURRENT_SEARCHES
+
+    def pool(
+        name: str, n_threads: int, max_queued: int = _MAX_QUEUED, **options: Any
+    ) -> ResourcePool:
+        executor = BoundedExecutor(
+            name,
+            n_threads,
+            max_queued=max_queued,
+            max_wait_s=settings.queue_timeout_s,
+            metrics=metrics,
+            **options,
+        )
+        is_generation = "generation" in name
+        max_body_bytes = settings.max_body_bytes
+        if name == "anonymous_generation":
+            max_body_bytes = min(max_body_bytes, _MAX_ANONYMOUS_BODY_BYTES)
+        max_values = _MAX_GENERATION_VALUES
+        if name == "search":
+            max_values = _VALUES_PER_CHUNK * settings.max_chunks
+        return ResourcePool(
+            executor,
+            Quota(settings.max_buffered_bytes, on_change=partial(_show_held_bytes, metrics, name)),
+            max_body_bytes,
+            max_values,
+            memory_timeout_s=0.0 if is_generation else settings.queue_timeout_s,
+        )
+
+    return {
+        "search": pool("search", n_search_threads, settings.search_queue),
+        "generation": pool("generation", 1),
+        "anonymous_generation": pool("anonymous_generation", 1),
+        "extraction": pool("extraction", extraction.MAX_CONCURRENCY, client_limit=1),
+        "agents": pool("agents", settings.n_search_threads),
     }
-    n_search_threads = settings.n_search_threads + (AT_ONCE_RERANKED if settings.reranker else 0)
-    gates["search"] = BoundedExecutor(
-        "search", n_search_threads, max_waiting=settings.search_queue, **waits
-    )
-    gates["agents"] = BoundedExecutor(
-        "agents", settings.n_search_threads, max_waiting=_MAX_WAITING, **waits
-    )
-    gates["extraction"] = BoundedExecutor(
-        "extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits
-    )
-    most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)
-    most_bytes["anonymous_generation"] = min(
-        settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION
-    )
-    most_values = dict.fromkeys(LANES, _MOST_VALUES_OF_GENERATION)
-    most_values["search"] = _VALUES_PER_CHUNK * settings.max_chunks
-    lanes = {}
-    for name, gate in gates.items():
-        show = partial(
-            lambda lane, n_bytes: metrics.put("request_body_bytes_held", n_bytes, lane), name
-        )
-        lanes[name] = ResourcePool(
-            gate,
-            Quota(settings.max_buffered_bytes, on_change=show),
-            most_bytes[name],
-            most_values[name],
-        )
-    return lanes
+
+
+def _show_held_bytes(metrics: Metrics, pool: str, n_bytes: float) -> None:
+    metrics.put("request_body_bytes_held", n_bytes, pool)
 
 
 class MemoryReservation:
-    """What one request holds of its lane's memory: its body, what is made of it, and its unread answer.
+    """Bytes of a pool that one request holds: its body, objects made of it, and its unsent response.
 
-    Whoever works on the request does so in a ``with`` on its holding. The last of them to leave gives everything back:
-    a thread goes on holding memory after its client has left.
+    Everyone who works on the request enters the reservation as a context. The last one to leave
+    releases all bytes: a thread keeps them after its client has disconnected.
     """
 
     def __init__(self, memory: Quota) -> None:
         self._memory = memory
         self._lock = threading.RLock()
         self._n_users = 0
-        self.taken_bytes = 0
+        self.held_bytes = 0
 
     def __enter__(self) -> Self:
         with self._lock:
@@ -98,29 +113,34 @@ class MemoryReservation:
         with self._lock:
             self._n_users -= 1
             if not self._n_users:
-                self.replace(0)
+                self.resize(0)
 
-    def take(self, n_bytes: int, patience_s: float = 0.0) -> None:
-        """Take `n_bytes` more before they are used, or less if negative; this thread may wait for room so long.
+    def acquire(self, n_bytes: int, timeout_s: float = 0.0) -> None:
+        """Acquire `n_bytes` more before they are used, or release some if negative.
+
+        Args:
+            n_bytes: the change in bytes.
+            timeout_s: how long this thread waits for other requests to release memory.
 
         Raises:
-            TooLargeError: this request alone needs more than there is for all.
-            BusyError: there was no room in time.
+            TooLargeError: this request alone needs more than the pool has.
+            BusyError: the memory did not become available in time.
         """
-        needed_bytes, limit_bytes = self.taken_bytes + n_bytes, self._memory.limit
-        if needed_bytes > limit_bytes:
+        required_bytes = self.held_bytes + n_bytes
+        limit_bytes = self._memory.limit
+        if required_bytes > limit_bytes:
             raise TooLargeError(
-                f"a request may take {limit_bytes} bytes of memory, and this one takes {needed_bytes}"
+                f"a request may take {limit_bytes} bytes of memory, and this one takes {required_bytes}"
             )
         if n_bytes < 0:
             self._memory.release(-n_bytes)
-        # Without this holding's lock: the event loop needs it when the client leaves.
-        elif not self._memory.acquire(n_bytes, timeout_s=patience_s):
+        # Wait without holding the lock: the event loop needs it when the client disconnects.
+        elif not self._memory.acquire(n_bytes, timeout_s=timeout_s):
             raise BusyError("too many large requests at once")
         with self._lock:
-            self.taken_bytes += n_bytes
+            self.held_bytes += n_bytes
 
-    def replace(self, n_bytes: int) -> None:
-        """Hold `n_bytes` in place of all that was taken: the body has become what was made of it."""
+    def resize(self, n_bytes: int) -> None:
+        """Hold `n_bytes` instead of everything acquired so far."""
         with self._lock:
-            self.take(n_bytes - self.taken_bytes)
+            self.acquire(n_bytes - self.held_bytes)

@@ -1,4 +1,4 @@
-"""Indexes of chunks that came before, found again by what the chunks say."""
+"""A cache of the indexes of recent chunks, with a digest of the chunks as key."""
 
 from __future__ import annotations
 
@@ -13,66 +13,70 @@ from relevance_gen.lru import LruCache, SharedCache
 from relevance_gen.serve.metrics import Metrics
 
 Index = TypeVar("Index")
-Key: TypeAlias = tuple[str, str]
+CacheKey: TypeAlias = tuple[str, str]
+"""The id of a client's API key, and the digest of chunks."""
 
 _SEEN_BYTES = 3 << 19
-"""For the digests of chunks that came once: some four thousand."""
+"""Memory for the digests of chunks that were sent once: about four thousand."""
 
 
-def content_key(texts: Sequence[str], titles: Mapping[int, str], scope: str) -> Key:
-    """Return `scope`, and a digest of `texts`, in order, and of their titles, by number, in hexadecimal digits.
+def content_key(texts: Sequence[str], titles: Mapping[int, str], client: str) -> CacheKey:
+    """Return the cache key of chunks: `client`, and a hexadecimal SHA-256 digest of the chunks.
 
-    The scope is the API key's id: were indexes shared between keys, the time of an answer would tell one client what
-    another has searched.
+    The client is part of the key because the response time of a shared index would reveal to one
+    client what another has searched.
+
+    Args:
+        texts: the texts of the chunks, in order.
+        titles: the titles of the chunks that have one, by position.
+        client: the id of the client's API key.
     """
     joined = "".join(texts).encode("utf-8", "surrogatepass")
     lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    # The number of texts fixes where the lengths end and the texts begin.
+    # The number of texts determines where the lengths end and the texts begin.
     digest = hashlib.sha256(b"%d " % len(texts) + lengths.tobytes() + joined)
-    for number, title in titles.items():
+    for position, title in titles.items():
         encoded = title.encode("utf-8", "surrogatepass")
-        digest.update(b"%d %d " % (number, len(encoded)) + encoded)
-    return scope, digest.hexdigest()
+        digest.update(b"%d %d " % (position, len(encoded)) + encoded)
+    return client, digest.hexdigest()
 
 
 class IndexCache(Generic[Index]):
-    """The most recently used indexes, together at most `limit_bytes`. Safe to use from several threads.
+    """The most recently used indexes, of at most `limit_bytes` together. Thread-safe.
 
-    Most chunks are searched once, and building an index costs more than one search. So an index is built when the same
-    chunks come a second time, or when a client asks for that. A key is a scope and a `content_key`; of the scopes, none
-    of which can push the others' indexes out, the one that has most forgets first.
+    Most chunks are searched once, and building an index costs more than one search. Therefore an
+    index is built when the same chunks are sent a second time, or when a client requests it. If
+    the cache is full, the client with the most bytes loses its least recently used index, so that
+    no client can evict the indexes of others.
     """
 
     def __init__(self, limit_bytes: int, size_of: Callable[[Index], int], metrics: Metrics) -> None:
-        self._kept = SharedCache(limit_bytes, size_of)
+        self._indexes = SharedCache(limit_bytes, size_of)
         self._seen = LruCache[bool](_SEEN_BYTES, lambda _: 0)
         self._metrics = metrics
         self._lock = threading.Lock()
 
-    def get(self, key: Key) -> Index | None:
-        """Return the index kept under `key`, or ``None``, and count which of the two."""
+    def get(self, key: CacheKey) -> Index | None:
+        """Return the index of `key`, or ``None``, and count a hit or a miss."""
         index = self.peek(key)
+        outcome = "misses" if index is None else "hits"
         with self._lock:
-            self._metrics.add(
-                "search_index_cache_misses_total"
-                if index is None
-                else "search_index_cache_hits_total"
-            )
+            self._metrics.add(f"search_index_cache_{outcome}_total")
         return index
 
-    def peek(self, key: Key) -> Index | None:
-        """Return the index kept under `key`, or ``None``."""
-        return self._kept.get(key)
+    def peek(self, key: CacheKey) -> Index | None:
+        """Return the index of `key`, or ``None``."""
+        return self._indexes.get(key)
 
-    def has_come_before(self, key: Key) -> bool:
-        """Tell whether this was asked about `key` before, and remember that it is asked now."""
+    def was_seen(self, key: CacheKey) -> bool:
+        """Return whether this was called with `key` before, and remember the call."""
         with self._lock:
-            has_come = key in self._seen
+            was_seen = key in self._seen
             self._seen.put(key, True)
-            return has_come
+            return was_seen
 
-    def put(self, key: Key, index: Index) -> None:
-        """Keep `index` by the size that it has now, if it fits at all; drop those used longest ago to make room."""
+    def put(self, key: CacheKey, index: Index) -> None:
+        """Store `index` with its current size, if it fits; evict others to free memory."""
         with self._lock:
-            self._kept.put(key, index)
-            self._metrics.put("search_index_cache_bytes", self._kept.nbytes)
+            self._indexes.put(key, index)
+            self._metrics.put("search_index_cache_bytes", self._indexes.nbytes)

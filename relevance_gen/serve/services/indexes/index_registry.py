@@ -1,4 +1,4 @@
-"""Indexes that clients name instead of sending chunks: those offered, those of a cluster, and those kept of chunks."""
+"""Indexes that clients select by name: those of the server, of a cluster, and cached ones."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_FOUND: Final = 1000
-"""Most results of one search: the texts of all of them come to this process."""
+MAX_RESULTS: Final = 1000
+"""Results of one search in a named index: all their texts are loaded into this process."""
 _MAX_NAME_CHARS: Final = 256
-KEPT: Final = "cache:"
-"""What the names of indexes that are kept begin with; a digest of their chunks follows."""
-_MAX_KNOWN: Final = 64
-"""Indexes that are found again without asking the cluster for them."""
+CACHED_PREFIX: Final = "cache:"
+"""Prefix of the names of cached indexes; a digest of their chunks follows."""
+_MAX_CLUSTER_INDEXES: Final = 64
+"""Indexes of a cluster that can be used without looking them up there."""
 
 _name = checks.must_be(
     f"a string of 1 to {_MAX_NAME_CHARS} characters",
@@ -43,102 +43,128 @@ _name = checks.must_be(
 
 @frozen
 class IndexRef:
-    """Which index is asked, by its name; `allow_partial` has it answer while a part of it is lost."""
+    """A reference to an index by name.
+
+    Attributes:
+        index: the name, as requests call it.
+        allow_partial: whether an index of a cluster may answer while a part of it is lost.
+    """
 
     index: str = field(validator=_name)
     allow_partial: bool = field(default=False, validator=checks.flag)
 
     @property
+    def name(self) -> str:
+        """The name of the index."""
+        return self.index
+
+    @property
     def digest(self) -> str | None:
-        """The digest of chunks that came before, where the name is that of the index that is kept of them."""
-        return self.index.removeprefix(KEPT) if self.index.startswith(KEPT) else None
+        """The digest of chunks if the name is that of a cached index; otherwise None."""
+        if not self.index.startswith(CACHED_PREFIX):
+            return None
+        return self.index.removeprefix(CACHED_PREFIX)
 
 
 class IndexRegistry:
-    """The indexes that are offered and those of a cluster, by name. Safe to use from several threads.
+    """The indexes of the server and of a cluster, by name. Thread-safe.
 
     Raises:
-        InvalidRequestError: two indexes have one name; or a key is for no index: with its name misspelt, every key
-            might ask the one that is meant.
+        InvalidRequestError: two indexes have one name; or an index key refers to no index. With a
+            misspelled name, every key could use the index that was meant.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._offered = {name: ServedIndex(name, place, settings) for name, place in settings.index}
-        if len(self._offered) < len(settings.index):
+        self._served = {
+            name: ServedIndex(name, location, settings) for name, location in settings.index
+        }
+        if len(self._served) < len(settings.index):
             names = [name for name, _ in settings.index]
             raise errors.InvalidRequestError.must_be(
                 "--index", "given once for each name", max(names, key=names.count)
             )
         self._key_ids: dict[str, list[str]] = {name: [] for name, _ in settings.index_key}
         for name, key_id in settings.index_key:
-            if name not in self._offered and settings.cluster is None:
+            if name not in self._served and settings.cluster is None:
                 raise errors.InvalidRequestError.must_be(
                     "--index-key", "the name of an --index, with a key's id", name
                 )
             self._key_ids[name].append(key_id)
         self._timeout_s = settings.queue_timeout_s
-        self._address = settings.cluster
-        self._known: OrderedDict[str, ClusterIndex] = OrderedDict()
+        self._cluster_address = settings.cluster
+        self._cluster_indexes: OrderedDict[str, ClusterIndex] = OrderedDict()
         self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        """Join the cluster and open what is offered, in threads, so that no client waits for that; the log says how."""
-        if self._address is not None:
+    def start(self) -> None:
+        """Join the cluster and open the indexes of the server, in background threads."""
+        if self._cluster_address is not None:
             threading.Thread(
-                target=self._join, args=(self._address,), name="join-cluster", daemon=True
+                target=_join_cluster,
+                args=(self._cluster_address,),
+                name="join-cluster",
+                daemon=True,
             ).start()
-        for one in self._offered.values():
-            one.look()
+        for index in self._served.values():
+            index.refresh()
 
-    @staticmethod
-    def _join(address: str) -> None:
-        from relevance_gen.cluster.connection import connect  # loads Ray
+    async def refresh(self, name: str, client: str) -> None:
+        """Check an index for changes, and wait for the result as long as that is reasonable.
 
-        try:
-            connect(address)
-        except errors.RelevanceGenError as error:
-            _log.error("searches that name an index will fail: %s", error)
-        else:
-            _log.info("the cluster is joined; searches that name an index are asked there")
-
-    def look(self, name: str, client: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        """Begin to look what has changed in an index that a client names, and return what waits for that, if need be.
-
-        What is to be awaited raises a `BusyError` if it takes too long and there is nothing older to answer from.
+        Raises:
+            BusyError: the index is still being read for the first time.
         """
-        one = self._offered.get(name) if self._may_ask(client, name) else None
-        if one is None or one.is_fresh:
-            return None
-        look = one.look()
-        if one.is_behind or one.is_unanswered:  # nobody waits for a store that does not answer
-            return None
-        return partial(self._wait, one, look)
+        wait = self.start_refresh(name, client)
+        if wait is not None:
+            await wait()
 
-    async def _wait(self, one: ServedIndex, look: Future[None]) -> None:
-        done = asyncio.wrap_future(look)
+    def start_refresh(
+        self, name: str, client: str
+    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Start to check an index for changes; return a function that waits for it, if necessary.
+
+        The returned coroutine raises a `BusyError` if the check takes too long and there is no
+        older version of the index to search.
+        """
+        index = self._served.get(name) if self._may_search(client, name) else None
+        if index is None or index.is_fresh:
+            return None
+        refreshed = index.refresh()
+        # Do not wait for an object store that does not answer.
+        if index.is_stale or index.is_store_unreachable:
+            return None
+        return partial(self._wait, index, refreshed)
+
+    async def _wait(self, index: ServedIndex, refreshed: Future[None]) -> None:
+        done = asyncio.wrap_future(refreshed)
         for timeout_s in (MAX_DEFER_S, max(self._timeout_s - MAX_DEFER_S, 0.0)):
             await asyncio.wait([done], timeout=timeout_s)
-            if done.done() or isinstance(one.found, BaseIndex) or one.is_unanswered:
+            if done.done() or isinstance(index.current, BaseIndex) or index.is_store_unreachable:
                 return
         raise errors.BusyError("the index is still being read", retry_after_s=5)
 
-    def ask(self, name: str, client: str, work: Callable[[BaseIndex, bool], T]) -> T:
-        """Return what `work` makes of an index, given it as it is now, and whether an encoder may have a part.
+    def query(self, name: str, client: str, work: Callable[[BaseIndex, bool], T]) -> T:
+        """Return the result of `work` on an index.
+
+        Args:
+            name: the name of the index.
+            client: the id of the client's API key.
+            work: called with the index and whether the encoder can be used with it.
 
         Raises:
-            InvalidRequestError: there is no index that could be named.
-            UnknownIndexError: no index has that name, or none that this client may ask.
-            IndexUnavailableError: it cannot be searched now.
-            ClusterError: it is one of a cluster, which does not answer, or not with all of it.
+            InvalidRequestError: the server has no named indexes.
+            UnknownIndexError: no index has that name, or the client may not use it.
+            IndexUnavailableError: the index cannot be searched now.
+            ClusterError: the index of a cluster does not answer, or not completely.
         """
-        may_ask = self._may_ask(client, name)
-        if may_ask and name in self._offered:
-            return work(self._offered[name].now(), True)
-        if self._address is not None:
+        may_search = self._may_search(client, name)
+        if may_search and name in self._served:
+            return work(self._served[name].searchable(), True)
+        if self._cluster_address is not None:
             with suppress(errors.UnknownIndexError):
-                # Also for those who may not ask it, so that the time does not tell them that it is there.
-                return self._ask_cluster(name, work if may_ask else _refuse)
-        elif not self._offered:
+                # The cluster is queried also for clients without access: otherwise the response
+                # time would reveal that the index exists.
+                return self._query_cluster(name, work if may_search else _reject)
+        elif not self._served:
             raise errors.InvalidRequestError(
                 "names none here; start it with --index or --cluster", "index"
             )
@@ -147,10 +173,13 @@ class IndexRegistry:
             f"index: none has the name {errors.describe(name)}; {remedy}", field="index"
         )
 
-    def _ask_cluster(self, name: str, work: Callable[[BaseIndex, bool], T]) -> T:
-        """Ask an index of the cluster; if it was closed, and there is another of the same name now, ask that."""
+    def _query_cluster(self, name: str, work: Callable[[BaseIndex, bool], T]) -> T:
+        """Query an index of the cluster.
+
+        If the index was closed and another one has the same name now, that one is queried.
+        """
         with self._lock:
-            known = self._known.get(name)
+            known = self._cluster_indexes.get(name)
         if known is not None:
             try:
                 return work(known, False)
@@ -158,35 +187,45 @@ class IndexRegistry:
                 raise
             except errors.ClusterError:
                 with self._lock:
-                    self._known.pop(name, None)
-        from relevance_gen.cluster import ClusterIndex  # loads Ray
+                    self._cluster_indexes.pop(name, None)
+        from relevance_gen.cluster import ClusterIndex  # imports Ray
 
-        found = ClusterIndex.named(name, address=self._address)
+        opened = ClusterIndex.named(name, address=self._cluster_address)
         with self._lock:
-            self._known[name] = found
-            if len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
-        return work(found, False)
+            self._cluster_indexes[name] = opened
+            if len(self._cluster_indexes) > _MAX_CLUSTER_INDEXES:
+                self._cluster_indexes.popitem(last=False)
+        return work(opened, False)
 
-    def _may_ask(self, client: str, name: str) -> bool:
-        """Tell whether a key may ask an index; all ids are compared, so that the time does not tell which is near."""
+    def _may_search(self, client: str, name: str) -> bool:
+        """Return whether a key may use an index. All ids are compared, in constant time."""
         allowed = self._key_ids.get(name)
         matches = [hmac.compare_digest(client, key_id) for key_id in allowed or ()]
         return allowed is None or any(matches)
 
     def names(self, client: str) -> list[str]:
-        """Return the names of the indexes that are offered to a client."""
-        return [name for name in self._offered if self._may_ask(client, name)]
+        """Return the names of the server's indexes that a client may use."""
+        return [name for name in self._served if self._may_search(client, name)]
 
-    async def described(self, client: str) -> list[dict[str, object]]:
-        """Return what is to be said of the indexes that are offered to a client, after a short look at each."""
-        mine = [self._offered[name] for name in self.names(client)]
-        if mine:
-            await asyncio.wait(
-                [asyncio.wrap_future(one.look()) for one in mine], timeout=MAX_DEFER_S
-            )
-        return [one.described() for one in mine]
+    async def describe(self, client: str) -> list[dict[str, object]]:
+        """Describe the indexes that a client may use, after a short check of each for changes."""
+        indexes = [self._served[name] for name in self.names(client)]
+        refreshes = [asyncio.wrap_future(index.refresh()) for index in indexes]
+        if refreshes:
+            await asyncio.wait(refreshes, timeout=MAX_DEFER_S)
+        return [index.describe() for index in indexes]
 
 
-def _refuse(*_: object) -> NoReturn:
+def _join_cluster(address: str) -> None:
+    from relevance_gen.cluster.connection import connect  # imports Ray
+
+    try:
+        connect(address)
+    except errors.RelevanceGenError as error:
+        _log.error("searches that name an index will fail: %s", error)
+    else:
+        _log.info("the cluster is joined; searches that name an index are asked there")
+
+
+def _reject(*_: object) -> NoReturn:
     raise errors.UnknownIndexError("it is not for this key")

@@ -1,4 +1,4 @@
-"""What the server offers by a name: a saved index, a folder, or the saved shards of a cluster, as it is now."""
+"""An index of the server: a saved index, a folder, or saved shards, reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
+
+from attrs import frozen
 
 from relevance_gen.errors import (
     IndexFormatError,
@@ -33,226 +35,287 @@ from relevance_gen.shards.version_store import holds_index
 _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
-"""How old may be what is known of a file: to ask an object store takes long, and costs money."""
+"""How long a check of a file counts: requests to an object store are slow and cost money."""
 MAX_DEFER_S: Final = 2.0
-"""How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
-_UNANSWERED: Final = "its store has not answered yet"
-_PAUSES_S: Final = (60.0, 3600.0)
-"""How long a state that is not as it was written is left alone, at first and at most: reading it again costs much."""
+"""How long a search waits for a check before the previous version of the index is searched, and how
+long a list of indexes waits for all checks."""
+_NO_ANSWER: Final = "its store has not answered yet"
+_BACKOFF_S: Final = (60.0, 3600.0)
+"""First and longest pause before a damaged state is loaded again: loading is expensive."""
+_MAX_DAMAGED_STATES: Final = 2
+"""Damaged states that are remembered: the current one and the one that was opened last."""
+
+
+@frozen
+class _Damage:
+    """A state that could not be loaded.
+
+    Attributes:
+        pause_s: length of the pause.
+        until_s: when it may be loaded again.
+        reason: why it could not be loaded.
+    """
+
+    pause_s: float
+    until_s: float
+    reason: str
 
 
 class ServedIndex:
-    """Opens an index in a thread, and again whenever what it is of has changed. Safe to use from several threads.
+    """Loads an index in a thread, and again whenever it has changed. Thread-safe.
 
-    Whoever asks for a look while one runs shares the next one, with all others: no change is missed that came before.
+    Everyone who requests a refresh while one runs shares the next one, so that no earlier change is
+    missed.
 
     Args:
-        name: its name.
-        place: a file that `ChunkIndex.save` wrote, a folder of files, or the folder or address where
-            `ClusterIndex.save` wrote.
+        name: the name of the index.
+        location: a file that `ChunkIndex.save` wrote, a folder of documents, or the folder or
+            address to which `ClusterIndex.save` wrote.
+        settings: the settings of the server.
 
     Attributes:
-        found: what can be searched, as of one moment, or why nothing can; None before the first look is over.
+        current: the version that can be searched, or why none can; None before the first refresh
+            has ended.
     """
 
-    def __init__(self, name: str, place: str, settings: Settings) -> None:
+    def __init__(self, name: str, location: str, settings: Settings) -> None:
         self.name = name
-        self.found: ChunkIndex | FolderSnapshot | str | None = None
-        self._place = place if "://" in place else str(Path(place).absolute())
+        self.current: ChunkIndex | FolderSnapshot | str | None = None
+        self._location = location if "://" in location else str(Path(location).absolute())
         self._settings = settings
         self._kind: Literal["file", "folder", "shards"] | None = None
         self._folder: FolderIndex | None = None
         self._reader: VersionReader | None = None
         self._failure: str | None = None
-        """Why the last look saw nothing, where what was seen before it is still searched."""
-        self._seen: Hashable = None
-        self._seen_s = self._began_s = -math.inf
-        self._seen_at = 0.0
-        self._is_answered = False
-        """Whether the store has said, in the look that runs, which shards there are."""
-        self._wrong: dict[Hashable, tuple[float, float, str]] = {}
-        """The last states that are not as they were written: how long to pause, until when, and what is wrong."""
+        """Why the last refresh failed while an older version is still searched."""
+        self._loaded_state: Hashable = None
+        """The fingerprint or the manifest of the version that was loaded last."""
+        self._checked_s = -math.inf
+        self._started_s = -math.inf
+        self._confirmed_at = 0.0
+        """When the store last confirmed the shards of `current`, in seconds since the epoch."""
+        self._has_manifest = False
+        """Whether the store has returned the manifest during the running refresh."""
+        self._damaged: dict[Hashable, _Damage] = {}
+        self._shard_cache: ShardCache | None = None
         folder = default_folder() if settings.shard_cache_bytes else None
-        self._cache = (
-            None if folder is None else ShardCache(folder / "shards", settings.shard_cache_bytes)
-        )
-        self._asking, self._looking = threading.Lock(), threading.Lock()
-        self._next: Future[None] | None = None
+        if folder is not None:
+            self._shard_cache = ShardCache(folder / "shards", settings.shard_cache_bytes)
+        self._request_lock = threading.Lock()
+        self._refresh_lock = threading.Lock()
+        self._next_refresh: Future[None] | None = None
 
-    def now(self) -> BaseIndex:
-        """Return what can be searched; where nothing can, raise an `IndexUnavailableError`."""
-        if isinstance(found := self.found, BaseIndex):  # read once: a look may end meanwhile
-            return found
-        why = found or (_UNANSWERED if self.is_unanswered else "it is being read")
-        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {why}")
+    def searchable(self) -> BaseIndex:
+        """Return the version that can be searched.
 
-    def described(self) -> dict[str, object]:
-        """Return what is told of it."""
-        found = self.found or (_UNANSWERED if self.is_unanswered else None)
-        state = "reading" if found is None else "unavailable" if isinstance(found, str) else "ready"
-        told: dict[str, object] = {"name": self.name, "kind": self._kind, "state": state}
-        if not isinstance(found, BaseIndex):
-            return told | {"reason": found}
-        told["num_chunks"] = len(found)
-        if self.is_behind:
-            told["store_unreachable_since"] = datetime.fromtimestamp(self._seen_at, UTC).isoformat(
-                timespec="seconds"
-            )
-            told["reason"] = self._failure or "what is there now is still being read"
-        return told
+        Raises:
+            IndexUnavailableError: there is none.
+        """
+        current = self.current  # read once: a refresh may end at any time
+        if isinstance(current, BaseIndex):
+            return current
+        reason = current or "it is being read"
+        if current is None and self.is_store_unreachable:
+            reason = _NO_ANSWER
+        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {reason}")
+
+    def describe(self) -> dict[str, object]:
+        """Describe the index for ``GET /indexes``."""
+        current = self.current
+        if current is None and self.is_store_unreachable:
+            current = _NO_ANSWER
+        described: dict[str, object] = {"name": self.name, "kind": self._kind}
+        if not isinstance(current, BaseIndex):
+            described["state"] = "reading" if current is None else "unavailable"
+            described["reason"] = current
+            return described
+        described["state"] = "ready"
+        described["num_chunks"] = len(current)
+        if self.is_stale:
+            confirmed = datetime.fromtimestamp(self._confirmed_at, UTC)
+            described["store_unreachable_since"] = confirmed.isoformat(timespec="seconds")
+            described["reason"] = self._failure or "what is there now is still being read"
+        return described
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it was looked at just now; for a folder that is never so."""
-        return self._folder is None and time.monotonic() < self._seen_s + _FRESH_S
+        """Whether the index was checked for changes just now; never true for a folder."""
+        return self._folder is None and time.monotonic() < self._checked_s + _FRESH_S
 
     @property
-    def is_behind(self) -> bool:
-        """Whether what is searched are shards that were seen some time ago, and nobody knows what is there now."""
-        is_behind = self._is_late or self._failure is not None
-        return self._kind == "shards" and isinstance(self.found, BaseIndex) and is_behind
+    def is_stale(self) -> bool:
+        """Whether shards are searched of which it is unknown whether they are the newest."""
+        has_problem = self._timed_out or self._failure is not None
+        return self._kind == "shards" and isinstance(self.current, BaseIndex) and has_problem
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether its store has not even told for a while which shards there are."""
-        return self._kind == "shards" and self._is_late and not self._is_answered
+    def is_store_unreachable(self) -> bool:
+        """Whether the object store has not returned the manifest within `MAX_DEFER_S`."""
+        return self._kind == "shards" and self._timed_out and not self._has_manifest
 
     @property
-    def _is_late(self) -> bool:
-        return self._looking.locked() and time.monotonic() > self._began_s + MAX_DEFER_S
+    def _timed_out(self) -> bool:
+        """Whether the running refresh takes longer than `MAX_DEFER_S`."""
+        is_running = self._refresh_lock.locked()
+        return is_running and time.monotonic() > self._started_s + MAX_DEFER_S
 
-    def look(self) -> Future[None]:
-        """Begin to look what is there; what is returned is done when a look is over that began after this."""
-        with self._asking:
-            if self._next is None or self._next.running() or self._next.done():
-                asked = Future[None]()
+    def refresh(self) -> Future[None]:
+        """Start a check for changes; return a future of the end of a check that begins after this."""
+        with self._request_lock:
+            pending = self._next_refresh
+            if pending is None or pending.running() or pending.done():
+                pending = Future[None]()
                 threading.Thread(
-                    target=self._look, args=(asked,), name=f"look-{self.name}", daemon=True
+                    target=self._refresh,
+                    args=(pending,),
+                    name=f"refresh-{self.name}",
+                    daemon=True,
                 ).start()
-                self._next = asked  # where no thread is to be had, the next who asks tries again
-            return self._next
+                # If no thread can be started, the next caller tries again.
+                self._next_refresh = pending
+            return pending
 
-    def _look(self, asked: Future[None]) -> None:
-        with self._looking:  # one at a time, while at most one other waits
-            asked.set_running_or_notify_cancel()
-            before, self._began_s, self._is_answered = self.found, time.monotonic(), False
+    def _refresh(self, refreshed: Future[None]) -> None:
+        with self._refresh_lock:  # one at a time, while at most one other waits
+            refreshed.set_running_or_notify_cancel()
+            previous = self.current
+            self._started_s = time.monotonic()
+            self._has_manifest = False
             try:
-                self.found = self._open()
-                if self.found is not before and not (
-                    self._kind == "folder" and isinstance(before, BaseIndex)
-                ):
-                    _log.info(
-                        "index %s: %s in %s",
-                        self.name,
-                        pluralize(len(self.found), "chunk"),
-                        self._place,
-                    )
-            except BaseException as error:  # of this thread, which nobody else would hear of
-                self.found, self._failure = self._reason(error), None
-                if self.found != before:
-                    _log.error("index %s cannot be searched: %s", self.name, self._logged(error))
-            self._seen_s = self._began_s
-        asked.set_result(None)
+                self.current = self._load()
+                is_folder_update = self._kind == "folder" and isinstance(previous, BaseIndex)
+                if self.current is not previous and not is_folder_update:
+                    n_chunks = pluralize(len(self.current), "chunk")
+                    _log.info("index %s: %s in %s", self.name, n_chunks, self._location)
+            except BaseException as error:  # otherwise an exception of this thread would be lost
+                self.current = self._reason(error)
+                self._failure = None
+                if self.current != previous:
+                    _log.error("index %s cannot be searched: %s", self.name, self._log_text(error))
+            self._checked_s = self._started_s
+        refreshed.set_result(None)
 
-    def _open(self) -> ChunkIndex | FolderSnapshot:
-        place, encoding = Path(self._place), self._settings.encoding
-        if holds_index(place):
-            self._place = f"file://{place}"
-        if "://" in self._place:
+    def _load(self) -> ChunkIndex | FolderSnapshot:
+        path = Path(self._location)
+        if holds_index(path):
+            self._location = f"file://{path}"
+        if "://" in self._location:
             self._kind = "shards"
-            return self._open_shards()
-        status = place.stat()  # where nothing is there, it stays what it was
-        self._kind = "folder" if place.is_dir() else "file"
-        if self._kind == "folder":
-            self._folder = self._folder or FolderIndex(
-                place, weighting=self._settings.weighting, encoding=encoding
-            )
-            return self._folder.snapshot()
-        seen = fingerprint(status)
-        if seen == self._seen and isinstance(self.found, ChunkIndex):
-            return self.found
-        self._seen = seen
-        return self._unless_wrong(seen, lambda: ChunkIndex.load(place, encoding=encoding))
+            return self._load_newest_shards()
+        status = path.stat()  # if the file is missing, the kind stays what it was
+        if path.is_dir():
+            self._kind = "folder"
+            return self._load_folder(path)
+        self._kind = "file"
+        state = fingerprint(status)
+        if state == self._loaded_state and isinstance(self.current, ChunkIndex):
+            return self.current
+        self._loaded_state = state
+        return self._load_with_backoff(
+            state, lambda: ChunkIndex.load(path, encoding=self._settings.encoding)
+        )
 
-    def _open_shards(self) -> ChunkIndex:
+    def _load_folder(self, path: Path) -> FolderSnapshot:
+        if self._folder is None:
+            self._folder = FolderIndex(
+                path, weighting=self._settings.weighting, encoding=self._settings.encoding
+            )
+        return self._folder.snapshot()
+
+    def _load_newest_shards(self) -> ChunkIndex:
         """Open the newest version of a sharded index; if that fails, keep the version that is open.
 
-        Before the store is read for the first time, which may take long, the version that was opened last on this
-        machine is opened. A missing or damaged `index.json` withdraws the index.
+        Before the store is read for the first time, which may take long, the version that was opened
+        last on this machine is opened. A missing or damaged `index.json` withdraws the index.
         """
         if self._reader is None:
-            self._reader = VersionReader(self._place, self._settings.encoding, self._cache)
+            encoding = self._settings.encoding
+            self._reader = VersionReader(self._location, encoding, self._shard_cache)
         reader = self._reader
-        if self.found is None:
-            with suppress(Exception):  # it is fetched instead
+        if self.current is None:
+            with suppress(Exception):  # then the shards are fetched
                 self._open_cached(reader)
-        seen_at, version = time.time(), None
-        index = self.found if isinstance(self.found, ChunkIndex) else None
+        started_at = time.time()
+        version = None
+        index = self.current if isinstance(self.current, ChunkIndex) else None
         try:
             version = reader.versions.read()
-            self._is_answered = True
-            before = self._seen if isinstance(self._seen, IndexVersion) else None
-            if before is None or index is None or version.replaces(before):
-                index = self._open_version(reader, version)
+            self._has_manifest = True
+            index = self._open_if_newer(reader, version, index)
         except Exception as error:
             if version is None and isinstance(error, IndexFormatError):
                 raise
             with suppress(OSError):
                 if version is not None and reader.versions.read() != version:
-                    return self._open_shards()  # it was replaced meanwhile, and its files removed
+                    # It was replaced meanwhile, and its shard files were removed.
+                    return self._load_newest_shards()
             if index is None:
                 raise
             if self._failure is None:
-                _log.warning("index %s stays as it was: %s", self.name, self._logged(error))
+                _log.warning("index %s stays as it was: %s", self.name, self._log_text(error))
             self._failure = self._reason(error)
         else:
-            self._seen_at, self._failure = seen_at, None
+            self._confirmed_at = started_at
+            self._failure = None
         return index
 
     def _open_cached(self, reader: VersionReader) -> None:
         """Open the version that was opened last on this machine, if its shards are still cached."""
-        cached = None if self._cache is None else self._cache.last_version(reader.place)
+        if self._shard_cache is None:
+            return
+        cached = self._shard_cache.last_version(reader.place)
         if cached is not None:
-            self.found = reader.open(cached.version)
-            self._seen, self._seen_at = cached.version, cached.opened_s
+            self.current = reader.open(cached.version)
+            self._loaded_state = cached.version
+            self._confirmed_at = cached.opened_s
 
-    def _open_version(self, reader: VersionReader, version: IndexVersion) -> ChunkIndex:
-        index = self._unless_wrong(version.shards, lambda: reader.open(version))
-        self._seen = version
-        if self._cache is not None and "://" in reader.place:
-            self._cache.remember(reader.place, version)
+    def _open_if_newer(
+        self, reader: VersionReader, version: IndexVersion, index: ChunkIndex | None
+    ) -> ChunkIndex:
+        loaded = self._loaded_state if isinstance(self._loaded_state, IndexVersion) else None
+        if index is not None and loaded is not None and not version.replaces(loaded):
+            return index
+        index = self._load_with_backoff(version.shards, lambda: reader.open(version))
+        self._loaded_state = version
+        if self._shard_cache is not None and "://" in reader.place:
+            self._shard_cache.remember(reader.place, version)
         return index
 
-    def _unless_wrong(self, state: Hashable, load: Callable[[], ChunkIndex]) -> ChunkIndex:
-        """Return what `load` reads of a state, but if that was not as it was written, not again before a pause.
+    def _load_with_backoff(self, state: Hashable, load: Callable[[], ChunkIndex]) -> ChunkIndex:
+        """Return the result of `load`; a damaged state is loaded again only after a pause.
 
-        Each failure doubles the pause: what is damaged is seldom repaired without becoming another state.
+        The pause doubles with each failure: damage is rarely repaired without a new state.
+
+        Args:
+            state: identifies the version that `load` reads.
+            load: loads the index.
 
         Raises:
-            IndexFormatError, ValueError: it is not as it was written, or was saved with another encoding.
-            IndexUnavailableError: it was so a short while ago.
+            IndexFormatError, ValueError: the state is damaged, or has another encoding.
+            IndexUnavailableError: it was damaged the last time, and the pause has not ended.
         """
-        pause_s, until_s, reason = self._wrong.get(state, (0.0, -math.inf, ""))
-        if time.monotonic() < until_s:
-            raise IndexUnavailableError(reason)
+        damage = self._damaged.get(state, _Damage(0.0, -math.inf, ""))
+        if time.monotonic() < damage.until_s:
+            raise IndexUnavailableError(damage.reason)
         try:
             return load()
         except (IndexFormatError, ValueError) as error:
-            pause_s = min(max(_PAUSES_S[0], 2 * pause_s), _PAUSES_S[1])
-            self._wrong[state] = pause_s, time.monotonic() + pause_s, self._reason(error)
-            if len(self._wrong) > 2:  # what is there now, and what was opened last
-                del self._wrong[next(iter(self._wrong))]
+            first_s, longest_s = _BACKOFF_S
+            pause_s = min(max(first_s, 2 * damage.pause_s), longest_s)
+            until_s = time.monotonic() + pause_s
+            self._damaged[state] = _Damage(pause_s, until_s, self._reason(error))
+            if len(self._damaged) > _MAX_DAMAGED_STATES:
+                del self._damaged[next(iter(self._damaged))]
             raise
 
-    def _logged(self, error: BaseException) -> str:
-        return str(error) if self._place in str(error) else f"{self._place}: {error}"
+    def _log_text(self, error: BaseException) -> str:
+        text = str(error)
+        return text if self._location in text else f"{self._location}: {text}"
 
     def _reason(self, error: BaseException) -> str:
-        """Return what clients are told of an error: not where files lie."""
-        own = (
-            str(error)
-            if isinstance(error, RelevanceGenError)
-            else f"it cannot be read ({type(error).__name__})"
-        )
-        said = getattr(error, "rule", None) or getattr(error, "strerror", None) or own
-        return str(said).replace(self._place, "what is there")
+        """Return the message of an error for clients, without the location of files."""
+        reason = getattr(error, "rule", None) or getattr(error, "strerror", None)
+        if not reason and isinstance(error, RelevanceGenError):
+            reason = str(error)
+        reason = reason or f"it cannot be read ({type(error).__name__})"
+        return str(reason).replace(self._location, "what is there")

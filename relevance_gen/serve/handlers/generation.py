@@ -1,0 +1,82 @@
+"""Handlers of generations: one function for each cost, used by the routes of several API formats."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import attrs
+from aiohttp import web
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.http.call import Call, Reservation
+from relevance_gen.serve.http.resources import costs
+from relevance_gen.serve.http.resources.costs import Cost
+from relevance_gen.serve.http.streaming import stream_generation
+from relevance_gen.serve.services.generation import GenerationTask
+
+
+async def generate(call: Call) -> web.StreamResponse:
+    """Continue a text, in the documented format."""
+    async with call.reserve(costs.GENERATION) as reservation:
+        task, present = await reservation.read_body()
+        task = await _lease_model(call, reservation, task)
+        return await _respond(call, reservation, costs.GENERATION, task, present)
+
+
+async def complete(call: Call) -> web.StreamResponse:
+    """Continue texts, in OpenAI's format."""
+    _require_model(call)
+    async with call.reserve(costs.COMPLETION) as reservation:
+        task, present = await reservation.read_body()
+        task = await _lease_model(call, reservation, task)
+        return await _respond(call, reservation, costs.COMPLETION, task, present)
+
+
+async def chat(call: Call) -> web.StreamResponse:
+    """Write the next turn of a conversation."""
+    return await _chat(call, costs.CHAT)
+
+
+async def respond(call: Call) -> web.StreamResponse:
+    """Write the next turn of a conversation, in the format of OpenAI's responses."""
+    return await _chat(call, costs.RESPONSE)
+
+
+async def _chat(call: Call, cost: Cost) -> web.StreamResponse:
+    _require_model(call)
+    async with call.reserve(cost) as reservation:
+        task, present = await reservation.read_body()
+        task = await _lease_model(call, reservation, task)
+        task = await reservation.run(partial(call.service.generator.render, task))
+        return await _respond(call, reservation, cost, task, present)
+
+
+def _require_model(call: Call) -> None:
+    # Clients of OpenAI retry a 503 by themselves; a 400 ends that.
+    if not call.service.settings.models["generate"]:
+        raise InvalidRequestError(
+            "cannot be used: this server has none, and only searches", "model"
+        )
+
+
+async def _lease_model(
+    call: Call, reservation: Reservation, task: GenerationTask
+) -> GenerationTask:
+    """Wait for the model of `task`, and return the task with the model and the client."""
+    backend = await reservation.lease_model(task.model)
+    context = attrs.evolve(task.context, client=call.client)
+    return attrs.evolve(task, backend=backend, context=context)
+
+
+async def _respond(
+    call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, present: Any
+) -> web.StreamResponse:
+    """Run a generation, and answer with its events or with its complete responses."""
+    reservation.memory.resize(costs.queued_task_bytes(task))
+    with reservation.budget():
+        if not callable(present):
+            return await stream_generation(call, reservation, cost, task, present)
+        responses = await call.service.generator.complete(task)
+        n_bytes = cost.of_responses(responses, task)
+        return await reservation.respond(responses, present, n_bytes)

@@ -1,0 +1,93 @@
+"""Handlers of searches and of other work on chunks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aiohttp import web
+
+from relevance_gen.serve.http.call import Call
+from relevance_gen.serve.http.resources import costs
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services.search import SearchReport, SearchTask
+from relevance_gen.types import SearchResponse
+
+
+async def search(call: Call) -> web.StreamResponse:
+    """Rank chunks, or the chunks of an index, by a query."""
+    searcher = call.service.searcher
+    async with call.reserve(costs.SEARCH) as reservation:
+        task, present = await reservation.read_body()
+        await searcher.refresh(task.index, call.client)
+        report = SearchReport()
+        work = partial(searcher.search, task, call.client, report)
+        answer = await reservation.answer(work, present, costs.SEARCH.of_task(task))
+        _count_search(call.service.metrics, task, answer.result, reservation.seconds)
+        return answer.with_headers(report.headers)
+
+
+async def explain(call: Call) -> web.StreamResponse:
+    """Explain the score of one chunk."""
+    searcher = call.service.searcher
+    async with call.reserve(costs.SEARCH) as reservation:
+        task, present = await reservation.read_body()
+        await searcher.refresh(task.index, call.client)
+        report = SearchReport()
+        work = partial(searcher.explain, task, call.client, report)
+        answer = await reservation.answer(work, present, costs.SEARCH.of_task(task))
+        return answer.with_headers(report.headers)
+
+
+async def compress(call: Call) -> web.StreamResponse:
+    """Select the sentences of chunks that are most relevant to a question."""
+    searcher = call.service.searcher
+    async with call.reserve(costs.COMPRESSION) as reservation:
+        task, present = await reservation.read_body()
+        await searcher.refresh(task.index, call.client)
+        work = partial(searcher.compress, task, call.client)
+        answer = await reservation.answer(work, present, costs.COMPRESSION.of_task(task))
+        return answer.response
+
+
+async def cite(call: Call) -> web.StreamResponse:
+    """Find the sentences of chunks that support the sentences of a text."""
+    async with call.reserve(costs.CITATION) as reservation:
+        task, present = await reservation.read_body()
+        n_bytes = costs.CITATION.of(chunk=len(task.chunks))
+        work = partial(call.service.searcher.cite, task)
+        answer = await reservation.answer(work, present, n_bytes)
+        return answer.response
+
+
+async def prompt(call: Call) -> web.StreamResponse:
+    """Search, and write a prompt for a model from the results."""
+    service, client = call.service, call.client
+    # The only thread of the request's own pool must stay free for generations.
+    async with call.reserve(costs.PROMPT, threads="search") as reservation:
+        task, present = await reservation.read_body()
+        await service.searcher.refresh(task.index, client)
+        backend = await reservation.lease_model(task.model)
+        report = SearchReport()
+        work = partial(service.searcher.search, task, client, report)
+        response = await reservation.run(work, costs.PROMPT.of_task(task))
+        _count_search(service.metrics, task, response, reservation.seconds)
+        reservation.memory.resize(costs.search_results_bytes(response))
+        written = await service.generator.prompt(
+            task.params.query, task.options, response, task.model, backend
+        )
+        n_bytes = costs.PROMPT.of_prompt(written)
+        answer = await reservation.respond(written, present, n_bytes)
+        answer.headers.update(report.headers)
+        return answer
+
+
+def _count_search(
+    metrics: Metrics, task: SearchTask, response: SearchResponse, seconds: float
+) -> None:
+    """Count a search. Must run on the event loop: only one thread may write these counters."""
+    metrics.observe("search_seconds", seconds)
+    metrics.add("search_chunks_total", len(task.chunks))
+    n_tokens = response.metadata.num_query_tokens
+    if task.index is None:
+        n_tokens += response.metadata.num_context_tokens
+    metrics.add("search_tokens_total", n_tokens)

@@ -1,0 +1,111 @@
+"""Admission control: what a request must pass before its body is received, cheapest check first."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import partial
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from relevance_gen.errors import BusyError, ShuttingDownError
+from relevance_gen.serve.http.access.auth import HEADER, presented_key
+from relevance_gen.serve.http.bodies.body import require_json
+from relevance_gen.serve.http.connections.connection import Connection
+from relevance_gen.serve.http.http_errors import ForbiddenError, UnauthorizedError
+from relevance_gen.serve.http.route import Route
+from relevance_gen.serve.http.service import HELD, KEY_ID, POOL, RATE_HEADERS, Service
+from relevance_gen.serve.settings import Settings
+
+_CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
+
+
+def check_host(settings: Settings, request: web.BaseRequest) -> None:
+    """Check that the request is for this server, and that no page of another origin makes it.
+
+    A page can point its own host name at the address of this server (DNS rebinding), and would then
+    count as same-origin. Therefore host names must be known; an IP address cannot be rebound.
+
+    Raises:
+        ForbiddenError: ``Host`` is an unknown name, or ``Origin`` is one whose pages may not call.
+    """
+    host = request.headers.get("Host")
+    origin = request.headers.get("Origin")
+    if host is not None:
+        host_url = f"//{host}"
+        if not _is_known(host_url, settings) and _address(host_url) is None:
+            raise ForbiddenError("Host must be a name that --allowed-hosts has")
+    if origin is None or origin in settings.cors_origins or "*" in settings.cors_origins:
+        return
+    is_same_origin = host is not None and origin.partition("://")[2].lower() == host.lower()
+    address = _address(origin)
+    is_loopback = address is not None and address.is_loopback
+    if not is_same_origin and not is_loopback and not _is_known(origin, settings):
+        raise ForbiddenError("Origin must be this server's, or one that --cors-origins has")
+
+
+def _is_known(url: str, settings: Settings) -> bool:
+    known_names = ("localhost", settings.host.lower(), *settings.allowed_hosts)
+    return "*" in settings.allowed_hosts or _host_name(url) in known_names
+
+
+def _address(url: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address in a URL; None if the URL has a host name."""
+    try:
+        return ipaddress.ip_address(_host_name(url))
+    except ValueError:
+        return None
+
+
+def _host_name(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+async def admit(service: Service, route: Route, request: web.BaseRequest) -> None:
+    """Admit `request`, and store its key id and its resource pool in it.
+
+    A valid key counts also on routes that do not require one: authenticated clients have a pool of
+    their own.
+
+    Raises:
+        ShuttingDownError: the server accepts no new work.
+        BusyError: the maximum number of anonymous requests is being answered.
+        UnauthorizedError: a key is required, and it is missing or wrong.
+        RateLimitedError: the key made too many requests.
+        MediaTypeError: the body has another type.
+    """
+    needs_pool = route.pool is not None
+    if needs_pool and service.draining:
+        raise ShuttingDownError
+    key_id = None if route.key == "never" else service.identify(request.headers)
+    if key_id is not None:
+        request[KEY_ID] = key_id
+        if isinstance(request.protocol, Connection):
+            request.protocol.has_key = True
+    elif needs_pool:  # health checks are answered regardless of the number of other requests
+        refusal = partial(BusyError, "too many requests without a key at once")
+        request[HELD].enter_context(service.anonymous.acquired(refusal=refusal))
+    if _requires_key(service, route):
+        await _check_key(service, request, key_id)
+    if route.pool is not None:
+        is_anonymous = route.pool == "generation" and key_id is None
+        request[POOL] = service.pools["anonymous_generation" if is_anonymous else route.pool]
+        require_json(request, is_exact=route.is_exact)
+
+
+def _requires_key(service: Service, route: Route) -> bool:
+    if route.key == "setting":
+        return service.settings.generation_requires_key
+    return route.key == "always"
+
+
+async def _check_key(service: Service, request: web.BaseRequest, key_id: str | None) -> None:
+    if key_id is None:
+        problem = "wrong" if presented_key(request.headers) else "missing"
+        raise UnauthorizedError(
+            f"the key in {HEADER} (or Authorization: Bearer) is {problem}", _CHALLENGE
+        )
+    request[RATE_HEADERS] = await service.rate.admit(key_id)

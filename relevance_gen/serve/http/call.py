@@ -1,0 +1,212 @@
+"""One admitted request, and the memory, threads and model that its handler reserves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Generic, TypeVar
+
+from aiohttp import web
+from attrs import frozen
+
+from relevance_gen import wire
+from relevance_gen.request_scope import budget_scope
+from relevance_gen.serve.http.bodies.body import Body, receive
+from relevance_gen.serve.http.bodies.content_coding import encode, preferred_coding
+from relevance_gen.serve.http.resources.costs import Cost
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, ResourcePool
+from relevance_gen.serve.http.route import Route
+from relevance_gen.serve.http.service import KEY_ID, POOL, WRITE_ERROR, Service
+from relevance_gen.serve.services.generation import Backend
+
+T = TypeVar("T")
+
+LOOP_LIMIT_BYTES: Final = 64 << 10
+"""A response of about this cost is serialized faster than it is passed to a thread."""
+
+_SMALL_BODY_PEAK_BYTES: Final = 4 << 20
+"""Memory that parsing a small body needs at most: see `Body.is_small`."""
+
+
+@frozen
+class Call:
+    """One admitted request."""
+
+    service: Service
+    request: web.BaseRequest
+    route: Route
+
+    @property
+    def client(self) -> str:
+        """The id of the client's API key; empty for an anonymous client."""
+        client: str = self.request.get(KEY_ID, "")
+        return client
+
+    @asynccontextmanager
+    async def reserve(self, cost: Cost, *, threads: str = "") -> AsyncIterator[Reservation]:
+        """Receive the body, and yield the resources for the work on it.
+
+        Args:
+            cost: the row of the table of costs for this operation.
+            threads: the pool whose threads do the work, if not the pool of the request.
+
+        Raises:
+            RelevanceGenError: the exceptions of `receive`.
+        """
+        coding = preferred_coding(self.request.headers.get("Accept-Encoding", ""))
+        body = await receive(self.service, self.request)
+        pool = self.service.pools[threads] if threads else self.request[POOL]
+        async with AsyncExitStack() as leases:
+            yield Reservation(self, cost, body, pool, coding, leases)
+
+
+@frozen
+class Answer(Generic[T]):
+    """The result of an operation, and the response made of it."""
+
+    result: T
+    response: web.Response
+
+    def with_headers(self, headers: Mapping[str, str]) -> web.Response:
+        """Return the response with additional headers."""
+        self.response.headers.update(headers)
+        return self.response
+
+
+class Reservation:
+    """Memory, threads and a model that one request holds.
+
+    The model is released when the context of `Call.reserve` ends. The memory is held until the
+    client has received the response: the response itself is the last part of it.
+
+    Attributes:
+        memory: the bytes that the request holds.
+        seconds: time spent in parsing the body and in `run`, without waiting for a thread.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        cost: Cost,
+        body: Body,
+        pool: ResourcePool,
+        coding: str,
+        leases: AsyncExitStack,
+    ) -> None:
+        self._call = call
+        self._cost = cost
+        self._body = body
+        self._pool = pool
+        self._coding = coding
+        self._leases = leases
+        self.memory: MemoryReservation = body.memory
+        self.seconds = 0.0
+
+    async def read_body(self, *extra: object) -> tuple[Any, Any]:
+        """Parse the body and return the task and the presenter that the route's adapter makes of it.
+
+        A small body is parsed on the event loop, which is faster than passing it to a thread. At
+        least half of the pool's memory must be free for that, so that requests whose bodies are
+        parsed but still wait for a thread cannot use up the memory that running requests need.
+
+        Args:
+            extra: further arguments for the adapter's function.
+        """
+        memory = self._body.pool.memory
+        margin_bytes = max(memory.limit / 2, _SMALL_BODY_PEAK_BYTES)
+        if self._body.is_small and memory.has_capacity(margin_bytes):
+            return self._read_body(0.0, extra)
+        return await self._run(lambda: self._read_body(self._pool.memory_timeout_s, extra))
+
+    def _read_body(self, memory_timeout_s: float, extra: Iterable[object]) -> tuple[Any, Any]:
+        started_s = time.perf_counter()
+        route = self._call.route
+        value = self._body.parse(work_factor=self._cost.body_byte, timeout_s=memory_timeout_s)
+        read = route.read
+        alternate = route.alternate
+        if alternate is not None and isinstance(value, dict) and alternate.field in value:
+            self._call.request[WRITE_ERROR] = alternate.write_error
+            read = alternate.read
+        operation = read(value, *extra)
+        self.seconds += time.perf_counter() - started_s
+        return operation
+
+    async def run(self, work: Callable[[], T], n_bytes: int = 0) -> T:
+        """Run `work` in a thread, once it has acquired `n_bytes`, and return its result."""
+
+        def work_within_budget() -> T:
+            started_s = time.perf_counter()
+            self.memory.acquire(n_bytes, self._pool.memory_timeout_s)
+            with self.budget():
+                result = work()
+            self.seconds += time.perf_counter() - started_s
+            return result
+
+        return await self._run(work_within_budget)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        def work_holding_memory() -> T:
+            with self.memory:
+                return work()
+
+        return await self._pool.executor.run(work_holding_memory, self._call.client)
+
+    async def answer(
+        self,
+        work: Callable[[], T],
+        present: Callable[[T], object],
+        n_bytes: int = 0,
+        bytes_of_result: Callable[[T], int] = lambda _: 0,
+    ) -> Answer[T]:
+        """Run `work` in a thread, and make the response there, too: see `run` and `respond`."""
+
+        def work_and_present() -> Answer[T]:
+            result = work()
+            self.memory.acquire(bytes_of_result(result), self._pool.memory_timeout_s)
+            return Answer(result, self._make_response(result, present))
+
+        return await self.run(work_and_present, n_bytes)
+
+    async def respond(
+        self, result: T, present: Callable[[T], object], n_bytes: int
+    ) -> web.Response:
+        """Make the response of a result, which takes `n_bytes`; a large one in a thread."""
+
+        def make_response() -> web.Response:
+            with self.memory:
+                self.memory.acquire(n_bytes)
+                return self._make_response(result, present)
+
+        return await run_off_loop(make_response, n_bytes)
+
+    def _make_response(self, result: T, present: Callable[[T], object]) -> web.Response:
+        presented = present(result)
+        body = presented if isinstance(presented, bytes) else wire.serialize(presented)
+        encoded, headers = encode(body, self._coding)
+        self.memory.resize(len(encoded))
+        return web.Response(body=encoded, content_type="application/json", headers=headers)
+
+    async def lease_model(self, name: str | None) -> Backend:
+        """Wait until a generation model is loaded; it stays loaded until the reservation ends."""
+        generator = self._call.service.generator
+        lease = generator.lease(name, self._call.client, self.memory.held_bytes)
+        return await self._leases.enter_async_context(lease)
+
+    def budget(self) -> AbstractContextManager[None]:
+        """Acquire memory for each `request_scope.reserve` in the context.
+
+        Threads that `asyncio.to_thread` starts in the context inherit it.
+        """
+        return budget_scope(self._reserve_units)
+
+    def _reserve_units(self, unit: str, count: int) -> None:
+        self.memory.acquire(self._cost.of_unit(unit, count), self._pool.memory_timeout_s)
+
+
+async def run_off_loop(work: Callable[[], T], n_bytes: int) -> T:
+    """Run `work` on the event loop if its cost of `n_bytes` is small, otherwise in a thread."""
+    if n_bytes <= LOOP_LIMIT_BYTES:
+        return work()
+    return await asyncio.to_thread(work)

@@ -1,0 +1,105 @@
+"""Generations as server-sent events."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from relevance_gen.serve.http.call import Call, Reservation, run_off_loop
+from relevance_gen.serve.http.connections.connection import write_deadline
+from relevance_gen.serve.http.http_errors import problem_of
+from relevance_gen.serve.http.middleware import common_headers
+from relevance_gen.serve.http.resources.costs import Cost
+from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
+from relevance_gen.serve.services.generation import GenerationTask, Responses
+from relevance_gen.serve.services.stream_buffer import Pieces
+
+_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+_HEARTBEAT = b": waiting\n\n"
+"""A comment in the event stream, which clients ignore."""
+
+
+class Events(Protocol):
+    """The format of a stream's events in one API format."""
+
+    def text(self, sample: int, piece: Any) -> bytes:
+        """Return the event for a piece of text, or for a content part of a conversation's turn."""
+
+    def end(self, responses: Responses) -> bytes:
+        """Return the events at the end."""
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Return the event that replaces the end of a failed stream."""
+
+
+async def stream_generation(
+    call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, events: Events
+) -> web.StreamResponse:
+    """Answer with server-sent events.
+
+    The headers are sent with the first event, so that an error before it has its own status. The
+    memory of events that a slow client has not received is accounted for: the text that waits to be
+    sent, and the event that is being sent.
+    """
+    memory = reservation.memory
+    settings = call.service.settings
+    headers = {**_HEADERS, **common_headers(call.request, settings)}
+    response = web.StreamResponse(headers=headers)
+
+    async def send(event: bytes) -> None:
+        memory.acquire(len(event))
+        async with write_deadline(call.request, settings.write_timeout_s):
+            await response.prepare(call.request)
+            await response.write(event)
+        memory.acquire(-len(event))
+
+    try:
+        async with aclosing(call.service.generator.stream(task, memory.acquire)) as items:
+            async for item in items:
+                await send(await write_event(memory, cost, task, item, events))
+    except ConnectionError:
+        raise
+    except Exception as error:
+        if not response.prepared:
+            raise
+        memory.resize(0)  # nothing waits to be sent any more
+        problem = problem_of(error)
+        await send(events.error(problem.kind, problem.message, problem.field))
+    return response
+
+
+async def write_event(
+    memory: MemoryReservation,
+    cost: Cost,
+    task: GenerationTask,
+    item: Pieces | Responses,
+    events: Events,
+) -> bytes:
+    """Return the bytes of pieces of text, or of the end, within the memory that they cost."""
+    if isinstance(item, tuple):
+        n_bytes = cost.of_responses(item, task)
+        write = partial(events.end, item)
+    else:
+        n_bytes = cost.of_pieces(task)
+        write = partial(_write_pieces, item, events)
+
+    def write_holding_memory() -> bytes:
+        with memory:
+            return write()
+
+    memory.acquire(n_bytes)
+    event = await run_off_loop(write_holding_memory, n_bytes)
+    memory.acquire(-n_bytes)
+    return event
+
+
+def _write_pieces(pieces: Pieces, events: Events) -> bytes:
+    written = [events.text(sample, piece) for sample, piece in pieces]
+    return b"".join(written) or _HEARTBEAT
