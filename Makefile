@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# GCC 12 miscompiles llama.cpp's AMX kernels unless dead stores are kept: see docs/generation.md.
+# GCC 12 miscompiles llama.cpp's AMX kernels unless dead stores are kept: see docs/generating.md.
 LLAMA_CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-tree-dse\ -fno-dse
 
 # What `make bench-gpu` installs, and where it looks for it on a machine without a network.

@@ -2,7 +2,7 @@
 
 For each shape a server of its own gets one body, whose size counts after decompression, over loopback. Told are its
 processor seconds for each MiB of the body, and the memory that it grew by at its peak, less what the counter of tokens
-keeps of the body's words: that is kept for all requests together, and bounded (docs/security.md). The bars are 2
+keeps of the body's words: that is kept for all requests together, and bounded (docs/operations.md). The bars are 2
 seconds, and 12 bytes a byte beside `FLOOR_MIB`.
 """
 

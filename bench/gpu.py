@@ -127,7 +127,7 @@ def main() -> int:
     devices = list(gpus())
     if not args.cpu and not (lib.llama_supports_gpu_offload() and devices):
         print(
-            "llama.cpp as built here sees no GPU: see docs/generation.md on building it, or add --cpu"
+            "llama.cpp as built here sees no GPU: see docs/generating.md on building it, or add --cpu"
         )
         return 2
     print(

@@ -3,7 +3,7 @@
 Each server has the same model and threads. By OpenAI's completions it is asked for 64 tokens of 1, 4 and 16 prompts at
 once, and for the first token of a long prompt, fresh and once more. The peers are llama-cpp-python's packaged server,
 and where they are named its example's server (``--example examples/server/server.py`` of its source distribution) and
-llama.cpp's own (``--llama-server FILE``, built with the flags of `docs/generation.md`).
+llama.cpp's own (``--llama-server FILE``, built with the flags of `docs/generating.md`).
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ import relevance_gen
 from relevance_gen import errors
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?<!-->\n)^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of Python; not one under a comment, ``<!-- not run: … -->``."""
 _PRINTED = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
 """What a line of Python says that it prints."""
 COMMANDS = {
     "README.md": ["The ferry to the island leaves at seven", '"chunk_txt":"Apples are red."'],
-    "howto.md": ['"relevance_score":', '"finish_reason":"length"'],
+    "clients.md": ['"relevance_score":', '"finish_reason":"length"'],
 }
 """The documents whose commands run in an empty folder, and some of what they print."""
 _SHELL = re.compile(r"(?<!-->\n)^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -26,7 +26,7 @@ Kind: TypeAlias = Literal["query", "passage"]
 """What a text is for: many models want a word about that in front of it."""
 
 _PASSAGE_TOKENS: Final = 256
-"""Measured: 128 rank worse, and so does what a model's whole context holds, mostly 512; see docs/encoder.md."""
+"""Measured: 128 rank worse, and so does what a model's whole context holds, mostly 512; see docs/measurements.md."""
 
 
 class Prefixes(NamedTuple):

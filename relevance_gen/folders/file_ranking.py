@@ -22,7 +22,7 @@ their stems, alike(p, w) is 1 if these are one, or if p is neighbouring words of
 together; √(n / longer) if one begins with the n ≥ 3 letters of the other's stem; else 0. Levels stand in
 `relevance_gen.folders.identifiers`.
 
-The formula is ours; measured in docs/retrieval.md.
+The formula is ours; measured in docs/measurements.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ word that is also a name, or a frequent noun or verb in one of these languages, 
 "ai"), and so are Chinese and Thai, whose words are not told apart.
 
 The frame of an English question is what stands with them: "how many", "which kind of", "what … happened". Measured in
-docs/retrieval.md; frames of other words (mention, main, examples of, how long) gave nothing, or did harm.
+docs/measurements.md; frames of other words (mention, main, examples of, how long) gave nothing, or did harm.
 """
 
 from __future__ import annotations

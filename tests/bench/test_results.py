@@ -15,7 +15,7 @@ from bench.recording import Record
 
 ROOT = Path(__file__).parents[2]
 RESULTS = rendering.read()
-PAGES_OF_FIGURES = ("README.md", "docs/performance.md")
+PAGES_OF_FIGURES = ("README.md", "docs/measurements.md")
 """Pages on which every figure with a unit of time, speed or size has to be a measured one."""
 _UNNAMED = re.compile(
     r"\d[\d.,]*\s?(?:ms|µs|×|times as|tokens a second|requests a second|bytes a byte)(?!\w)"

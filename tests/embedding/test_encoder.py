@@ -22,7 +22,7 @@ from relevance_gen.llama.options import ModelOptions
 from small_models import BIGRAM, ENCODER, TINY, minilm
 from tests.strategies import texts
 
-PROSE = Path(__file__).parents[2] / "docs" / "retrieval.md"
+PROSE = Path(__file__).parents[2] / "docs" / "ranking.md"
 
 
 @given(st.lists(texts, max_size=6))

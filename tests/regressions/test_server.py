@@ -199,7 +199,7 @@ def test_no_memory() -> None:
                 server.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY)
             )
             answer = answer_or_none(server, {"query": "words 7", "chunk_txts": chunks})
-            if answer is None:  # docs/security.md says so
+            if answer is None:  # docs/operations.md says so
                 assert eventually(
                     lambda: re.search("MemoryError|memory allocation of", server.log)
                 ), f"{more_mib} MiB"

@@ -186,8 +186,8 @@ def test_defaults_that_are_a_runners_are_told() -> None:
 
 
 def test_the_documentation_has_every_setting() -> None:
-    """docs/operations.md lists every setting with its default and the words of --help, and no others."""
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    """docs/settings.md lists every setting with its default and the words of --help, and no others."""
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `--")]
     assert rows == [
         f"| `{setting.flag}` | {shown(setting.of.default)} | {setting.help} |"

@@ -320,7 +320,7 @@ def test_short_cuts_change_nothing(text: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["CHANGELOG.md", "docs/retrieval.md", "relevance_gen/text/chunking.py", "pyproject.toml"],
+    ["CHANGELOG.md", "docs/ranking.md", "relevance_gen/text/chunking.py", "pyproject.toml"],
 )
 def test_short_cuts_change_nothing_in_real_texts(name: str) -> None:
     """The same of prose, lists, tables and code."""

@@ -4,7 +4,7 @@ A word of seven letters or more is taken for the chunks' most frequent word, of 
 that has its first letter and one letter added, dropped or changed, or two neighbours swapped. A word that is there, in
 any of its forms, is never bent. Identifiers and their parts, scripts without spaces and words with digits stay as they
 are, and so do questions with quotes or signs, and those of more than 64 words. What is corrected is asked as if it had
-been written so. Source: the rule is ours, measured in docs/retrieval.md.
+been written so. Source: the rule is ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations

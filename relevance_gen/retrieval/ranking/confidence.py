@@ -16,7 +16,7 @@ were written for, and questions that were written for another, are equally likel
 middle, and a says how fast the one side wins. Both are fitted to the scores of ``pivoted`` on ten public collections,
 each asked at most 80 questions of each other; ``bench.answerable --fit`` asks more of them, and comes near. That the
 right collection lacks the answer is much harder to tell than that it is the wrong collection. Source: the formula is
-ours, measured in docs/retrieval.md.
+ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations

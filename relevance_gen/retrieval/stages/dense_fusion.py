@@ -18,7 +18,7 @@ not count as shared words there, unless the question has no other words. Where n
 question, ranking by words alone falls back on its function words; with vectors, meaning is the better guide.
 
 Source: the formula is ours, a probabilistic sum of two signals of which neither is a probability; measured in
-docs/encoder.md.
+docs/measurements.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ and as many function words. What is added to a chunk's cosine is::
 
 Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for windows; Metzler
 and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for pairs in order; the formulas are ours,
-measured in docs/retrieval.md.
+measured in docs/measurements.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ The score becomes::
     ((r + 1.2 l) / 2.2) ** 0.7
 
 Sources: Diaz, "Regularizing Ad Hoc Retrieval Scores", CIKM 2005, on van Rijsbergen's cluster hypothesis; the formula is
-ours, measured in docs/retrieval.md.
+ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations

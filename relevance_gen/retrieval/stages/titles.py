@@ -8,7 +8,7 @@ With n chunks that have the title of d, for the 50 chunks of the highest cosines
 A word stands for all its matches; of a long query the 32 rarest words count. A title's words count as the chunk's, too,
 in every other part of the score. n keeps a document's title, which all of its chunks have, from lifting them all.
 
-Measured in docs/retrieval.md; the formula is ours.
+Measured in docs/measurements.md; the formula is ours.
 """
 
 from __future__ import annotations
