@@ -359,10 +359,10 @@ def test_the_recipe_for_fastapi(tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     testclient = pytest.importorskip("fastapi.testclient")
     recipe = (
-        Path(__file__, "../../docs/howto.md")
+        Path(__file__, "../../docs/first-hour.md")
         .resolve()
         .read_text()
-        .partition("## … answer from FastAPI")[2]
+        .partition("## Use it with FastAPI")[2]
     )
     (tmp_path / "recipe.py").write_text(recipe.partition("```python")[2].partition("```")[0])
     names = runpy.run_path(str(tmp_path / "recipe.py"))
