@@ -1,4 +1,4 @@
-"""Read the texts of files and folders, and say of every file that was named why it could not be read."""
+"""Read the texts of files and folders for the command line, and warn of unreadable files."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ from pathlib import Path
 from attrs import define, field
 
 from relevance_gen.cli.arguments import STDIN
-from relevance_gen.documents.extraction import read
-from relevance_gen.documents.reading import chunks_of
+from relevance_gen.documents.extraction import Extracted, needs_parser, read
+from relevance_gen.documents.isolation import POOL
+from relevance_gen.documents.reading import document_chunks
 from relevance_gen.documents.walker import Walker
 from relevance_gen.errors import pluralize
-from relevance_gen.folders.files import in_words
+from relevance_gen.folders.files import skip_messages
 from relevance_gen.types import Chunk
 
 
 @define
 class FileReader:
-    """Read files and cut them into chunks, and remember what could not be read.
+    """Read files and split them into chunks.
 
-    The walker finds the files below folders, and `warn` is told of every file that cannot be read. It has `failed`
-    where anything named, or found in a folder and not left out, could not be read. So far `n_files` were read, of
-    `n_bytes`, and now it reads `path`.
+    Args:
+        walker: finds the files of folders.
+        warn: called with a message for each file that cannot be read.
+        max_chars: maximum characters of a chunk.
+
+    Attributes:
+        failed: whether a file was not read, or not completely; files of folders that are skipped
+            by their kind do not count.
+        n_files: files read so far.
+        n_bytes: their size.
+        path: the file that is being read.
     """
 
     walker: Walker
@@ -35,26 +44,26 @@ class FileReader:
     n_files: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
     path: str = field(default="", init=False)
-    _left_out: Counter[tuple[str, str]] = field(factory=Counter, init=False)
+    _n_skipped: Counter[tuple[str, str]] = field(factory=Counter, init=False)
 
     @property
     def progress(self) -> str:
-        """How far it has come, in words."""
+        """A description of the progress."""
         return f"reading {pluralize(self.n_files, 'file')}, {self.n_bytes >> 20:,} MiB  {self.path}"
 
     def read(self, paths: Iterable[str]) -> Iterator[Chunk]:
-        """Yield the chunks at each path; of a folder, those of the files below it that are wanted."""
+        """Yield the chunks of files, and of the selected files of folders."""
         for path in paths:
             if path != STDIN and os.path.isdir(path):
-                for found in self.walker.files(path):
-                    yield from self._read(found, named=False)
+                for file_path in self.walker.files(path):
+                    yield from self._read(file_path, is_named=False)
             else:
-                yield from self._read(path, named=True)
+                yield from self._read(path, is_named=True)
         self.failed |= self.walker.failed
-        for message in in_words(self._left_out, self.walker.n_links):
+        for message in skip_messages(self._n_skipped, self.walker.n_links):
             self.warn(message)
 
-    def _read(self, path: str, *, named: bool) -> Iterator[Chunk]:
+    def _read(self, path: str, *, is_named: bool) -> Iterator[Chunk]:
         self.path = path
         try:
             content = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
@@ -63,15 +72,21 @@ class FileReader:
             return
         self.n_files += 1
         self.n_bytes += len(content)
-        found = read(path, content)
-        if (
-            found.skipped_kind is not None and not named
-        ):  # those that were only found in a folder are counted
-            self._left_out[found.skipped_kind, str(found.warning)] += 1
-        elif found.warning is not None:
-            self._fail(path, found.warning)
-        yield from chunks_of(path, found, self.max_chars, name="" if path == STDIN else None)
+        extracted = _extract(path, content, is_named=is_named)
+        if extracted.skipped_kind is not None and not is_named:
+            self._n_skipped[extracted.skipped_kind, str(extracted.warning)] += 1
+        elif extracted.warning is not None:
+            self._fail(path, extracted.warning)
+        name = "" if path == STDIN else None
+        yield from document_chunks(path, extracted, self.max_chars, name=name)
 
-    def _fail(self, path: str, why: str) -> None:
+    def _fail(self, path: str, reason: str) -> None:
         self.failed = True
-        self.warn(f"{'(standard input)' if path == STDIN else path}: {why}")
+        self.warn(f"{'(standard input)' if path == STDIN else path}: {reason}")
+
+
+def _extract(path: str, content: bytes, *, is_named: bool) -> Extracted:
+    """Extract the text of a file; a document that a folder contains is parsed in isolation."""
+    if is_named or not needs_parser(path, content):
+        return read(path, content)
+    return POOL.submit(path, content).result()

@@ -166,7 +166,7 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Ope
     )
     with status.watching(lambda: folder.activity):
         snapshot = folder.snapshot()
-    for message in snapshot.skipped.in_words():
+    for message in snapshot.skipped.messages():
         status.say(message)
     return OpenedIndex(
         snapshot,

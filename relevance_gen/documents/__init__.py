@@ -1,1 +1,1 @@
-"""Files as text: any encoding, and PDF, HTML, Office, EPUB and e-mail, within limits of time and size."""
+"""File selection and text extraction: PDF, HTML, Office, EPUB, e-mail and plain text."""

@@ -1,32 +1,42 @@
-"""Make text of the bytes of a file, in any encoding, and never of a binary by mistake."""
+"""Decode text files in any encoding, and recognize binary files."""
 
 from __future__ import annotations
 
 import codecs
 from typing import Final
 
-_PROBED_BYTES: Final = 8192
-"""A NUL among so many first bytes makes a file binary: git's rule."""
+PROBED_BYTES: Final = 8192
+"""A file with a NUL among its first bytes is binary, as in git."""
+FALLBACK_ENCODING: Final = "cp1252"
+"""Windows-1252, the most frequent of the older encodings, for files that are not UTF-8."""
 
-_BYTE_ORDER_MARKS: Final = {
+_ENCODINGS_BY_MARK: Final = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
 
 
-def decode(content: bytes) -> str | None:
-    """Decode the content of a text file; ``None`` if it is binary.
-
-    By its byte-order mark, else as UTF-8, else as Windows-1252, the most frequent of the older encodings: words in it
-    come out right, and words in another are unreadable with either.
-    """
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
+def encoding_of(content: bytes) -> str | None:
+    """Return the encoding that the beginning of a file suggests, or None if the file is binary."""
+    for mark, encoding in _ENCODINGS_BY_MARK.items():
         if content.startswith(mark):
-            return content.decode(encoding, "replace")
-    if b"\0" in content[:_PROBED_BYTES]:
+            return encoding
+    return None if b"\0" in content[:PROBED_BYTES] else "utf-8"
+
+
+def decode(content: bytes) -> str | None:
+    """Decode a text file by its byte-order mark, as UTF-8, or else as `FALLBACK_ENCODING`.
+
+    Returns:
+        The text; None if the file is binary.
+    """
+    encoding = encoding_of(content)
+    if encoding is None:
         return None
+    if encoding != "utf-8":
+        return content.decode(encoding, "replace")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        return content.decode("cp1252", "replace")
+        return content.decode(FALLBACK_ENCODING, "replace")

@@ -1,4 +1,4 @@
-"""The text of electronic books: EPUB, an archive of web pages in the order that its package lists.
+"""Extract the text of EPUB books: archives of web pages in the order that a package lists.
 
 Source: EPUB 3.3 (W3C).
 """
@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
+from attrs import frozen
+
 from relevance_gen.documents.charset import decode
-from relevance_gen.documents.office import Archive, Attributes, DocumentError, Place
-from relevance_gen.documents.webpages import text_of_page
+from relevance_gen.documents.office import Archive, Attributes, DocumentError, PartLocation
+from relevance_gen.documents.webpages import page_text
 
-_MOST_TITLE_CHARS: Final = 200
 CONTAINER: Final = "META-INF/container.xml"
-"""The member by which a book is known."""
+"""The member by which a book is recognized."""
+_MAX_TITLE_CHARS: Final = 200
 
 
-def chapters(archive: Archive) -> Iterator[tuple[Place, str]]:
-    """Yield the chapters of a book in the order in which they are read, each with the book's title and its text."""
+def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
+    """Yield the location and the text of each chapter of a book, in reading order."""
     packages: list[str] = []
 
     def start(tag: str, attributes: Attributes) -> None:
@@ -30,37 +32,48 @@ def chapters(archive: Archive) -> Iterator[tuple[Place, str]]:
     archive.parse(CONTAINER, start)
     if not packages:
         raise DocumentError("is damaged or encrypted (names no package)")
-    title, members = _package(archive, packages[0])
-    for number, member in enumerate(members, 1):
+    book = _read_package(archive, packages[0])
+    for number, member in enumerate(book.members, 1):
         markup = decode(archive.read(member))
         if markup is None:
             raise DocumentError("is damaged or encrypted (a chapter is no text)")
-        _, text = text_of_page(markup)
-        if text:
-            yield {"chapter": number, **({"title": title} if title else {})}, text
+        _, text = page_text(markup)
+        if not text:
+            continue
+        location: dict[str, str | int] = {"chapter": number}
+        if book.title:
+            location["title"] = book.title
+        yield location, text
 
 
-def _package(archive: Archive, name: str) -> tuple[str, list[str]]:
-    """Return a book's title, and the names of its chapters' members."""
+@frozen
+class _Book:
+    """The title of a book, and the archive members of its chapters."""
+
+    title: str
+    members: list[str]
+
+
+def _read_package(archive: Archive, name: str) -> _Book:
     title = ""
-    inside: list[str] = []
+    open_tags: list[str] = []
     pages: dict[str, str] = {}
-    chapters: list[str] = []
+    members: list[str] = []
 
     def start(tag: str, attributes: Attributes) -> None:
         nonlocal title
         title += " " * (tag == "title")
-        inside.append(tag)
+        open_tags.append(tag)
         if tag == "item" and "nav" not in attributes.get("properties", "").split():
             path = posixpath.join(posixpath.dirname(name), unquote(attributes["href"]))
             pages[attributes["id"]] = posixpath.normpath(path)
         elif tag == "itemref" and attributes["idref"] in pages:
-            chapters.append(pages[attributes["idref"]])
+            members.append(pages[attributes["idref"]])
 
     def data(text: str) -> None:
         nonlocal title
-        if inside[-1:] == ["title"]:
-            title = (title + text)[:_MOST_TITLE_CHARS]
+        if open_tags[-1:] == ["title"]:
+            title = (title + text)[:_MAX_TITLE_CHARS]
 
-    archive.parse(name, start, lambda _tag: inside.pop(), data)
-    return " ".join(title.split()), chapters
+    archive.parse(name, start, lambda _tag: open_tags.pop(), data)
+    return _Book(" ".join(title.split()), members)

@@ -1,4 +1,4 @@
-"""Take the text out of PDFs, HTML pages, Office files, books and e-mails, within limits of time and size."""
+"""Extract the text of PDFs, HTML pages, Office files, books and e-mails, within limits."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import importlib.util
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import PurePath
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.office import (
     Archive,
     DocumentError,
-    Place,
+    PartLocation,
     members_of,
-    parts_of_office_file,
-    unpacked,
+    office_parts,
+    open_archive,
 )
-from relevance_gen.documents.reflow import running_text
-from relevance_gen.documents.webpages import text_of_page
+from relevance_gen.documents.reflow import reflow
+from relevance_gen.documents.webpages import page_text
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
@@ -35,82 +35,126 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["PDF", "HTML", "Office", "EPUB", "e-mail", "old Office"]
 
 BINARY: Final = "binary"
-"""The kind of a file that is no text, and in no format that is read."""
+"""The kind of a file that is neither text nor in a supported format."""
 MAX_BYTES: Final = 1 << 28
+"""Maximum size of a file."""
 MAX_PAGES: Final = 20_000
+"""Maximum number of parts of a document. At each limit, the text before the limit is kept."""
 MAX_CHARS: Final = 1 << 27
+"""Maximum characters of text of a document."""
 MAX_TITLE_CHARS: Final = 200
-MAX_S: Final = 120.0
-"""Limits of one file; the last is of processor time. What was read of it before a limit was reached is searched."""
+"""Maximum characters of a title or heading; the rest is dropped."""
+MAX_CPU_S: Final = 120.0
+"""Maximum CPU seconds for one document that is read on the main thread."""
 
 _PROBED_BYTES: Final = 1024
+_MAX_ERROR_CHARS: Final = 100
 _PDFIUM: Final = threading.Lock()
-"""PDFium reads one document at a time."""
+"""PDFium is not thread-safe."""
 _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
-_MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
+_MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
 _OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_OFFICE: Final = frozenset(
+_ZIP: Final = b"PK\x03\x04"
+_OFFICE_MEMBERS: Final = frozenset(
     {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"}
 )
-_ZIP: Final = b"PK\x03\x04"
+_KNOWN_MEMBERS: Final = [name.encode() for name in (CONTAINER, *_OFFICE_MEMBERS)]
 
 
 @define
 class Extracted:
-    """What was taken out of a document.
+    """The text of a file.
 
     Attributes:
-        parts: its texts in order, each with its place.
-        warning: why that is not all, to stand behind the file's name; None if it is all.
-        skipped_kind: what kind of file it is, where that kind is not read at all; else None.
-        has_headings: whether headings are written as Markdown's.
-        n_chars: length of all texts, and of what their places are called.
-        max_chars: most that it may be.
+        parts: the texts in order, each with its location in the document.
+        warning: why the text is incomplete, phrased to follow the file name; None if it is
+            complete.
+        skipped_kind: the kind of the file, if files of that kind are not read at all.
+        has_headings: whether the text contains Markdown headings.
+        n_chars: characters of all texts and of the names in their locations.
+        max_chars: maximum of `n_chars`.
     """
 
-    parts: list[tuple[Place, str]] = field(factory=list)
+    parts: list[tuple[PartLocation, str]] = field(factory=list)
     warning: str | None = None
     skipped_kind: str | None = None
     has_headings: bool = False
     n_chars: int = 0
     max_chars: int = MAX_CHARS
 
-    def add(self, place: Place, text: str) -> None:
-        """Keep one more part."""
-        self.n_chars += len(text) + sum(
-            len(name) for name in place.values() if isinstance(name, str)
-        )
+    def add(self, location: PartLocation, text: str) -> None:
+        """Append a part.
+
+        Raises:
+            DocumentError: there are too many parts or characters.
+        """
+        names = [name for name in location.values() if isinstance(name, str)]
+        self.n_chars += len(text) + sum(map(len, names))
         if len(self.parts) == MAX_PAGES:
             raise DocumentError(f"has more than {MAX_PAGES:,} parts")
         if self.n_chars > self.max_chars:
             raise DocumentError(f"has more than {self.max_chars:,} characters of text")
-        self.parts.append((place, text))
+        self.parts.append((location, text))
+
+    def add_single(self, title: str, text: str) -> None:
+        """Append the only part of a document, with the title of the document."""
+        self.add({"title": title[:MAX_TITLE_CHARS]} if title else {}, text)
 
 
-class _TimeUp(BaseException):
-    """No ``Exception``, so that no library takes it for an error in the file and goes on."""
+class _CpuTimeExceeded(BaseException):
+    """Ends an extraction; not an `Exception`, so that no library catches it and continues."""
 
 
 def format_of(name: str, content: bytes) -> Format | None:
-    """Tell the format of a document by its content, of HTML also, of e-mail only by its name; None for plain text."""
+    """Return the format of a document, or None for plain text and binary files.
+
+    Most formats are recognized by content, e-mail by the file name, and HTML by either.
+    """
     if content[:_PROBED_BYTES].lstrip(b"\xef\xbb\xbf\0 \t\r\n").startswith(b"%PDF-"):
         return "PDF"
     if content.startswith(_ZIP):
-        members = members_of(content)
-        return "EPUB" if CONTAINER in members else None if _OFFICE.isdisjoint(members) else "Office"
+        return _archive_format(content) if _may_be_document(content) else None
     if content.startswith(_OLD_OFFICE):
         return "old Office"
-    if PurePath(name).suffix.lower() == ".eml":
+    suffix = PurePath(name).suffix.lower()
+    if suffix == ".eml":
         return "e-mail"
     beginning = content[:_PROBED_BYTES].decode("ascii", "ignore").lstrip().lower()
-    if PurePath(name).suffix.lower() in _HTML_SUFFIXES or beginning.startswith(_HTML_BEGINNINGS):
+    if suffix in _HTML_SUFFIXES or beginning.startswith(_HTML_BEGINNINGS):
         return "HTML"
     return None
 
 
+def _may_be_document(archive: bytes) -> bool:
+    """Return whether an archive contains the name of a member by which documents are recognized."""
+    return any(member in archive for member in _KNOWN_MEMBERS)
+
+
+def _archive_format(content: bytes) -> Format | None:
+    members = members_of(content)
+    if CONTAINER in members:
+        return "EPUB"
+    return None if _OFFICE_MEMBERS.isdisjoint(members) else "Office"
+
+
+def needs_parser(name: str, content: bytes) -> bool:
+    """Return whether the text of a file is extracted by a parser, which hostile files can exploit.
+
+    The answer itself takes time proportional to the size, and no memory.
+    """
+    if content.startswith(_ZIP):
+        return _may_be_document(content)
+    return format_of(name, content) not in (None, "old Office")
+
+
+def may_need_parser(name: str, beginning: bytes) -> bool:
+    """Return whether a file with these first bytes may need a parser; see `needs_parser`."""
+    return beginning.startswith(_ZIP) or needs_parser(name, beginning)
+
+
 def unavailable_reason(kind: Format) -> str | None:
-    """Return why no document of a format can be read here; None if they can."""
+    """Return why documents of a format cannot be read in this environment; None if they can."""
     if kind == "old Office":
         return "is encrypted, or in a format of Office before 2007"
     if kind == "PDF" and importlib.util.find_spec("pypdfium2") is None:
@@ -119,160 +163,180 @@ def unavailable_reason(kind: Format) -> str | None:
 
 
 def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
-    """Take the text out of a file of any kind; why nothing of it can be read is said in the result."""
+    """Extract the text of a file of any kind; the result says why text is missing."""
     kind = format_of(name, content)
     if kind is not None:
-        why = unavailable_reason(kind)
-        return (
-            extract(content, kind, max_chars)
-            if why is None
-            else Extracted(warning=why, skipped_kind=kind)
-        )
+        reason = unavailable_reason(kind)
+        if reason is not None:
+            return Extracted(warning=reason, skipped_kind=kind)
+        return extract(content, kind, max_chars)
     text = decode(content)
     if text is None:
         return Extracted(warning="is binary, not text", skipped_kind=BINARY)
     if max_chars is not None and len(text) > max_chars:
         return Extracted(warning=f"has more than {max_chars:,} characters")
-    return Extracted([({}, text)], has_headings=PurePath(name).suffix.lower() in _MARKDOWN_SUFFIXES)
+    has_headings = PurePath(name).suffix.lower() in _MARKDOWN_SUFFIXES
+    return Extracted([({}, text)], has_headings=has_headings)
 
 
 def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:
-    """Take the text out of a document of a format that can be read here.
+    """Extract the text of a document of a format that can be read in this environment.
 
-    What is wrong with it is said in the result, whatever an extractor raises.
+    Any error of an extractor becomes the warning of the result.
     """
-    found = Extracted(
-        has_headings=kind != "PDF", max_chars=MAX_CHARS if max_chars is None else max_chars
-    )
+    extracted = Extracted(has_headings=kind != "PDF", max_chars=max_chars or MAX_CHARS)
     if len(content) > MAX_BYTES:
-        found.warning = f"is larger than {MAX_BYTES >> 20} MiB"
-        return found
+        extracted.warning = f"is larger than {MAX_BYTES >> 20} MiB"
+        return extracted
     try:
-        with _time_limit(MAX_S):
-            _EXTRACTORS[kind](content, found)
+        with _cpu_time_limit(MAX_CPU_S):
+            _EXTRACTORS[kind](content, extracted)
     except DocumentError as error:
-        found.warning = str(error)
-    except _TimeUp:
-        found.warning = f"took more than {MAX_S:g} s of processor time to read"
-    except Exception as error:  # a damaged file may raise anything
-        found.warning = f"cannot be read ({_in_a_line(error)})"
-    return found
+        extracted.warning = str(error)
+    except _CpuTimeExceeded:
+        extracted.warning = f"took more than {MAX_CPU_S:g} s of processor time to read"
+    except Exception as error:  # damaged files raise all kinds of errors
+        extracted.warning = f"cannot be read ({_summarize(error)})"
+    return extracted
 
 
-def _extract_pdf(content: bytes, found: Extracted) -> None:
+def _extract_pdf(content: bytes, extracted: Extracted) -> None:
     import pypdfium2
 
-    pages: list[str] = []
-    unread, n_chars = [], 0
     with _PDFIUM:
         try:
             document = pypdfium2.PdfDocument(content)
         except pypdfium2.PdfiumError as error:
             raise DocumentError("is encrypted") if "assword" in str(error) else error from None
         with contextlib.closing(document):
-            n_pages, titles = len(document), _titles_of_pages(document)
-            try:
-                for number in range(min(n_pages, MAX_PAGES)):
-                    try:
-                        with contextlib.closing(document[number]) as page:
-                            pages.append(page.get_textpage().get_text_range())
-                    except pypdfium2.PdfiumError as error:  # the other pages may be whole
-                        unread.append(f"page {number + 1}: {_in_a_line(error)}")
-                        pages.append("")
-                    n_chars += len(pages[-1])
-                    if n_chars > found.max_chars:
-                        break
-            finally:  # also where the time is up
-                for number, text in enumerate(running_text(pages)):
-                    if text:
-                        found.add({"page": number + 1, **titles(number)}, text)
+            n_pages = len(document)
+            errors = _add_pages(document, extracted)
     if n_pages > MAX_PAGES:
         raise DocumentError(f"has {n_pages:,} pages, of which the first {MAX_PAGES:,} are searched")
-    if unread:
-        raise DocumentError(
-            f"has {len(unread):,} of {n_pages:,} pages that cannot be read ({unread[0]})"
-        )
-    if not found.parts:
+    if errors:
+        n_unread = f"{len(errors):,} of {n_pages:,}"
+        raise DocumentError(f"has {n_unread} pages that cannot be read ({errors[0]})")
+    if not extracted.parts:
         raise DocumentError("has no text, only pictures")
 
 
-def _titles_of_pages(document: PdfDocument) -> Callable[[int], Mapping[str, str]]:
-    """Return what tells the ``title`` of a page: the document's own and, from the outline, the last headings so far."""
-    own = " ".join(document.get_metadata_value("Title").split())[:MAX_TITLE_CHARS]
-    numbers, titles, above = [-1], [own], list[str]()
-    with contextlib.suppress(Exception):  # of a damaged outline what comes before is enough
-        for heading in itertools.islice(document.get_toc(), MAX_PAGES):
-            target = heading.get_dest()
-            above = [
-                *above[: heading.level],
-                " ".join(heading.get_title().split())[:MAX_TITLE_CHARS],
-            ]
-            numbers.append(max(numbers[-1], (target and target.get_index()) or 0))
-            titles.append(" > ".join(filter(None, [own, *above])))
+def _add_pages(document: PdfDocument, extracted: Extracted) -> list[str]:
+    """Add the pages of a PDF, and return the errors of pages that cannot be read."""
+    import pypdfium2
 
-    def title(number: int) -> Mapping[str, str]:
-        found = titles[bisect.bisect_right(numbers, number) - 1]
-        return {"title": found} if found else {}
-
-    return title
-
-
-def _extract_html(content: bytes, found: Extracted) -> None:
-    _add_whole(found, *text_of_page(decode(content) or ""))
-
-
-def _extract_mail(content: bytes, found: Extracted) -> None:
-    from relevance_gen.documents.mail import text_of_mail  # imports email, which takes 10 ms
-
-    _add_whole(found, *text_of_mail(content))
+    titles = _PageTitles.from_document(document)
+    errors: list[str] = []
+    pages: list[str] = []
+    n_chars = 0
+    try:
+        for index in range(min(len(document), MAX_PAGES)):
+            try:
+                with contextlib.closing(document[index]) as page:
+                    pages.append(page.get_textpage().get_text_range())
+            except pypdfium2.PdfiumError as error:  # other pages may be intact
+                errors.append(f"page {index + 1}: {_summarize(error)}")
+                pages.append("")
+            n_chars += len(pages[-1])
+            if n_chars > extracted.max_chars:
+                break
+    finally:  # also if the CPU time is exceeded
+        for index, text in enumerate(reflow(pages)):
+            if text:
+                extracted.add({"page": index + 1, **titles.of_page(index)}, text)
+    return errors
 
 
-def _add_whole(found: Extracted, title: str, text: str) -> None:
-    found.add({"title": title[:MAX_TITLE_CHARS]} if title else {}, text)
+@frozen
+class _PageTitles:
+    """The titles of the pages of a PDF.
+
+    Attributes:
+        pages: page indices from which on a title applies, ascending; the first is -1.
+        titles: the title of the document, followed by the headings of the outline.
+    """
+
+    pages: list[int]
+    titles: list[str]
+
+    @classmethod
+    def from_document(cls, document: PdfDocument) -> _PageTitles:
+        """Read the title of the document and its outline."""
+        own = _one_line(document.get_metadata_value("Title"))
+        titles = cls([-1], [own])
+        above: list[str] = []
+        with contextlib.suppress(Exception):  # keep the entries before a damaged entry
+            for heading in itertools.islice(document.get_toc(), MAX_PAGES):
+                target = heading.get_dest()
+                page = target.get_index() if target else 0
+                above = [*above[: heading.level], _one_line(heading.get_title())]
+                titles.pages.append(max(titles.pages[-1], page or 0))
+                titles.titles.append(" > ".join(filter(None, [own, *above])))
+        return titles
+
+    def of_page(self, index: int) -> dict[str, str]:
+        """Return the location key ``title`` of a page, empty if it has no title."""
+        title = self.titles[bisect.bisect_right(self.pages, index) - 1]
+        return {"title": title} if title else {}
+
+
+def _one_line(title: str) -> str:
+    return " ".join(title.split())[:MAX_TITLE_CHARS]
+
+
+def _extract_html(content: bytes, extracted: Extracted) -> None:
+    extracted.add_single(*page_text(decode(content) or ""))
+
+
+def _extract_mail(content: bytes, extracted: Extracted) -> None:
+    from relevance_gen.documents.mail import mail_text  # importing email takes 10 ms
+
+    extracted.add_single(*mail_text(content))
 
 
 def _extract_archive(
-    parts_of: Callable[[Archive], Iterator[tuple[Place, str]]], content: bytes, found: Extracted
+    parts_of: Callable[[Archive], Iterator[tuple[PartLocation, str]]],
+    content: bytes,
+    extracted: Extracted,
 ) -> None:
-    with unpacked(content) as archive:
-        for place, text in parts_of(archive):
-            found.add(place, text)
+    with open_archive(content) as archive:
+        for location, text in parts_of(archive):
+            extracted.add(location, text)
 
 
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+def _summarize(error: Exception) -> str:
+    message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
+    return f"{type(error).__name__}: {message}"
 
 
 _EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
     "PDF": _extract_pdf,
     "HTML": _extract_html,
-    "Office": partial(_extract_archive, parts_of_office_file),
+    "Office": partial(_extract_archive, office_parts),
     "EPUB": partial(_extract_archive, chapters),
     "e-mail": _extract_mail,
 }
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise `_TimeUp` after so much processor time, wherever the main thread is then; other threads have no such limit.
+def _cpu_time_limit(seconds: float) -> Iterator[None]:
+    """Raise `_CpuTimeExceeded` after `seconds` of CPU time, on the main thread only.
 
-    By the clock, a busy machine would cut a document that a quiet one reads whole.
+    A limit by the clock would truncate documents on a busy machine.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ring(_signal: int, _frame: FrameType | None) -> None:
-        raise _TimeUp
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise _CpuTimeExceeded
 
-    previous = signal.signal(signal.SIGPROF, ring)
+    previous = signal.signal(signal.SIGPROF, interrupt)
     try:
-        signal.setitimer(
-            signal.ITIMER_PROF, seconds, 1.0
-        )  # and again each second, in case something catches all
+        # Repeat every second, in case a library catches all exceptions.
+        signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
         yield
     finally:
-        with contextlib.suppress(_TimeUp):
+        with contextlib.suppress(_CpuTimeExceeded):
             signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)

@@ -1,4 +1,4 @@
-"""Names of file types, and how the names of their files end."""
+"""Names of file types, and the suffixes of their files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SUFFIXES: Final = {
     "cs": ".cs",
     "css": ".css .less .scss",
     "csv": ".csv .tsv",
-    "docs": ".adoc .docx .eml .epub .htm .html .markdown .md .odp .ods .odt .org .pdf .pptx .rst .tex .txt .xhtml "
-    ".xlsx",
+    "docs": ".adoc .docx .eml .epub .htm .html .markdown .md .odp .ods .odt .org .pdf .pptx "
+    ".rst .tex .txt .xhtml .xlsx",
     "go": ".go",
     "html": ".htm .html .xhtml",
     "java": ".java",
@@ -44,7 +44,11 @@ _SUFFIXES: Final = {
 
 
 def suffixes(types: Iterable[str]) -> tuple[str, ...]:
-    """Return how the names of files of any of some types end, in lower case; refuse what is no type."""
+    """Return the suffixes of files of any of the types, in lower case.
+
+    Raises:
+        InvalidRequestError: a type is unknown.
+    """
     found: list[str] = []
     for name in types:
         if name not in _SUFFIXES:
@@ -55,7 +59,9 @@ def suffixes(types: Iterable[str]) -> tuple[str, ...]:
 
 
 def listing() -> str:
-    """Return a line for each type: its name and its files, as globs."""
-    return "".join(
-        f"{name}: {', '.join('*' + suffix for suffix in suffixes([name]))}\n" for name in _SUFFIXES
-    )
+    """Return a line for each type with its name and its globs, such as ``go: *.go``."""
+    lines = []
+    for name in _SUFFIXES:
+        globs = ", ".join("*" + suffix for suffix in suffixes([name]))
+        lines.append(f"{name}: {globs}\n")
+    return "".join(lines)

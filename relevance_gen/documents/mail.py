@@ -1,4 +1,4 @@
-"""The text of e-mails: who wrote, when and what, without what is attached.
+"""Extract the text of e-mails: sender, date, subject and body, without attachments.
 
 Sources: RFC 5322 (Internet Message Format), RFC 2045 to 2047 (MIME).
 """
@@ -11,77 +11,78 @@ from email import message_from_bytes
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from email.message import Message
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from relevance_gen.documents.charset import decode
-from relevance_gen.documents.webpages import text_of_page
+from relevance_gen.documents.webpages import page_text
 
-_MOST_HEADER_CHARS: Final = 1000
-_MOST_PARTS: Final = 1000
-"""More parts of a message than so many are not looked at."""
+_MAX_HEADER_CHARS: Final = 1000
+_MAX_PARTS: Final = 1000
+"""Parts of a message that are read; further parts are ignored."""
+_MailPart: TypeAlias = "Message[Any, Any]"
 
 
-def text_of_mail(content: bytes) -> tuple[str, str]:
-    r"""Return the subject of an e-mail, and its sender, date, text and the names of what is attached.
+def mail_text(content: bytes) -> tuple[str, str]:
+    r"""Return the subject of an e-mail, and its sender, date, text and names of attachments.
 
-    The text is what is plain; where nothing is, that of the web pages in it.
+    The text is the plain-text part, or the text of the HTML parts if there is none.
 
-    >>> text_of_mail(b"From: Ann <a@b.org>\r\nSubject: =?utf-8?q?Caf=C3=A9?=\r\n\r\nAt noon?")
+    >>> mail_text(b"From: Ann <a@b.org>\r\nSubject: =?utf-8?q?Caf=C3=A9?=\r\n\r\nAt noon?")
     ('Café', 'From: Ann <a@b.org>\n\nAt noon?')
     """
     message = message_from_bytes(content)
     texts: dict[str, list[str]] = {"text/plain": [], "text/html": []}
-    attached: list[str] = []
-    for part in _leaves(message):
-        kind, name = part.get_content_type(), part.get_filename()
-        if name is not None or part.get_content_disposition() == "attachment" or kind not in texts:
-            attached.append(_in_words(name or kind))
+    attachments: list[str] = []
+    for part in _leaf_parts(message):
+        kind = part.get_content_type()
+        name = part.get_filename()
+        is_attachment = name is not None or part.get_content_disposition() == "attachment"
+        if is_attachment or kind not in texts:
+            attachments.append(_decode_header_line(name or kind))
         else:
-            texts[kind].append(_text_of_part(part))
-    said = "\n\n".join(texts["text/plain"]).strip()
-    said = said or "\n\n".join(text_of_page(markup)[1] for markup in texts["text/html"])
-    headers = [
-        f"{name}: {value}"
-        for name in ("From", "Date")
-        if (value := _in_words(message.get(name, "")))
-    ]
-    files = f"Attached: {', '.join(attached)}" if attached else ""
-    return _in_words(message.get("Subject", "")), "\n\n".join(
-        filter(None, ["\n".join(headers), said, files])
-    )
+            texts[kind].append(_part_text(part))
+    body = "\n\n".join(texts["text/plain"]).strip()
+    if not body:
+        body = "\n\n".join(page_text(markup)[1] for markup in texts["text/html"])
+    headers = []
+    for name in ("From", "Date"):
+        value = _decode_header_line(message.get(name, ""))
+        if value:
+            headers.append(f"{name}: {value}")
+    names = f"Attached: {', '.join(attachments)}" if attachments else ""
+    subject = _decode_header_line(message.get("Subject", ""))
+    return subject, "\n\n".join(filter(None, ["\n".join(headers), body, names]))
 
 
-def _leaves(message: Message[Any, Any]) -> Iterator[Message[Any, Any]]:
-    """Yield the parts of a message that hold something, in order; a message within it is one."""
-    waiting = [message]
-    for _ in range(_MOST_PARTS):
-        if not waiting:
+def _leaf_parts(message: _MailPart) -> Iterator[_MailPart]:
+    """Yield the parts of a message that have content, in order; an inner message is a part."""
+    stack = [message]
+    for _ in range(_MAX_PARTS):
+        if not stack:
             return
-        part = waiting.pop()
-        if part.get_content_maintype() == "multipart" and isinstance(
-            payload := part.get_payload(), list
-        ):
-            waiting += [one for one in payload[::-1] if isinstance(one, Message)]
+        part = stack.pop()
+        is_multipart = part.get_content_maintype() == "multipart"
+        payload = part.get_payload() if is_multipart else None
+        if isinstance(payload, list):
+            stack += [inner for inner in reversed(payload) if isinstance(inner, Message)]
         else:
             yield part
 
 
-def _text_of_part(part: Message[Any, Any]) -> str:
+def _part_text(part: _MailPart) -> str:
     content = part.get_payload(decode=True)
     if not isinstance(content, bytes):
         return ""
     try:
         text = content.decode(part.get_content_charset() or "utf-8")
-    except (LookupError, UnicodeError, ValueError):  # an unknown charset, or another than it says
+    except (LookupError, UnicodeError, ValueError):  # the charset is unknown or wrong
         text = decode(content) or ""
     return text.replace("\r\n", "\n")
 
 
-def _in_words(header: object) -> str:
-    """Return what a header says, in one line."""
-    text = str(header)[:_MOST_HEADER_CHARS]
-    with suppress(
-        HeaderParseError, LookupError, ValueError
-    ):  # encoded in no way that is known: as it stands
+def _decode_header_line(header: object) -> str:
+    """Return the text of a header in one line; an unknown encoding stays undecoded."""
+    text = str(header)[:_MAX_HEADER_CHARS]
+    with suppress(HeaderParseError, LookupError, ValueError):
         text = str(make_header(decode_header(text)))
     return " ".join(text.split())

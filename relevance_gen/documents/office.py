@@ -1,6 +1,6 @@
-"""The text of Office files: Word, PowerPoint and Excel since 2007, and OpenDocument.
+"""Extract the text of Office files: Word, PowerPoint and Excel since 2007, and OpenDocument.
 
-All are archives of XML, which the standard library reads piece by piece.
+All are archives of XML, which the standard library parses piece by piece.
 Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument).
 """
 
@@ -16,79 +16,104 @@ from io import BytesIO
 from typing import Final, TypeAlias
 from xml.parsers import expat
 
-from attrs import define, field
+from attrs import define, field, frozen
+
+from relevance_gen.documents.webpages import MAX_COLUMN_NAME_CHARS
 
 Attributes: TypeAlias = Mapping[str, str]
-Place: TypeAlias = Mapping[str, str | int]
-"""Which part of a document: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}`` for the whole."""
+PartLocation: TypeAlias = Mapping[str, str | int]
+"""A part of a document: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}``."""
 
 MAX_UNPACKED_BYTES: Final = 1 << 28
-"""Most bytes of XML in one file: more than a million pages have. An archive made to fill the memory has more."""
-_MAX_HEAD_CHARS: Final = 50
-"""So much of a column's head stands in each of its cells."""
-_EMPTY_HEADING: Final = re.compile(r"^#+ \n", re.MULTILINE)
-_TEXTS: Final = ("s", "str", "inlineStr")
-"""Types of cells that hold a text."""
-_HEADING: Final = re.compile("(?:heading ?)?([1-6])", re.IGNORECASE)
+"""Maximum bytes of XML in a file: more than a million pages have."""
+
 _PIECE_BYTES: Final = 1 << 16
-_DAMAGED: Final = (
-    zipfile.BadZipFile, zlib.error, expat.ExpatError, KeyError, IndexError, EOFError, NotImplementedError, RuntimeError
-)  # fmt: skip
-"""What zipfile and expat raise for bytes that are damaged, encrypted or packed in a way that is not known."""
+_MAX_ERROR_CHARS: Final = 100
+_EMPTY_HEADING: Final = re.compile(r"^#+ \n", re.MULTILINE)
+_HEADING: Final = re.compile("(?:heading ?)?([1-6])", re.IGNORECASE)
+_TEXT_CELLS: Final = ("s", "str", "inlineStr")
+"""Types of cells that contain text."""
+_PARAGRAPHS: Final = frozenset({"p", "h"})
+_BREAKS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
+_SKIPPED: Final = frozenset({"pPr", "Fallback", "tracked-changes"})
+"""Elements with settings, deleted text, or the same text for older programs."""
+_ERRORS_OF_DAMAGE: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    expat.ExpatError,
+    KeyError,
+    IndexError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""Errors of zipfile and expat for damaged, encrypted and unsupported archives."""
 
 
 class DocumentError(ValueError):
-    """What is wrong with a document: a message to stand behind its name."""
+    """A problem of a document; the message is phrased to follow its name."""
 
 
 @contextlib.contextmanager
-def unpacked(content: bytes) -> Iterator[Archive]:
-    """Open an archive for a while.
+def open_archive(content: bytes) -> Iterator[Archive]:
+    """Open an archive, and close it at the end of the context.
 
-    A `DocumentError` says that what was read of it is damaged, encrypted, too large when unpacked, or not there.
+    Raises:
+        DocumentError: a member that was read is damaged, encrypted, too large or missing.
     """
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:
             yield Archive(packed)
-    except _DAMAGED as error:
-        raise DocumentError(
-            f"is damaged or encrypted ({str(error)[:100] or type(error).__name__})"
-        ) from None
+    except _ERRORS_OF_DAMAGE as error:
+        message = str(error)[:_MAX_ERROR_CHARS] or type(error).__name__
+        raise DocumentError(f"is damaged or encrypted ({message})") from None
 
 
 def members_of(content: bytes) -> frozenset[str]:
-    """Return the names of what an archive holds; nothing of what is none."""
+    """Return the names of the members of an archive, none if it is damaged."""
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:
             return frozenset(packed.namelist())
-    except _DAMAGED:
+    except _ERRORS_OF_DAMAGE:
         return frozenset()
+
+
+@frozen
+class _ListedMember:
+    """A slide or sheet in the list of a main document: its name and its archive member."""
+
+    name: str
+    member: str
 
 
 @define
 class Archive:
-    """Feed the XML in an archive to functions, and end where it gets too much."""
+    """An archive of XML members, with a limit on the bytes that are unpacked."""
 
     packed: zipfile.ZipFile
-    _n_bytes: int = field(default=0, init=False)
+    _n_unpacked_bytes: int = field(default=0, init=False)
 
     def __contains__(self, name: str) -> bool:
         return name in self.packed.NameToInfo
 
     def read(self, name: str) -> bytes:
-        """Return what a member holds."""
-        return b"".join(self._pieces(name))
+        """Return the content of a member."""
+        return b"".join(self._read_pieces(name))
 
-    def spend(self, n_bytes: int) -> None:
-        """Count what was unpacked, or made of it, and end where it gets too much."""
-        self._n_bytes += n_bytes
-        if self._n_bytes > MAX_UNPACKED_BYTES:
+    def charge(self, n_bytes: int) -> None:
+        """Count bytes that were unpacked, or text that was made of them.
+
+        Raises:
+            DocumentError: the sum exceeds `MAX_UNPACKED_BYTES`.
+        """
+        self._n_unpacked_bytes += n_bytes
+        if self._n_unpacked_bytes > MAX_UNPACKED_BYTES:
             raise DocumentError(f"has more than {MAX_UNPACKED_BYTES >> 20} MiB unpacked")
 
-    def _pieces(self, name: str) -> Iterator[bytes]:
+    def _read_pieces(self, name: str) -> Iterator[bytes]:
         with self.packed.open(name) as member:
             while piece := member.read(_PIECE_BYTES):
-                self.spend(len(piece))
+                self.charge(len(piece))
                 yield piece
 
     def parse(
@@ -98,179 +123,208 @@ class Archive:
         end: Callable[[str], object] = lambda _tag: None,
         data: Callable[[str], object] = lambda _text: None,
     ) -> None:
-        """Call functions for each element of a member, by its name without the namespace, and for its text."""
+        """Call functions for the elements of a member, by local name, and for its text."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
-        parser.StartElementHandler = lambda tag, attributes: start(_local(tag), _locals(attributes))
-        parser.EndElementHandler = lambda tag: end(_local(tag))
+
+        def start_element(tag: str, attributes: Attributes) -> None:
+            start(_local_name(tag), _local_attributes(attributes))
+
+        parser.StartElementHandler = start_element
+        parser.EndElementHandler = lambda tag: end(_local_name(tag))
         parser.CharacterDataHandler = data
         parser.StartDoctypeDeclHandler = _refuse_doctype
-        for piece in self._pieces(name):
+        for piece in self._read_pieces(name):
             parser.Parse(piece)
         parser.Parse(b"", True)
 
-    def flow(self, name: str, with_text: Collection[str]) -> str:
-        """Return the running text of a member, which stands in elements of some names."""
-        pieces: list[str] = []
-        texts = skipped = 0
+    def text(self, name: str, text_tags: Collection[str]) -> str:
+        """Return the text of a member within elements with the given tags."""
+        parser = _TextParser(text_tags)
+        self.parse(name, parser.start, parser.end, parser.data)
+        return _EMPTY_HEADING.sub("", "".join(parser.pieces))
 
-        def start(tag: str, attributes: Attributes) -> None:
-            nonlocal texts, skipped
-            texts += tag in with_text
-            skipped += tag in _SKIPPED
-            if level := _heading_level(tag, attributes):
-                pieces.append("#" * level + " ")
-            if not skipped and tag in _BREAKS:
-                pieces.append(_BREAKS[tag])
-
-        def end(tag: str) -> None:
-            nonlocal texts, skipped
-            texts -= tag in with_text
-            skipped -= tag in _SKIPPED
-            if not skipped and tag in _LINES:
-                pieces.append("\n")
-
-        def data(text: str) -> None:
-            if texts and not skipped:
-                pieces.append(text)
-
-        self.parse(name, start, end, data)
-        return _EMPTY_HEADING.sub("", "".join(pieces))
-
-    def listed(self, name: str, tag: str) -> list[tuple[str, str]]:
-        """Return the name and the member of each slide or sheet, in the order in which a main document lists them."""
+    def ordered_members(self, name: str, tag: str) -> list[_ListedMember]:
+        """Return the slides or sheets that the elements `tag` of a main document list, in order."""
         folder, base = posixpath.split(name)
         members: dict[str, str] = {}
-        found: list[tuple[str, str]] = []
+        listed: list[_ListedMember] = []
 
-        def relation(element: str, attributes: Attributes) -> None:
+        def add_relation(element: str, attributes: Attributes) -> None:
             if element == "Relationship":
-                members[attributes["Id"]] = posixpath.normpath(
-                    posixpath.join("/", folder, attributes["Target"])
-                )[1:]
+                target = posixpath.join("/", folder, attributes["Target"])
+                members[attributes["Id"]] = posixpath.normpath(target)[1:]
 
-        def entry(element: str, attributes: Attributes) -> None:
+        def add_entry(element: str, attributes: Attributes) -> None:
             if element == tag:
-                found.append((attributes.get("name", ""), members[attributes["r:id"]]))
+                member = members[attributes["r:id"]]
+                listed.append(_ListedMember(attributes.get("name", ""), member))
 
-        self.parse(f"{folder}/_rels/{base}.rels", relation)
-        self.parse(name, entry)
-        return found
-
-
-_LINES: Final = frozenset({"p", "h"})
-_BREAKS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
-_SKIPPED: Final = frozenset({"pPr", "Fallback", "tracked-changes"})
-"""What stands in these is settings, deleted, or the same text for an older program."""
+        self.parse(f"{folder}/_rels/{base}.rels", add_relation)
+        self.parse(name, add_entry)
+        return listed
 
 
-def parts_of_office_file(archive: Archive) -> Iterator[tuple[Place, str]]:
-    """Yield the parts of a file in their order, each with its text.
+@define
+class _TextParser:
+    """Collect the pieces of text within elements with certain tags."""
 
-    A paragraph is a line, and so is a row of a sheet, with tabs between its cells; below a row of heads, each cell has
-    its head in front. A heading is one of Markdown's, and so is a slide's title.
+    text_tags: Collection[str]
+    pieces: list[str] = field(factory=list)
+    _text_depth: int = 0
+    _skipped_depth: int = 0
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        self._text_depth += tag in self.text_tags
+        self._skipped_depth += tag in _SKIPPED
+        level = _heading_level(tag, attributes)
+        if level:
+            self.pieces.append("#" * level + " ")
+        if not self._skipped_depth and tag in _BREAKS:
+            self.pieces.append(_BREAKS[tag])
+
+    def end(self, tag: str) -> None:
+        self._text_depth -= tag in self.text_tags
+        self._skipped_depth -= tag in _SKIPPED
+        if not self._skipped_depth and tag in _PARAGRAPHS:
+            self.pieces.append("\n")
+
+    def data(self, text: str) -> None:
+        if self._text_depth and not self._skipped_depth:
+            self.pieces.append(text)
+
+
+def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
+    """Yield the location and the text of each part of a file, in order.
+
+    A paragraph is a line, and so is a row of a sheet, with tabs between its cells. After a header
+    row, each cell begins with the name of its column. Headings and titles of slides are written as
+    in Markdown.
     """
     if "word/document.xml" in archive:
         members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
-        yield ({}, "".join(archive.flow(name, {"t"}) for name in members if name in archive))
+        yield {}, "".join(archive.text(name, {"t"}) for name in members if name in archive)
     elif "ppt/presentation.xml" in archive:
-        for number, (_, member) in enumerate(archive.listed("ppt/presentation.xml", "sldId"), 1):
-            yield ({"slide": number}, archive.flow(member, {"t"}))
+        slides = archive.ordered_members("ppt/presentation.xml", "sldId")
+        for number, slide in enumerate(slides, 1):
+            yield {"slide": number}, archive.text(slide.member, {"t"})
     elif "xl/workbook.xml" in archive:
         strings = _shared_strings(archive)
-        for name, member in archive.listed("xl/workbook.xml", "sheet"):
-            if member.startswith("xl/worksheets/"):  # and no chart
-                yield ({"sheet": name}, _sheet(archive, member, strings))
+        for sheet in archive.ordered_members("xl/workbook.xml", "sheet"):
+            if sheet.member.startswith("xl/worksheets/"):  # other sheets are charts
+                yield {"sheet": sheet.name}, _sheet_text(archive, sheet.member, strings)
     elif "content.xml" in archive:
-        yield ({}, archive.flow("content.xml", _LINES))
+        yield {}, archive.text("content.xml", _PARAGRAPHS)
     else:
         raise DocumentError("is an archive, and no Office file")
 
 
 def _shared_strings(archive: Archive) -> list[str]:
-    """Return the strings that the cells of a workbook name by number."""
+    """Return the strings of a workbook, which its cells reference by index."""
     strings: list[str] = []
     if "xl/sharedStrings.xml" not in archive:
         return strings
-    inside: list[str] = []  # elements that are open
+    open_tags: list[str] = []
+    pieces: list[str] = []
 
-    def start(tag: str, _attributes: Attributes) -> None:
-        inside.append(tag)
+    def end(tag: str) -> None:
+        open_tags.pop()
         if tag == "si":
-            strings.append("")
+            strings.append("".join(pieces))
+            pieces.clear()
 
     def data(text: str) -> None:
-        if (
-            inside[-1] == "t" and "rPh" not in inside
-        ):  # how a Chinese character is spoken is not what the cell says
-            strings[-1] += text
+        # The pronunciation of Chinese characters (rPh) is not part of the cell.
+        if open_tags[-1] == "t" and "rPh" not in open_tags:
+            pieces.append(text)
 
-    archive.parse("xl/sharedStrings.xml", start, lambda _tag: inside.pop(), data)
+    archive.parse("xl/sharedStrings.xml", lambda tag, _: open_tags.append(tag), end, data)
     return strings
 
 
-def _sheet(archive: Archive, member: str, strings: list[str]) -> str:
-    """Return the rows of a sheet, with tabs between the cells; numbers and dates as they are stored.
+def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
+    """Return the rows of a sheet, with tabs between the cells; numbers and dates as stored."""
+    parser = _SheetParser(archive, strings)
+    archive.parse(member, parser.start, parser.end, parser.data)
+    return "\n".join(parser.rows)
 
-    The first row is one of heads, if it has several cells and each is a text.
+
+@define
+class _SheetParser:
+    """Collect the rows of a sheet.
+
+    The first row with content is a header row if it has several cells and all contain text.
     """
-    rows: list[str] = []
-    cells: dict[str, str] = {}  # by their column's letters, or number where none are written
-    heads: dict[str, str] = {}
-    kind = value = column = ""
-    is_text = True
-    inside = False
 
-    def start(tag: str, attributes: Attributes) -> None:
-        nonlocal kind, value, column, inside
+    archive: Archive
+    strings: list[str]
+    rows: list[str] = field(factory=list)
+    _cells: dict[str, str] = field(factory=dict)
+    """The cells of the row, by the letters of their columns, or by index if these are missing."""
+    _column_names: dict[str, str] = field(factory=dict)
+    _cell_type: str = ""
+    _value_pieces: list[str] = field(factory=list)
+    _column: str = ""
+    _only_text: bool = True
+    _in_value: bool = False
+
+    def start(self, tag: str, attributes: Attributes) -> None:
         if tag == "c":
-            kind, value = attributes.get("t", "n"), ""
-            column = attributes.get("r", "").rstrip("0123456789") or str(len(cells))
-        inside = tag in ("v", "t")
+            self._cell_type = attributes.get("t", "n")
+            self._value_pieces = []
+            letters = attributes.get("r", "").rstrip("0123456789")
+            self._column = letters or str(len(self._cells))
+        self._in_value = tag in ("v", "t")
 
-    def end(tag: str) -> None:
-        nonlocal heads, inside, is_text
-        inside = False
-        if tag == "c" and value:
-            cell = strings[int(value)] if kind == "s" else value
-            cells[column] = f"{heads[column]}: {cell}" if column in heads else cell
-            is_text = is_text and kind in _TEXTS
-            archive.spend(len(cells[column]))
+    def data(self, text: str) -> None:
+        if self._in_value:
+            self._value_pieces.append(text)
+
+    def end(self, tag: str) -> None:
+        self._in_value = False
+        value = "".join(self._value_pieces) if tag == "c" else ""
+        if value:
+            self._end_cell(value)
         elif tag == "row":
-            if is_text and len(cells) > 1 and not any(rows):
-                heads = {at: head[:_MAX_HEAD_CHARS] for at, head in cells.items()}
-            rows.append("\t".join(cells.values()))
-            cells.clear()
-            is_text = True
+            self._end_row()
 
-    def data(text: str) -> None:
-        nonlocal value
-        if inside:
-            value += text
+    def _end_cell(self, value: str) -> None:
+        cell = self.strings[int(value)] if self._cell_type == "s" else value
+        if self._column in self._column_names:
+            cell = f"{self._column_names[self._column]}: {cell}"
+        self._cells[self._column] = cell
+        self._only_text = self._only_text and self._cell_type in _TEXT_CELLS
+        self.archive.charge(len(cell))
 
-    archive.parse(member, start, end, data)
-    return "\n".join(rows)
+    def _end_row(self) -> None:
+        if self._only_text and len(self._cells) > 1 and not any(self.rows):
+            for column, cell in self._cells.items():
+                self._column_names[column] = cell[:MAX_COLUMN_NAME_CHARS]
+        self.rows.append("\t".join(self._cells.values()))
+        self._cells.clear()
+        self._only_text = True
 
 
 def _heading_level(tag: str, attributes: Attributes) -> int:
-    """Return the level of the heading that begins with an element, from 1 to 6; 0 if none does."""
+    """Return the level of the heading that an element begins, from 1 to 6; 0 for no heading."""
     if tag == "ph" and attributes.get("type") in ("title", "ctrTitle"):
         return 1
-    style = attributes.get({"h": "outline-level", "pStyle": "val"}.get(tag, ""), "")
-    level = _HEADING.fullmatch(style)
+    style_attribute = {"h": "outline-level", "pStyle": "val"}.get(tag, "")
+    level = _HEADING.fullmatch(attributes.get(style_attribute, ""))
     return int(level[1]) if level else 0
 
 
-def _local(name: str) -> str:
+def _local_name(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def _locals(attributes: Attributes) -> dict[str, str]:
-    """Return attributes without namespaces, but for ``r:id``: slides have an ``id`` of their own beside it."""
-    return {
-        "r:id" if name.endswith("/relationships id") else _local(name): value
-        for name, value in attributes.items()
-    }
+def _local_attributes(attributes: Attributes) -> dict[str, str]:
+    """Return attributes without namespaces, except ``r:id``, as slides also have an ``id``."""
+    local = {}
+    for name, value in attributes.items():
+        is_relation = name.endswith("/relationships id")
+        local["r:id" if is_relation else _local_name(name)] = value
+    return local
 
 
 def _refuse_doctype(*_: object) -> None:

@@ -1,33 +1,43 @@
-"""Files as chunks: their texts, cut at sentences, with the place and the headings that each stands under."""
+"""Split files into chunks with their locations and the headings above them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from attrs import frozen
+
 from relevance_gen.documents.extraction import MAX_TITLE_CHARS, Extracted, read
-from relevance_gen.documents.office import Place
+from relevance_gen.documents.office import PartLocation
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.text.chunking import spans
 from relevance_gen.text.token_counting import Encoding
 from relevance_gen.types import Chunk, Metadata
 
 INCOMPLETE: Final = "incomplete"
-"""The key of metadata that says why the document of a chunk was not read whole."""
+"""The metadata key with the reason why the document of a chunk was not read completely."""
+
 _HEADING: Final = re.compile(
     r"^(?:```.*?(?:^```|\Z)|(#{1,6})[ \t]+(\S[^\n]*))", re.MULTILINE | re.DOTALL
 )
+"""A heading of Markdown, or fenced code, which contains none."""
 _FIRST_LINE: Final = re.compile(r"\s*+([^\W_](?:[^\n]*[^\W_])?)[^\S\n]*+\n[^\S\n]*+\n\s*+\S")
-_MOST_TITLE_WORDS: Final = 12
+"""A first line that is followed by an empty line. It is applied to a few hundred characters."""
+_MAX_TITLE_WORDS: Final = 12
 
 
 class ChunkLocation(NamedTuple):
-    """Where a chunk stands: in which part of the document, from 0, and there in which lines, from 1.
+    """The location of a chunk in its document.
 
-    It has the characters of the part from `start`, from 0, up to, not including, `end`.
+    Attributes:
+        part: the part of the document, from 0.
+        first_line: the first line in the part, from 1.
+        last_line: the last line in the part.
+        start: position of the first character in the part, from 0.
+        end: position after the last character.
     """
 
     part: int
@@ -37,36 +47,43 @@ class ChunkLocation(NamedTuple):
     end: int
 
 
+@frozen
+class DocumentChunk:
+    """The text of a chunk, the title of its document with the headings above, and its location."""
+
+    text: str
+    headings: str
+    location: ChunkLocation
+
+
 def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) -> list[Chunk]:
-    """Read files, texts in any encoding and documents of many formats, and cut what they say into chunks.
+    """Read text files in any encoding and documents of many formats, and split them into chunks.
 
     Args:
         paths: the files.
-        max_chars: most characters of a chunk, at least 1.
+        max_chars: maximum characters of a chunk, at least 1.
 
     Returns:
-        The chunks of each file in order. Their title is the file's folder and name, the document's own title and the
-        headings above. Their metadata has the ``path``, the ``first_line`` and ``last_line`` or the ``page``,
-        ``slide``, ``sheet`` or ``chapter``, the characters ``start`` to ``end`` of its text and, where the file was not
-        read whole, why, as ``incomplete``.
+        The chunks of each file in order. The title of a chunk consists of the folder and name of
+        the file, the title of the document and the headings above the chunk. Its metadata has
+        ``path``, then ``first_line`` and ``last_line`` or the ``page``, ``slide``, ``sheet`` or
+        ``chapter``, then ``start`` and ``end``, characters of that text; ``incomplete`` has the
+        reason if the file was not read completely.
 
     Raises:
-        InvalidRequestError: an argument is not allowed, or there is nothing that can be read in a file; it is named.
-        OSError: a file cannot be opened; it is named.
+        InvalidRequestError: an argument is invalid, or a file has no readable text.
+        OSError: a file cannot be opened.
     """
-    if (
-        isinstance(paths, str)
-        or not isinstance(paths, Sequence)
-        or not all(isinstance(p, str | PathLike) for p in paths)
-    ):
+    is_list = isinstance(paths, Sequence) and not isinstance(paths, str)
+    if not is_list or not all(isinstance(path, str | PathLike) for path in paths):
         raise InvalidRequestError.must_be("paths", "a list of files", paths)
     chunks: list[Chunk] = []
-    for number, path in enumerate(paths):
+    for index, path in enumerate(paths):
         name = fspath(path)
-        found = read(name, Path(name).read_bytes())
-        if not found.parts and found.warning:
-            raise InvalidRequestError(f"{name} {found.warning}", f"paths[{number}]")
-        chunks += chunks_of(name, found, max_chars)
+        extracted = read(name, Path(name).read_bytes())
+        if not extracted.parts and extracted.warning:
+            raise InvalidRequestError(f"{name} {extracted.warning}", f"paths[{index}]")
+        chunks += document_chunks(name, extracted, max_chars)
     return chunks
 
 
@@ -79,110 +96,129 @@ def split_document(
     tokens: int | None = None,
     encoding: Encoding | None = None,
 ) -> list[Chunk]:
-    r"""Cut a text as `split` does, into chunks whose titles are what the text itself says that they are about.
+    r"""Split a text as `split` does, into chunks whose titles are the headings above them.
 
-    That are Markdown's headings above (``# Title``, not in fenced code), below the text's own title: its first line, if
-    it is apart by an empty line, begins with a capital or a digit, ends in no punctuation, and has at most 12 words.
+    Headings are Markdown's (``# Title``, outside fenced code), below the title of the text. By
+    default that is the first line, if an empty line follows it, it begins with a capital or a
+    digit, ends without punctuation and has at most 12 words.
 
     Args:
         text: as for `split`.
         max_chars: as for `split`.
-        title: the text's own title, where it is known; "" to go by its first line.
+        title: the title of the text; "" to use its first line.
         overlap: as for `split`.
         tokens: as for `split`.
         encoding: as for `split`.
 
     Returns:
-        The chunks in order, with their ``first_line`` and ``last_line``, from 1, and characters ``start`` to ``end``.
+        The chunks in order, with the metadata ``first_line`` and ``last_line``, from 1, and the
+        characters ``start`` to ``end``.
 
     Raises:
-        InvalidRequestError: an argument is not allowed; the error names it.
+        InvalidRequestError: an argument is invalid; the error names it.
 
-    >>> [chunk.title for chunk in split_document("Tea\n\n# Green\nIt is so.\n\n# Black\nIt is not.", max_chars=20)]
+    >>> text = "Tea\n\n# Green\nIt is so.\n\n# Black\nIt is not."
+    >>> [chunk.title for chunk in split_document(text, max_chars=20)]
     ['Tea', 'Tea > Green', 'Tea > Black']
     """
     if not isinstance(title, str):
         raise InvalidRequestError.must_be("title", "a string", title)
-    places = spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)
-    headed = _headed(text, places, title or _own_title(text), has_headings=True)
-    return [
-        Chunk(
-            text[cut.start : cut.end],
-            dict(zip(ChunkLocation._fields[1:], cut[1:], strict=True)),
-            title=heading,
-        )
-        for heading, cut in headed
-    ]
+    own_title = title or _first_line_title(text)
+    chunk_spans = spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)
+    chunks = []
+    for chunk in _locate(text, chunk_spans, own_title, has_headings=True):
+        _, first_line, last_line, start, end = chunk.location
+        metadata: Metadata = {
+            "first_line": first_line,
+            "last_line": last_line,
+            "start": start,
+            "end": end,
+        }
+        chunks.append(Chunk(chunk.text, metadata, title=chunk.headings))
+    return chunks
 
 
-def chunks_of(
-    path: str, found: Extracted, max_chars: int, name: str | None = None
+def document_chunks(
+    path: str, extracted: Extracted, max_chars: int, name: str | None = None
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a file that was read, as `read_documents` returns them; titles call it `name` or its path."""
-    for text, heading, cut in cuts(found, max_chars):
-        metadata = metadata_of(path, found.parts[cut.part][0], cut, found.warning)
-        yield Chunk(text, metadata, title=title_of(path if name is None else name, heading))
+    """Yield the chunks of a file as `read_documents` returns them.
+
+    `name` replaces the path in titles.
+    """
+    for chunk in split_parts(extracted, max_chars):
+        part_location = extracted.parts[chunk.location.part][0]
+        metadata = chunk_metadata(path, part_location, chunk.location, extracted.warning)
+        title = chunk_title(path if name is None else name, chunk.headings)
+        yield Chunk(chunk.text, metadata, title=title)
 
 
-def cuts(found: Extracted, max_chars: int) -> Iterator[tuple[str, str, ChunkLocation]]:
-    """Yield the chunks of what was read of a file: the text, the document's title and the headings above, the place."""
-    for number, (place, text) in enumerate(found.parts):
-        own = str(place.get("title", "")) or ("" if place else _own_title(text))
-        for heading, cut in _headed(
-            text, spans(text, max_chars), own, has_headings=found.has_headings, part=number
-        ):
-            yield text[cut.start : cut.end], heading, cut
+def split_parts(extracted: Extracted, max_chars: int) -> Iterator[DocumentChunk]:
+    """Split the parts of a document into chunks of at most `max_chars` characters."""
+    for part, (location, text) in enumerate(extracted.parts):
+        title = str(location.get("title", ""))
+        if not location:
+            title = _first_line_title(text)
+        chunk_spans = spans(text, max_chars)
+        has_headings = extracted.has_headings
+        yield from _locate(text, chunk_spans, title, has_headings=has_headings, part=part)
 
 
-def metadata_of(path: str, place: Place, cut: ChunkLocation, warning: str | None) -> Metadata:
-    """Return what is said of a chunk to those who find it, as `read_documents` tells it."""
-    where = {key: value for key, value in place.items() if key != "title"}
-    where = where or {"first_line": cut.first_line, "last_line": cut.last_line}
-    return {
-        "path": path,
-        **where,
-        "start": cut.start,
-        "end": cut.end,
-        **({INCOMPLETE: warning} if warning else {}),
-    }
+def chunk_metadata(
+    path: str, part_location: PartLocation, location: ChunkLocation, warning: str | None
+) -> Metadata:
+    """Return the metadata of a chunk, as described in `read_documents`."""
+    metadata: dict[str, str | int] = {"path": path}
+    metadata |= {key: value for key, value in part_location.items() if key != "title"}
+    if len(metadata) == 1:
+        metadata |= {"first_line": location.first_line, "last_line": location.last_line}
+    metadata |= {"start": location.start, "end": location.end}
+    if warning:
+        metadata[INCOMPLETE] = warning
+    return metadata
 
 
-def title_of(path: str, heading: str) -> str:
-    """Return the title of a chunk: its file's folder and name, which often say what it is about, and its headings.
+def chunk_title(path: str, headings: str) -> str:
+    """Return the title of a chunk: folder and name of its file, and the headings above it.
 
-    >>> title_of("src/http/parser.c", ""), title_of("README.md", "Use > Options")
+    >>> chunk_title("src/http/parser.c", ""), chunk_title("README.md", "Use > Options")
     ('http/parser.c', 'README.md > Use > Options')
     """
-    return " > ".join(filter(None, ["/".join(path.split("/")[-2:]), heading]))
+    name = "/".join(path.split("/")[-2:])
+    return " > ".join(filter(None, [name, headings]))
 
 
-def _headed(
-    text: str, places: Iterator[tuple[int, int]], own: str, *, has_headings: bool, part: int = 0
-) -> Iterator[tuple[str, ChunkLocation]]:
-    """Yield the headings above each chunk of a text, below the text's own title, and where it stands."""
+def _locate(
+    text: str,
+    chunk_spans: Iterable[tuple[int, int]],
+    title: str,
+    *,
+    has_headings: bool,
+    part: int = 0,
+) -> Iterator[DocumentChunk]:
+    """Yield the chunks at spans of a text, with the headings above them and their lines."""
     headings = _HEADING.finditer(text) if has_headings else iter(())
     heading = next(headings, None)
     above: list[str] = []
-    line, pluralize = 1, 0
-    for start, end in places:
-        line += text.count("\n", pluralize, start)
-        pluralize = start
+    line = 1
+    n_counted = 0  # characters before which lines are counted
+    for start, end in chunk_spans:
+        line += text.count("\n", n_counted, start)
+        n_counted = start
         while heading is not None and heading.start() <= start:
-            if heading[1] is not None:  # and no fenced code
-                above = [
-                    *above[: len(heading[1]) - 1],
-                    heading[2][:MAX_TITLE_CHARS].rstrip("# \t\r"),
-                ]
+            marks, words = heading.groups()
+            if marks is not None:  # otherwise fenced code
+                above = [*above[: len(marks) - 1], words[:MAX_TITLE_CHARS].rstrip("# \t\r")]
             heading = next(headings, None)
-        title = " > ".join(dict.fromkeys(filter(None, [own, *above])))
-        yield title, ChunkLocation(part, line, line + text.count("\n", start, end), start, end)
+        names = dict.fromkeys(filter(None, [title, *above]))
+        last_line = line + text.count("\n", start, end)
+        location = ChunkLocation(part, line, last_line, start, end)
+        yield DocumentChunk(text[start:end], " > ".join(names), location)
 
 
-def _own_title(text: str) -> str:
-    """Return the first line of a text, if it is a title by the strict rule of `split_document`."""
-    found = _FIRST_LINE.match(text[: 4 * MAX_TITLE_CHARS])
-    title = found[1] if found else ""
-    is_title = (title[:1].isupper() or title[:1].isdigit()) and len(
-        title.split()
-    ) <= _MOST_TITLE_WORDS
-    return title if is_title and len(title) <= MAX_TITLE_CHARS else ""
+def _first_line_title(text: str) -> str:
+    """Return the first line of a text if it is a title by the rule of `split_document`, else ""."""
+    match = _FIRST_LINE.match(text[: 4 * MAX_TITLE_CHARS])
+    title = match[1] if match else ""
+    begins_like_title = title[:1].isupper() or title[:1].isdigit()
+    is_short = len(title) <= MAX_TITLE_CHARS and len(title.split()) <= _MAX_TITLE_WORDS
+    return title if begins_like_title and is_short else ""

@@ -1,4 +1,4 @@
-"""Pages set in lines as running text: without what repeats at their edges, each sentence whole on one page."""
+"""Join the lines of pages to running text: without headers, each sentence complete on one page."""
 
 from __future__ import annotations
 
@@ -9,68 +9,70 @@ from typing import Final
 
 from relevance_gen.text.sentences import sentence_ends, unwrapped
 
-_N_EDGE: Final = 3
-"""So many first and last lines of a page may be running heads, its number among them."""
-_N_REPEATS: Final = 3
-"""A line at an edge of so many pages, but for its numbers, is one."""
-_MOST_CARRIED: Final = 1000
+_N_EDGE_LINES: Final = 3
+"""First and last lines of a page that may be page headers and footers."""
+_MIN_REPEATS: Final = 3
+"""A line at an edge of this many pages, with numbers ignored, is a page header or footer."""
+_MAX_MOVED_CHARS: Final = 1000
+"""Maximum characters of a sentence that are moved to the previous page."""
 _NUMBER: Final = re.compile(r"\d+|^[ivxlc]+$")
-_SOFT_HYPHEN: Final = re.compile(r"(?<!\w)(\w++)(?:\ufffe|\xad|-\n(?=[^\W\d_A-Z]))(\w++)")
-"""A hyphen at the end of a line; U+FFFE is what PDFium writes for it."""
+_LINE_HYPHEN: Final = re.compile(r"(?<!\w)(\w++)(?:\ufffe|\xad|-\n(?=[^\W\d_A-Z]))(\w++)")
+"""A word with a hyphen at the end of a line; PDFium writes U+FFFE for the hyphen."""
 _HYPHENATED: Final = re.compile(r"(?<!\w)\w++-\w++")
 
 
-def running_text(pages: Sequence[str]) -> list[str]:
-    r"""Return the texts of pages with lines joined to paragraphs, and words that were parted at the end of a line.
+def reflow(pages: Sequence[str]) -> list[str]:
+    r"""Return the texts of pages with lines joined to paragraphs and hyphenated words joined.
 
-    A sentence that goes on where a page begins is moved to the page before, if this one has more. A parted word keeps
-    its hyphen where it has it elsewhere within a line.
+    The end of a sentence at the beginning of a page is moved to the page before, if the page has
+    further text. A word keeps its hyphen if it occurs with the hyphen within a line.
 
-    >>> running_text(["Cats and dogs sleep for most of\nthe day. They are", "nocturnal. Birds are not."])
+    >>> reflow(["Cats and dogs sleep for most of\nthe day. They are", "nocturnal. Birds are not."])
     ['Cats and dogs sleep for most of the day. They are nocturnal.', 'Birds are not.']
     """
-    bodies = _without_running_heads(
-        [[" ".join(line.split()) for line in page.splitlines()] for page in pages]
-    )
-    hyphenated = {
-        word.lower() for body in bodies for line in body for word in _HYPHENATED.findall(line)
-    }
+    page_lines = [[" ".join(line.split()) for line in page.splitlines()] for page in pages]
+    bodies = _without_page_headers(page_lines)
+    hyphenated: set[str] = set()
+    for body in bodies:
+        for line in body:
+            hyphenated.update(word.lower() for word in _HYPHENATED.findall(line))
 
-    def whole(parted: re.Match[str]) -> str:
-        with_hyphen = "-".join(parted.groups())
-        return with_hyphen if with_hyphen.lower() in hyphenated else "".join(parted.groups())
+    def join(word: re.Match[str]) -> str:
+        with_hyphen = "-".join(word.groups())
+        return with_hyphen if with_hyphen.lower() in hyphenated else "".join(word.groups())
 
-    texts = [
-        unwrapped(_SOFT_HYPHEN.sub(whole, "\n".join(body)).replace("\ufffe", "")) for body in bodies
-    ]
-    for number in range(1, len(texts)):
-        before, text = texts[number - 1], texts[number]
-        if (
-            before
-            and text[:1].islower()
-            and (end := sentence_ends(text)[0]) < min(len(text), _MOST_CARRIED)
-        ):
-            texts[number - 1 : number + 1] = f"{before} {text[:end]}", text[end:].lstrip()
+    texts = []
+    for body in bodies:
+        joined = _LINE_HYPHEN.sub(join, "\n".join(body))
+        texts.append(unwrapped(joined.replace("\ufffe", "")))
+    for page in range(1, len(texts)):
+        previous, text = texts[page - 1], texts[page]
+        if not previous or not text[:1].islower():
+            continue
+        end = sentence_ends(text)[0]
+        if end < min(len(text), _MAX_MOVED_CHARS):
+            texts[page - 1] = f"{previous} {text[:end]}"
+            texts[page] = text[end:].lstrip()
     return texts
 
 
-def _without_running_heads(pages: list[list[str]]) -> list[list[str]]:
+def _without_page_headers(pages: list[list[str]]) -> list[list[str]]:
+    """Return the lines of pages without blank lines, page headers and page footers."""
     pages = [[line for line in page if line] for page in pages]
-    counts = Counter(
-        pattern
-        for page in pages
-        for pattern in {_pattern(line) for line in page[:_N_EDGE] + page[-_N_EDGE:]}
-    )
+    n_pages_with: Counter[str] = Counter()
+    for page in pages:
+        edges = page[:_N_EDGE_LINES] + page[-_N_EDGE_LINES:]
+        n_pages_with.update(set(map(_without_numbers, edges)))
     bodies = []
     for page in pages:
-        repeats = [counts[_pattern(line)] >= _N_REPEATS for line in page]
-        first = [*repeats[:_N_EDGE], False].index(False)
-        last = [*repeats[: -_N_EDGE - 1 : -1], False].index(False)
-        bodies.append(page[first : len(page) - last] or page)
+        repeats = [n_pages_with[_without_numbers(line)] >= _MIN_REPEATS for line in page]
+        n_first = [*repeats[:_N_EDGE_LINES], False].index(False)
+        n_last = [*repeats[: -_N_EDGE_LINES - 1 : -1], False].index(False)
+        bodies.append(page[n_first : len(page) - n_last] or page)
     return bodies
 
 
-def _pattern(line: str) -> str:
-    """Return a line without what its numbers are; with three or more of these it is a row of a table, and itself."""
+def _without_numbers(line: str) -> str:
+    """Return a line with its numbers replaced by #; table rows, with 3 numbers or more, as is."""
     pattern, n_numbers = _NUMBER.subn("#", line)
-    return pattern if n_numbers < _N_REPEATS else line
+    return pattern if n_numbers < _MIN_REPEATS else line

@@ -1,8 +1,9 @@
-"""Keep the indexes of folders between runs, in the user's cache folder: few enough, for the owner alone.
+"""A cache of folder indexes in the user's cache folder, bounded and readable by its owner only.
 
-An index is two files: what `ChunkIndex.save` writes, and a list of the files that it is of. The list says which state
-of the other file belongs to it, by size, times and inode. So a file that anybody has touched is not used, and one that
-nobody has touched need not be read whole to know that. Whatever is not as it was written is as if it were not there.
+A cached index consists of two files: the index as `ChunkIndex.save` writes it, and the records of
+its files. The records contain the size, times and inode of the index file. A modified index file is
+therefore not used, and an unmodified one is opened without reading it completely. Files that are
+damaged or foreign are ignored.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.text.token_counting import Encoding
 
 VARIABLE: Final = "RELEVANCE_GEN_CACHE"
-"""The environment variable that moves the cache folder, or with ``off`` does without."""
+"""The environment variable with the cache folder; ``off`` disables the cache."""
 MAX_BYTES: Final = 4 << 30
-"""Most bytes of all that is kept; what was not used for longest goes first."""
+"""Maximum bytes of all cached indexes; the least recently used are removed first."""
+
 _OFF: Final = "off"
-_OURS: Final = re.compile(r"\.?(?:[0-9a-f]{16}){1,2}\.(?:index|unfinished)")
-"""Names of what is written here: a folder that the caller names may hold other files."""
-_TYPES: Final = {"records": "u1", "cuts": "<i4"}
-_FAILURES: Final = (
+_CACHE_FILE: Final = re.compile(r"\.?(?:[0-9a-f]{16}){1,2}\.(?:index|unfinished)")
+"""Names of files of the cache; a folder that the caller chooses may contain other files."""
+_ARRAY_TYPES: Final = {"records": "u1", "locations": "<i4"}
+_POLL_S: Final = 0.05
+_ERRORS_OF_DAMAGE: Final = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -48,48 +51,50 @@ _FAILURES: Final = (
     TypeError,
     ValueError,
 )
-"""What reading a file raises that is damaged, foreign or not there."""
+"""Errors for a file that is damaged, foreign or missing."""
 
 Fingerprint: TypeAlias = tuple[int, int, int, int]
-"""Size, times of the last change of content and of anything in nanoseconds, and inode of a file. The second time no
-program can set, so that a file whose size and first time stayed as they were is known to have changed all the same."""
+"""Size, modification time, change time and inode of a file; times in nanoseconds.
 
+Programs can set the modification time, but not the change time.
+"""
 
 fingerprint: Final[Callable[[os.stat_result], Fingerprint]] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
 )
-"""Return the fingerprint of what the system says of a file: for ten thousand of them it has to be quick."""
+"""Return the fingerprint of a file's status; a fast function for ten thousands of files."""
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where indexes are kept: as the environment says, else in the user's cache folder; None for nowhere."""
-    named = environment.get(VARIABLE)
-    if named:
-        return None if named == _OFF else Path(named)
+    """Return the folder of `VARIABLE`, else that in the user's cache folder; None for no cache."""
+    configured = environment.get(VARIABLE)
+    if configured:
+        return None if configured == _OFF else Path(configured)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "relevance_gen" / "folders"
-    return (
-        Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / "relevance_gen"
-        / "folders"
-    )
+    user_cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_cache) / "relevance_gen" / "folders"
 
 
 @frozen
 class CachedIndex:
-    """What is kept of a folder: the chunks of its files, what is known of them as JSON, and where each chunk stands."""
+    """An index of a folder, the records of its files as JSON, and the locations of its chunks."""
 
     index: ChunkIndex
     records: Any
-    cuts: npt.NDArray[np.int32]
+    locations: npt.NDArray[np.int32]
 
 
 @frozen
 class Cache:
-    """The place of one index in a cache folder. Safe for several processes: each file is whole, and the last one stays.
+    """The place of one index in a cache folder, which is created when it is needed.
 
-    The folder is made when it is needed; all that is kept there has at most `max_bytes`. The key is JSON of all that an
-    index depends on but the files.
+    Several processes can use it at once: files are replaced atomically, and the last one wins.
+
+    Attributes:
+        folder: the cache folder.
+        key: JSON of everything that the index depends on, except the files.
+        max_bytes: maximum bytes of all indexes in the folder.
     """
 
     folder: Path
@@ -97,91 +102,105 @@ class Cache:
     max_bytes: int = MAX_BYTES
 
     @property
-    def _paths(self) -> tuple[Path, Path]:
-        name = hashlib.blake2b(json.dumps(self.key).encode("ascii"), digest_size=16).hexdigest()
-        return self.folder / f"{name}.index", self.folder / f"{name}.files"
+    def _index_path(self) -> Path:
+        digest = hashlib.blake2b(json.dumps(self.key).encode("ascii"), digest_size=16)
+        return self.folder / f"{digest.hexdigest()}.index"
 
     def load(self, encoding: Encoding | None) -> CachedIndex | None:
-        """Return what is kept; None where nothing is, or what is there is not as it was written."""
-        index_path, list_path = self._paths
+        """Return the cached index, None if there is none or its files were modified."""
+        index_path = self._index_path
+        records_path = index_path.with_suffix(".files")
         try:
-            if not all(_is_own(path) for path in (self.folder, index_path, list_path)):
+            if not all(map(_is_private, (self.folder, index_path, records_path))):
                 return None
-            content = np.fromfile(list_path, np.uint8)
-            array_file.check(content, list_path)
-            stored = array_file.read(content, _TYPES)
+            content = np.fromfile(records_path, np.uint8)
+            array_file.check(content, records_path)
+            stored = array_file.read(content, _ARRAY_TYPES)
             settings, arrays = stored.settings, stored.arrays
-            state = fingerprint(index_path.stat())
-            if settings["key"] != json.loads(json.dumps(self.key)) or settings["index"] != [*state]:
+            index_state = fingerprint(index_path.stat())
+            has_key = settings["key"] == json.loads(json.dumps(self.key))
+            if not has_key or settings["index"] != [*index_state]:
                 return None
             index = ChunkIndex.load(index_path, encoding=encoding, check=False)
-            if fingerprint(index_path.stat()) != state:  # another process has replaced it meanwhile
+            if fingerprint(index_path.stat()) != index_state:  # replaced by another process
                 return None
-            os.utime(list_path)  # it was used
-            return CachedIndex(index, json.loads(arrays["records"].tobytes()), arrays["cuts"])
-        except _FAILURES:
+            os.utime(records_path)  # for the removal of the least recently used
+            records = json.loads(arrays["records"].tobytes())
+            return CachedIndex(index, records, arrays["locations"])
+        except _ERRORS_OF_DAMAGE:
             return None
 
-    def save(self, kept: CachedIndex) -> None:
-        """Keep an index in place of what was kept, if that is possible; others that do not fit beside it go."""
-        index_path, list_path = self._paths
-        with contextlib.suppress(OSError), alone(self.folder):
-            kept.index.save(index_path, overwrite=True)
+    def save(self, cached: CachedIndex) -> None:
+        """Replace the cached index, if possible, and remove others that exceed `max_bytes`."""
+        index_path = self._index_path
+        records_path = index_path.with_suffix(".files")
+        with contextlib.suppress(OSError), folder_lock(self.folder):
+            cached.index.save(index_path, overwrite=True)
             index_path.chmod(0o600)
             settings = {"key": self.key, "index": [*fingerprint(index_path.stat())]}
-            records = np.frombuffer(json.dumps(kept.records).encode("ascii"), np.uint8)
-            unfinished = list_path.with_suffix(".unfinished")
-            with open(
-                os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b"
-            ) as file:
-                array_file.write(
-                    file, _TYPES, settings, {"records": records, "cuts": kept.cuts}
-                ).seal()
+            records = np.frombuffer(json.dumps(cached.records).encode("ascii"), np.uint8)
+            arrays: dict[str, npt.NDArray[Any]] = {
+                "records": records,
+                "locations": cached.locations,
+            }
+            unfinished = records_path.with_suffix(".unfinished")
+            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w+b") as file:
+                array_file.write(file, _ARRAY_TYPES, settings, arrays).seal()
                 file.flush()
                 os.fsync(file.fileno())
-            unfinished.replace(list_path)
-            self._forget_oldest()
+            unfinished.replace(records_path)
+            self._evict()
 
-    def _forget_oldest(self) -> None:
-        """Remove what a process left behind that was killed while it wrote, and the indexes used longest ago."""
-        ours = [path for path in self.folder.iterdir() if _OURS.fullmatch(path.name)]
-        for left in ours:
-            if left.suffix == ".unfinished":
-                left.unlink()
-        used = []
-        for path in ours:
-            if path.suffix == ".index":
-                lists = path.with_suffix(".files")  # an index without one is of no use
-                used.append((lists.stat().st_mtime_ns if lists.exists() else 0, path, lists))
+    def _evict(self) -> None:
+        """Remove unfinished files of processes that were killed, and least recently used indexes."""
+        entries = []
+        for path in list(self.folder.iterdir()):
+            if not _CACHE_FILE.fullmatch(path.name):
+                continue
+            if path.suffix == ".unfinished":
+                path.unlink()
+            else:
+                records_path = path.with_suffix(".files")
+                used_ns = records_path.stat().st_mtime_ns if records_path.exists() else 0
+                entries.append((used_ns, path, records_path))
         n_bytes = 0
-        for _, path, lists in sorted(used, reverse=True):
-            n_bytes += sum(each.stat().st_size for each in (path, lists) if each.exists())
+        for _, path, records_path in sorted(entries, reverse=True):
+            for file in (path, records_path):
+                n_bytes += file.stat().st_size if file.exists() else 0
             if n_bytes > self.max_bytes:
                 path.unlink()
-                lists.unlink(missing_ok=True)
+                records_path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def alone(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a lock in a folder, which is made if need be, among all processes and threads.
+def folder_lock(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock of a folder, which is created if it does not exist.
 
-    It raises an `OSError` where others may write to the folder, or this process may not, or the lock is held for longer
-    than `wait_s`.
+    Args:
+        folder: the folder.
+        name: the name of the lock file.
+        wait_s: seconds to wait for other processes and threads.
+
+    Raises:
+        OSError: other users may write to the folder, this process may not, or the lock is not free
+            after `wait_s`.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_own(folder):
+    if not _is_private(folder):
         raise PermissionError(f"others may write to {folder}")
-    end_s = time.monotonic() + wait_s
-    with open(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
-        while not lock(file.fileno(), fcntl.LOCK_EX):
-            if time.monotonic() > end_s:
+    deadline_s = time.monotonic() + wait_s
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+    with open(descriptor, "rb") as file:
+        while not try_lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > deadline_s:
                 raise BlockingIOError(errno.EAGAIN, "another process is at work there")
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
         yield
 
 
-def lock(descriptor: int, kind: int) -> bool:
-    """Take a lock of a file, until it is closed; tell whether no other lock forbids it."""
+def try_lock(descriptor: int, kind: int) -> bool:
+    """Lock a file until it is closed, and return whether no other lock prevented that."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -189,22 +208,23 @@ def lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _is_own(path: Path) -> bool:
-    """Tell whether a file or a folder is this user's, and nobody else may write to it."""
+def _is_private(path: Path) -> bool:
+    """Return whether a file or folder belongs to this user, and no other user may write to it."""
     status = path.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def cache_of(folder: object, key: Any) -> Cache | None:
-    """Return where an index is kept: in a folder that a caller names, the usual one for None, or nowhere for False.
+def cache_for(folder: object, key: Any) -> Cache | None:
+    """Return the place of an index in a cache folder, None for no cache.
 
-    The key is JSON of all that the index depends on but the files.
+    Args:
+        folder: a folder; None for the default folder, False for no cache.
+        key: JSON of everything that the index depends on, except the files.
     """
     if folder is False:
         return None
     if not isinstance(folder, str | os.PathLike | None) or folder == "":
-        raise InvalidRequestError.must_be(
-            "cache", "a folder, None for the usual one or False for none", folder
-        )
-    where = default_folder() if folder is None else Path(folder)
-    return None if where is None else Cache(where, key)
+        allowed = "a folder, None for the usual one or False for none"
+        raise InvalidRequestError.must_be("cache", allowed, folder)
+    cache_folder = default_folder() if folder is None else Path(folder)
+    return None if cache_folder is None else Cache(cache_folder, key)

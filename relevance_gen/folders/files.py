@@ -1,150 +1,296 @@
-"""What is known of the files of a folder: how each was when it was read, and where its chunks stand."""
+"""Records of the files of a folder: their fingerprints, and the locations of their chunks."""
 
 from __future__ import annotations
 
+import codecs
 import os
-import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from attrs import field, frozen
+from attrs import define, field, frozen
 
-from relevance_gen.documents.extraction import BINARY, MAX_BYTES, Extracted, read
-from relevance_gen.documents.office import Place
-from relevance_gen.documents.reading import ChunkLocation, cuts, metadata_of
+from relevance_gen.documents.charset import FALLBACK_ENCODING, PROBED_BYTES, encoding_of
+from relevance_gen.documents.extraction import BINARY, MAX_BYTES, Extracted
+from relevance_gen.documents.office import PartLocation
+from relevance_gen.documents.reading import ChunkLocation, chunk_metadata, split_parts
+from relevance_gen.documents.walker import open_regular_file
 from relevance_gen.errors import pluralize
 from relevance_gen.folders.cache import Fingerprint, fingerprint
+from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.types import Metadata
 
-Cuts = npt.NDArray[np.int32]
+ChunkLocations: TypeAlias = npt.NDArray[np.int32]
+"""A row of `ChunkLocation` for each chunk, shape (n, 5)."""
 
-_NO_CUTS: Final[Cuts] = np.zeros((0, 5), np.int32)
+_NO_LOCATIONS: Final[ChunkLocations] = np.zeros((0, 5), np.int32)
 _TICK_NS: Final = 50_000_000
+"""Changes within a few ticks of the kernel's clock may get the same time."""
 _COARSE_TICK_NS: Final = 2_000_000_000
-"""How long a file system may give changes the same time: a few ticks of the kernel's clock, two seconds on FAT."""
+"""The same for file systems with a coarse clock; FAT counts in steps of two seconds."""
 _COARSE_NS: Final = 1_000_000
-"""A time that is a whole multiple of this comes from a coarse clock, or by a chance of one in a million."""
+"""A time that is a multiple of this is from a coarse clock, or by a chance of one in a million."""
+_BLOCK_BYTES: Final = 1 << 20
+"""Bytes that are read and decoded at once."""
 
 
-class File(NamedTuple):
-    """What is known of a file.
+class FileRecord(NamedTuple):
+    """A file as it was when it was read.
 
     Attributes:
-        seen: its fingerprint when it was read; None where that does not tell whether it has changed since.
-        cuts: where each of its chunks stands, shape (n, 5).
-        places: the page, slide or sheet that each part of it is.
-        warning: why it was not read, or not whole; None if it was.
-        kind: what kind of file it is, where that kind is not read at all.
+        fingerprint: None if later changes of the file could leave the fingerprint unchanged.
+        locations: the location of each chunk, shape (n, 5).
+        part_locations: the page, slide or sheet of each part.
+        warning: why the text is missing or incomplete; None if it is complete.
+        skipped_kind: the kind of the file, if files of that kind are not read at all.
     """
 
-    seen: Fingerprint | None
-    cuts: Cuts = _NO_CUTS
-    places: tuple[Place, ...] = ()
+    fingerprint: Fingerprint | None
+    locations: ChunkLocations = _NO_LOCATIONS
+    part_locations: tuple[PartLocation, ...] = ()
     warning: str | None = None
-    kind: str | None = None
+    skipped_kind: str | None = None
+
+    def metadata(self, path: str, chunk_ord: int) -> Metadata:
+        """Return the metadata of a chunk of the file."""
+        location = ChunkLocation(*self.locations[chunk_ord].tolist())
+        return chunk_metadata(path, self.part_locations[location.part], location, self.warning)
+
+
+@frozen
+class ReadFile:
+    """The record of a file that was read, and the text and the headings of each chunk."""
+
+    record: FileRecord
+    texts: list[str] = field(factory=list)
+    headings: list[str] = field(factory=list)
 
     @classmethod
-    def read(cls, path: str, max_chars: int, *, follow: bool) -> tuple[File, list[tuple[str, str]]]:
-        """Read a file; return what is known of it, and the text and the headings of each of its chunks."""
-        found, seen = read_file(path, follow=follow)
-        chunks = list(cuts(found, max_chars))
-        rows = np.array([cut for *_, cut in chunks], np.int32).reshape(-1, 5)
-        places = tuple(place for place, _ in found.parts)
-        return cls(seen, rows, places, found.warning, found.skipped_kind), [
-            (text, title) for text, title, _ in chunks
-        ]
-
-    def metadata(self, path: str, number: int) -> Metadata:
-        """Return what is said of one of its chunks to those who find it."""
-        cut = ChunkLocation(*self.cuts[number].tolist())
-        return metadata_of(path, self.places[cut.part], cut, self.warning)
-
-
-def open_file(path: str, *, follow: bool) -> int:
-    """Open what must be a file, behind a link only if these are followed, and return its descriptor."""
-    # A pipe that has taken the file's place would block.
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    )
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(None, "is no file")
-    return descriptor
+    def from_text(
+        cls, extracted: Extracted, file_fingerprint: Fingerprint | None, max_chars: int
+    ) -> ReadFile:
+        """Split the text of a file into chunks of at most `max_chars` characters."""
+        chunks = list(split_parts(extracted, max_chars))
+        rows = [chunk.location for chunk in chunks]
+        record = FileRecord(
+            file_fingerprint,
+            np.array(rows, np.int32).reshape(-1, 5),
+            tuple(location for location, _ in extracted.parts),
+            extracted.warning,
+            extracted.skipped_kind,
+        )
+        return cls(record, [chunk.text for chunk in chunks], [chunk.headings for chunk in chunks])
 
 
-def read_file(path: str, *, follow: bool) -> tuple[Extracted, Fingerprint | None]:
-    """Read a file, and return what it says, with its fingerprint, or None where that does not tell enough.
+@frozen
+class FileContent:
+    """The bytes of a file; None with the reason as `warning`, if they cannot be read."""
 
-    Its second time is that of the kernel's clock and cannot be set. A change within a tick of an earlier one does not
-    show in it, and a change while the file is read may be in what was read or not.
+    content: bytes | None
+    fingerprint: Fingerprint | None = None
+    warning: str | None = None
+
+
+def read_file(path: str, *, follow: bool) -> FileContent:
+    """Read a file of at most `MAX_BYTES`; a link is followed only if `follow`.
+
+    The fingerprint is None if it does not identify the content: the time of the last change is from
+    the kernel's clock and cannot be set, but a second change within the same tick does not alter it,
+    and a change during the read may or may not be part of the content.
     """
-    now = time.time_ns()
+    now_ns = time.time_ns()
     try:
-        with open(open_file(path, follow=follow), "rb") as file:
+        with open(open_regular_file(path, follow=follow), "rb") as file:
             before = os.fstat(file.fileno())
             if before.st_size > MAX_BYTES:
-                return Extracted(warning=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(
-                    before
-                )
+                warning = f"is larger than {MAX_BYTES >> 20} MiB"
+                return FileContent(None, fingerprint(before), warning)
             content = file.read()
             after = os.fstat(file.fileno())
     except OSError as error:
-        return Extracted(warning=error.strerror or str(error)), None
+        return FileContent(None, warning=error.strerror or str(error))
     tick_ns = _TICK_NS if after.st_ctime_ns % _COARSE_NS else _COARSE_TICK_NS
-    is_settled = fingerprint(before) == fingerprint(after) and after.st_ctime_ns + tick_ns < now
-    return read(path, content), fingerprint(after) if is_settled else None
+    is_settled = after.st_ctime_ns + tick_ns < now_ns
+    is_unchanged = fingerprint(before) == fingerprint(after)
+    return FileContent(content, fingerprint(after) if is_settled and is_unchanged else None)
+
+
+# ── Lines ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@define
+class LineReader:
+    """Collect a range of lines from text that arrives block by block.
+
+    Args:
+        first_line: the first line to collect, from 1.
+        last_line: the last line to collect; None for all.
+        max_chars: maximum number of characters to collect.
+
+    Attributes:
+        n_chars: characters collected so far.
+    """
+
+    first_line: int
+    last_line: int | None
+    max_chars: int
+    n_chars: int = field(default=0, init=False)
+    _line: int = field(default=1, init=False)
+    _pieces: list[str] = field(factory=list, init=False)
+    _ends_with_newline: bool = field(default=True, init=False)
+
+    def add(self, block: str) -> None:
+        """Count the lines of the next block, and collect its lines within the range."""
+        if not block:
+            return
+        last_line_of_block = self._line + block.count("\n")
+        starts_in_time = self.last_line is None or self._line <= self.last_line
+        if starts_in_time and last_line_of_block >= self.first_line:
+            self._collect(block)
+        self._line = last_line_of_block
+        self._ends_with_newline = block.endswith("\n")
+
+    def _collect(self, block: str) -> None:
+        start = _start_of_line(block, self.first_line - self._line)
+        end = len(block)
+        if self.last_line is not None:
+            end = _start_of_line(block, self.last_line - self._line + 1)
+        end = min(end, start + self.max_chars - self.n_chars)
+        reserve("result_char", max(end - start, 0))
+        piece = block[start:end]
+        self.n_chars += len(piece)
+        self._pieces.append(piece)
+
+    @property
+    def n_lines(self) -> int:
+        """The number of lines of the whole text."""
+        return self._line - self._ends_with_newline
+
+    @property
+    def text(self) -> str:
+        """The collected lines, without the newline after the last."""
+        return "".join(self._pieces).removesuffix("\n")
+
+
+def _start_of_line(block: str, n_newlines: int) -> int:
+    """Return the index after the n-th newline of a block; its length if there are fewer."""
+    start = 0
+    for _ in range(n_newlines):
+        start = block.find("\n", start) + 1
+        if not start:
+            return len(block)
+    return start
+
+
+def read_lines(
+    file: IO[bytes], first_line: int, last_line: int | None, max_chars: int
+) -> LineReader | None:
+    """Read a range of lines of a text file block by block, in memory bounded by `max_chars`.
+
+    Returns:
+        The lines; None if the file is binary.
+
+    Raises:
+        RequestCancelledError: the request was cancelled.
+        TooLargeError: the request may not hold the lines in memory.
+    """
+    encoding = encoding_of(file.read(PROBED_BYTES))
+    if encoding is None:
+        return None
+    try:
+        return _decode_lines(file, encoding, LineReader(first_line, last_line, max_chars))
+    except UnicodeDecodeError:
+        reader = LineReader(first_line, last_line, max_chars)
+        return _decode_lines(file, FALLBACK_ENCODING, reader)
+
+
+def _decode_lines(file: IO[bytes], encoding: str, reader: LineReader) -> LineReader:
+    file.seek(0)
+    errors = "strict" if encoding == "utf-8" else "replace"
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    while block := file.read(_BLOCK_BYTES):
+        raise_if_cancelled()
+        reader.add(decoder.decode(block))
+    reader.add(decoder.decode(b"", final=True))
+    return reader
+
+
+# ── Skipped files ────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
 class Skipped:
-    """What of a folder is not searched.
+    """The files of a folder that are not searched.
 
     Attributes:
-        failed: why a file or a folder could not be read, or a file not whole, by its path.
-        skipped_kind: number of files by their kind and why that kind is not read.
-        n_links: number of symbolic links that were not followed.
+        failed: the reason for each path that could not be read, or not completely.
+        by_kind: number of files for each kind that is not read, with the reason.
+        n_links: symbolic links that were not followed.
     """
 
     failed: dict[str, str] = field(factory=dict)
-    skipped_kind: Counter[tuple[str, str]] = field(factory=Counter)
+    by_kind: Counter[tuple[str, str]] = field(factory=Counter)
     n_links: int = 0
 
-    def in_words(self) -> Iterator[str]:
-        """Yield sentences that say it."""
-        yield from (f"{path}: {why}" for path, why in self.failed.items())
-        yield from in_words(self.skipped_kind, self.n_links)
+    def messages(self) -> Iterator[str]:
+        """Yield a sentence for each path, for each kind, and for the links."""
+        for path, reason in self.failed.items():
+            yield f"{path}: {reason}"
+        yield from skip_messages(self.by_kind, self.n_links)
 
 
-def in_words(skipped_kind: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
-    """Say what of a folder is not searched: files by their kind and why that is not read, and symbolic links.
+def skip_messages(by_kind: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
+    """Yield a sentence for each kind of skipped files, and for symbolic links.
 
-    >>> list(in_words({("binary", "is binary, not text"): 2}, 1))
+    Args:
+        by_kind: number of files for each pair of a kind and the reason why it is not read.
+        n_links: symbolic links that were not followed.
+
+    >>> list(skip_messages({("binary", "is binary, not text"): 2}, 1))
     ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']
     """
-    for (kind, why), number in skipped_kind.items():
-        yield f"skipped {pluralize(number, f'{kind} file')}" + (
-            "" if kind == BINARY else f": each {why}"
-        )
+    for (kind, reason), n_files in by_kind.items():
+        message = f"skipped {pluralize(n_files, f'{kind} file')}"
+        yield message if kind == BINARY else f"{message}: each {reason}"
     if n_links:
         yield f"skipped {pluralize(n_links, 'symbolic link')}; --follow follows them"
 
 
-def as_records(files: Mapping[str, File]) -> tuple[list[Any], Cuts]:
-    """Return what is known of files as JSON, and where their chunks stand, one after the other."""
-    records = [[path, file.seen, len(file.cuts), *file[2:]] for path, file in files.items()]
-    return records, np.concatenate([_NO_CUTS, *(file.cuts for file in files.values())])
+# ── Cached records ───────────────────────────────────────────────────────────────────────────────
 
 
-def from_records(records: list[Any], cuts: npt.NDArray[np.int32]) -> dict[str, File]:
-    """Return the files of which `as_records` made these; others raise a `LookupError`, `TypeError` or `ValueError`."""
-    ends = accumulate(n for _, _, n, *_ in records)
-    cuts = cuts.reshape(-1, 5)
-    return {
-        path: File(tuple(seen) if seen else None, cuts[end - n : end], tuple(places), warning, kind)
-        for (path, seen, n, places, warning, kind), end in zip(records, ends, strict=True)
-    }
+def to_json(files: Mapping[str, FileRecord]) -> list[Any]:
+    """Return records as JSON, without the locations of chunks but with their number."""
+    return [
+        [path, file.fingerprint, len(file.locations), *file[2:]] for path, file in files.items()
+    ]
+
+
+def concat_locations(files: Mapping[str, FileRecord]) -> ChunkLocations:
+    """Return the locations of the chunks of all files, in order, shape (n, 5)."""
+    return np.concatenate([_NO_LOCATIONS, *(file.locations for file in files.values())])
+
+
+def from_json(rows: list[Any], locations: ChunkLocations) -> dict[str, FileRecord]:
+    """Return the records from which `to_json` and `concat_locations` made these.
+
+    Raises:
+        LookupError, TypeError, ValueError: the rows are from elsewhere.
+    """
+    locations = locations.reshape(-1, 5)
+    ends = accumulate(n_chunks for _, _, n_chunks, *_ in rows)
+    files = {}
+    for row, end in zip(rows, ends, strict=True):
+        path, file_fingerprint, n_chunks, part_locations, warning, skipped_kind = row
+        files[path] = FileRecord(
+            tuple(file_fingerprint) if file_fingerprint else None,
+            locations[end - n_chunks : end],
+            tuple(part_locations),
+            warning,
+            skipped_kind,
+        )
+    return files

@@ -1,16 +1,18 @@
-"""An index of a folder that is never stale: before each search it looks which files have changed, and reads those.
+"""An index of a folder that is updated before each search.
 
-A file has changed if its fingerprint has. What changes none is not seen: a write into mapped memory until the system
-has written it to the file, and what happens while a clock goes back, or while a network's file system remembers what
-it told before.
+Before a search, the folder is walked, and files whose fingerprint has changed are read again. A
+change without a new fingerprint is not noticed: a write into mapped memory until the system has
+written it to the file, a change while the clock is set back, and a change that a network file
+system does not report yet.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any, Final
@@ -21,14 +23,23 @@ import relevance_gen
 from relevance_gen.checks import as_texts, check_integer
 from relevance_gen.documents.extraction import unavailable_reason
 from relevance_gen.documents.globs import paths_matching
-from relevance_gen.documents.reading import title_of
+from relevance_gen.documents.reading import chunk_title
 from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError, pluralize
-from relevance_gen.folders.cache import CachedIndex, Fingerprint, cache_of, fingerprint
-from relevance_gen.folders.files import File, Skipped, as_records, from_records
+from relevance_gen.folders.cache import CachedIndex, Fingerprint, cache_for, fingerprint
+from relevance_gen.folders.files import (
+    FileRecord,
+    ReadFile,
+    Skipped,
+    concat_locations,
+    from_json,
+    to_json,
+)
+from relevance_gen.folders.reader import STILL_BEING_READ, FolderReader
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.progress import draw_bar
+from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.models import NO_MODELS, Models
@@ -37,48 +48,61 @@ from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName
 
-_FORMAT: Final = 2
-"""Raised when what is read of a file, or how it is cut, changes."""
-_WORTH_KEEPING: Final = 50
-"""An index is kept anew when more than one in so many of its files or chunks had to be read."""
+_FORMAT: Final = 3
+"""The version of cached indexes: raised when files are read or split differently."""
+_MIN_CHANGED_RATIO: Final = 1 / 50
+"""A cached index is replaced if a larger fraction of its files or chunks had to be read."""
+_MAX_WAIT_S: Final = 1.0
+"""Seconds that a thread waits while another thread reads files, before it uses the last state."""
+_PUBLISH_INTERVAL_S: Final = 2.0
+"""Seconds after which files that were read are published to waiting threads; doubled each time."""
+_POLL_S: Final = 0.05
+"""Seconds between two checks whether the request was cancelled."""
 
 
 class FolderIndex(BaseIndex):
-    """The texts of a folder's files, ready to be searched, as they are when they are searched.
+    """A searchable index of the files of a folder, updated before each search. Thread-safe.
 
-    Files are chosen as ``relevance-gen search`` chooses them. Before each search it looks which files were added,
-    changed or removed, and reads these alone. Answers are those of an index built anew, bit for bit. A result's
-    metadata says its ``path``, relative to the folder, with ``first_line`` and ``last_line``, from 1, or the ``page``,
-    ``slide``, ``sheet`` or ``chapter``, and ``start`` and ``end``, characters of that text, from 0.
+    Files are selected as by ``relevance-gen search``. Before each search, the index reads files
+    that were added or changed. Results are bit-identical to those of a new index. The metadata of a
+    result has its ``path``, relative to the folder, with ``first_line`` and ``last_line``, from 1,
+    or the ``page``, ``slide``, ``sheet`` or ``chapter``, and ``start`` and ``end``, characters of
+    that text, from 0.
 
-    Nothing is read before it is asked. What was read is kept for the next process in the user's cache folder; see
-    `relevance_gen.folders.cache`. Safe to share between threads.
+    Files are read at the first search. The index is cached in the user's cache folder for the next
+    process; see `relevance_gen.folders.cache`. Documents, such as PDF and HTML, are parsed in
+    separate processes; a document that exceeds 20 s of CPU time or 1 GiB is skipped. While one
+    thread reads files for more than a second, other threads use the last state of the folder.
 
     Args:
         root: the folder.
-        glob: patterns as in an ignore file, relative to the folder, one of which a file must match, or must not where
-            they begin with ``!``; the last that matches decides, even on what is hidden or ignored.
-        types: names of file types, as in ``relevance-gen search --type-list``, of which a file must have one.
-        hidden: whether to take what begins with a dot.
-        no_ignore: whether to take what ignore files name.
-        follow: whether to follow symbolic links, also to what is outside of the folder.
-        max_chars: most characters of a chunk.
-        max_files: most files; a folder that has more is refused before any is read.
-        by_file: whether to rank files, with the best passage of each as its one result; see
-            `relevance_gen.folders.file_ranking`. False ranks passages by themselves, as `ChunkIndex` does.
-        weighting, encoding, n_jobs: as for `ChunkIndex`.
-        cache: the folder where indexes are kept; None for the user's, False to keep nothing.
-        shown_as: a path to put in front of those in results.
+        glob: patterns as in an ignore file, relative to the folder. A file must match one of them,
+            or must not match it if it begins with ``!``; the last pattern that matches decides,
+            also on hidden and ignored files.
+        types: names of file types, as in ``relevance-gen search --type-list``, of which a file must
+            have one.
+        hidden: whether to include names that begin with a dot.
+        no_ignore: whether to include files that ignore files exclude.
+        follow: whether to follow symbolic links, also to files outside the folder.
+        max_chars: maximum characters of a chunk.
+        max_files: maximum number of files; a folder with more is refused before any is read.
+        by_file: whether to rank files, with the best passage of each as its result; see
+            `relevance_gen.folders.file_ranking`. False ranks passages, as `ChunkIndex` does.
+        weighting: as for `ChunkIndex`.
+        encoding: as for `ChunkIndex`.
+        n_jobs: as for `ChunkIndex`.
+        cache: the folder of cached indexes; None for the user's cache folder, False for no cache.
+        shown_as: a path that precedes the paths in results.
 
     Attributes:
         root: the folder, without links.
-        activity: what it does now, in words.
+        activity: a description of the current work, for progress displays.
 
     Raises:
-        InvalidRequestError: an argument is not allowed, or the folder is not there.
+        InvalidRequestError: an argument is invalid, or the folder does not exist.
 
     >>> index = FolderIndex("relevance_gen/sandbox", cache=False)
-    >>> index.search("a program in a process of its own", top_n=1)[0].metadata["path"]
+    >>> index.search("a program in a child process", top_n=1)[0].metadata["path"]
     '__init__.py'
     """
 
@@ -100,11 +124,8 @@ class FolderIndex(BaseIndex):
         cache: str | PathLike[str] | bool | None = None,
         shown_as: str = "",
     ) -> None:
-        if (
-            not isinstance(root, str | PathLike)
-            or os.fspath(root) in ("", b"")
-            or "\0" in str(root)
-        ):
+        is_path = isinstance(root, str | PathLike) and os.fspath(root) not in ("", b"")
+        if not is_path or "\0" in str(root):
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
         self.root = os.path.realpath(root)
         self._check_root()
@@ -112,55 +133,63 @@ class FolderIndex(BaseIndex):
             raise InvalidRequestError.must_be("by_file", "True or False", by_file)
         if not isinstance(shown_as, str):
             raise InvalidRequestError.must_be("shown_as", "a string", shown_as)
-        self._max_chars = check_integer("max_chars", max_chars, 1)
+        max_chars = check_integer("max_chars", max_chars, 1)
         self._max_files = check_integer("max_files", max_files, 1)
         self._selection = Selection(hidden, no_ignore, follow, glob, types)
-        self._walker = Walker(self._selection, lambda path, why: self._failed.update({path: why}))
+        self._walker = Walker(self._selection, self._add_walk_error)
+        self._walk_errors: dict[str, str] = {}
+        self._reader = FolderReader(self.root, follow, max_chars)
         weighting_named(weighting)
-        self._new = partial(ChunkIndex, weighting=weighting, encoding=encoding, n_jobs=n_jobs)
+        self._build = partial(ChunkIndex, weighting=weighting, encoding=encoding, n_jobs=n_jobs)
         self._encoding = encoding
         counter = token_counter(encoding)
-        reading = [_FORMAT, relevance_gen.__version__, unavailable_reason("PDF") is None]
-        options = [
+        cache_key = [
+            self.root,
+            _FORMAT,
+            relevance_gen.__version__,
+            unavailable_reason("PDF") is None,
             asdict(self._selection),
-            self._max_chars,
+            max_chars,
             weighting,
             counter.name,
             counter.fingerprint,
         ]
-        self._cache = cache_of(cache, [self.root, *reading, *options])
-        self._shown: dict[str, Any] = {
+        self._cache = cache_for(cache, cache_key)
+        self._snapshot_fields: dict[str, Any] = {
             "root": self.root,
             "follow": follow,
             "shown_as": os.path.join(shown_as, ""),
             "by_file": by_file,
         }
-        self._failed: dict[str, str] = {}
-        self._looking = threading.Lock()
-        self._seen: FolderSnapshot | None = None
+        self._lock = threading.Lock()  # held by the thread that walks and reads
+        self._waiting_threads: set[int] = set()
+        self._last: FolderSnapshot | None = None
+        self._n_changed_files = 0
+        self._n_changed_chunks = 0
+        self._is_saved = False
         self.activity = ""
 
     def __len__(self) -> int:
-        return len(self._last)
+        return len(self._last_or_first)
 
     def __repr__(self) -> str:
         return f"<FolderIndex of {self.root}>"
 
     @property
     def nbytes(self) -> int:
-        """Memory of the texts, of what is kept of them and of what is remembered, in bytes."""
-        return self._last.nbytes
+        """Memory of the texts, of the index and of its caches, in bytes."""
+        return self._last_or_first.nbytes
 
     @property
     def skipped(self) -> Skipped:
-        """What was not searched at the last look."""
-        return self._last.skipped
+        """The files that the last search did not include."""
+        return self._last_or_first.skipped
 
     @property
-    def _last(self) -> FolderSnapshot:
-        return self._seen or self.snapshot()
+    def _last_or_first(self) -> FolderSnapshot:
+        return self._last or self.snapshot()
 
-    # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Searching ────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
         self,
@@ -169,158 +198,259 @@ class FolderIndex(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Answer questions from one state of the folder. With an encoder, the best by their words are encoded now."""
+        """Run searches on one state of the folder; an encoder encodes the best candidates now."""
         return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
 
     def explain_one(
         self, question: SearchParams, chunk: int, models: Models = NO_MODELS
     ) -> Explanation:
-        """Explain the score of the chunk that was at a position at the last look."""
-        return self._last.explain_one(question, chunk, models)
+        """Explain the score of the chunk at a position of the last state."""
+        return self._last_or_first.explain_one(question, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
-        """Return the paths of the files that are there now, those of a folder before those of the folders in it.
+        """Return the paths of the current files: those of a folder before those of its subfolders.
 
         Args:
-            glob: patterns, as for the class, of those wanted; by default all.
+            glob: patterns, as for the class, that select files; by default all.
 
         Raises:
-            InvalidRequestError: a pattern is none.
+            InvalidRequestError: a pattern is invalid.
         """
         return list(paths_matching(as_texts(glob), self.snapshot().files))
 
     def read(self, path: str, first_line: int = 1, last_line: int | None = None) -> Lines:
-        """Return some lines of a file as it is now; of a document, of the text that is searched.
+        """Return lines of a current file; of a document, lines of its text.
 
-        Only what is searched can be read: never what is hidden, ignored, or outside of the folder.
+        Hidden and ignored files, and files outside the folder, cannot be read.
 
         Args:
-            path: of one of `files`.
-            first_line: the first line wanted, from 1.
-            last_line: the last; None, or one that is not there, for the last of the file.
+            path: a path that `files` returns.
+            first_line: the first line, from 1.
+            last_line: the last line; None, or a line after the end, for the last of the file.
 
         Raises:
-            InvalidRequestError: there is no such file, it cannot be read, or it has no such line.
+            InvalidRequestError: the file is not selected, cannot be read, or is shorter.
         """
         return self.snapshot().read(path, first_line, last_line)
 
-    # ── Looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Updating ─────────────────────────────────────────────────────────────────────────────────
 
-    def snapshot(self) -> FolderSnapshot:
-        """Look what has changed, as every search does first, and return the folder as it is now, to be searched.
+    def snapshot(self, max_wait_s: float | None = None) -> FolderSnapshot:
+        """Update the index, as every search does, and return the current state of the folder.
+
+        Args:
+            max_wait_s: seconds after which the state is returned without the documents that are
+                still being read, which its `skipped` lists; None waits for all documents.
 
         Raises:
-            InvalidRequestError: the folder is gone, or has too many files.
+            InvalidRequestError: the folder does not exist, or has too many files.
+            RequestCancelledError: the request was cancelled.
         """
-        with self._looking:
-            self._check_root()
-            self._failed = {}
-            known = self._seen or self._kept()
-            found = self._walk()
-            before = {} if known is None else known.files
-            changed = {
-                path
-                for path, seen in found.items()
-                if path not in before or not seen or before[path].seen != seen
-            }
-            n_changed = len(changed) + len(before.keys() - found.keys())
-            state = self._read(known, found, changed) if known is None or n_changed else known
-            state = evolve(state, skipped=self._skipped(state.files))
-            if self._seen is None and self._cache is not None:
-                n_chunks = state.positions(changed).size
-                if _WORTH_KEEPING * n_changed > len(found) or _WORTH_KEEPING * n_chunks > len(
-                    state
-                ):
-                    self._cache.save(CachedIndex(state.index, *as_records(state.files)))
-            self._seen = state
-            return state
+        last = self._acquire_lock()
+        if last is not None:
+            return last
+        try:
+            return self._refresh(max_wait_s)
+        finally:
+            self._lock.release()
+
+    def _acquire_lock(self) -> FolderSnapshot | None:
+        """Acquire the lock; if another thread holds the lock for long, return the last state."""
+        if self._lock.acquire(blocking=False):
+            return None
+        thread = threading.get_ident()
+        deadline_s = time.monotonic() + _MAX_WAIT_S
+        self._waiting_threads.add(thread)
+        try:
+            while not self._lock.acquire(timeout=_POLL_S):
+                raise_if_cancelled()
+                if self._last is not None and time.monotonic() > deadline_s:
+                    return self._last
+            return None
+        finally:
+            self._waiting_threads.discard(thread)
+
+    def _refresh(self, max_wait_s: float | None) -> FolderSnapshot:
+        """Update the index until all documents are read, or the time is up."""
+        schedule = _PublishSchedule(self._waiting_threads, max_wait_s)
+        while True:
+            state = self._update(schedule.is_due)
+            self._last = state
+            if STILL_BEING_READ not in state.skipped.failed.values():
+                self._save(state)
+                return state
+            if schedule.is_over:
+                return state
+            schedule.postpone()
+
+    def _update(self, is_due: Callable[[], bool]) -> FolderSnapshot:
+        """Walk the folder, read changed files, and return the new state."""
+        self._check_root()
+        self._walk_errors = {}
+        previous = self._last or self._load_cached()
+        fingerprints = self._walk()
+        known_files = {} if previous is None else previous.files
+        changed = set()
+        for path, current in fingerprints.items():
+            known = known_files.get(path)
+            if known is None or not current or known.fingerprint != current:
+                changed.add(path)
+        n_changed = len(changed) + len(known_files.keys() - fingerprints.keys())
+        if previous is None or n_changed:
+            state = self._read(previous, fingerprints, changed, is_due)
+        else:
+            state = previous
+        self._reader.release(
+            path for path in changed if state.files[path].warning != STILL_BEING_READ
+        )
+        self._n_changed_files += n_changed
+        self._n_changed_chunks += state.positions(changed).size
+        return evolve(state, skipped=self._skipped(state.files))
 
     def _check_root(self) -> None:
         if not os.path.isdir(self.root):
-            remedy = (
-                "name the folder that it is in, and glob" if os.path.exists(self.root) else None
-            )
+            remedy = None
+            if os.path.exists(self.root):
+                remedy = "name the folder that it is in, and glob"
             raise InvalidRequestError.must_be(
                 "root", "a folder that is there", self.root, remedy=remedy
             )
         if not os.access(self.root, os.R_OK | os.X_OK):
             raise InvalidRequestError.must_be("root", "a folder that may be read", self.root)
 
+    def _add_walk_error(self, path: str, reason: str) -> None:
+        self._walk_errors[path] = reason
+
     def _walk(self) -> dict[str, Fingerprint | None]:
-        """Return the fingerprints of the files that are there; None of one that the system tells nothing of."""
+        """Return the fingerprints of the current files, None if the system cannot report one."""
         self._walker.n_links = 0
-        found: dict[str, Fingerprint | None] = {}
+        fingerprints: dict[str, Fingerprint | None] = {}
         for path, entry in self._walker.entries(self.root):
-            if len(found) == self._max_files:
+            if len(fingerprints) == self._max_files:
+                limit = pluralize(self._max_files, "file")
                 remedy = "choose with glob or types, name a folder in it, or raise max_files"
-                raise InvalidRequestError(
-                    f"holds more than {pluralize(self._max_files, 'file')}", "root", None, remedy
-                )
+                raise InvalidRequestError(f"holds more than {limit}", "root", remedy=remedy)
             try:
-                found[path] = fingerprint(entry.stat(follow_symlinks=self._selection.follow))
-            except FileNotFoundError:  # removed just now
+                status = entry.stat(follow_symlinks=self._selection.follow)
+                fingerprints[path] = fingerprint(status)
+            except FileNotFoundError:  # removed since it was listed
                 continue
             except OSError:
-                found[path] = None
-        return found
+                fingerprints[path] = None
+        return fingerprints
 
     def _read(
-        self, known: FolderSnapshot | None, found: Iterable[str], changed: set[str]
+        self,
+        previous: FolderSnapshot | None,
+        paths: Iterable[str],
+        changed: set[str],
+        is_due: Callable[[], bool],
     ) -> FolderSnapshot:
-        """Read the files that have changed, and return what is there now."""
-        files: dict[str, File] = {}
-        texts: list[str] = []
-        titles: list[str] = []
-        for path in found:
-            if known is not None and path not in changed:
-                files[path] = known.files[path]
-            else:
-                self.activity = f"reading {pluralize(len(files), 'file')}, {pluralize(len(texts), 'chunk')}  {path}"
-                real = os.path.join(self.root, path)
-                files[path], said = File.read(real, self._max_chars, follow=self._selection.follow)
-                texts += [text for text, _ in said]
-                titles += [title_of(path, heading) for _, heading in said]
-        chunks = Chunks(texts, {}, dict(enumerate(titles)))
-        if known is None:
-            return FolderSnapshot(self._new(chunks, progress=self._show), files, **self._shown)
-        state = evolve(known, files=files)
-        removed = known.positions(
-            path for path in known.paths if path in changed or path not in files
+        """Read changed files, and return the state with these files instead of the old ones."""
+        read = self._reader.read(
+            [path for path in paths if path in changed], self._report_reading, is_due
+        )
+        files: dict[str, FileRecord] = {}
+        for path in paths:
+            if path in read:
+                files[path] = read[path].record
+            elif previous is not None:
+                files[path] = previous.files[path]
+        chunks = _concat_chunks({path: read[path] for path in files if path in read})
+        if previous is None:
+            index = self._build(chunks, progress=self._report_indexing)
+            return FolderSnapshot(index, files, **self._snapshot_fields)
+        state = evolve(previous, files=files)
+        removed = previous.positions(
+            path for path in previous.paths if path in changed or path not in files
         )
         added = state.positions(path for path in state.paths if path in changed)
         if added.size == state.bounds[-1]:
-            return evolve(state, index=self._new(chunks, progress=self._show))
-        is_same = not removed.size and not added.size
-        return (
-            state
-            if is_same
-            else evolve(state, index=known.index.with_changes(removed, chunks, added))
-        )
+            return evolve(state, index=self._build(chunks, progress=self._report_indexing))
+        if not removed.size and not added.size:
+            return state
+        return evolve(state, index=previous.index.with_changes(removed, chunks, added))
 
-    def _show(self, done: int, total: int) -> None:
-        self.activity = f"indexing {draw_bar(done, total)}"
+    def _report_reading(self, path: str) -> None:
+        self.activity = f"reading {path}"
 
-    def _skipped(self, files: Mapping[str, File]) -> Skipped:
-        troubled = [(path, file) for path, file in files.items() if file.warning is not None]
-        failed = self._failed | {
-            path: str(file.warning) for path, file in troubled if file.kind is None
-        }
-        skipped_kind = Counter(
-            (file.kind, str(file.warning)) for _, file in troubled if file.kind is not None
-        )
-        return Skipped(
-            {self._shown["shown_as"] + path: why for path, why in failed.items()},
-            skipped_kind,
-            self._walker.n_links,
-        )
+    def _report_indexing(self, n_done: int, n_total: int) -> None:
+        self.activity = f"indexing {draw_bar(n_done, n_total)}"
 
-    def _kept(self) -> FolderSnapshot | None:
-        """Return what an earlier process has seen."""
-        kept = None if self._cache is None else self._cache.load(self._encoding)
-        if kept is None:
+    def _skipped(self, files: Mapping[str, FileRecord]) -> Skipped:
+        failed = dict(self._walk_errors)
+        by_kind: Counter[tuple[str, str]] = Counter()
+        for path, file in files.items():
+            if file.warning is None:
+                continue
+            if file.skipped_kind is None:
+                failed[path] = file.warning
+            else:
+                by_kind[file.skipped_kind, file.warning] += 1
+        prefix = self._snapshot_fields["shown_as"]
+        failed = {prefix + path: reason for path, reason in failed.items()}
+        return Skipped(failed, by_kind, self._walker.n_links)
+
+    def _load_cached(self) -> FolderSnapshot | None:
+        """Return the state that an earlier process cached."""
+        cached = None if self._cache is None else self._cache.load(self._encoding)
+        if cached is None:
             return None
         try:
-            state = FolderSnapshot(kept.index, from_records(kept.records, kept.cuts), **self._shown)
+            files = from_json(cached.records, cached.locations)
+            state = FolderSnapshot(cached.index, files, **self._snapshot_fields)
         except (LookupError, TypeError, ValueError):
             return None
-        return state if state.bounds[-1] == len(kept.index) else None
+        return state if state.bounds[-1] == len(cached.index) else None
+
+    def _save(self, state: FolderSnapshot) -> None:
+        """Cache the first complete state, unless the cached index is about the same."""
+        if self._is_saved or self._cache is None:
+            return
+        self._is_saved = True
+        files_changed = self._n_changed_files > _MIN_CHANGED_RATIO * len(state.files)
+        chunks_changed = self._n_changed_chunks > _MIN_CHANGED_RATIO * len(state)
+        if files_changed or chunks_changed:
+            locations = concat_locations(state.files)
+            self._cache.save(CachedIndex(state.index, to_json(state.files), locations))
+
+
+def _concat_chunks(files: Mapping[str, ReadFile]) -> Chunks:
+    """Return the chunks of all files, with their titles."""
+    texts: list[str] = []
+    titles: list[str] = []
+    for path, file in files.items():
+        texts += file.texts
+        titles += [chunk_title(path, headings) for headings in file.headings]
+    return Chunks(texts, {}, dict(enumerate(titles)))
+
+
+class _PublishSchedule:
+    """Decides when a state is published although documents are still being read.
+
+    Args:
+        waiting_threads: threads that wait for a state; may change at any time.
+        max_wait_s: seconds that the reading thread itself waits; None waits for all documents.
+    """
+
+    def __init__(self, waiting_threads: set[int], max_wait_s: float | None) -> None:
+        now_s = time.monotonic()
+        self._waiting_threads = waiting_threads
+        self._deadline_s = None if max_wait_s is None else now_s + max_wait_s
+        self._interval_s = _PUBLISH_INTERVAL_S
+        self._publish_s = now_s + self._interval_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the reading thread does not wait any longer."""
+        return self._deadline_s is not None and time.monotonic() >= self._deadline_s
+
+    def is_due(self) -> bool:
+        """Return whether a state has to be published now."""
+        has_waiting = bool(self._waiting_threads)
+        return self.is_over or (has_waiting and time.monotonic() >= self._publish_s)
+
+    def postpone(self) -> None:
+        """Double the interval until the next publication: each costs an update of the index."""
+        self._interval_s *= 2
+        self._publish_s = time.monotonic() + self._interval_s

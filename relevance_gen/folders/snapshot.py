@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
@@ -13,7 +14,8 @@ from relevance_gen.arrays import Flags, Offsets, bounds_of, concat, ragged_range
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.folders.file_ranking import FileRanking
-from relevance_gen.folders.files import File, Skipped, read_file
+from relevance_gen.folders.files import FileRecord, Skipped
+from relevance_gen.folders.reader import read_lines
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
@@ -61,7 +63,7 @@ class FolderSnapshot(BaseIndex):
     """
 
     index: ChunkIndex
-    files: Mapping[str, File] = field(repr=False)
+    files: Mapping[str, FileRecord] = field(repr=False)
     root: str
     follow: bool
     shown_as: str = ""
@@ -77,7 +79,9 @@ class FolderSnapshot(BaseIndex):
     @bounds.default
     def _bounds(self) -> Offsets:
         return bounds_of(
-            np.fromiter((len(file.cuts) for file in self.files.values()), np.int64, len(self.files))
+            np.fromiter(
+                (len(file.locations) for file in self.files.values()), np.int64, len(self.files)
+            )
         )
 
     def __len__(self) -> int:
@@ -86,7 +90,7 @@ class FolderSnapshot(BaseIndex):
     @property
     def nbytes(self) -> int:
         """Memory of the texts, of what is kept of them and of what is remembered, in bytes."""
-        return self.index.nbytes + sum(file.cuts.nbytes for file in self.files.values())
+        return self.index.nbytes + sum(file.locations.nbytes for file in self.files.values())
 
     def answer_all(
         self,
@@ -116,31 +120,46 @@ class FolderSnapshot(BaseIndex):
     def _rankings(self) -> tuple[FileRanking, ...]:
         return (FileRanking(self.paths, self.bounds),) if self.by_file else ()
 
-    def read(self, path: str, first_line: int = 1, last_line: int | None = None) -> Lines:
-        """Return some lines of one of the files, as `FolderIndex.read` does, without another look at the folder."""
-        if not isinstance(path, str) or (path := os.path.normpath(path)) not in self.files:
-            folder, name = os.path.split(
-                str(path)
-            )  # its neighbours and namesakes: to compare all would take seconds
-            near = [
-                one
-                for one in self.paths
-                if one.rpartition("/")[0] == folder or one.rpartition("/")[2] == name
-            ]
-            remedy = did_you_mean(str(path), near, "files() lists them")
-            raise InvalidRequestError.must_be(
-                "path", "the path of a file that is searched", path, remedy=remedy
-            )
-        reading, _ = read_file(os.path.join(self.root, path), follow=self.follow)
-        if reading.warning is not None and not reading.parts:
-            raise InvalidRequestError(f"cannot be read: {path} {reading.warning}", "path")
-        lines = "\n".join(text for _, text in reading.parts).split("\n")
-        n_lines = len(lines) - (not lines[-1])
-        first_line = check_integer("first_line", first_line, 1, max(n_lines, 1))
-        end = n_lines if last_line is None else check_integer("last_line", last_line, first_line)
-        last_line = min(end, n_lines)
-        return Lines(
-            path, first_line, last_line, n_lines, "\n".join(lines[first_line - 1 : last_line])
+    def read(
+        self,
+        path: str,
+        first_line: int = 1,
+        last_line: int | None = None,
+        *,
+        max_chars: int = sys.maxsize,
+    ) -> Lines:
+        """Return lines of a file, as `FolderIndex.read` does, without an update of the folder.
+
+        Plain text is read block by block: at most `max_chars` characters are held in memory.
+        """
+        self._check_path(path)
+        path = os.path.normpath(path)
+        first_line = check_integer("first_line", first_line, 1)
+        if last_line is not None:
+            last_line = check_integer("last_line", last_line, first_line)
+        real = os.path.join(self.root, path)
+        try:
+            lines = read_lines(real, first_line, last_line, max_chars, follow=self.follow)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"cannot be read: {path} {error.rule}", "path") from None
+        check_integer("first_line", first_line, 1, max(lines.n_lines, 1))
+        last_line = lines.n_lines if last_line is None else min(last_line, lines.n_lines)
+        return Lines(path, first_line, last_line, lines.n_lines, lines.text)
+
+    def _check_path(self, path: object) -> None:
+        """Raise an error with a similar path, unless a path is that of a file of the folder."""
+        if isinstance(path, str) and os.path.normpath(path) in self.files:
+            return
+        # Only neighbors and namesakes are compared: comparing all paths would take seconds.
+        normal = os.path.normpath(path) if isinstance(path, str) else str(path)
+        folder, name = os.path.split(normal)
+        similar = [known for known in self.paths if _has_folder_or_name(known, folder, name)]
+        remedy = did_you_mean(normal, similar, "files() lists them")
+        raise InvalidRequestError.must_be(
+            "path",
+            "the path of a file that is searched",
+            normal if isinstance(path, str) else path,
+            remedy=remedy,
         )
 
     def positions(self, paths: Iterable[str]) -> Offsets:
@@ -199,7 +218,8 @@ class FolderSnapshot(BaseIndex):
         if keys is None or not keys & _OF_ONE:  # all chunks of a page, or of a text, have the same
             begins = (
                 np.diff(
-                    concat((file.cuts[:, 0] for file in self.files.values()), np.int32), prepend=-1
+                    concat((file.locations[:, 0] for file in self.files.values()), np.int32),
+                    prepend=-1,
                 )
                 != 0
             )
@@ -214,3 +234,8 @@ class FolderSnapshot(BaseIndex):
 
 def _with_metadata(every: Sequence[Metadata]) -> Chunks:
     return Chunks([""] * len(every), dict(enumerate(every)))
+
+
+def _has_folder_or_name(path: str, folder: str, name: str) -> bool:
+    own_folder, _, own_name = path.rpartition("/")
+    return own_folder == folder or own_name == name

@@ -21,7 +21,7 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError
-from relevance_gen.folders.cache import alone, lock
+from relevance_gen.folders.cache import folder_lock, try_lock
 from relevance_gen.shards.manifest import (
     IndexVersion,
     StoredFile,
@@ -70,14 +70,14 @@ class ShardCache:
         """
         paths = {file.name: self._path(address, file) for file in files}
         sizes = {paths[file.name]: file.n_bytes for file in files}
-        with alone(self.folder, wait_s=_LOCK_TIMEOUT_S):
+        with folder_lock(self.folder, wait_s=_LOCK_TIMEOUT_S):
             self._make_space(sizes)
             for path, n_bytes in sizes.items():
                 locks.callback(os.close, _create_locked(path, n_bytes))
         store = ObjectStore(address)
         address_lock = f"{self._version_path(address).stem}.lock"
         with (
-            alone(self.folder, address_lock, _LOCK_TIMEOUT_S),
+            folder_lock(self.folder, address_lock, _LOCK_TIMEOUT_S),
             ThreadPoolExecutor(_MAX_PARALLEL_FETCHES) as pool,
         ):
             fetch = partial(_fetch, store)
@@ -133,7 +133,7 @@ def _unused(paths: Collection[Path]) -> list[Path]:
 def _create_locked(path: Path, n_bytes: int) -> int:
     """Create a file of a size, unless it exists; return a descriptor that holds a shared lock on it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    lock(descriptor, fcntl.LOCK_SH)
+    try_lock(descriptor, fcntl.LOCK_SH)
     if os.fstat(descriptor).st_size != n_bytes:
         os.ftruncate(descriptor, n_bytes)
         os.utime(path, ns=(0, _INCOMPLETE_NS))
@@ -169,4 +169,4 @@ def _download(store: ObjectStore, path: Path, file: StoredFile) -> None:
 
 def _is_locked(path: Path) -> bool:
     with path.open("rb") as file:
-        return not lock(file.fileno(), fcntl.LOCK_EX)
+        return not try_lock(file.fileno(), fcntl.LOCK_EX)

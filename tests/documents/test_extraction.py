@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.documents import extraction, office
 from relevance_gen.documents.extraction import Extracted, extract, format_of
-from relevance_gen.documents.webpages import text_of_page
+from relevance_gen.documents.webpages import page_text
 from tests.cli.documents import archive, docx, epub, odt, pdf, pptx, run, xlsx
 
 SAMPLES = {
@@ -121,7 +121,7 @@ def test_headings_of_office_files() -> None:
 )  # fmt: skip
 def test_html(page: str, text: str) -> None:
     """What a reader of the page reads is left, without its navigation where there is more, a paragraph to a line."""
-    assert text_of_page(page) == ("", text)
+    assert page_text(page) == ("", text)
 
 
 _PIECES = [
@@ -144,7 +144,7 @@ _PIECES = [
 @given(st.lists(st.sampled_from(_PIECES)))
 def test_whatever_the_markup_content_is_kept(pieces: list[str]) -> None:
     """What stands in the main part of a page is in its text, whatever is left open around it."""
-    _, text = text_of_page("".join(pieces) + "-->\n<main>MARK</main>")
+    _, text = page_text("".join(pieces) + "-->\n<main>MARK</main>")
     assert text.split("\n")[-1].endswith("MARK")
 
 
@@ -255,7 +255,7 @@ def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPat
             pass
         return whole(page)
 
-    monkeypatch.setattr(extraction, "MAX_S", 0.1)
+    monkeypatch.setattr(extraction, "MAX_CPU_S", 0.1)
     monkeypatch.setattr(pypdfium2.PdfPage, "get_textpage", slow)
     extracted = read("a.pdf", pdf("one", "two", "three"))
     assert [text for _, text in extracted.parts] == ["one", "two"]
@@ -313,7 +313,7 @@ def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None
         while True:
             pass
 
-    monkeypatch.setattr(extraction, "MAX_S", 0.1)
+    monkeypatch.setattr(extraction, "MAX_CPU_S", 0.1)
     monkeypatch.setitem(extraction._EXTRACTORS, "HTML", endless)
     warning = "took more than 0.1 s of processor time to read"
     assert extract(b"", "HTML") == Extracted(
@@ -328,7 +328,7 @@ def test_a_busy_machine_cuts_no_document(monkeypatch: pytest.MonkeyPatch) -> Non
         time.sleep(0.3)  # as a process does that is given no processor
         found.add({}, "all of it")
 
-    monkeypatch.setattr(extraction, "MAX_S", 0.1)
+    monkeypatch.setattr(extraction, "MAX_CPU_S", 0.1)
     monkeypatch.setitem(extraction._EXTRACTORS, "HTML", waits)
     assert extract(b"", "HTML") == Extracted([({}, "all of it")], has_headings=True, n_chars=9)
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relevance_gen.documents.extraction import extract, format_of
-from relevance_gen.documents.mail import text_of_mail
+from relevance_gen.documents.mail import mail_text
 
 
 def mail(plain: str | None, page: str | None = None, **attached: bytes) -> bytes:
@@ -46,7 +46,7 @@ HEAD = "From: Änn <ann@b.org>\nDate: Fri, 01 May 2026 12:00:00 -0000"
 )
 def test_what_a_reader_reads(content: bytes, text: str) -> None:
     """Sender, date, the plain text before a page, and the names of files; the subject is the title."""
-    assert text_of_mail(content) == ("Café at noon", text)
+    assert mail_text(content) == ("Café at noon", text)
     assert format_of("a.EML", content) == "e-mail"
     assert extract(content, "e-mail").parts == [({"title": "Café at noon"}, text)]
 
@@ -64,13 +64,13 @@ def test_what_a_reader_reads(content: bytes, text: str) -> None:
 )
 def test_what_is_odd(content: bytes, found: tuple[str, str]) -> None:
     """Headers, charsets and bodies that are wrong are read as far as they go."""
-    assert text_of_mail(content) == found
+    assert mail_text(content) == found
 
 
 def test_many_and_deep_parts_end() -> None:
     """A message of very many parts is read up to a limit, and one of parts within parts says where it is too deep."""
     many = b'Content-Type: multipart/mixed; boundary="b"\n\n' + b"--b\n\nword\n" * 5000
-    assert text_of_mail(many)[1].count("word") < 5000
+    assert mail_text(many)[1].count("word") < 5000
     deep = b"".join(
         b'Content-Type: multipart/mixed; boundary="%d"\n\n--%d\n' % (n, n) for n in range(3000)
     )

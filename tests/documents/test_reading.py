@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, InvalidRequestError, read_documents, search, split, split_document
 from relevance_gen.documents.extraction import Extracted
-from relevance_gen.documents.reading import chunks_of
+from relevance_gen.documents.reading import document_chunks
 from tests.cli.documents import docx, pdf, run
 
 
@@ -147,7 +147,7 @@ def test_a_document_is_cut_as_any_text(text: str, max_chars: int, overlap: int) 
         assert text[start:end] == chunk.text
         assert chunk.metadata["first_line"] == text[:start].count("\n") + 1
         assert chunk.metadata["last_line"] == text[:end].count("\n") + 1
-    read = chunks_of("a.md", Extracted([({}, text)], has_headings=True), max_chars, name="")
+    read = document_chunks("a.md", Extracted([({}, text)], has_headings=True), max_chars, name="")
     for chunk, same in zip(read, split_document(text, max_chars), strict=True):
         assert chunk == Chunk(same.text, {"path": "a.md", **same.metadata}, title=same.title)
 

@@ -16,7 +16,7 @@ from attrs import define, field
 from relevance_gen.arrays import Offsets
 from relevance_gen.checks import check_path, integer, must_be, string, to_python_scalar
 from relevance_gen.documents import extraction
-from relevance_gen.documents.reading import chunks_of
+from relevance_gen.documents.reading import document_chunks
 from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.chunks import Chunks
@@ -232,5 +232,5 @@ def _document_chunks(folder: Path) -> Iterator[tuple[str, Any]]:
             continue
         if document.warning is not None:
             _log.warning("%s: %s", path, document.warning)
-        for chunk in chunks_of(path, document, _DOCUMENT_CHUNK_CHARS):
+        for chunk in document_chunks(path, document, _DOCUMENT_CHUNK_CHARS):
             yield path, chunk

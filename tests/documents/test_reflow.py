@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.documents.extraction import extract
-from relevance_gen.documents.reflow import running_text
+from relevance_gen.documents.reflow import reflow
 from relevance_gen.text.chunking import split
 from tests.cli.documents import pdf
 
@@ -21,8 +21,8 @@ def test_running_heads_and_page_numbers_are_left_out() -> None:
         f"{['The Ferry', 'Part 2'][n % 2]}\nTimes\nPage {'abcdef'[n]} says so.\n{n}"
         for n in range(6)
     ]
-    assert running_text(pages) == [f"Page {letter} says so." for letter in "abcdef"]
-    assert [text.split() for text in running_text(pages[:2])] == [
+    assert reflow(pages) == [f"Page {letter} says so." for letter in "abcdef"]
+    assert [text.split() for text in reflow(pages[:2])] == [
         page.split() for page in pages[:2]
     ]  # none repeats
 
@@ -30,14 +30,14 @@ def test_running_heads_and_page_numbers_are_left_out() -> None:
 def test_rows_of_numbers_and_pages_that_repeat_stay() -> None:
     """A row of a table has more numbers than a head, and a page that others repeat is still a page."""
     rows = ["1 2 3\nFour five", "4 5 6\nSix seven", "7 8 9\nEight nine"]
-    assert [text[:5] for text in running_text(rows)] == ["1 2 3", "4 5 6", "7 8 9"]
-    assert running_text(["So.\nSo."] * 3) == ["So. So."] * 3
+    assert [text[:5] for text in reflow(rows)] == ["1 2 3", "4 5 6", "7 8 9"]
+    assert reflow(["So.\nSo."] * 3) == ["So. So."] * 3
 
 
 def test_lines_become_paragraphs() -> None:
     """Lines of running text are joined, those of lists stay, and a sentence is whole on the page where it begins."""
-    assert running_text([LONG + "\n- tea\n- milk"]) == [LONG.replace("\n", " ") + "\n- tea\n- milk"]
-    assert running_text([LONG[:-9], "is calm. Then not."]) == [
+    assert reflow([LONG + "\n- tea\n- milk"]) == [LONG.replace("\n", " ") + "\n- tea\n- milk"]
+    assert reflow([LONG[:-9], "is calm. Then not."]) == [
         LONG[:-9].replace("\n", " ") + " is calm.",
         "Then not.",
     ]
@@ -49,8 +49,8 @@ def test_parted_words_are_whole() -> None:
     whole = (
         "The ferry leaves in the morning, and a long-term plan for its long-term use is made here."
     )
-    assert running_text([text]) == [whole]
-    assert running_text([text.replace("-\n", "\ufffe")]) == [whole]
+    assert reflow([text]) == [whole]
+    assert reflow([text.replace("-\n", "\ufffe")]) == [whole]
     assert extract(pdf(text), "PDF").parts == [({"page": 1}, whole)]
 
 
@@ -93,7 +93,7 @@ def test_chunks_of_a_long_report_begin_with_sentences() -> None:
 @given(st.lists(st.text(alphabet="ab .-\n1語", max_size=40), max_size=6))
 def test_no_word_is_lost_between_edges(pages: list[str]) -> None:
     """Whatever the pages: each has a text, and of two all letters are there, in their order."""
-    texts = running_text(pages)
+    texts = reflow(pages)
     assert len(texts) == len(pages)
     letters = "".join(texts).replace(" ", "").replace("\n", "").replace("-", "")
     if len(pages) < 3:  # no line is at an edge of three
@@ -106,7 +106,7 @@ def test_time_grows_as_the_pages_do(unit: str) -> None:
 
     def seconds(n_chars: int) -> float:
         started = time.process_time()
-        running_text([unit * (n_chars // len(unit))])
+        reflow([unit * (n_chars // len(unit))])
         return time.process_time() - started
 
     assert seconds(400_000) < 30 * seconds(50_000) + 0.1

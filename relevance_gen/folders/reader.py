@@ -1,0 +1,208 @@
+"""Read the files of a folder: plain text in this process, documents in isolated processes.
+
+A hostile document costs only its own process. It does not delay the files that can be read without
+a parser, and its result is retained until a snapshot contains it, also if the request that waits
+for the result is cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence, Set
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Final
+
+from attrs import define, field, frozen
+
+from relevance_gen.documents import extraction, isolation
+from relevance_gen.documents.charset import PROBED_BYTES
+from relevance_gen.documents.extraction import Extracted
+from relevance_gen.documents.walker import open_regular_file
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.folders import files as files_module
+from relevance_gen.folders.cache import Fingerprint
+from relevance_gen.folders.files import FileRecord, LineReader, ReadFile
+from relevance_gen.request_scope import raise_if_cancelled, reserve
+
+STILL_BEING_READ: Final = "is still being read"
+"""The warning for a document whose text is not available yet."""
+
+_POLL_S: Final = 0.05
+"""Seconds between two checks whether the request was cancelled."""
+_DOCUMENTS_PER_PROCESS: Final = 2
+"""Documents that are held in memory for each process: one in progress, and the next."""
+_BYTES_PER_UNIT: Final = 4
+"""A reserved body byte covers nine bytes of memory; a document takes about two per byte of file."""
+
+
+@frozen
+class _Document:
+    """A document that is being read or was read, and its fingerprint."""
+
+    fingerprint: Fingerprint | None
+    text: Future[Extracted]
+
+
+@define
+class FolderReader:
+    """Read files of a folder and split them into chunks. Not thread-safe.
+
+    Args:
+        root: the folder.
+        follow: whether to follow symbolic links.
+        max_chars: maximum characters of a chunk.
+    """
+
+    root: str
+    follow: bool
+    max_chars: int
+    _documents: dict[str, _Document] = field(factory=dict, init=False)
+
+    def read(
+        self,
+        paths: Sequence[str],
+        report: Callable[[str], object],
+        is_due: Callable[[], bool] = lambda: False,
+    ) -> dict[str, ReadFile]:
+        """Read files.
+
+        Args:
+            paths: the files, relative to the folder.
+            report: called with each path before the file is read.
+            is_due: if it returns true, remaining documents get the warning `STILL_BEING_READ`.
+
+        Returns:
+            The text of each file; errors are warnings of its record.
+
+        Raises:
+            RequestCancelledError: the request was cancelled.
+        """
+        self._discard_others(set(paths))
+        results: dict[str, ReadFile] = {}
+        queue: deque[str] = deque()
+        for path in paths:
+            raise_if_cancelled()
+            report(path)
+            if not self._read_text(path, results):
+                queue.append(path)
+        pending = [path for path in queue if path in self._documents]
+        queue = deque(path for path in queue if path not in self._documents)
+        while (pending or queue) and not is_due():
+            raise_if_cancelled()
+            pending = self._collect(pending, results)
+            while queue and self._has_capacity():
+                path = queue.popleft()
+                report(path)
+                if not self._read_text(path, results):
+                    pending.append(path)
+            self._wait(pending)
+        for path in (*pending, *queue):
+            results[path] = ReadFile(FileRecord(None, warning=STILL_BEING_READ))
+        return results
+
+    def release(self, paths: Iterable[str]) -> None:
+        """Discard the retained texts of documents that a snapshot contains."""
+        for path in paths:
+            document = self._documents.get(path)
+            if document is not None and document.text.done():
+                del self._documents[path]
+
+    def _discard_others(self, paths: Set[str]) -> None:
+        """Discard the documents at paths that no longer have to be read."""
+        for path in self._documents.keys() - paths:
+            self._documents.pop(path).text.cancel()
+
+    def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
+        """Read a file, and begin to read a document if a process is free.
+
+        Returns:
+            Whether `results` has the text; False for a document.
+        """
+        file = files_module.read_file(os.path.join(self.root, path), follow=self.follow)
+        content = file.content
+        if content is None:
+            results[path] = ReadFile(FileRecord(file.fingerprint, warning=file.warning))
+            return True
+        if not extraction.needs_parser(path, content):
+            text = extraction.read(path, content)
+            results[path] = ReadFile.from_text(text, file.fingerprint, self.max_chars)
+            return True
+        document = self._documents.get(path)
+        if document is not None:
+            if document.fingerprint is not None and document.fingerprint == file.fingerprint:
+                return False
+            document.text.cancel()
+            del self._documents[path]
+        if self._has_capacity():
+            text_future = isolation.POOL.submit(path, content)
+            self._documents[path] = _Document(file.fingerprint, text_future)
+        return False
+
+    def _has_capacity(self) -> bool:
+        n_unfinished = sum(not document.text.done() for document in self._documents.values())
+        return n_unfinished < _DOCUMENTS_PER_PROCESS * isolation.POOL.n_processes
+
+    def _collect(self, pending: list[str], results: dict[str, ReadFile]) -> list[str]:
+        """Move finished documents to `results`, and return the others."""
+        unfinished = []
+        for path in pending:
+            document = self._documents[path]
+            if document.text.done():
+                results[path] = self._split(document)
+            else:
+                unfinished.append(path)
+        return unfinished
+
+    def _wait(self, pending: list[str]) -> None:
+        texts = [self._documents[path].text for path in pending]
+        if texts:
+            wait(texts, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+
+    def _split(self, document: _Document) -> ReadFile:
+        text = document.text.result()
+        is_final = text.warning != isolation.UNAVAILABLE
+        return ReadFile.from_text(text, document.fingerprint if is_final else None, self.max_chars)
+
+
+def read_lines(
+    path: str, first_line: int, last_line: int | None, max_chars: int, *, follow: bool
+) -> LineReader:
+    """Read a range of lines of a file, in memory bounded by `max_chars`; documents are isolated.
+
+    Raises:
+        InvalidRequestError: the file cannot be read.
+        RequestCancelledError: the request was cancelled.
+        TooLargeError: the request may not hold the file in memory.
+    """
+    try:
+        with open(open_regular_file(path, follow=follow), "rb") as file:
+            beginning = file.read(PROBED_BYTES)
+            if extraction.may_need_parser(path, beginning):
+                reserve("body_byte", os.fstat(file.fileno()).st_size // _BYTES_PER_UNIT)
+                file.seek(0)
+                content = file.read(extraction.MAX_BYTES)
+                if extraction.needs_parser(path, content):
+                    return _document_lines(path, content, first_line, last_line, max_chars)
+            lines = files_module.read_lines(file, first_line, last_line, max_chars)
+    except OSError as error:
+        raise InvalidRequestError(error.strerror or str(error)) from None
+    if lines is None:
+        reason = extraction.read(path, beginning).warning
+        raise InvalidRequestError(reason or "is binary, not text")
+    return lines
+
+
+def _document_lines(
+    path: str, content: bytes, first_line: int, last_line: int | None, max_chars: int
+) -> LineReader:
+    future = isolation.POOL.submit(path, content)
+    while not future.done():
+        raise_if_cancelled()
+        wait([future], timeout=_POLL_S)
+    extracted = future.result()
+    if extracted.warning is not None and not extracted.parts:
+        raise InvalidRequestError(extracted.warning)
+    lines = LineReader(first_line, last_line, max_chars)
+    lines.add("\n".join(text for _, text in extracted.parts))
+    return lines
