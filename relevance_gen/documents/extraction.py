@@ -145,7 +145,8 @@ def needs_parser(name: str, content: bytes) -> bool:
     """
     if content.startswith(_ZIP):
         return _may_be_document(content)
-    return format_of(name, content) not in (None, "old Office")
+    kind = format_of(name, content)
+    return kind is not None and unavailable_reason(kind) is None
 
 
 def may_need_parser(name: str, beginning: bytes) -> bool:
