@@ -1,5 +1,6 @@
-"""Both halves over HTTP; ``python -m relevance_gen.serve`` starts it.
+"""Search and generation over HTTP; ``python -m relevance_gen.serve`` starts the server.
 
-``routes`` is the table of all paths. A request comes in at ``edge``, which alone speaks HTTP; a module of ``dialects``
-reads it; ``work`` does what it asks for; and the same dialect words the answer. ``processes`` starts and ends all this.
+``routes`` is the table of all paths. The package ``http`` receives a request, a module of
+``adapters`` reads it, ``services`` execute it, and the same adapter writes the response.
+``processes`` starts and stops the server.
 """

@@ -8,16 +8,19 @@ import sys
 
 from relevance_gen.errors import to_install
 
-FAILED = 2
+_EXIT_FAILED = 2
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until a signal ends it and return the exit status; say what to install where a package is missing."""
+    """Serve until a signal arrives, and return the exit status.
+
+    If a package is missing, print the command that installs it.
+    """
     try:
         command = importlib.import_module("relevance_gen.serve.processes.command")
     except ModuleNotFoundError as error:
         sys.stderr.write(f"relevance-gen serve: {error}; install it with: {to_install('server')}\n")
-        return FAILED
+        return _EXIT_FAILED
     return int(command.main(arguments, os.environ))
 
 

@@ -1,16 +1,18 @@
 """Read the server's settings from flags and from ``RELEVANCE_GEN_*`` environment variables.
 
-A flag wins over its environment variable, which wins over the default; an empty variable is as good as none. Whatever
-is not known is refused.
+A flag has precedence over its environment variable, and the variable over the default. An empty
+variable counts as not set. Unknown flags and variables are refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from attrs import Attribute, fields, frozen, resolve_types
@@ -22,13 +24,15 @@ from relevance_gen.serve.settings import Settings
 PREFIX = "RELEVANCE_GEN_"
 PROGRAM = "relevance-gen serve"
 
-_FURTHER_VARIABLES = {
-    "RELEVANCE_GEN_API_KEYS": "API keys, comma-separated; never a flag, since other users can read a command line",
-    "RELEVANCE_GEN_CACHE": "where the indexes of folders are kept, or off for nowhere",
+_VARIABLES_WITHOUT_FLAG = {
+    "RELEVANCE_GEN_API_KEYS": (
+        "API keys, comma-separated; not a flag, because other users can read command lines"
+    ),
+    "RELEVANCE_GEN_CACHE": "folder for cached indexes of folders, or off to disable the cache",
 }
 """Environment variables that have no flag."""
 
-# ── How values are written; a ValueError says what is allowed ────────────────────────────────────────────────────────
+# ── Parsers of values; a ValueError contains the allowed values ──────────────────────────────────
 
 _SWITCH = {
     "1": True,
@@ -43,14 +47,14 @@ _SWITCH = {
 
 
 def _integer(text: str) -> int | str:
-    return (
-        int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
-    )  # what is none, the field's validator refuses
+    # The field's validator refuses a text that is not an integer.
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 def _seconds(text: str) -> float:
     with suppress(ValueError):
-        if 0 < (value := float(text)) < math.inf:
+        value = float(text)
+        if 0 < value < math.inf:
             return value
     raise ValueError("a number of seconds above 0")
 
@@ -63,6 +67,12 @@ def _switch(text: str) -> bool:
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _choice(text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise ValueError(f"one of {', '.join(choices)}")
+    return text
 
 
 def _text(text: str) -> str:
@@ -79,120 +89,149 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     tuple: _list,
 }
 
-# ── One setting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One setting ──────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
 class Setting:
-    """One flag and variable: for a field of `Settings`, or, as an option of the model, of the `ModelOptions` in it."""
+    """A flag and an environment variable for a field.
 
-    of: Attribute[Any]
+    Attributes:
+        attribute: a field of `Settings` or of its `ModelOptions`.
+        group: the heading in ``--help``.
+        is_option: whether the field is one of `ModelOptions`.
+    """
+
+    attribute: Attribute[Any]
     group: str
     is_option: bool
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.of.name.replace("_", "-")
+        """The name on the command line."""
+        return "--" + self.attribute.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
-        return PREFIX + self.of.name.upper()
+        """The name of the environment variable."""
+        return PREFIX + self.attribute.name.upper()
 
     @property
     def help(self) -> str:
-        """What it means."""
-        return str(self.of.metadata["help"])
+        """The description."""
+        return str(self.attribute.metadata["help"])
 
     def parse(self, text: str, source: str) -> Any:
-        """Return the value that `text` stands for; raise a ValueError that names `source` if there is none."""
-        kind = get_args(self.of.type)[0] if type(None) in get_args(self.of.type) else self.of.type
+        """Return the value that `text` represents.
+
+        Raises:
+            ValueError: `text` is not allowed; the message names `source`, the flag or variable.
+        """
         try:
-            if get_origin(kind) is Literal:
-                if text not in get_args(kind):
-                    raise ValueError(f"one of {', '.join(get_args(kind))}")
-                return text
-            value = (self.of.metadata.get("parse") or _PARSERS[get_origin(kind) or kind])(text)
-            if self.of.validator is not None:
-                self.of.validator(None, self.of, value)
-        except (
-            InvalidRequestError
-        ) as error:  # it names the field, but the operator knows the flag or the variable
+            value = self._parser()(text)
+            if self.attribute.validator is not None:
+                self.attribute.validator(None, self.attribute, value)
+        except InvalidRequestError as error:
             raise ValueError(str(error.with_field(source))) from None
         except ValueError as error:
             raise ValueError(f"{source} must be {error}, got {text[:80]!a}") from None
         return value
 
+    def _parser(self) -> Callable[[str], Any]:
+        """Return the parser of the field's type, or its own parser."""
+        if parse := self.attribute.metadata.get("parse"):
+            return parse  # type: ignore[no-any-return]
+        kind = self.attribute.type
+        if type(None) in get_args(kind):
+            kind = get_args(kind)[0]
+        if get_origin(kind) is Literal:
+            return partial(_choice, choices=get_args(kind))
+        return _PARSERS[get_origin(kind) or kind]
 
-SETTINGS = tuple(
-    Setting(of, one.metadata["group"], is_option=of is not one)
-    for one in fields(resolve_types(Settings))
-    for of in (fields(resolve_types(ModelOptions)) if one.type is ModelOptions else [one])
-)
-"""Every setting, in the order of ``--help``."""
 
-# ── Reading them ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _settings() -> Iterator[Setting]:
+    for attribute in fields(resolve_types(Settings)):
+        group = attribute.metadata["group"]
+        if attribute.type is ModelOptions:
+            for option in fields(resolve_types(ModelOptions)):
+                yield Setting(option, group, is_option=True)
+        else:
+            yield Setting(attribute, group, is_option=False)
+
+
+SETTINGS = tuple(_settings())
+"""All settings, in the order of ``--help``."""
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """Read the settings from `argv`, then `environ`, then the defaults.
 
-    Exits with status 2 and one clear line on standard error if anything is unknown or not allowed, and with status 0
-    after ``--help``.
+    Exits with status 2 and one line on standard error if a setting is unknown or not allowed, and
+    with status 0 after ``--help``.
     """
     parser = _parser()
-    given, unknown = parser.parse_known_args(argv)
+    flags, unknown = parser.parse_known_args(argv)
     if unknown:
         name = unknown[0].split("=")[0]  # without the value, which may be a secret
-        _refuse_unknown(
-            parser,
-            name,
-            name,
-            [flag for action in parser._actions for flag in action.option_strings],
-        )
-    variables = [setting.variable for setting in SETTINGS] + list(_FURTHER_VARIABLES)
+        known = [flag for action in parser._actions for flag in action.option_strings]
+        _refuse_unknown(parser, name, name, known)
+    variables = [setting.variable for setting in SETTINGS] + list(_VARIABLES_WITHOUT_FLAG)
     for name in environ:
         if name.startswith(PREFIX) and name not in variables:
             _refuse_unknown(parser, f"the environment variable {name}", name, variables)
     values: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for setting in SETTINGS:
-        texts, source = getattr(given, setting.of.name), setting.flag
+        name = setting.attribute.name
+        texts, source = getattr(flags, name), setting.flag
         if texts is None and environ.get(setting.variable):
             texts, source = [environ[setting.variable]], setting.variable
         if texts is not None:
             try:
-                read = [setting.parse(text, source) for text in texts]
-                value = sum(read, ()) if isinstance(read[-1], tuple) else read[-1]
-                (options if setting.is_option else values)[setting.of.name] = value
+                value = _combine([setting.parse(text, source) for text in texts])
             except ValueError as error:
                 parser.error(str(error))
+            if setting.is_option:
+                options[name] = value
+            else:
+                values[name] = value
     return Settings(**values, model_options=ModelOptions(**options))
 
 
+def _combine(values: Sequence[Any]) -> Any:
+    """Return the value of a repeated flag: the last value, or all items of tuples."""
+    if isinstance(values[-1], tuple):
+        return tuple(itertools.chain.from_iterable(values))
+    return values[-1]
+
+
 def _refuse_unknown(
-    parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]
+    parser: argparse.ArgumentParser, subject: str, name: str, known: Sequence[str]
 ) -> NoReturn:
-    meant = nearest(name, known)
-    parser.error(f"{what} is not a known setting" + (f" (did you mean {meant}?)" if meant else ""))
+    similar = nearest(name, known)
+    hint = f" (did you mean {similar}?)" if similar else ""
+    parser.error(f"{subject} is not a known setting{hint}")
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line: the usage, with every flag, would fill the screen."""
+class _SettingsParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage, which would fill the screen."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    further = "\n".join(f"  {name}\n      {text}" for name, text in _FURTHER_VARIABLES.items())
-    parser = _Parser(
+    variables = "\n".join(
+        f"  {name}\n      {text}" for name, text in _VARIABLES_WITHOUT_FLAG.items()
+    )
+    parser = _SettingsParser(
         prog=PROGRAM,
         usage="%(prog)s [OPTION ...]",
         description="Serve search and generation over HTTP.",
-        epilog=f"Every flag is also an environment variable: --max-body-bytes is {PREFIX}MAX_BODY_BYTES.\n\n"
-        f"environment only:\n{further}",
+        epilog="Every flag is also an environment variable: --max-body-bytes is "
+        f"{PREFIX}MAX_BODY_BYTES.\n\nenvironment only:\n{variables}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -200,18 +239,18 @@ def _parser() -> argparse.ArgumentParser:
     for setting in SETTINGS:
         if setting.group not in groups:
             groups[setting.group] = parser.add_argument_group(setting.group)
-        default = (
-            "" if setting.of.default in (None, ()) else f" (default: {shown(setting.of.default)})"
-        )
-        text = f"{setting.help}{default}".replace("%", "%%")
+        text = setting.help
+        default = setting.attribute.default
+        if default not in (None, ()):
+            text += f" (default: {shown(default)})"
         groups[setting.group].add_argument(
-            setting.flag, metavar="VALUE", action="append", help=text
+            setting.flag, metavar="VALUE", action="append", help=text.replace("%", "%%")
         )
     return parser
 
 
 def shown(default: object) -> str:
-    """Return a default as people read it."""
+    """Return the text of a default value."""
     match default:
         case None | ():
             return "not set"

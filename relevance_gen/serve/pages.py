@@ -1,4 +1,7 @@
-"""The description of the interface, as OpenAPI and as a page: texts from ``static``, paths from the table of routes."""
+"""The OpenAPI document and the web pages.
+
+Their texts are in ``static``, their paths in the table of routes.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ _SECURITY: dict[str, list[dict[str, list[str]]]] = {
     "setting": [{}, {"key": []}, {"bearer": []}],
     "never": [],
 }
-"""What OpenAPI says of a route's key; the empty object means that none is needed."""
+"""The security requirement in OpenAPI for a route's key; {} means that no key is needed."""
 
 
 async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
-    """Answer with the OpenAPI document of `routes`."""
+    """Return the response with the OpenAPI document of `routes`."""
     return web.Response(body=document(routes), content_type="application/json")
 
 
 async def part(request: web.BaseRequest) -> web.StreamResponse:
-    """Answer GET /static/{name}: the page's style, or one of its scripts."""
+    """Return the response to GET /static/{name}: the page's style, or one of its scripts."""
     name = request[ROUTE].rest_of(request.path)
     content = _parts().get(name)
     if content is None:
@@ -45,7 +48,7 @@ async def part(request: web.BaseRequest) -> web.StreamResponse:
 async def front(
     settings: Settings, request: web.BaseRequest, routes: tuple[Route, ...]
 ) -> web.StreamResponse:
-    """Answer GET /: the page to browsers, and to other programs what there is."""
+    """Return the response to GET /: the page for browsers, or the list of endpoints."""
     if "text/html" in request.headers.get("Accept", ""):
         response = await page("page.html")
     else:
@@ -56,61 +59,66 @@ async def front(
 
 @cache
 def document(routes: tuple[Route, ...]) -> bytes:
-    """Write the OpenAPI document: what ``static/openapi.json`` says of each endpoint, at the paths of its route."""
-    described: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
-    described["info"]["version"] = relevance_gen.__version__
-    operations = described.pop("operations")
-    components = described["components"]
-    described["paths"] = {
-        path: {
-            route.method.lower(): _operation(
-                route, path, operations[route.endpoint], components["responses"]
-            )
-        }
-        for route in routes
-        for path in route.paths
-    }
-    return json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return the OpenAPI document: the operations of ``static/openapi.json`` at their paths."""
+    openapi: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
+    openapi["info"]["version"] = relevance_gen.__version__
+    operations = openapi.pop("operations")
+    errors = openapi["components"]["responses"]
+    openapi["paths"] = {}
+    for route in routes:
+        for path in route.paths:
+            operation = _operation(route, path, operations[route.endpoint], errors)
+            openapi["paths"][path] = {route.method.lower(): operation}
+    return json.dumps(openapi, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _operation(
     route: Route, path: str, operation: dict[str, Any], errors: dict[str, Any]
 ) -> dict[str, Any]:
-    """Describe one path. An operation's ``errors`` is the schema of its error bodies, where that is not the usual."""
-    same = f" (the same as {route.path})" if path != route.path else ""
+    """Return the OpenAPI operation of one path.
+
+    Args:
+        route: the route.
+        path: one of its paths.
+        operation: the operation in ``static/openapi.json``; its ``errors``, if any, is the schema
+            of its error bodies.
+        errors: the common error responses, by name.
+    """
+    alias = f" (the same as {route.path})" if path != route.path else ""
+    responses = dict(operation["responses"])
+    responses["403"] = {"$ref": "#/components/responses/Forbidden"}
+    if "errors" in operation:
+        content = {"application/json": {"schema": operation["errors"]}}
+        for status, response in responses.items():
+            if "$ref" in response:
+                name = response["$ref"].rsplit("/", 1)[1]
+                responses[status] = {**errors[name], "content": content}
     described = {
         **operation,
         "operationId": name_of(path),
-        "summary": operation["summary"] + same,
+        "summary": operation["summary"] + alias,
         "security": _SECURITY[route.key],
-        "responses": operation["responses"] | {"403": {"$ref": "#/components/responses/Forbidden"}},
+        "responses": responses,
     }
-    if "errors" in operation:
-        content = {"application/json": {"schema": described.pop("errors")}}
-        described["responses"] = {
-            status: {**errors[answer["$ref"].rsplit("/", 1)[1]], "content": content}
-            if "$ref" in answer
-            else answer
-            for status, answer in described["responses"].items()
-        }
+    described.pop("errors", None)
     return described
 
 
 def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
-    """Write what a program finds at the root: version, paths with their methods, and how large a search may be."""
+    """Return the JSON at the root: the version, the endpoints, and the limits of a search."""
     endpoints = [f"{route.method} {path}" for route in routes for path in route.paths]
     limits = {"max_chunks": settings.max_chunks, "max_body_bytes": settings.max_body_bytes}
-    found = {
+    body = {
         "name": "relevance_gen",
         "version": relevance_gen.__version__,
         "endpoints": endpoints,
         "limits": limits,
     }
-    return json.dumps(found).encode() + b"\n"
+    return json.dumps(body).encode() + b"\n"
 
 
 async def page(name: str) -> web.StreamResponse:
-    """Answer with a page that needs nothing but this server."""
+    """Return the response with a page, which loads resources from this server only."""
     headers = {
         "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": _policy(name),
@@ -132,22 +140,26 @@ def _parts() -> dict[str, bytes]:
 
 @cache
 def _policy(name: str) -> str:
-    """Return a page's Content-Security-Policy: its own script, style and icon, this server, and nothing else.
+    """Return a page's Content-Security-Policy, which allows its own scripts, styles and icon only.
 
-    What stands in the page itself is known by its hash, else it comes from this server. A frame shows a file that the
-    reader opened. Trusted Types, of which there are none, make the browser refuse every text that a script would have
-    it parse.
+    Inline scripts and styles are allowed by their hash; otherwise they come from this server. A
+    frame displays a file that the user opened. Trusted Types without a policy make the browser
+    refuse every string that a script passes to its HTML parser.
     """
-    script, style = (
-        " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(found).digest()).decode()}'"
-            for found in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL)
-        )
-        or "'self'"
-        for tag in (b"script", b"style")
-    )
+    script = _sources(name, b"script")
+    style = _sources(name, b"style")
     return (
-        f"default-src 'none'; connect-src 'self'; img-src data:; script-src {script}; style-src {style}; "
+        "default-src 'none'; connect-src 'self'; img-src data:; "
+        f"script-src {script}; style-src {style}; "
         "frame-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
+
+
+def _sources(name: str, tag: bytes) -> str:
+    """Return the allowed sources of a page's scripts or styles: hashes, or this server."""
+    hashes = []
+    for content in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+        hashes.append(f"'sha256-{digest}'")
+    return " ".join(hashes) or "'self'"

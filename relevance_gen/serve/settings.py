@@ -1,6 +1,6 @@
-"""The server's settings: one table, which `flags` reads from the command line and the environment.
+"""The server's settings, which `flags` reads from the command line and the environment.
 
-How a value is written follows from its field's type, or from its ``parse``, and the field's validator checks it.
+A value is parsed according to its field's type, or by its ``parse``, and checked by its validator.
 """
 
 from __future__ import annotations
@@ -33,43 +33,48 @@ _SIZES = {
 
 
 def _size(text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15}) ?([a-zA-Z]*)", text)
-    if not found or found[2].upper() not in _SIZES:
+    match = re.fullmatch(r"([0-9]{1,15}) ?([a-zA-Z]*)", text)
+    if match is None or match[2].upper() not in _SIZES:
         raise ValueError("a size in bytes, such as 1048576, 64MiB or 1GiB")
-    return int(found[1]) * _SIZES[found[2].upper()]
+    return int(match[1]) * _SIZES[match[2].upper()]
 
 
-Task: TypeAlias = Literal["generate", "embed", "rerank"]
-"""What a model is for; each kind has names of its own."""
+ModelTask: TypeAlias = Literal["generate", "embed", "rerank"]
+"""The purpose of a model; model names are unique within a purpose."""
 
 DEFAULT_NAME = "relevance_gen"
-"""What the embedded model is called, and any where neither the operator nor the client has said a name."""
+"""Name of the embedded model, and of any model without a name."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.:@+/-]{0,127}"
 
 
 @frozen
 class NamedModel:
-    """A model as the operator names it: a GGUF file, or a model of the hub; None for the embedded one."""
+    """A model with its name: a GGUF file, or a model of the hub; None for the embedded model."""
 
     name: str
     file: str | None
 
 
 def named_models(text: str) -> tuple[NamedModel, ...]:
-    """Read models, comma-separated: ``NAME=FILE``, or of one alone a file, whose name without its ending is the name.
+    """Parse models: ``NAME=FILE``, separated by commas, or one file.
 
-    >>> [model.name for model in named_models("small=/models/q.gguf,big=owner/name")], named_models("q.gguf")[0].name
-    (['small', 'big'], 'q')
+    A file without a name is named after it, without its suffix.
+
+    >>> [model.name for model in named_models("small=/models/q.gguf,big=owner/name")]
+    ['small', 'big']
+    >>> named_models("q.gguf")[0].name
+    'q'
     """
-    return tuple(map(_named, re.split(rf",(?={_NAME}=)", text)))
+    return tuple(map(_named_model, re.split(rf",(?={_NAME}=)", text)))
 
 
-def _named(text: str) -> NamedModel:
-    found = re.fullmatch(rf"(?:({_NAME})=)?(.+)", text, re.DOTALL)
-    if not found:
+def _named_model(text: str) -> NamedModel:
+    match = re.fullmatch(rf"(?:({_NAME})=)?(.+)", text, re.DOTALL)
+    if match is None:
         raise ValueError("a GGUF file, owner/name of the hub, or NAME=FILE")
-    file = found[2]
-    return NamedModel(found[1] or (Path(file).stem if file.endswith(".gguf") else file), file)
+    file = match[2]
+    default_name = Path(file).stem if file.endswith(".gguf") else file
+    return NamedModel(match[1] or default_name, file)
 
 
 def _hosts(text: str) -> tuple[str, ...]:
@@ -80,18 +85,27 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(os.pathsep)))
 
 
-def _pairs(text: str, value: str, what: str) -> tuple[tuple[str, str], ...]:
-    """Read names with what each stands for, separated by commas; of a pair the value may have commas, too."""
-    pairs = re.split(r",(?=[\w.-]+=)", text)
-    if not all(re.fullmatch(rf"[\w.-]{{1,256}}={value}", pair) for pair in pairs):
-        raise ValueError(f"{what}, a name being letters, digits, dots, dashes and underscores")
-    return tuple((name, said) for name, _, said in (pair.partition("=") for pair in pairs))
+def _pairs(text: str, value: str, allowed: str) -> tuple[tuple[str, str], ...]:
+    """Parse pairs of a name and a value, separated by commas; a value can contain commas.
+
+    Args:
+        text: the pairs.
+        value: a regular expression for the values.
+        allowed: the allowed pairs, in words.
+    """
+    pairs = []
+    for pair in re.split(r",(?=[\w.-]+=)", text):
+        match = re.fullmatch(rf"([\w.-]{{1,256}})=({value})", pair)
+        if match is None:
+            names = "with letters, digits, dots, dashes and underscores in NAME"
+            raise ValueError(f"{allowed}, {names}")
+        pairs.append((match[1], match[2]))
+    return tuple(pairs)
 
 
 def _rate(text: str) -> str:
-    if text != "off" and not re.fullmatch(
-        r"[1-9][0-9]{0,8}/([1-9][0-9]{0,4})?(second|minute|hour|day)", text
-    ):
+    rate = r"[1-9][0-9]{0,8}/([1-9][0-9]{0,4})?(second|minute|hour|day)"
+    if text != "off" and not re.fullmatch(rate, text):
         raise ValueError(
             "a count per time, such as 100/second, 6000/minute or 500/10minute, or off"
         )
@@ -101,190 +115,189 @@ def _rate(text: str) -> str:
 def _setting(
     group: str,
     default: Any,
-    help: str,  # noqa: A002 argparse's own word
-    check: Validator | None = None,
+    help: str,  # noqa: A002 - the name in argparse
+    validator: Validator | None = None,
     parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    checked = optional(check) if default is None and check else check
+    if default is None and validator is not None:
+        validator = optional(validator)
     metadata = {"help": help, "group": group, "parse": parse}
-    return field(default=default, validator=checked, metadata=metadata, kw_only=True)
+    return field(default=default, validator=validator, metadata=metadata, kw_only=True)
 
 
-_listening, _access, _search, _encoder, _reranker, _generation, _limits, _log = (
-    partial(_setting, group)
-    for group in (
-        "Listening",
-        "Access",
-        "Search",
-        "Encoder",
-        "Reranker",
-        "Generation",
-        "Limits",
-        "Log",
-    )
+_listening = partial(_setting, "Listening")
+_access = partial(_setting, "Access")
+_search = partial(_setting, "Search")
+_encoder = partial(_setting, "Encoder")
+_reranker = partial(_setting, "Reranker")
+_generation = partial(_setting, "Generation")
+_limits = partial(_setting, "Limits")
+_log = partial(_setting, "Log")
+
+_THREADS = (
+    "CPU threads of the {} in one worker; 0: cores divided by workers, "
+    "reduced automatically if fewer threads are faster"
 )
-
-
-def _threads(setting: Callable[..., Any], do: str) -> Any:
-    rule = "0 divides the cores among the workers, and takes fewer where one worker is faster so"
-    return setting(0, f"CPU threads that {do} in one worker; {rule}", integer(0, 512))
 
 
 @frozen
 class Settings:
-    """Everything an operator can set. ``--help`` prints this table; docs/operations.md explains it."""
+    """The settings of the server; ``--help`` prints them, and docs/operations.md explains them."""
 
     host: str = _listening("127.0.0.1", "address to listen on; 0.0.0.0 or :: for every interface")
     port: int = _listening(
-        8000, "port to listen on; 0 takes a free one and prints it", integer(0, 65535)
+        8000, "port to listen on; 0 selects a free port and prints it", integer(0, 65535)
     )
     workers: int = _listening(
         1,
-        "processes that share the port; with more than one, a process of its own holds the model",
+        "processes that share the port; with more than 1, a separate process holds the model",
         integer(1, 256),
     )
     cors_origins: tuple[str, ...] = _listening(
-        (), "web origins whose pages may call, comma-separated; * for all"
+        (), "web origins allowed to call (CORS), comma-separated; * allows all"
     )
     allowed_hosts: tuple[str, ...] = _listening(
         (),
-        "names by which this server may be called, comma-separated; * for all; localhost, --host and addresses in "
-        "figures always may",
+        "allowed Host header values, comma-separated; * allows all; localhost, --host and IP "
+        "addresses are always allowed",
         parse=_hosts,
     )
     idle_timeout_s: float = _listening(
-        75.0, "seconds a connection may stay without a complete request head"
+        75.0, "maximum seconds until a connection sends the complete headers of a request"
     )
     drain_timeout_s: float = _listening(
-        30.0, "seconds that running work may take to finish after SIGTERM"
+        30.0, "maximum seconds to finish running requests after SIGTERM"
     )
 
     api_keys_file: str | None = _access(
-        None, "file of API keys, one a line, plain or as sha256:HEX; re-read when it changes"
+        None, "file of API keys, one per line, plain or as sha256:HEX; reloaded when it changes"
     )
     generation_requires_key: bool = _access(
-        False, "ask for a key on /generate, /generate_stream and /stats too"
+        False, "require a key also for /generate, /generate_stream and /stats"
     )
     rate_limit: str = _access(
-        "6000/minute", "requests that one key may make per time, or off", parse=_rate
+        "6000/minute", "maximum requests of one key per time, or off", parse=_rate
     )
     rate_limit_storage: str = _access(
         "memory://",
-        "where requests are counted; redis://HOST:PORT shares the count among processes",
+        "storage of the request counts; redis://HOST:PORT shares them among processes",
     )
 
     encoding: str | None = _search(
-        None, "tiktoken encoding or rank file that counts tokens; the embedded one if not given"
+        None, "tiktoken encoding or rank file for token counts (default: the embedded encoding)"
     )
-    weighting: WeightingName = _search(  # noqa: RUF009 a Literal by another name
-        "pivoted", "pivoted to answer questions, cosine for the textbook's"
+    weighting: WeightingName = _search(  # noqa: RUF009 - an alias of a Literal
+        "pivoted", "scoring scheme: pivoted, or cosine (textbook TF-IDF)"
     )
     search_threads: int = _search(
-        0, "searches at once in one worker; 0 divides the cores among the workers", integer(0, 1024)
+        0, "concurrent searches in one worker; 0: cores divided by workers", integer(0, 1024)
     )
     search_queue: int = _search(
         512,
-        "searches that may wait in one worker; more are refused with 429",
+        "maximum queued searches in one worker; further searches are refused with 429",
         integer(0, 1_000_000),
     )
-    queue_timeout_s: float = _search(30.0, "seconds a request may wait for a thread, then 503")
+    queue_timeout_s: float = _search(
+        30.0, "maximum seconds that a request waits for a thread; then 503"
+    )
     folder: tuple[str, ...] = _search(
-        (), "a folder that agents may search at /mcp; may be given more than once", parse=_paths
+        (), "folder that agents can search at /mcp (repeatable)", parse=_paths
     )
     index: tuple[tuple[str, str], ...] = _search(
         (),
-        "NAME=PLACE, an index that clients may ask by its name: a file that ChunkIndex.save wrote, a folder of files, "
-        "or the folder or address where an index of a cluster was saved; may be given more than once",
-        parse=partial(_pairs, value=".+", what="NAME=FILE, NAME=FOLDER or NAME=ADDRESS"),
+        "NAME=LOCATION: serve an index under a name (repeatable). The location is a file written "
+        "by ChunkIndex.save, a folder of files, or the folder or address of a sharded index",
+        parse=partial(_pairs, value=".+", allowed="NAME=FILE, NAME=FOLDER or NAME=ADDRESS"),
     )
     index_key: tuple[tuple[str, str], ...] = _search(
         (),
-        "NAME=KEY-ID, a key that may ask the index, which then no others may; may be given more than once",
+        "NAME=KEY-ID: restrict an index to this key (repeatable)",
         parse=partial(
             _pairs,
             value="[0-9a-f]{12}",
-            what="NAME=KEY-ID, an id of 12 hexadecimal digits as in the log",
+            allowed="NAME=KEY-ID, an id of 12 hexadecimal digits as in the log",
         ),
     )
     index_cache_bytes: int = _search(
         256 << 20,
-        "memory for indexes of chunks already seen, in each worker; 0 keeps none",
+        "memory for cached indexes of chunks in each worker; 0 disables the cache",
         parse=_size,
     )
     shard_cache_bytes: int = _search(
         16 << 30,
-        "room on disk for shards of indexes in object storage; 0 reads them into each worker",
+        "disk space for cached shards from object storage; 0 loads them into memory per worker",
         parse=_size,
     )
 
     encoder: tuple[NamedModel, ...] = _encoder(
         (),
-        "GGUF file of an embedding model; without one there are no vectors, and search goes by words alone; may be "
-        "given more than once, as NAME=FILE: searches have the first",
+        "GGUF file of an embedding model; without it, search uses lexical scores only "
+        "(repeatable as NAME=FILE; searches use the first)",
         parse=named_models,
     )
-    encoder_threads: int = _threads(_encoder, "encode")
+    encoder_threads: int = _encoder(0, _THREADS.format("encoder"), integer(0, 512))
     encoder_queue: int = _encoder(
         2048,
-        "texts that may wait to be encoded in one worker; more are refused with 429",
+        "maximum texts queued for the encoder in one worker; further texts are refused with 429",
         integer(1, 1_000_000),
     )
     encoder_timeout_s: float = _encoder(
-        60.0, "seconds one request for vectors may take, waiting included, then 503"
+        60.0, "maximum seconds of a request for vectors, including its time in the queue; then 503"
     )
     encoder_search_passages: int = _encoder(
         128,
-        "passages that one search may have encoded; one that needs more goes by words alone",
+        "maximum passages to encode for a search; one that needs more uses lexical scores only",
         integer(1, 1_000_000),
     )
     encoder_search_timeout_s: float = _encoder(
-        10.0, "seconds a search may wait for the encoder; then it goes by words alone"
+        10.0,
+        "maximum seconds that a search waits for the encoder; then it uses lexical scores only",
     )
     encoder_index_passages: int = _encoder(
         50_000,
-        "passages of chunks that came twice that are encoded in the background",
+        "maximum passages to encode in the background for chunks that were sent twice",
         integer(0, 100_000_000),
     )
 
     reranker: tuple[NamedModel, ...] = _reranker(
         (),
-        "GGUF file of a reranker, which reads documents to rerank, and the best of searches that ask for it; may be "
-        "given more than once, as NAME=FILE: searches have the first",
+        "GGUF file of a reranker for rerank requests, and for searches that request it "
+        "(repeatable as NAME=FILE; searches use the first)",
         parse=named_models,
     )
-    reranker_threads: int = _threads(_reranker, "read")
+    reranker_threads: int = _reranker(0, _THREADS.format("reranker"), integer(0, 512))
     reranker_texts: int = _reranker(
-        100, "texts that it may read for one search: the best", integer(1, 10_000)
+        100, "maximum number of top results to rerank for one search", integer(1, 10_000)
     )
     reranker_timeout_s: float = _reranker(
-        30.0, "seconds a search may wait for the reranker; then it goes without"
+        30.0, "maximum seconds that a search waits for the reranker; then results are not reranked"
     )
 
     model: tuple[NamedModel, ...] = _generation(
         (),
-        f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
-        f"{NO_MODEL} to serve search alone; may be given more than once, as NAME=FILE: the first is the default",
+        "GGUF file, or owner/name[:quantization] of the Hugging Face hub (default: the embedded "
+        f"model); {NO_MODEL}: search only (repeatable as NAME=FILE; the first is the default)",
         parse=named_models,
     )
     model_idle_s: float | None = _generation(
         None,
-        "seconds after which a model, or an encoder, that nobody asks is unloaded, until somebody does",
+        "unload a model or an encoder after this many seconds without a request, until the next",
     )
     model_bytes: int | None = _generation(
         None,
-        "most bytes of the files of all models and encoders that are loaded at once in one process; the one that was "
-        "not asked for longest makes room",
+        "maximum total size of the files of loaded models and encoders in one process; the least "
+        "recently used model is unloaded first",
         integer(1),
         _size,
     )
     cluster: str | None = _generation(
         None,
-        "run the model, and search indexes by their name, on a Ray cluster: auto for the one this machine is in, or "
-        "HOST:PORT of its head",
+        "run the model, and search named indexes, on a Ray cluster: auto (the cluster of this "
+        "machine), or HOST:PORT of its head node",
     )
     cluster_runners: int | None = _generation(
         None,
-        "runners in the cluster; one for each GPU, and for each node without, if not given",
+        "runners in the cluster (default: one for each GPU, and for each node without GPU)",
         integer(1),
     )
     model_options: ModelOptions = field(
@@ -292,59 +305,72 @@ class Settings:
     )
     max_queue: int | None = _generation(
         None,
-        "samples of one key, or of all without, that may wait for a slot, by default 256; more are refused with 429",
+        "maximum queued samples of one key, or of all anonymous clients (default: 256); "
+        "further samples are refused with 429",
         integer(1),
     )
     prefix_cache_bytes: int | None = _generation(
         None,
-        "memory for the computed prompts of recent requests, by default 512MiB; 0 keeps none",
+        "memory for the KV cache of recent prompts (default: 512MiB); 0 disables the cache",
         parse=_size,
     )
     generation_timeout_s: float = _generation(
-        600.0, "seconds one generation may take, waiting included, then 503"
+        600.0, "maximum seconds of a generation, including its time in the queue; then 503"
     )
     model_load_timeout_s: float = _generation(
-        300.0, "seconds a model may take to load; whoever waits longer, or comes then, gets a 503"
+        300.0,
+        "maximum seconds to load a model; requests that wait longer, or arrive later, get a 503",
     )
 
     max_body_bytes: int = _limits(
-        64 << 20, "largest request body, after decompression", parse=_size
+        64 << 20, "maximum size of a request body, after decompression", parse=_size
     )
     max_buffered_bytes: int = _limits(
         1 << 30,
-        "memory that the requests of each lane of one worker may take at once; beyond it 503",
+        "maximum memory of the requests in each resource pool of one worker; beyond it 503",
         parse=_size,
     )
-    max_chunks: int = _limits(200_000, "most chunks in one search", integer(1))
-    max_depth: int = _limits(64, "deepest nesting of a request's JSON", integer(1, 500))
-    body_timeout_s: float = _limits(120.0, "seconds to receive a request's body, then 408")
+    max_chunks: int = _limits(200_000, "maximum number of chunks in one search", integer(1))
+    max_depth: int = _limits(64, "maximum nesting depth of JSON in a request", integer(1, 500))
+    body_timeout_s: float = _limits(
+        120.0, "maximum seconds to receive the body of a request; then 408"
+    )
     write_timeout_s: float = _limits(
-        120.0, "seconds a client may take to read its answer, then it is cut"
+        120.0,
+        "maximum seconds that a client takes to read a response; then the connection is aborted",
     )
 
     log_format: Literal["json", "text"] = _log(
-        "json", "form of the log on standard error: json or text"
+        "json", "format of the log on standard error: json or text"
     )
     log_level: Literal["debug", "info", "warning", "error"] = _log(
-        "info", "least severe line logged"
+        "info", "minimum severity of logged lines"
     )
     access_log: bool = _log(True, "log one line for each request")
 
     @property
-    def models(self) -> Mapping[Task, tuple[NamedModel, ...]]:
-        """The models of each kind, the default first: the embedded one generates where none is named."""
-        generating = self.model or (NamedModel(DEFAULT_NAME, None),)
+    def models(self) -> Mapping[ModelTask, tuple[NamedModel, ...]]:
+        """The models of each purpose, the default first.
+
+        If no model is set, the embedded model generates.
+        """
+        models = self.model or (NamedModel(DEFAULT_NAME, None),)
         return {
-            "generate": () if generating[0].file == NO_MODEL else generating,
+            "generate": () if models[0].file == NO_MODEL else models,
             "embed": self.encoder,
             "rerank": self.reranker,
         }
 
     @property
     def n_search_threads(self) -> int:
-        """Searches at once in one worker."""
+        """The number of concurrent searches in one worker."""
         return self.search_threads or max(1, usable_cpus() // self.workers)
 
-    def n_threads_of(self, named: int) -> int | None:
-        """Return with how many threads an encoder or a reranker computes; None for as many as are fastest."""
-        return named or (None if self.workers == 1 else max(1, usable_cores() // self.workers))
+    def n_threads_of(self, n_threads: int) -> int | None:
+        """Return the number of threads of an encoder or a reranker, given its setting.
+
+        None: as many threads as are fastest.
+        """
+        if n_threads:
+            return n_threads
+        return None if self.workers == 1 else max(1, usable_cores() // self.workers)

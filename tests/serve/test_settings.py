@@ -107,7 +107,7 @@ def test_values_are_parsed(name: str, text: str, value: object) -> None:
 def test_options_of_a_model_are_settings(name: str, text: str, value: object) -> None:
     """Every field of `ModelOptions` is a flag and a variable with its own default, and is checked by its validator."""
     assert set(attrs.fields_dict(ModelOptions)) == {
-        setting.of.name for setting in SETTINGS if setting.is_option
+        setting.attribute.name for setting in SETTINGS if setting.is_option
     }
     expected = attrs.evolve(ModelOptions(), **{name: value})
     assert read([f"--{name.replace('_', '-')}={text}"], {}).model_options == expected
@@ -177,12 +177,14 @@ def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
         assert ended.code == 2
 
 
-def test_defaults_that_are_a_runners_are_told() -> None:
-    """What is left to the runner where it is not set is in the words of --help."""
-    (waiting,) = (setting.help for setting in SETTINGS if setting.flag == "--max-queue")
-    (memory,) = (setting.help for setting in SETTINGS if setting.flag == "--prefix-cache-bytes")
-    assert f"by default {DEFAULT_MAX_QUEUE};" in waiting
-    assert f"by default {DEFAULT_PREFIX_CACHE_BYTES >> 20}MiB;" in memory
+def test_help_states_the_runner_defaults_of_unset_settings() -> None:
+    """--help states the default of the runner for each setting that it passes on only if set."""
+    (max_queue,) = (setting.help for setting in SETTINGS if setting.flag == "--max-queue")
+    (cache_bytes,) = (
+        setting.help for setting in SETTINGS if setting.flag == "--prefix-cache-bytes"
+    )
+    assert f"(default: {DEFAULT_MAX_QUEUE})" in max_queue
+    assert f"(default: {DEFAULT_PREFIX_CACHE_BYTES >> 20}MiB)" in cache_bytes
 
 
 def test_the_documentation_has_every_setting() -> None:
@@ -190,6 +192,6 @@ def test_the_documentation_has_every_setting() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `--")]
     assert rows == [
-        f"| `{setting.flag}` | {shown(setting.of.default)} | {setting.help} |"
+        f"| `{setting.flag}` | {shown(setting.attribute.default)} | {setting.help} |"
         for setting in SETTINGS
     ]

@@ -157,7 +157,8 @@ def _document(document: object, path: str, rank_fields: Sequence[str]) -> _Reran
                 fields[name] = document[name]
     has_further_fields = {*rank_fields} > {"title"}
     title = fields.pop("title", "") if has_further_fields else ""
-    if not fields or not all(isinstance(value, str) for value in (title, *fields.values())):
+    values = [title, *fields.values()]
+    if not fields or not all(isinstance(value, str) for value in values):
         is_default = rank_fields is _DEFAULT_RANK_FIELDS
         required = 'a string "text"' if is_default else "strings under rank_fields"
         raise InvalidRequestError.must_be(path, f"a string, or an object with {required}", document)

@@ -37,7 +37,7 @@ from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.reranking import RerankingService, load_reranker
 from relevance_gen.serve.services.search import Searcher
 from relevance_gen.serve.services.search_encoder import SearchEncoderService
-from relevance_gen.serve.settings import NamedModel, Settings, Task
+from relevance_gen.serve.settings import ModelTask, NamedModel, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -158,9 +158,9 @@ def _listen(spec: ProcessSpec, service: Service) -> connection.Listener:
 
 def _loaders(
     spec: ProcessSpec, load_backend: LoadBackend
-) -> dict[Task, Callable[[NamedModel], object]]:
+) -> dict[ModelTask, Callable[[NamedModel], object]]:
     """Return the functions that load models. All processes search; the fronts do not generate."""
-    loaders: dict[Task, Callable[[NamedModel], object]] = {}
+    loaders: dict[ModelTask, Callable[[NamedModel], object]] = {}
     if spec.role != "front":
         loaders["generate"] = partial(load_backend, spec.settings)
     loaders["embed"] = partial(load_encoder, spec.settings)

@@ -18,7 +18,7 @@ from relevance_gen import errors
 from relevance_gen.llama.model_files.resolve import files_of
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import STATES, Metrics
-from relevance_gen.serve.settings import DEFAULT_NAME, NamedModel, Settings, Task
+from relevance_gen.serve.settings import DEFAULT_NAME, ModelTask, NamedModel, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _Entry:
         failure: why it could not be loaded.
     """
 
-    task: Task
+    task: ModelTask
     source: NamedModel
     files: list[tuple[int, int]]
     state: State = "unloaded"
@@ -146,7 +146,7 @@ class ModelRegistry:
     def __init__(
         self,
         settings: Settings,
-        loaders: Mapping[Task, Callable[[NamedModel], Any]],
+        loaders: Mapping[ModelTask, Callable[[NamedModel], Any]],
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -167,7 +167,7 @@ class ModelRegistry:
         self._queue: list[_Entry] = []
         self._is_closed = False
 
-    def name_of(self, task: Task, name: str | None) -> str:
+    def name_of(self, task: ModelTask, name: str | None) -> str:
         """Return the name of the model that a client selects.
 
         None and `DEFAULT_NAME` select the first model. If there is only one, any name selects it.
@@ -192,7 +192,7 @@ class ModelRegistry:
     @contextmanager
     def lease(
         self,
-        task: Task,
+        task: ModelTask,
         name: str | None,
         *,
         client: str | None = None,
@@ -242,7 +242,7 @@ class ModelRegistry:
             future.cancel()
             self.update()
 
-    def _entry(self, task: Task, name: str) -> _Entry:
+    def _entry(self, task: ModelTask, name: str) -> _Entry:
         for entry in self._entries:
             if entry.task == task and entry.source.name == name:
                 return entry
@@ -278,7 +278,7 @@ class ModelRegistry:
         """Whether a model is being loaded or unloaded."""
         return any(entry.state in ("loading", "unloading") for entry in self._entries)
 
-    def loaded(self, task: Task) -> list[Any]:
+    def loaded(self, task: ModelTask) -> list[Any]:
         """Return the loaded models of a kind, and None for each that a request would load again."""
         models = []
         for entry in self._entries:

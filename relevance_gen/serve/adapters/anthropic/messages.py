@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 from attrs import field, frozen
@@ -49,6 +49,10 @@ _BLOCKS = {
 """The allowed blocks of each role, for errors."""
 
 
+Turns: TypeAlias = list[dict[str, Any]]
+"""The turns of a conversation, as `turn_of` appends them."""
+
+
 @frozen(kw_only=True)
 class MessagesRequest:
     """The fields of a request, as ``static/openapi.json`` describes them."""
@@ -69,7 +73,7 @@ class MessagesRequest:
 
     def conversation(self) -> Conversation:
         """Return the messages as turns, with the tools and the variables of the chat template."""
-        turns: list[dict[str, Any]] = []
+        turns: Turns = []
         if self.system:
             turn_of("system", turns)["content"] += texts_of(self.system, "system", TEXT_FIELDS)
         for index, message in enumerate(self.messages):
@@ -164,7 +168,7 @@ def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], obje
     return task, lambda responses: {"input_tokens": responses[0].prompt_tokens}
 
 
-def _add_message(message: object, turns: list[dict[str, Any]], path: str) -> None:
+def _add_message(message: object, turns: Turns, path: str) -> None:
     """Append a message to the turns."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
@@ -181,12 +185,16 @@ def _add_message(message: object, turns: list[dict[str, Any]], path: str) -> Non
         _add_block(block, role, turns, f"{path}.content[{index}]")
 
 
-def _add_block(block: object, role: str, turns: list[dict[str, Any]], path: str) -> None:
+def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
     """Append a block to the turns; a tool result is a turn of its own."""
     match role, block:
         case _, {"type": "text", "text": str(text)}:
             turn_of(role, turns)["content"].append(text)
-        case "user", {"type": "document", "source": {"type": str(kind), **source}, **fields}:
+        case "user", {
+            "type": "document",
+            "source": {"type": str(kind), **source},
+            **fields,
+        }:
             turn_of(role, turns)["content"].append(_document(kind, source, fields, path))
         case "user", {"type": "tool_result", "tool_use_id": str(call_id), **fields}:
             texts = texts_of(fields.get("content") or "", f"{path}.content", TEXT_FIELDS)

@@ -194,10 +194,10 @@ def _message(message: object, path: str) -> dict[str, Any]:
 
 def _turn(completion: Completion) -> dict[str, Any]:
     """Return a turn as a message; clients differ in which name of the reasoning they read."""
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-        for call in completion.tool_calls
-    ]
+    calls = []
+    for call in completion.tool_calls:
+        function = {"name": call.name, "arguments": call.text}
+        calls.append({"id": call.id, "type": "function", "function": function})
     empty_content = None if calls else ""
     turn: dict[str, Any] = {
         "role": "assistant",

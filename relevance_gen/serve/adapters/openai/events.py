@@ -60,7 +60,8 @@ class CompletionEvents:
                 events.append(self._chunk(sample, self._last(completion, response)))
                 sample += 1
         if self._includes_usage:
-            events.append(wire.event({**self._common, "choices": [], "usage": usage(responses)}))
+            chunk = {**self._common, "choices": [], "usage": usage(responses)}
+            events.append(wire.event(chunk))
         return b"".join([*events, b"data: [DONE]\n\n"])
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:

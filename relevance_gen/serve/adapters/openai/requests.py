@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -31,11 +31,16 @@ ALIASES: Mapping[str, str] = {
 }
 """Fields of vLLM, SGLang and llama.cpp that are refused, with the field to use instead."""
 
+_SEED_RANGE = 1 << 63
+
 EMPTY: tuple[object, ...] = ([], {}, "", False)
 """Values of a list, an object, a string or a flag that request nothing."""
 NEVER: tuple[object, ...] = ()
 
-REFUSED: Mapping[str, Sequence[object]] = {
+Refused: TypeAlias = Mapping[str, Sequence[object]]
+"""Unsupported fields to the values that are accepted because they request nothing."""
+
+REFUSED: Refused = {
     **dict.fromkeys(("dry_multiplier", "dynatemp_range", "mirostat", "mirostat_mode"), (0,)),
     **dict.fromkeys(("n_probs", "penalty_alpha", "smoothing_factor"), (0,)),
     **dict.fromkeys(("top_a", "xtc_probability"), (0,)),
@@ -82,7 +87,7 @@ class SamplingRequest:
     stop: Any = None
     stream: bool = fields.flag()
     stream_options: Mapping[str, Any] | None = fields.optional(checks.an_object)
-    seed: int | None = fields.optional(checks.integer(-(1 << 63), (1 << 63) - 1))
+    seed: int | None = fields.optional(checks.integer(-_SEED_RANGE, _SEED_RANGE - 1))
     temperature: float | None = _forwarded()
     top_p: float | None = _forwarded()
     presence_penalty: float | None = _forwarded()
@@ -194,7 +199,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     return {"error": details, "message": message, "detail": message}
 
 
-def read_as(cls: type[T], body: object, refused: Mapping[str, Sequence[object]]) -> T:
+def read_as(cls: type[T], body: object, refused: Refused) -> T:
     """Return an instance of `cls` with the fields of `body`.
 
     Unknown fields are ignored, and null stands for the default.

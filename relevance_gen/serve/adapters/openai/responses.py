@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 from attrs import field, frozen
@@ -63,6 +63,10 @@ _TEXT_FIELDS = {
 _ROLES = ("user", "assistant", "system", "developer")
 
 
+Turns: TypeAlias = list[dict[str, Any]]
+"""The turns of a conversation, as `turn_of` appends them."""
+
+
 @frozen(kw_only=True)
 class ResponsesRequest(SamplingRequest):
     """The fields of a request, as ``static/openapi.json`` describes them."""
@@ -84,7 +88,7 @@ class ResponsesRequest(SamplingRequest):
 
     def conversation(self) -> Conversation:
         """Return the items as turns, with the tools and the variables of the chat template."""
-        turns: list[dict[str, Any]] = []
+        turns: Turns = []
         if self.instructions:
             turn_of("system", turns)["content"].append(self.instructions)
         if isinstance(self.input, str):
@@ -164,7 +168,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     return task, events if request.stream else events.whole
 
 
-def _add_item(item: object, turns: list[dict[str, Any]], path: str) -> None:
+def _add_item(item: object, turns: Turns, path: str) -> None:
     """Append an item to the turns."""
     if not isinstance(item, dict):
         raise InvalidRequestError.must_be(path, "an object", item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -104,9 +105,10 @@ def _sample_tokens(
     tokens = completion.tokens or ()
     logprobs = completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
-    if tokens and tokens[-1] in token_texts.eos_token_ids and not with_end:
-        tokens, logprobs, alternatives = tokens[:-1], logprobs[:-1], alternatives[:-1]
-    for token, logprob, others in zip(tokens, logprobs, alternatives, strict=True):
+    ends_with_eos = bool(tokens) and tokens[-1] in token_texts.eos_token_ids
+    n_tokens = len(tokens) - 1 if ends_with_eos and not with_end else len(tokens)
+    rows = zip(tokens, logprobs, alternatives, strict=True)
+    for token, logprob, others in itertools.islice(rows, n_tokens):
         yield _ScoredToken(token, logprob, others)
 
 
