@@ -1,4 +1,4 @@
-"""The types of search's arrays, and what numpy lacks: finding, runs, ragged ranges, radix sort, growing arrays."""
+"""Array types of search, and operations that numpy lacks: lookup, runs, ragged ranges, radix sort, growing arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.uint64]
-"""Ids of terms."""
+"""Ids of terms, or other 64-bit hashes."""
 TermOrds = npt.NDArray[np.uint32]
-"""Numbers of terms in a lexicon."""
+"""Ordinals of terms in a lexicon."""
 Hashes = npt.NDArray[np.uint32]
-"""Hashes of what words have in common: their beginnings, or letters in a row."""
+"""Hashes of prefixes or of character n-grams."""
 ChunkOrds = npt.NDArray[np.uint32]
-"""Numbers of chunks in a segment."""
+"""Ordinals of chunks in a segment."""
 Counts = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -26,55 +26,64 @@ Number = TypeVar("Number", bound=np.number)
 
 
 class GrowingArray(Generic[Number]):
-    """Collects arrays into one.
+    """Collects arrays into one array.
 
-    There is room for so many elements at first, and when they are used up for twice as many. Room that is not yet
-    written to takes no memory: the operating system gives pages on first use. A list of arrays and `numpy.concatenate`
-    would take the memory twice.
+    The capacity is doubled when it is used up. Capacity that has not been written takes no memory, because the operating
+    system allocates pages on first use. A list of arrays and `numpy.concatenate` would take the memory twice.
+
+    Args:
+        dtype: type of the elements.
+        capacity: number of elements to allocate first.
     """
 
-    def __init__(self, dtype: type[Number], room: int) -> None:
-        self._array: npt.NDArray[Number] = np.empty(room, dtype)
+    def __init__(self, dtype: type[Number], capacity: int) -> None:
+        self._array: npt.NDArray[Number] = np.empty(capacity, dtype)
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def extend(self, more: npt.NDArray[Any]) -> None:
-        """Add elements at the end, which must fit the type."""
-        size = self._size + more.size
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        """Append elements, which must fit the type."""
+        size = self._size + values.size
         if size > self._array.size:
             larger = np.empty(2 * size, self._array.dtype)
             larger[: self._size] = self._array[: self._size]
             self._array = larger
-        self._array[self._size : size] = more
+        self._array[self._size : size] = values
         self._size = size
 
     def finish(self) -> npt.NDArray[Number]:
-        """Return the one array, without the spare room, and forget it."""
-        array, self._array = self._array, np.empty(0, self._array.dtype)
+        """Return the array without unused capacity, and empty this object."""
+        array = self._array
         array.resize(self._size, refcheck=False)
+        self._array = np.empty(0, array.dtype)
         self._size = 0
         return array
 
 
-def batch_slices(size: int, step: int) -> Iterator[slice]:
-    """Cut an array of some size into slices of `step` elements; the last may reach beyond the end.
+def batch_slices(size: int, batch_size: int) -> Iterator[slice]:
+    """Yield slices that divide an array into batches; the last slice may extend past the end.
 
-    >>> list(steps(5, 3))
+    >>> list(batch_slices(5, 3))
     [slice(0, 3, None), slice(3, 6, None)]
     """
-    return (slice(low, low + step) for low in range(0, size, step))
+    return (slice(low, low + batch_size) for low in range(0, size, batch_size))
 
 
-def concat(arrays: Iterable[npt.NDArray[Number]], dtype: type[Number]) -> npt.NDArray[Number]:
-    """Concatenate arrays of one type, or none; a single one is returned as it is."""
+def concat(
+    arrays: Iterable[npt.NDArray[Number]],
+    dtype: type[Number],
+) -> npt.NDArray[Number]:
+    """Concatenate any number of arrays of one type; a single array is not copied."""
     parts = list(arrays)
-    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return where each of some pieces begins if they lie one behind the other.
+    """Return the start of each of n consecutive pieces, shape (n,).
 
     >>> starts_of(np.array([2, 3, 1])).tolist()
     [0, 2, 5]
@@ -85,7 +94,7 @@ def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
 
 
 def bounds_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return the same and behind it where the last piece ends: one element more than there are pieces."""
+    """Return the start of each of n consecutive pieces, then the end of the last, shape (n + 1,)."""
     bounds = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
@@ -98,79 +107,95 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
     [5, 6, 0, 1, 2]
     """
     ends = np.cumsum(length)
-    return np.arange(ends[-1] if ends.size else 0) + np.repeat(start - ends + length, length)
+    size = ends[-1] if ends.size else 0
+    shift = start - ends + length
+    return np.arange(size) + np.repeat(shift, length)
 
 
 def find(ascending: npt.NDArray[Any], values: npt.NDArray[Any]) -> Offsets:
-    """Return the index of each value in an ascending array; -1 where it is not.
+    """Return the index of each value in an ascending array, -1 if it is absent.
 
     >>> find(np.array([3, 5]), np.array([5, 4, 9])).tolist()
     [1, -1, -1]
     """
     if not ascending.size:
         return np.full(values.size, -1)
-    found: Offsets = ascending.searchsorted(values)
-    found[ascending.take(found, mode="clip") != values] = -1
-    return found
+    indices: Offsets = ascending.searchsorted(values)
+    is_absent = ascending.take(indices, mode="clip") != values
+    indices[is_absent] = -1
+    return indices
 
 
-def find_all(ascending: npt.NDArray[Any], values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
-    """Return the indices of every value in an array that ascends with repetitions, and how often each is there.
+def find_all(
+    ascending: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+) -> tuple[Offsets, Offsets]:
+    """Return all indices of every value in an ascending array with repetitions, and the number of each value's indices.
 
-    >>> [found.tolist() for found in find_all(np.array([3, 5, 5]), np.array([5, 4, 3]))]
-    [[1, 2, 0], [2, 0, 1]]
+    >>> indices, counts = find_all(np.array([3, 5, 5]), np.array([5, 4, 3]))
+    >>> indices.tolist(), counts.tolist()
+    ([1, 2, 0], [2, 0, 1])
     """
     low = ascending.searchsorted(values, "left")
-    n = ascending.searchsorted(values, "right") - low
-    return ragged_ranges(low, n), n
+    counts = ascending.searchsorted(values, "right") - low
+    return ragged_ranges(low, counts), counts
 
 
 def run_starts(values: npt.NDArray[Any]) -> Flags:
-    """Tell which elements are not equal to the one before them; the first is not."""
-    new = np.ones(values.size, bool)
-    np.not_equal(values[1:], values[:-1], out=new[1:])
-    return new
+    """Return whether each element differs from the element before; True for the first."""
+    is_start = np.ones(values.size, bool)
+    np.not_equal(values[1:], values[:-1], out=is_start[1:])
+    return is_start
 
 
 def runs(values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
-    """Return where each run of equal values begins, and how long it is."""
-    edges = np.ones(values.size + 1, bool)
-    np.not_equal(values[1:], values[:-1], out=edges[1:-1])
-    first: Offsets = edges.nonzero()[0]
-    return first[:-1], first[1:] - first[:-1]
+    """Return the start and the length of each run of equal values."""
+    is_edge = np.ones(values.size + 1, bool)
+    np.not_equal(values[1:], values[:-1], out=is_edge[1:-1])
+    edges: Offsets = is_edge.nonzero()[0]
+    return edges[:-1], np.diff(edges)
 
 
 def unique(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return the different values, ascending, as `numpy.unique` does, which first loads numpy.ma: 30 ms."""
+    """Return the distinct values, ascending. `numpy.unique` first imports numpy.ma, which takes 30 ms."""
     ordered = np.sort(values)
     return ordered[run_starts(ordered)]
 
 
 def inverse(order: npt.NDArray[Any]) -> Offsets:
-    """Return the permutation that undoes another: the new index of what stood at each old one."""
-    back = np.empty(order.size, np.int64)
-    back[order] = np.arange(order.size)
-    return back
+    """Return the inverse permutation: the new index of the element at each old index."""
+    new_index = np.empty(order.size, np.int64)
+    new_index[order] = np.arange(order.size)
+    return new_index
 
 
 def order_by_digits(
-    values: npt.NDArray[np.unsignedinteger[Any]], n_digits: int, shift: int = 0
+    values: npt.NDArray[np.unsignedinteger[Any]],
+    n_digits: int,
+    shift: int = 0,
 ) -> Counts:
-    """Return the stable order by some 16-bit digits from bit `shift` on: by radix, as quick on every machine."""
-    order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
-    for digit in range(1, n_digits):
-        order = order.take(
-            np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable")
-        )
+    """Return the stable order by some 16-bit digits, by radix sort, which is equally fast on every machine.
+
+    Args:
+        values: unsigned integers.
+        n_digits: number of digits.
+        shift: bit where the lowest digit starts.
+    """
+    first_digit = _digit(values, shift)
+    order = np.argsort(first_digit, kind="stable").astype(np.uint32)
+    for digit_index in range(1, n_digits):
+        digit = _digit(values, 16 * digit_index + shift).take(order)
+        order = order.take(np.argsort(digit, kind="stable"))
     return order
 
 
 def _digit(values: npt.NDArray[np.unsignedinteger[Any]], shift: int) -> npt.NDArray[np.uint16]:
-    return (values >> values.dtype.type(shift)).astype(np.uint16)
+    shift_of_type = values.dtype.type(shift)
+    return (values >> shift_of_type).astype(np.uint16)
 
 
 def order_by_id(ids: Ids) -> Counts:
-    """Sort ids stably, as above: by as many of their leading digits as tell them apart, mostly two of four."""
+    """Return the stable order of ids, sorted by only as many leading digits as are needed, usually two of four."""
     for n_digits in (2, 3):
         order = order_by_digits(ids, n_digits, 64 - 16 * n_digits)
         ordered = ids.take(order)
@@ -179,6 +204,10 @@ def order_by_id(ids: Ids) -> Counts:
     return order_by_digits(ids, 4)
 
 
-def sum_by(group: npt.NDArray[Any], weight: npt.NDArray[Any], n: int) -> Floats:
-    """Return the sum of the weights of each of n groups, shape (n,), added in the order they stand in."""
-    return np.asarray(np.bincount(group, weight, n), np.float64)
+def sum_by(
+    group: npt.NDArray[Any],
+    weights: npt.NDArray[Any],
+    n_groups: int,
+) -> Floats:
+    """Return the sum of the weights of each group, added in the order of the elements, shape (n_groups,)."""
+    return np.asarray(np.bincount(group, weights, n_groups), np.float64)

@@ -1,9 +1,9 @@
-"""Hash terms: to ids, and to stumps, which terms of one beginning share.
+"""Hash terms to ids, and words to hashes of their prefixes.
 
-A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
-hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash
-the whole term. The chance that any two of V different terms share an id is below V² / 2^57: one in 10^5 for a
-million terms.
+The id of a term is the same in every text, process and version of a saved index. Its top 8 bits, the prefix bucket, hash
+only the first letters, so that terms with the same prefix are adjacent when ids are sorted; the other 56 bits hash the
+complete term. The probability that any two of V distinct terms have the same id is below V² / 2^57: 10^-5 for a million
+terms.
 """
 
 from __future__ import annotations
@@ -15,49 +15,52 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.arrays import Hashes, Ids, Offsets, find
+from relevance_gen.arrays import Flags, Hashes, Ids, Offsets, find
 from relevance_gen.text.scripts import TRIPLE_LEAD
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
-LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+_MASKS: Final = [(1 << 8 * n_bytes) - 1 for n_bytes in range(9)]
+LOW_BYTES: Final = np.array(_MASKS, np.uint64)
 """Masks that keep the first n of 8 bytes (little-endian)."""
-_MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64)
+_MULTIPLIERS: Final = np.array(
+    [0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64
+)
 """Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx; xxHash)."""
-_ALL_BITS: Final = (1 << 64) - 1
-_BEGINNING_BITS: Final = np.uint64(56)
-_ASCII_BEGINNING: Final = np.uint64(0xE3EFFF)
-"""The first three bytes; of the second one bit less and of the third three, so that y, i and e are one: fly and flies,
-dying and die, using and use."""
-_OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
-"""The first six bytes: three letters of a two-byte alphabet."""
+_MASK_64_BITS: Final = (1 << 64) - 1
+_PREFIX_BUCKET_SHIFT: Final = np.uint64(56)
+_ASCII_PREFIX_MASK: Final = np.uint64(0xE3EFFF)
+"""Keeps the first three bytes, without one bit of the second byte and three of the third, so that y, i and e are equal:
+fly and flies, dying and die, using and use have one prefix bucket."""
+_OTHER_PREFIX_MASK: Final = np.uint64(0xFFFFFFFFFFFF)
+"""Keeps the first six bytes: three letters of a two-byte alphabet."""
 LONG_BYTES: Final = 64
-"""Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
+"""Longer terms are hashed one by one: a loop over 8-byte words would take quadratic time for a text without spaces."""
 MAX_SPELLING_BYTES: Final = 64
-"""A term is shown by this much of its spelling, and no longer one has inflections."""
+"""Number of bytes of a term that its spelling shows. Longer terms have no inflections."""
 N_PREFIX_BUCKETS: Final = 256
-"""Number of different beginnings, the ids' top 8 bits."""
-_STUMP_LETTERS: Final = 5
+"""Number of prefix buckets."""
+_PREFIX_LETTERS: Final = 5
 MAX_PREFIX_BYTES: Final = 16
-"""Most bytes that a stump is made of."""
+"""Maximum number of bytes that a prefix hash depends on."""
 
 
 def prefix_buckets(ids: Ids) -> npt.NDArray[np.uint8]:
-    """Return the beginning, in [0, BEGINNINGS), that each id's term has."""
-    return (ids >> _BEGINNING_BITS).astype(np.uint8)
+    """Return the prefix bucket of each id, in [0, N_PREFIX_BUCKETS)."""
+    return (ids >> _PREFIX_BUCKET_SHIFT).astype(np.uint8)
 
 
 def prefix_bucket_bounds() -> Ids:
-    """Return the least id of each beginning, shape (BEGINNINGS,)."""
-    return np.arange(N_PREFIX_BUCKETS, dtype=np.uint64) << _BEGINNING_BITS
+    """Return the least id of each prefix bucket, shape (N_PREFIX_BUCKETS,)."""
+    return np.arange(N_PREFIX_BUCKETS, dtype=np.uint64) << _PREFIX_BUCKET_SHIFT
 
 
 def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
-    """Return the ids' top 16 bits: the beginning, and eight bits of the whole term."""
+    """Return the top 16 bits of each id: the prefix bucket, and eight bits of the complete term's hash."""
     return (ids >> np.uint64(48)).astype(np.uint16)
 
 
 def eight_bytes(lowered: bytes) -> Ids:
-    """Return a view of the eight bytes from each offset on, as one number."""
+    """Return a view of the eight bytes from each offset as one integer, shape (len(lowered) - 7,)."""
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
 
 
@@ -65,98 +68,133 @@ def hash_term(word: str) -> int:
     """Return the id of one ASCII word of lower-case letters and digits, shorter than `MAX_SPELLING_BYTES`."""
     spelling = word.encode()
     first = int.from_bytes(spelling[:8], "little")
-    one, two, three = map(int, _MIX)
-    hashed = first * one & _ALL_BITS
+    multipliers: list[int] = _MULTIPLIERS.tolist()
+    hashed = first * multipliers[0] & _MASK_64_BITS
     hashed ^= hashed >> 32
     for offset in range(8, len(spelling), 8):
-        hashed = (
-            hashed ^ int.from_bytes(spelling[offset : offset + 8], "little")
-        ) * two & _ALL_BITS
+        hashed ^= int.from_bytes(spelling[offset : offset + 8], "little")
+        hashed = hashed * multipliers[1] & _MASK_64_BITS
         hashed ^= hashed >> 29
-    hashed = (hashed * two & _ALL_BITS) >> 8
-    beginning = (first & int(_ASCII_BEGINNING)) * three & _ALL_BITS
-    return beginning >> 56 << 56 | hashed
+    hashed = (hashed * multipliers[1] & _MASK_64_BITS) >> 8
+    prefix = (first & int(_ASCII_PREFIX_MASK)) * multipliers[2] & _MASK_64_BITS
+    return prefix >> 56 << 56 | hashed
 
 
 def hash_terms(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
-    """Hash each occurrence to its term's id."""
+    """Return the id of each of T terms.
+
+    Args:
+        lowered: folded, lower-cased text, with at least 8 bytes after the last term.
+        start: offset of each term, shape (T,).
+        length: bytes of each term, shape (T,).
+    """
     words = eight_bytes(lowered)
-    long = length > 8
+    is_longer = length > 8
     if TRIPLE_LEAD in lowered:
-        # A triple has nine bytes. Its first is the same in all of them, so the other eight tell triples apart.
-        triples = long & (np.frombuffer(lowered, np.uint8).take(start) == TRIPLE_LEAD)
-        long &= ~triples
-        start = start + triples
+        # A triple has nine bytes. The first is the same in all triples, so the other eight distinguish them.
+        lead = np.frombuffer(lowered, np.uint8).take(start)
+        is_triple = is_longer & (lead == TRIPLE_LEAD)
+        is_longer &= ~is_triple
+        start = start + is_triple
     first = words[start]  # `take` would copy all words first
     first &= LOW_BYTES.take(length, mode="clip")
-    hashed: Ids = first * _MIX[0]
+    hashed: Ids = first * _MULTIPLIERS[0]
     hashed ^= hashed >> np.uint64(32)
-    rest = np.flatnonzero(long)
-    if rest.size:
-        _mix_rest(hashed, rest, words, lowered, start, length)
-    hashed *= _MIX[1]
+    longer = np.flatnonzero(is_longer)
+    if longer.size:
+        _mix_longer(hashed, longer, lowered, start, length)
+    hashed *= _MULTIPLIERS[1]
     hashed >>= np.uint64(8)
-    beginning = first  # in its place: it is not needed any more
+    prefix = first  # modified in place, because it is not needed any more
     if lowered.isascii():
-        beginning &= _ASCII_BEGINNING
+        prefix &= _ASCII_PREFIX_MASK
     else:
-        beginning &= np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
-    beginning *= _MIX[2]
-    beginning &= ~LOW_BYTES[7]
-    hashed |= beginning
+        is_ascii = (first & np.uint64(0x80)) == 0
+        prefix &= np.where(is_ascii, _ASCII_PREFIX_MASK, _OTHER_PREFIX_MASK)
+    prefix *= _MULTIPLIERS[2]
+    prefix &= ~LOW_BYTES[7]
+    hashed |= prefix
     return hashed
 
 
-def _mix_rest(
-    hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets
+def _mix_longer(
+    hashed: Ids,
+    longer: Offsets,
+    lowered: bytes,
+    start: Offsets,
+    length: Offsets,
 ) -> None:
-    """Mix the bytes behind the eighth into the hashes of the occurrences numbered `rest`."""
-    is_long = length.take(rest) > LONG_BYTES
-    for occurrence in rest[is_long]:
-        spelling = lowered[start[occurrence] : start[occurrence] + length[occurrence]]
-        hashed[occurrence] = int.from_bytes(
-            hashlib.blake2b(spelling, digest_size=8).digest(), "little"
-        )
-    rest = rest[~is_long]
-    offset, n_left, mixed = start.take(rest), length.take(rest), hashed.take(rest)
-    while rest.size:
+    """Mix the bytes after the eighth into the hashes of longer terms.
+
+    Args:
+        hashed: hashes of all terms, modified in place, shape (T,).
+        longer: indices of the terms of more than 8 bytes.
+        lowered: as for `hash_terms`.
+        start: as for `hash_terms`.
+        length: as for `hash_terms`.
+    """
+    is_very_long = length.take(longer) > LONG_BYTES
+    for term in longer[is_very_long].tolist():
+        spelling = lowered[start[term] : start[term] + length[term]]
+        digest = hashlib.blake2b(spelling, digest_size=8).digest()
+        hashed[term] = int.from_bytes(digest, "little")
+    words = eight_bytes(lowered)
+    terms = longer[~is_very_long]
+    offset = start.take(terms)
+    n_left = length.take(terms)
+    mixed = hashed.take(terms)
+    while terms.size:
         offset += 8
         n_left -= 8
         mixed ^= words[offset] & LOW_BYTES.take(n_left, mode="clip")
-        mixed *= _MIX[1]
+        mixed *= _MULTIPLIERS[1]
         mixed ^= mixed >> np.uint64(29)
-        hashed[rest] = mixed
-        some = np.flatnonzero(n_left > 8)
-        rest, offset, n_left, mixed = (
-            rest.take(some),
-            offset.take(some),
-            n_left.take(some),
-            mixed.take(some),
-        )
+        hashed[terms] = mixed
+        # Continue with the terms that have more bytes.
+        rows = np.flatnonzero(n_left > 8)
+        terms = terms.take(rows)
+        offset = offset.take(rows)
+        n_left = n_left.take(rows)
+        mixed = mixed.take(rows)
 
 
-def hash_prefixes(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:
-    """Return a hash of the first five letters of words in folded text, shape (n,); 0 for English function words.
+def hash_prefixes(
+    ids: Ids,
+    letters: bytes,
+    start: Offsets,
+    length: Offsets,
+) -> Hashes:
+    """Return a hash of the first five letters of each of n words, shape (n,); 0 for English stop words.
 
-    Of a word of several scripts it is as many bytes as five letters like the first have. Behind the last word the text
-    has 16 bytes or more.
+    For words that mix scripts, the prefix has as many bytes as five characters of the first character's script.
+
+    Args:
+        ids: ids of the words, shape (n,).
+        letters: folded text with at least `MAX_PREFIX_BYTES` bytes after the last word.
+        start: offset of each word, shape (n,).
+        length: bytes of each word, shape (n,).
     """
     lead = np.frombuffer(letters, np.uint8).take(start)
-    n_bytes = np.minimum(length, _STUMP_LETTERS + np.where(lead >= 0xC0, _STUMP_LETTERS, 0))
-    n_bytes += np.where(lead >= 0xE0, np.minimum(length - n_bytes, _STUMP_LETTERS), 0)
-    eight = eight_bytes(letters)
-    prefixes = (eight.take(start) & LOW_BYTES.take(n_bytes, mode="clip")) * _MIX[0]
+    bytes_per_letter = 1 + (lead >= 0xC0).astype(np.int64) + (lead >= 0xE0)
+    n_bytes = np.minimum(length, _PREFIX_LETTERS * bytes_per_letter)
+    words = eight_bytes(letters)
+    first = words.take(start) & LOW_BYTES.take(n_bytes, mode="clip")
+    hashed = first * _MULTIPLIERS[0]
     longer: Offsets = (n_bytes > 8).nonzero()[0]
-    rest = eight.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
-    prefixes[longer] ^= rest * _MIX[2]
-    prefixes ^= prefixes >> np.uint64(32)
-    hashed: Hashes = np.maximum(
-        (prefixes * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1)
-    )
-    hashed[find(_function_words(), ids) >= 0] = 0
-    return hashed
+    rest = words.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
+    hashed[longer] ^= rest * _MULTIPLIERS[2]
+    hashed ^= hashed >> np.uint64(32)
+    hashed = hashed * _MULTIPLIERS[1] >> np.uint64(32)
+    hashes: Hashes = np.maximum(hashed.astype(np.uint32), np.uint32(1))
+    hashes[_is_stop_word(ids)] = 0
+    return hashes
+
+
+def _is_stop_word(ids: Ids) -> Flags:
+    is_stop_word: Flags = find(_stop_word_ids(), ids) >= 0
+    return is_stop_word
 
 
 @functools.cache
-def _function_words() -> Ids:
+def _stop_word_ids() -> Ids:
     return np.array(sorted(map(hash_term, ENGLISH_STOP_WORDS)), np.uint64)

@@ -1,10 +1,10 @@
-"""Cut text into terms: each a slice of the folded bytes and a 64-bit id.
+"""Tokenize text: each token is a slice of the folded text and the 64-bit id of its term.
 
-Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) gives
-the whole and its parts, if it has at most 64 KiB; dots part words, so that ``os.path`` is two words side by side.
-Scripts without spaces give overlapping n-grams; see `relevance_gen.text.scripts`. The Arabic article, alone
-or with a particle written on to it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all
-words with it would begin alike.
+Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) of at
+most 64 KiB gives the identifier and its parts; dots separate words, so ``os.path`` is two adjacent words. Scripts
+without spaces give overlapping n-grams; see `relevance_gen.text.scripts`. The Arabic article, alone or with a particle
+before it, is removed from words that keep two letters or more (``والكتاب`` → ``كتاب``): otherwise all words with an
+article would have the same prefix.
 """
 
 from __future__ import annotations
@@ -31,165 +31,200 @@ from relevance_gen.text.term_hashes import (
     hash_terms,
 )
 
-_IDENTIFIER_BYTES: Final = 1 << 16
-"""A longer word with capitals or underscores in it is data, not a name, and has no parts."""
-_FEW: Final = 128
-"""At most so many occurrences are inserted one by one, which is then quicker than merging."""
+_MAX_IDENTIFIER_BYTES: Final = 1 << 16
+"""A longer word with capitals or underscores is data and not a name, and is not split into parts."""
+_MAX_INSERTIONS: Final = 128
+"""Up to this number of tokens, inserting them one by one is faster than merging."""
 _PADDING: Final = b"\n" * (LONG_BYTES + 8)
+_UNDERSCORE: Final = ord("_")
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
-"""The Arabic article, and "and", "so", "with", "like" and "for" before it; longer ones first."""
+"""The Arabic article, and the article after "and", "so", "with", "like" and "for"; longer ones first."""
+_SHORT_ARTICLES: Final = _ARTICLES[-2:]
+"""Every other article contains one of these."""
 _ARABIC_LETTER_BYTES: Final = 2
 
 
 @frozen
 class Occurrences:
-    """The occurrences of terms in some texts, in reading order."""
+    """The tokens of some texts, in text order: T occurrences of terms in n texts.
 
-    folded: bytes  # the folded, lower-cased bytes of all texts
-    start: Offsets  # offset of each occurrence in `folded`, shape (T,), ascending
-    length: Offsets  # bytes of each occurrence, shape (T,)
-    ids: Ids  # id of each occurrence's term, shape (T,)
-    counts: Offsets  # occurrences of each text, shape (number of texts,)
+    Attributes:
+        folded: the folded, lower-cased bytes of all texts.
+        start: offset of each occurrence in `folded`, ascending, shape (T,).
+        length: bytes of each occurrence, shape (T,).
+        ids: id of each occurrence's term, shape (T,).
+        counts: number of occurrences of each text, shape (n,).
+    """
+
+    folded: bytes
+    start: Offsets
+    length: Offsets
+    ids: Ids
+    counts: Offsets
 
     def decode_term(self, occurrence: int) -> str:
         """Return the folded spelling of an occurrence, at most `MAX_SPELLING_BYTES` of it."""
         start = int(self.start[occurrence])
-        return self.folded[
-            start : start + min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
-        ].decode("utf-8", "replace")
+        n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
+        return self.folded[start : start + n_bytes].decode("utf-8", "replace")
+
+
+@frozen(eq=False)
+class _Slices:
+    """Start and length of slices of the text, shape (n,) each."""
+
+    start: Offsets
+    length: Offsets
 
 
 def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
-    """Cut any strings into terms, with `toneless` Vietnamese words a second time without their tones.
+    """Tokenize any strings, a few hundred kilobytes at once so that all arrays stay in the cache of a CPU core.
 
-    Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
+    Args:
+        texts: the texts.
+        toneless: whether Vietnamese words with tones give a second token without tones.
     """
     folded, ends = fold(texts, toneless=toneless)
     cased = b"\n" + folded + _PADDING
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
-    word = _is_lower(letters)
-    word |= (letters - np.uint8(ord("0"))) < 10
-    word |= letters >= 0x80  # letters and marks of other scripts
+    # For each byte: whether it is part of a word, and whether an identifier is split there.
+    is_word = _is_lower(letters)
+    is_word |= (letters - np.uint8(ord("0"))) < 10
+    is_word |= letters >= 0x80  # letters and marks of other scripts
     is_ascii = folded.isascii()
-    ngrams = None if is_ascii else _cut_ngrams(letters, word)
-    cut = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
-    edge = np.zeros(word.size, bool)
-    np.not_equal(word[1:], word[:-1], out=edge[1:])
-    edges = np.flatnonzero(edge)
-    start = edges[::2].copy()  # contiguous, which is quicker for all that follows
-    length = edges[1::2] - start
-    for endless in (length > _IDENTIFIER_BYTES).nonzero()[0].tolist():
-        cut[start[endless] : start[endless] + length[endless]] = False
-    cuts = np.flatnonzero(cut)
-    parts = _identifier_parts(letters, start, length, cuts) if cuts.size else None
-    if not is_ascii and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
-        start, length = _without_articles(lowered, start, length, cuts)
+    ngrams = None if is_ascii else _split_ngrams(letters, is_word)
+    is_split = _find_splits(np.frombuffer(cased, np.uint8), letters, is_word)
+    tokens = _word_slices(is_word)
+    for word in (tokens.length > _MAX_IDENTIFIER_BYTES).nonzero()[0].tolist():
+        start = tokens.start[word]
+        is_split[start : start + tokens.length[word]] = False
+    splits = np.flatnonzero(is_split)
+    parts = _identifier_parts(letters, tokens, splits) if splits.size else None
+    if not is_ascii and any(article in lowered for article in _SHORT_ARTICLES):
+        tokens = _without_articles(lowered, tokens, splits)
     if parts is not None:
-        start, length = _merge(start, length, *parts)
-    if ngrams is not None and ngrams[0].size:
-        start, length = _merge(start, length, *ngrams)
-    counts = np.diff(
-        np.searchsorted(start, ends + 1), prepend=0
-    )  # +1: `cased` begins with a line end
-    return Occurrences(lowered, start, length, hash_terms(lowered, start, length), counts)
+        tokens = _merge(tokens, parts)
+    if ngrams is not None and ngrams.start.size:
+        tokens = _merge(tokens, ngrams)
+    # + 1, because `cased` begins with a line end.
+    counts = np.diff(tokens.start.searchsorted(ends + 1), prepend=0)
+    ids = hash_terms(lowered, tokens.start, tokens.length)
+    return Occurrences(lowered, tokens.start, tokens.length, ids, counts)
 
 
-def _without_articles(
-    lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets
-) -> tuple[Offsets, Offsets]:
-    """Take the Arabic article off words that keep two letters or more; identifiers, cut at `cuts`, keep theirs."""
-    first = eight_bytes(lowered)[start]
-    cut = np.zeros(start.size, np.int64)
+def _word_slices(is_word: Flags) -> _Slices:
+    """Return the runs of bytes that are part of words."""
+    is_edge = np.zeros(is_word.size, bool)
+    np.not_equal(is_word[1:], is_word[:-1], out=is_edge[1:])
+    edges = np.flatnonzero(is_edge)
+    start = edges[::2].copy()  # contiguous, which makes all later steps faster
+    return _Slices(start, edges[1::2] - start)
+
+
+def _without_articles(lowered: bytes, words: _Slices, splits: Offsets) -> _Slices:
+    """Remove the Arabic article from words that keep two letters or more; identifiers with `splits` are unchanged."""
+    first = eight_bytes(lowered)[words.start]
+    n_removed = np.zeros(words.start.size, np.int64)
     for article in _ARTICLES:
-        n = len(article)
-        begins = (first & LOW_BYTES[n]) == np.uint64(int.from_bytes(article, "little"))
-        cut[begins & (cut == 0) & (length >= n + 2 * _ARABIC_LETTER_BYTES)] = n
-    cut[np.searchsorted(start, cuts, "right") - 1] = 0
-    return start + cut, length - cut
+        n_bytes = len(article)
+        article_bytes = np.uint64(int.from_bytes(article, "little"))
+        has_article = (first & LOW_BYTES[n_bytes]) == article_bytes
+        is_long_enough = words.length >= n_bytes + 2 * _ARABIC_LETTER_BYTES
+        n_removed[has_article & is_long_enough & (n_removed == 0)] = n_bytes
+    n_removed[_owners(words, splits)] = 0
+    return _Slices(words.start + n_removed, words.length - n_removed)
 
 
-def _cut_ngrams(letters: Bytes, word: Flags) -> tuple[Offsets, Offsets]:
-    """Cut runs of scripts without spaces into overlapping n-grams, and take their bytes out of `word`.
+def _owners(words: _Slices, offsets: Offsets) -> Offsets:
+    """Return the index of the word that contains each offset."""
+    return words.start.searchsorted(offsets, "right") - 1
 
-    A run shorter than its n-gram is a term as a whole.
+
+def _split_ngrams(letters: Bytes, is_word: Flags) -> _Slices:
+    """Split runs of scripts without spaces into overlapping n-grams, and remove their bytes from `is_word`.
+
+    A run shorter than its n-gram is one token.
     """
-    leads = (letters - np.uint8(FIRST_NGRAM_LEAD)) <= TRIPLE_LEAD - FIRST_NGRAM_LEAD
-    starts = np.flatnonzero(leads)
+    is_lead = (letters - np.uint8(FIRST_NGRAM_LEAD)) <= TRIPLE_LEAD - FIRST_NGRAM_LEAD
+    starts = np.flatnonzero(is_lead)
     if not starts.size:
-        return starts, starts
-    word &= ~leads
-    for following in range(1, NGRAM_CHARACTER_BYTES):
-        word[following:] &= ~leads[:-following]
-    triple = letters[starts] == TRIPLE_LEAD
-    breaks = (
-        np.flatnonzero((np.diff(starts) != NGRAM_CHARACTER_BYTES) | (triple[1:] != triple[:-1])) + 1
-    )
-    run_first = np.concatenate(([0], breaks))
+        return _Slices(starts, starts)
+    is_word &= ~is_lead
+    for offset in range(1, NGRAM_CHARACTER_BYTES):
+        is_word[offset:] &= ~is_lead[:-offset]
+    # Runs of adjacent characters of one n-gram size, as index and number of characters.
+    is_triple = letters[starts] == TRIPLE_LEAD
+    is_break = np.diff(starts) != NGRAM_CHARACTER_BYTES
+    is_break |= is_triple[1:] != is_triple[:-1]
+    run_first = np.concatenate(([0], np.flatnonzero(is_break) + 1))
     run_length = np.diff(run_first, append=starts.size)
-    size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
-    in_run = np.arange(starts.size) - np.repeat(run_first, run_length)
-    begins = np.flatnonzero(in_run <= np.repeat(run_length - size, run_length))
-    return starts.take(begins), np.repeat(NGRAM_CHARACTER_BYTES * size, run_length).take(begins)
+    ngram_size = np.minimum(np.where(is_triple[run_first], 3, 2), run_length)
+    # An n-gram begins at each character that has enough characters of its run after it.
+    index_in_run = np.arange(starts.size) - np.repeat(run_first, run_length)
+    last_index = np.repeat(run_length - ngram_size, run_length)
+    begins = np.flatnonzero(index_in_run <= last_index)
+    n_bytes = np.repeat(NGRAM_CHARACTER_BYTES * ngram_size, run_length)
+    return _Slices(starts.take(begins), n_bytes.take(begins))
 
 
-def _identifier_cuts(cased: Bytes, letters: Bytes, word: Flags) -> Flags:
-    """Find where identifiers are cut, and take single underscores between letters into `word`.
+def _find_splits(cased: Bytes, letters: Bytes, is_word: Flags) -> Flags:
+    """Return where identifiers are split, and add single underscores between letters to `is_word`.
 
-    That is at each such underscore, and at a hump: a capital inside a word with a small letter before or behind it.
+    Splits are at these underscores, and at camel-case boundaries: a capital in a word next to a small letter.
     """
-    small = _is_lower(cased)
-    cut = np.zeros(word.size, bool)
-    cut[1:] = cased[1:] != letters[1:]
-    cut[1:] &= word[:-1]
-    cut[1:-1] &= small[:-2] | small[2:]
-    del small
-    joint = letters == ord("_")
-    joint[1:-1] &= word[:-2]
-    joint[1:-1] &= word[2:]
-    word |= joint
-    cut |= joint
-    return cut
+    is_small = _is_lower(cased)
+    is_split = np.zeros(is_word.size, bool)
+    is_split[1:] = cased[1:] != letters[1:]
+    is_split[1:] &= is_word[:-1]
+    is_split[1:-1] &= is_small[:-2] | is_small[2:]
+    del is_small
+    is_joint = letters == _UNDERSCORE
+    is_joint[1:-1] &= is_word[:-2]
+    is_joint[1:-1] &= is_word[2:]
+    is_word |= is_joint
+    is_split |= is_joint
+    return is_split
 
 
-def _identifier_parts(
-    letters: Bytes, start: Offsets, length: Offsets, cuts: Offsets
-) -> tuple[Offsets, Offsets]:
-    """Return start and length of the parts of every word that is cut."""
-    owner = np.searchsorted(start, cuts, "right") - 1
-    first = run_starts(owner)
-    underscore = letters[cuts] == ord("_")
-    # A part begins with its word, at a hump, or behind an underscore; it ends where the next begins or the word ends.
-    begin = np.concatenate((start[owner[first]], cuts + underscore))
-    end = np.concatenate((cuts, (start + length)[owner[np.append(first[1:], True)]]))
-    begin.sort()
-    end.sort()
-    return begin, end - begin
+def _identifier_parts(letters: Bytes, words: _Slices, splits: Offsets) -> _Slices:
+    """Return the parts of every word that is split."""
+    owner = _owners(words, splits)
+    is_first = run_starts(owner)
+    is_last = np.append(is_first[1:], True)
+    is_underscore = letters[splits] == _UNDERSCORE
+    # A part begins with its word, at a capital, or after an underscore; it ends where the next begins or the word ends.
+    word_starts = words.start[owner[is_first]]
+    word_ends = (words.start + words.length)[owner[is_last]]
+    starts = np.concatenate((word_starts, splits + is_underscore))
+    ends = np.concatenate((splits, word_ends))
+    starts.sort()
+    ends.sort()
+    return _Slices(starts, ends - starts)
 
 
 def _is_lower(letters: Bytes) -> Flags:
     return (letters - np.uint8(ord("a"))) < 26
 
 
-def _merge(
-    start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets
-) -> tuple[Offsets, Offsets]:
-    """Merge two lists in reading order; of two occurrences with one start the first list's comes first."""
-    if more_start.size > _FEW:
-        starts = np.concatenate((start, more_start))
-        order = np.argsort(
-            starts, kind="stable"
-        )  # the starts are two ascending runs, which this sort merges
-        return starts.take(order), np.concatenate((length, more_length)).take(order)
-    offsets = [0, *np.searchsorted(start, more_start, "right").tolist(), start.size]
-    return _weave(start, more_start, offsets), _weave(length, more_length, offsets)
+def _merge(tokens: _Slices, more: _Slices) -> _Slices:
+    """Merge two lists of slices in text order; of two with the same start, that of the first list comes first."""
+    if more.start.size > _MAX_INSERTIONS:
+        starts = np.concatenate((tokens.start, more.start))
+        lengths = np.concatenate((tokens.length, more.length))
+        # The starts are two ascending runs, which this sort merges.
+        order = np.argsort(starts, kind="stable")
+        return _Slices(starts.take(order), lengths.take(order))
+    insert_at = tokens.start.searchsorted(more.start, "right").tolist()
+    bounds = [0, *insert_at, tokens.start.size]
+    start = _insert(tokens.start, more.start, bounds)
+    return _Slices(start, _insert(tokens.length, more.length, bounds))
 
 
-def _weave(values: Offsets, more: Offsets, offsets: list[int]) -> Offsets:
-    """Insert a few values: `more[i]` at `offsets[i + 1]`; the first and last offset are the ends of `values`."""
-    between = [values[low:high] for low, high in itertools.pairwise(offsets)]
-    pieces = [
-        piece for number, part in enumerate(between) for piece in (part, more[number : number + 1])
-    ]
-    return np.concatenate(pieces)
+def _insert(values: Offsets, more: Offsets, bounds: list[int]) -> Offsets:
+    """Insert ``more[i]`` at index ``bounds[i + 1]``; the first and last bound are 0 and the size of `values`."""
+    parts = []
+    for index, (low, high) in enumerate(itertools.pairwise(bounds)):
+        parts += [values[low:high], more[index : index + 1]]
+    return np.concatenate(parts)

@@ -381,7 +381,7 @@ def test_an_index_goes_at_once() -> None:
 
 
 def words_of(scorer: object) -> list[object]:
-    return [value for value, _ in scorer.words_found._values.values()]  # type: ignore[attr-defined]
+    return [value for value, _ in scorer.words_found._entries.values()]  # type: ignore[attr-defined]
 
 
 def test_what_an_index_remembers_is_bounded_and_counted() -> None:
