@@ -219,7 +219,7 @@ class ActiveRequest:
         n_top = self.params.top_logprobs
         if self.context.return_token_texts and n_top:
             for row in logits:
-                self.prompt_top_logprobs.append(sampler.likeliest(row, min(n_top, len(row))))
+                self.prompt_top_logprobs.append(sampler.top_logprobs(row, min(n_top, len(row))))
 
     def start_sample(self, model: LanguageModel) -> SampleState:
         """Return the next sample, which starts now."""

@@ -218,6 +218,6 @@ def sample_tokens(samples: Sequence[SampleState], logits: Logits) -> list[Sample
     for row, sample in enumerate(samples):
         top_logprobs: tuple[TokenLogprob, ...] = ()
         if sample.n_top_logprobs:
-            top_logprobs = sampler.likeliest(logits[row], sample.n_top_logprobs)
+            top_logprobs = sampler.top_logprobs(logits[row], sample.n_top_logprobs)
         sampled.append(SampledToken(int(tokens[row]), logprobs.get(row), top_logprobs))
     return sampled

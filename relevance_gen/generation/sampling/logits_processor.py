@@ -1,4 +1,4 @@
-"""What one sample changes in the model's logits before it draws: bias, then penalties; and end tokens held back."""
+"""Changes of the logits of one sample before sampling: bias, penalties, and suppression of EOS tokens."""
 
 from __future__ import annotations
 
@@ -14,70 +14,88 @@ from relevance_gen.types import GenerationRequest
 
 T = TypeVar("T", bound=np.generic)
 
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_LOGIT = float(np.finfo(np.float32).max)
+_GROWTH = 16
+"""Elements by which an array grows, in addition to its double size."""
 
 
 class LogitsProcessor:
-    """The logits of single tokens, as a request wants them: the others are never touched, nor is the model's array.
+    """The changed logits of single tokens of one sample; the model's array itself is never changed.
 
-    A biased logit is logit + bias. Of a token that the sample has generated c ≥ 1 times it is then divided by the
-    repetition penalty if positive, else multiplied by it, and presence_penalty + c · frequency_penalty is subtracted.
-    As long as there are fewer than min_tokens tokens, the `ends` of a sample are impossible; those beyond the
-    vocabulary are ignored.
+    The bias is added to a logit. If the sample has generated the token c ≥ 1 times, the logit is then divided by the
+    repetition penalty if it is positive, otherwise multiplied by it, and presence_penalty + c · frequency_penalty is
+    subtracted. While the sample has fewer than min_tokens tokens, its EOS tokens are impossible.
+
+    Args:
+        request: bias and penalties.
+        eos_token_ids: tokens that end the sample; ids beyond the vocabulary are ignored.
+        n_vocab: size of the vocabulary.
     """
 
-    def __init__(self, request: GenerationRequest, ends: Iterable[int], n_vocab: int) -> None:
+    def __init__(
+        self, request: GenerationRequest, eos_token_ids: Iterable[int], n_vocab: int
+    ) -> None:
         self._request = request
-        self._penalises = bool(
-            request.presence_penalty or request.frequency_penalty or request.repetition_penalty != 1
-        )
-        self._ends = np.array(
-            [token for token in ends if token < n_vocab] if request.min_tokens else [], np.intp
-        )
+        has_additive_penalty = request.presence_penalty or request.frequency_penalty
+        self._has_penalty = bool(has_additive_penalty or request.repetition_penalty != 1)
+        suppressed: list[int] = []
+        if request.min_tokens:
+            suppressed = [token for token in eos_token_ids if token < n_vocab]
+        self._suppressed_ids = np.array(suppressed, np.intp)
         self._n_generated = 0
-        # Position i of the arrays belongs to one token; they have room for more.
-        self._position = {token: i for i, token in enumerate(request.logit_bias)}
-        self._ids: NDArray[np.intp] = np.array([*request.logit_bias], np.intp)
-        self._bias: NDArray[np.float64] = np.array([*request.logit_bias.values()], np.float64)
-        self._counts: NDArray[np.float64] = np.zeros(len(self._ids), np.float64)
+        # Each changed token has an index into the arrays; the arrays have unused elements at their end.
+        biased = list(request.logit_bias)
+        self._index_by_token = {token: index for index, token in enumerate(biased)}
+        self._ids: NDArray[np.intp] = np.array(biased, np.intp)
+        biases = list(request.logit_bias.values())
+        self._bias: NDArray[np.float64] = np.array(biases, np.float64)
+        self._counts: NDArray[np.float64] = np.zeros(len(biased), np.float64)
 
     @property
     def changes_logits(self) -> bool:
-        """Whether the next draw needs `replacement`."""
-        return bool(self._position) or self._n_generated < self._request.min_tokens
+        """Whether the next token needs a `replacement`."""
+        return bool(self._index_by_token) or self._suppresses_eos
+
+    @property
+    def _suppresses_eos(self) -> bool:
+        return self._n_generated < self._request.min_tokens
 
     def count(self, token: int) -> None:
-        """Take note of a generated token."""
+        """Count a generated token."""
         self._n_generated += 1
-        if not self._penalises:
+        if not self._has_penalty:
             return
-        position = self._position.setdefault(token, len(self._position))
-        if position == len(self._ids):
-            self._ids = _with_room(self._ids)
-            self._bias, self._counts = _with_room(self._bias), _with_room(self._counts)
-        self._ids[position] = token
-        self._counts[position] += 1
+        index = self._index_by_token.setdefault(token, len(self._index_by_token))
+        if index == len(self._ids):
+            self._ids = _extended(self._ids)
+            self._bias = _extended(self._bias)
+            self._counts = _extended(self._counts)
+        self._ids[index] = token
+        self._counts[index] += 1
 
     def replacement(self, logits: Logits) -> Replacement:
-        """Return which of the model's `logits`, shape (V,), are to be replaced, and by what."""
-        request, n = self._request, len(self._position)
-        ids, counts = self._ids[:n], self._counts[:n]
-        values = logits[ids] + self._bias[:n]
+        """Return the tokens whose logits change, and their new logits, for the model's `logits` of shape (V,)."""
+        request = self._request
+        n_changed = len(self._index_by_token)
+        # All arrays have the shape (n_changed,).
+        ids, counts = self._ids[:n_changed], self._counts[:n_changed]
+        values = logits[ids] + self._bias[:n_changed]
         was_generated = counts > 0
+        penalty = request.repetition_penalty
         with np.errstate(over="ignore"):
-            repeated = np.where(
-                values > 0, values / request.repetition_penalty, values * request.repetition_penalty
-            )
-        values = np.where(was_generated, repeated, values)
+            penalized = np.where(values > 0, values / penalty, values * penalty)
+        values = np.where(was_generated, penalized, values)
         values -= request.presence_penalty * was_generated + request.frequency_penalty * counts
-        adjusted = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
-        if (
-            self._n_generated < request.min_tokens
-        ):  # behind the others: an end token may have a bias too
-            ids = np.concatenate((ids, self._ends))
-            adjusted = np.concatenate((adjusted, np.full(len(self._ends), -np.inf, np.float32)))
-        return ids, adjusted
+        changed = np.clip(values, -_MAX_LOGIT, _MAX_LOGIT).astype(np.float32)
+        if self._suppresses_eos:
+            # After the other tokens, because an EOS token may have a bias too and the last value counts.
+            impossible = np.full(len(self._suppressed_ids), -np.inf, np.float32)
+            ids = np.concatenate((ids, self._suppressed_ids))
+            changed = np.concatenate((changed, impossible))
+        return Replacement(ids, changed)
 
 
-def _with_room(array: NDArray[T]) -> NDArray[T]:
-    return np.concatenate((array, np.zeros(len(array) + 16, array.dtype)))
+def _extended(array: NDArray[T]) -> NDArray[T]:
+    """Return a copy of an array with zeros appended."""
+    zeros = np.zeros(len(array) + _GROWTH, array.dtype)
+    return np.concatenate((array, zeros))

@@ -1,4 +1,4 @@
-"""Choose the next token of every sequence of a batch at once. Pure numpy; no row's choice depends on another row."""
+"""Sample the next token of each sample of a batch, in pure numpy; no row depends on another row."""
 
 from __future__ import annotations
 
@@ -6,266 +6,328 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError
 from relevance_gen.llama.language_model import Logits
 from relevance_gen.types import GenerationRequest, TokenLogprob
 
-Ids = NDArray[np.intp]
-Weights = NDArray[np.float64]
-Replacement: TypeAlias = tuple[Ids, Logits]
-"""Token ids, shape (n,), and the logits to use for them; of a token given twice the last counts."""
+Ids: TypeAlias = NDArray[np.intp]
+Uniforms: TypeAlias = NDArray[np.float64]
+Weights: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.uint8]
-"""Which tokens may be drawn, a bit for each: bit i % 8 of byte i // 8 is that of token i."""
+"""Tokens that may be sampled, one bit each: bit i % 8 of byte i // 8 belongs to token i."""
 
 NO_TOKEN = -1
-"""What is drawn where a mask leaves nothing that is possible."""
+"""Result of sampling if a mask allows no token of a probability above 0."""
 
-_MIN_BLOCKED_VOCABULARY = 4096
-"""Below this, one argpartition of the whole row is faster than finding the blocks that matter first."""
-_BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_PENALTIES = np.where(_BYTES, np.float32(0), np.float32(-np.inf))
-"""What each value of a mask's byte adds to the logits of its eight tokens, shape (256, 8)."""
-_SOME_WEIGHTS = 4096
-"""Weights that are looked at to guess a bound for the others: sorting them takes no time beside computing them all."""
+_MIN_FOLDED_VOCABULARY = 4096
+"""Size of a vocabulary below which one argpartition of a row is faster than folding it first."""
+_BYTES = np.arange(256, dtype=np.uint8)
+_BYTE_BITS = np.unpackbits(_BYTES[:, None], axis=1, bitorder="little")
+_MASK_LOGITS = np.where(_BYTE_BITS, np.float32(0), np.float32(-np.inf))
+"""Values that a byte of a mask adds to the logits of its eight tokens, shape (256, 8)."""
+_N_SAMPLED_WEIGHTS = 4096
+"""Weights from which a bound for all weights is estimated: sorting them takes little time compared to all weights."""
+
+
+@frozen(eq=False)
+class Replacement:
+    """Logits to use instead of the model's.
+
+    Attributes:
+        ids: token ids, shape (n,); the last occurrence of a token counts.
+        logits: their logits, shape (n,), float32.
+    """
+
+    ids: Ids
+    logits: Logits
 
 
 def sample(
     logits: Logits,
-    settings: Sequence[GenerationRequest],
-    uniforms: NDArray[np.float64],
+    requests: Sequence[GenerationRequest],
+    uniforms: Uniforms,
     replacements: Mapping[int, Replacement] | None = None,
     masks: Mapping[int, Mask] | None = None,
 ) -> Ids:
-    """Draw one token for each row.
+    """Sample one token for each of B rows.
 
-    Replacements → mask → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at
-    the row's uniform.
+    Replacements → mask → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
 
     Args:
-        logits: shape (B, V), float32; afterwards as before.
-        settings: for each row a request that says how it is drawn.
-        uniforms: shape (B,), float64 in [0, 1); the draw is a function of them alone.
-        replacements: row to the logits that are others than the model's while that row is drawn.
-        masks: row to the tokens that may be drawn, where these are not all.
+        logits: shape (B, V), float32; unchanged after the call.
+        requests: sampling parameters of each row.
+        uniforms: shape (B,), float64 in [0, 1); sampling uses no other random numbers.
+        replacements: row to logits that replace the model's while the row is sampled.
+        masks: row to allowed tokens; a row without a mask allows all.
 
     Returns:
-        Token ids, shape (B,); `NO_TOKEN` where a mask leaves nothing.
+        Token ids, shape (B,); `NO_TOKEN` if a mask allows no possible token.
 
     Raises:
-        GenerationError: a row has a NaN or infinite largest logit: the model is broken, not the request.
+        GenerationError: the largest logit of a row is NaN or infinite, so the model is broken.
     """
     replacements = replacements or {}
-    own = {row: logits[row, ids] for row, (ids, _) in replacements.items()}
-    for row, (ids, values) in replacements.items():
-        logits[row, ids] = values
+    saved = {row: logits[row, replaced.ids] for row, replaced in replacements.items()}
+    for row, replaced in replacements.items():
+        logits[row, replaced.ids] = replaced.logits
     try:
-        return (
-            _draw_masked(logits, settings, uniforms, masks)
-            if masks
-            else _draw(logits, settings, uniforms)
-        )
-    finally:  # a copy of all logits would take longer than drawing
-        for row, values in own.items():
-            logits[row, replacements[row][0]] = values
+        if masks:
+            return _sample_masked(logits, requests, uniforms, masks)
+        return _sample_rows(logits, requests, uniforms)
+    finally:
+        # Copying all logits instead would take longer than sampling.
+        for row, model_logits in saved.items():
+            logits[row, replacements[row].ids] = model_logits
 
 
-def _draw_masked(
+def _sample_masked(
     logits: Logits,
-    settings: Sequence[GenerationRequest],
-    uniforms: NDArray[np.float64],
+    requests: Sequence[GenerationRequest],
+    uniforms: Uniforms,
     masks: Mapping[int, Mask],
 ) -> Ids:
-    tokens = np.empty(len(settings), np.intp)
-    if free := [row for row in range(len(settings)) if row not in masks]:
-        tokens[free] = _draw(logits[free], [settings[row] for row in free], uniforms[free])
+    n_rows, n_vocab = logits.shape
+    tokens = np.empty(n_rows, np.intp)
+    unmasked = [row for row in range(n_rows) if row not in masks]
+    if unmasked:
+        tokens[unmasked] = _sample_rows(
+            logits[unmasked],
+            [requests[row] for row in unmasked],
+            uniforms[unmasked],
+        )
     for row, mask in masks.items():
-        masked = _PENALTIES.take(mask, axis=0).ravel()[: logits.shape[1]]
+        masked = _MASK_LOGITS.take(mask, axis=0).ravel()[:n_vocab]
         masked += logits[row]
         if masked.max() == -np.inf:
             tokens[row] = NO_TOKEN
         else:
-            tokens[row] = _draw(masked[None], [settings[row]], uniforms[row : row + 1])[0]
+            uniform = uniforms[row : row + 1]
+            tokens[row] = _sample_rows(masked[None], [requests[row]], uniform)[0]
     return tokens
 
 
-def _draw(
-    logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]
+def _sample_rows(
+    logits: Logits,
+    requests: Sequence[GenerationRequest],
+    uniforms: Uniforms,
 ) -> Ids:
-    n_vocab = logits.shape[1]
-    groups: dict[int, list[int]] = {}
-    for row, one in enumerate(settings):
-        # The likeliest alone is greedy; as many as the vocabulary is no cut at all.
-        top_k = 1 if one.temperature == 0 else one.top_k if one.top_k < n_vocab else 0
-        groups.setdefault(top_k, []).append(row)
-    tokens = np.empty(len(settings), np.intp)
-    for top_k, members in groups.items():
-        rows = slice(None) if len(members) == len(settings) else np.array(members)
+    """Sample each row, rows with the same top_k together."""
+    rows_by_top_k: dict[int, list[int]] = {}
+    for row, request in enumerate(requests):
+        top_k = _effective_top_k(request, logits.shape[1])
+        rows_by_top_k.setdefault(top_k, []).append(row)
+    tokens = np.empty(len(requests), np.intp)
+    for top_k, rows in rows_by_top_k.items():
+        # A slice selects all rows without a copy.
+        selection = slice(None) if len(rows) == len(requests) else np.array(rows)
         if top_k == 1:
-            some = logits[rows]
-            _check_finite(some.max(axis=1))
-            tokens[rows] = some.argmax(axis=1)
+            selected = logits[selection]
+            _check_finite(selected.max(axis=1))
+            tokens[selection] = selected.argmax(axis=1)
         elif top_k:
-            tokens[rows] = _draw_among(
-                logits[rows], top_k, [settings[row] for row in members], uniforms[rows]
+            tokens[selection] = _sample_top_k(
+                logits[selection],
+                top_k,
+                [requests[row] for row in rows],
+                uniforms[selection],
             )
         else:
-            for row in members:
-                tokens[row] = _draw_from_all(logits[row], settings[row], float(uniforms[row]))
+            for row in rows:
+                tokens[row] = _sample_row(logits[row], requests[row], float(uniforms[row]))
     return tokens
+
+
+def _effective_top_k(request: GenerationRequest, n_vocab: int) -> int:
+    """Return how many of the most likely tokens can be sampled; 0 for all."""
+    if request.temperature == 0:
+        return 1
+    return request.top_k if request.top_k < n_vocab else 0
 
 
 def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
-    """Return ln p(token) of the model's own distribution: logit − ln Σ exp(logits), shape (B,), float64.
+    """Return ln p(token) under the model's own distribution: logit − ln Σ exp(logits), shape (B,), float64.
 
-    The logits, shape (B, V), are those before any bias, penalty or temperature.
+    The logits, shape (B, V), are the model's, before any bias, penalty or temperature.
     """
-    chosen = logits[np.arange(len(tokens)), tokens].astype(np.float64)
-    # Row by row, so that what is computed of a row fits into the processor's cache.
-    result: NDArray[np.float64] = chosen - np.array([_log_sum_exp(row) for row in logits])
-    return result
+    token_logits = logits[np.arange(len(tokens)), tokens].astype(np.float64)
+    # Row by row, so that the temporary arrays of a row fit into the processor's cache.
+    log_totals = np.array([_log_sum_exp(row) for row in logits])
+    logprobs: NDArray[np.float64] = token_logits - log_totals
+    return logprobs
 
 
-def likeliest(logits: Logits, n: int) -> tuple[TokenLogprob, ...]:
-    """Return the `n` likeliest tokens of the model's own distribution, the likeliest first; n is in [1, V].
+def top_logprobs(logits: Logits, n_tokens: int) -> tuple[TokenLogprob, ...]:
+    """Return the `n_tokens` most likely tokens under the model's own distribution, in descending order.
 
-    Tokens of probability 0 are left out; of equally likely ones the lower id comes first. The logits have shape (V,).
+    Tokens of probability 0 are left out; of equally likely tokens the lower id comes first.
+
+    Args:
+        logits: shape (V,).
+        n_tokens: in [1, V].
     """
-    ids = np.sort(largest_ids(logits[None], n)[0])
+    ids = np.sort(largest_ids(logits[None], n_tokens)[0])
     logprobs = logits[ids].astype(np.float64) - _log_sum_exp(logits)
+    # A stable sort keeps the lower id first.
     order = np.argsort(-logprobs, kind="stable")
-    pairs = zip(ids[order].tolist(), logprobs[order].tolist(), strict=True)
-    return tuple(TokenLogprob(token, logprob) for token, logprob in pairs if logprob > -np.inf)
+    ids, logprobs = ids[order], logprobs[order]
+    return tuple(
+        TokenLogprob(token, logprob)
+        for token, logprob in zip(ids.tolist(), logprobs.tolist(), strict=True)
+        if logprob > -np.inf
+    )
 
 
 def _log_sum_exp(logits: Logits) -> float:
     largest = logits.max()
-    return float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
+    total = np.exp(logits - largest).sum(dtype=np.float64)
+    return float(largest) + float(np.log(total))
 
 
 def largest_ids(logits: Logits, k: int) -> Ids:
-    """Return the ids of each row's `k` largest logits, largest first: of logits (B, V) ids (B, k); k is in [1, V].
+    """Return the ids of each row's `k` largest logits, in descending order: shape (B, k) for logits of shape (B, V).
 
-    A vocabulary is folded into columns, and only the `k` columns with the largest maxima are looked into: an element of
-    any other column has at least `k` elements above or beside it.
+    A large vocabulary is folded into a matrix with the ids in row order. The `k` largest logits are in the `k` columns with
+    the largest maxima, because an element of any other column is not larger than `k` such maxima. `k` is in [1, V].
     """
     n_rows, n_vocab = logits.shape
-    height = int(
-        (n_vocab / k) ** 0.5
-    )  # balances the scan of the maxima with the scan of the columns found
-    if n_vocab < _MIN_BLOCKED_VOCABULARY or height < 4:
+    # This height balances the time for the column maxima with the time for the selected columns.
+    height = int((n_vocab / k) ** 0.5)
+    if n_vocab < _MIN_FOLDED_VOCABULARY or height < 4:
         candidates = np.argpartition(logits, n_vocab - k, axis=1)[:, n_vocab - k :]
-        return _descending(logits, candidates)
+        return _in_descending_order(logits, candidates)
     width = n_vocab // height
-    folded = np.lib.stride_tricks.as_strided(
-        logits,
-        (n_rows, height, width),
-        (logits.strides[0], width * logits.itemsize, logits.itemsize),
-    )
-    columns = np.argpartition(folded.max(axis=1), width - k, axis=1)[:, width - k :]
-    inside = (columns[:, :, None] + np.arange(0, height * width, width)).reshape(n_rows, -1)
-    rest = np.broadcast_to(np.arange(height * width, n_vocab), (n_rows, n_vocab - height * width))
-    candidates = np.concatenate((inside, rest), axis=1)
+    n_folded = height * width
+    # (B, height, width): a view of the first height · width logits of each row.
+    row_stride, stride = logits.strides
+    strides = row_stride, width * stride, stride
+    folded = np.lib.stride_tricks.as_strided(logits, (n_rows, height, width), strides)
+    # (B, k): columns with the largest maxima.
+    maxima = folded.max(axis=1)
+    columns = np.argpartition(maxima, width - k, axis=1)[:, width - k :]
+    # (B, k · height): ids of all elements of these columns.
+    ids_in_columns = columns[:, :, None] + np.arange(0, n_folded, width)
+    ids_in_columns = ids_in_columns.reshape(n_rows, -1)
+    # (B, V − height · width): ids beyond the folded part.
+    remaining_ids = np.arange(n_folded, n_vocab)
+    remaining = np.broadcast_to(remaining_ids, (n_rows, len(remaining_ids)))
+    candidates = np.concatenate((ids_in_columns, remaining), axis=1)
     values = np.take_along_axis(logits, candidates, axis=1)
-    best = np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
-    return _descending(logits, np.take_along_axis(candidates, best, axis=1))
+    first = values.shape[1] - k
+    best = np.argpartition(values, first, axis=1)[:, first:]
+    best_ids = np.take_along_axis(candidates, best, axis=1)
+    return _in_descending_order(logits, best_ids)
 
 
-def _descending(logits: Logits, candidates: Ids) -> Ids:
-    values = np.take_along_axis(logits, candidates, axis=1)
+def _in_descending_order(logits: Logits, ids: Ids) -> Ids:
+    """Sort each row of `ids`, shape (B, k), by descending logit."""
+    values = np.take_along_axis(logits, ids, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(candidates, order, axis=1)
+    return np.take_along_axis(ids, order, axis=1)
 
 
-def _draw_among(
-    logits: Logits, k: int, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]
+def _sample_top_k(
+    logits: Logits,
+    k: int,
+    requests: Sequence[GenerationRequest],
+    uniforms: Uniforms,
 ) -> Ids:
-    """Draw from each row's `k` likeliest tokens."""
+    """Sample each row from its `k` most likely tokens."""
+    # (B, k), descending in each row.
     ids = largest_ids(logits, k)
     values = np.take_along_axis(logits, ids, axis=1).astype(np.float64)
     _check_finite(values.max(axis=1))
-    temperature, top_p, min_p = np.array([(s.temperature, s.top_p, s.min_p) for s in settings]).T[
-        :, :, None
-    ]
-    with np.errstate(
-        over="ignore"
-    ):  # a temperature near 0 sends all but the largest to exp(-inf) = 0, as it should
+    # (B, 1) each.
+    temperature = np.array([[request.temperature] for request in requests])
+    top_p = np.array([[request.top_p] for request in requests])
+    min_p = np.array([[request.min_p] for request in requests])
+    # (B, k): probabilities relative to the most likely token. A temperature near 0 overflows to exp(−inf) = 0.
+    with np.errstate(over="ignore"):
         weights = np.exp((values - values[:, :1]) / temperature)
     cumulative = weights.cumsum(axis=1)
-    # Both cuts keep a prefix, never an empty one: the likeliest weighs 1 and has nothing before it.
     mass_before = cumulative - weights
-    kept = ((mass_before < top_p * cumulative[:, -1:]) | (top_p >= 1)) & (weights >= min_p)
-    kept[:, 0] = True
-    cumulative = np.where(kept, weights, 0.0).cumsum(axis=1)
-    position = (cumulative <= uniforms[:, None] * cumulative[:, -1:]).sum(axis=1)
-    position = np.minimum(position, kept.sum(axis=1) - 1)
-    return np.take_along_axis(ids, position[:, None], axis=1)[:, 0]
+    # top_p and min_p each keep a prefix of a row, which includes the most likely token.
+    is_included = mass_before < top_p * cumulative[:, -1:]
+    is_included |= top_p >= 1
+    is_included &= weights >= min_p
+    is_included[:, 0] = True
+    # (B, k): cumulative distribution of the included tokens; (B,): index of the sampled token in its row.
+    cumulative = np.where(is_included, weights, 0.0).cumsum(axis=1)
+    targets = uniforms[:, None] * cumulative[:, -1:]
+    ranks = (cumulative <= targets).sum(axis=1)
+    ranks = np.minimum(ranks, is_included.sum(axis=1) - 1)
+    return np.take_along_axis(ids, ranks[:, None], axis=1)[:, 0]
 
 
-def _draw_from_all(logits: Logits, settings: GenerationRequest, uniform: float) -> int:
-    """Draw from the whole vocabulary of one row."""
+def _sample_row(logits: Logits, request: GenerationRequest, uniform: float) -> int:
+    """Sample one row, shape (V,), from the whole vocabulary."""
     largest = logits.max()
     _check_finite(largest)
-    weights = _weights(logits, largest, settings.temperature)
+    weights = _relative_probabilities(logits, largest, request.temperature)
     total = float(weights.sum())
-    if settings.top_p >= 1 and settings.min_p == 0:
+    if request.top_p >= 1 and request.min_p == 0:
         return _reaching(weights, uniform * total, "right")
-    ascending = np.sort(logits[_candidates(weights, total, settings)])
-    descending = _weights(ascending[::-1], largest, settings.temperature)
-    if settings.top_p < 1:
-        descending = descending[: _reaching(descending, settings.top_p * total, "left") + 1]
+    candidates = _candidates(weights, total, request)
+    ascending = np.sort(logits[candidates])
+    descending = _relative_probabilities(ascending[::-1], largest, request.temperature)
+    if request.top_p < 1:
+        n_top_p = _reaching(descending, request.top_p * total, "left") + 1
+        descending = descending[:n_top_p]
     rank = _reaching(descending, uniform * float(descending.sum()), "right")
-    drawn = ascending[-1 - rank]
-    n_above = len(ascending) - int(ascending.searchsorted(drawn, "right"))
-    return int(
-        np.flatnonzero(logits == drawn)[rank - n_above]
-    )  # of equal ones the lower id comes first
+    value = ascending[-1 - rank]
+    # Of tokens with equal logits, the lower id comes first.
+    n_larger = len(ascending) - int(ascending.searchsorted(value, "right"))
+    return int(np.flatnonzero(logits == value)[rank - n_larger])
 
 
-def _weights(logits: Logits, largest: np.float32, temperature: float) -> Weights:
-    """Return the probabilities in proportion: 1 for the largest logit."""
+def _relative_probabilities(logits: Logits, largest: np.float32, temperature: float) -> Weights:
+    """Return the probabilities divided by the largest, which belongs to the logit `largest`."""
     weights = np.subtract(logits, largest, dtype=np.float64)
     if temperature != 1:
-        with np.errstate(over="ignore"):  # as in `_draw_among`
+        # A temperature near 0 overflows to exp(−inf) = 0.
+        with np.errstate(over="ignore"):
             weights /= temperature
     return np.exp(weights, out=weights)
 
 
-def _candidates(weights: Weights, total: float, settings: GenerationRequest) -> Ids:
-    """Return the ids of all tokens that top_p and min_p can keep, and as few others as can be told without sorting.
+def _candidates(weights: Weights, total: float, request: GenerationRequest) -> Ids:
+    """Return the ids of all tokens that top_p and min_p can keep, and of few others, without sorting all weights.
 
-    No token below a share of (1 − top_p) / V is among the likeliest that reach top_p: all such tokens have less than
-    1 − top_p together. Where many are above it, a few of the weights tell a closer bound, which is right if what lies
-    above it has more than top_p.
+    A token with a probability below (1 − top_p) / V is not among the most likely tokens that reach top_p, because all such
+    tokens together have less than 1 − top_p. If many tokens are above this bound, a larger bound is estimated from a part
+    of the weights; it is used if the tokens above it have more than top_p.
     """
-    least = max((1 - settings.top_p) * total / len(weights), settings.min_p)
-    step = len(weights) // _SOME_WEIGHTS + 1
-    some = np.sort(weights[::step])
-    closer = some[
-        min(int(some.cumsum().searchsorted((1 - settings.top_p) / 2 * total / step)), len(some) - 1)
-    ]
-    if closer > least and settings.top_p < 1:
-        ids = np.flatnonzero(weights >= closer)
-        if weights[ids].sum() > settings.top_p * total:
+    bound = max((1 - request.top_p) * total / len(weights), request.min_p)
+    step = len(weights) // _N_SAMPLED_WEIGHTS + 1
+    ascending = np.sort(weights[::step])
+    target = (1 - request.top_p) / 2 * total / step
+    index = int(ascending.cumsum().searchsorted(target))
+    estimated_bound = ascending[min(index, len(ascending) - 1)]
+    if estimated_bound > bound and request.top_p < 1:
+        ids = np.flatnonzero(weights >= estimated_bound)
+        if weights[ids].sum() > request.top_p * total:
             return ids
-    return np.flatnonzero(weights >= least)
+    return np.flatnonzero(weights >= bound)
 
 
 def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -> int:
-    """Return where the running sum of `weights` first reaches (left) or exceeds (right) `target`.
+    """Return the index at which the cumulative sum of `weights` first reaches (left) or exceeds (right) `target`.
 
-    Where rounding keeps it below, that is the last weight above 0. Whole blocks are summed first, as a running sum of
-    every weight takes ten times as long.
+    If rounding keeps the sum below the target, return the index of the last weight above 0. Blocks are summed first,
+    because a cumulative sum of all weights takes ten times as long.
     """
     width = int(len(weights) ** 0.5)
-    sums = np.add.reduceat(weights, np.arange(0, len(weights), width)).cumsum()
-    block = int(sums.searchsorted(target, side))
+    block_starts = np.arange(0, len(weights), width)
+    block_sums = np.add.reduceat(weights, block_starts).cumsum()
+    block = int(block_sums.searchsorted(target, side))
     start = block * width
-    running = weights[start : start + width].cumsum() + (sums[block - 1] if block else 0.0)
-    position = int(running.searchsorted(target, side))
-    if position < len(running):
-        return start + position
+    sum_before = block_sums[block - 1] if block else 0.0
+    sums = weights[start : start + width].cumsum() + sum_before
+    offset = int(sums.searchsorted(target, side))
+    if offset < len(sums):
+        return start + offset
     return int(np.flatnonzero(weights[: start + width])[-1])
 
 

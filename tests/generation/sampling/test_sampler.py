@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from relevance_gen.errors import GenerationError
 from relevance_gen.generation.sampling.sampler import (
     NO_TOKEN,
+    Replacement,
     largest_ids,
-    likeliest,
     log_probabilities,
     sample,
+    top_logprobs,
 )
 from relevance_gen.types import GenerationRequest
 from tests.profiles import costly
@@ -21,7 +22,7 @@ from tests.reference_generation import distribution
 
 options = partial(GenerationRequest, "")
 
-settings_of_any_kind = st.builds(
+any_requests = st.builds(
     options,
     temperature=st.sampled_from([0.0, 1e-300, 0.1, 0.7, 1.0, 3.0, 1e300]),
     top_k=st.sampled_from([0, 1, 2, 5, 50, 10_000]),
@@ -35,13 +36,11 @@ def random_logits(seed: int, n_rows: int, n_vocab: int) -> np.ndarray:
 
 
 @costly
-@given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 80), settings=settings_of_any_kind)
+@given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 80), settings=any_requests)
 @example(seed=1, n_vocab=60, settings=options())
 @example(seed=1, n_vocab=60, settings=options(top_k=0, top_p=0.5, min_p=0.2))
-def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_says(
-    seed, n_vocab, settings
-):
-    """N evenly spaced uniforms draw each token N·p times, to within the two ends of its interval."""
+def test_sample_evenly_spaced_uniforms_match_probabilities(seed, n_vocab, settings):
+    """N evenly spaced uniforms sample each token N·p times, up to the two ends of its interval."""
     n = 1000
     row = random_logits(seed, 1, n_vocab)
     tokens = sample(np.repeat(row, n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
@@ -62,10 +61,8 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
         min_p=st.sampled_from([0.0, 0.001, 0.3]),
     ),
 )
-def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(
-    seed, spread, digits, settings
-):
-    """Flat, peaked or full of ties: no token that is cut is drawn, and each other as often as its probability says."""
+def test_sample_large_vocabulary_without_top_k_matches_reference(seed, spread, digits, settings):
+    """For flat and peaked distributions and for ties, excluded tokens never occur and all others match their probability."""
     n, n_vocab = 500, 3000
     row = np.round(np.random.default_rng(seed).normal(0, spread, n_vocab), digits).astype(
         np.float32
@@ -79,11 +76,11 @@ def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(
 
 @given(
     seed=st.integers(0, 10**6),
-    rows=st.lists(settings_of_any_kind, min_size=1, max_size=8),
+    rows=st.lists(any_requests, min_size=1, max_size=8),
     n_vocab=st.sampled_from([7, 5000]),
 )
-def test_a_row_is_drawn_as_if_it_were_alone(seed, rows, n_vocab):
-    """A batch of any mixture of settings gives every row the token it gets in a batch of its own."""
+def test_sample_mixed_batch_equals_single_rows(seed, rows, n_vocab):
+    """In a batch of different requests, each row gets the token that it gets in a batch of one row."""
     logits = random_logits(seed, len(rows), n_vocab)
     uniforms = np.random.default_rng(seed).random(len(rows))
     alone = [
@@ -96,14 +93,14 @@ def test_a_row_is_drawn_as_if_it_were_alone(seed, rows, n_vocab):
 @given(
     seed=st.integers(0, 10**6),
     rows=st.lists(
-        st.tuples(settings_of_any_kind, st.sampled_from([None, 0.0, 0.02, 0.5, 1.0])),
+        st.tuples(any_requests, st.sampled_from([None, 0.0, 0.02, 0.5, 1.0])),
         min_size=1,
         max_size=6,
     ),
     n_vocab=st.sampled_from([1, 7, 8, 61, 5000]),
 )
-def test_a_masked_row_is_drawn_as_if_the_others_were_impossible(seed, rows, n_vocab):
-    """A mask is as good as logits of minus infinity; where it leaves nothing there is no token; logits stay."""
+def test_sample_mask_equals_infinite_negative_logits(seed, rows, n_vocab):
+    """A mask has the effect of logits of −inf; without an allowed token the result is `NO_TOKEN`; logits stay unchanged."""
     chance = np.random.default_rng(seed)
     logits, uniforms = random_logits(seed, len(rows), n_vocab), chance.random(len(rows))
     before, impossible, masks = logits.copy(), logits.copy(), {}
@@ -112,14 +109,15 @@ def test_a_masked_row_is_drawn_as_if_the_others_were_impossible(seed, rows, n_vo
             allowed = chance.random(n_vocab) < share
             masks[row] = np.packbits(allowed, bitorder="little")
             impossible[row, ~allowed] = -np.inf
-    settings = [each for each, _ in rows]
-    drawn = sample(logits, settings, uniforms, masks=masks)
-    for row, one in enumerate(settings):
+    requests = [request for request, _ in rows]
+    sampled = sample(logits, requests, uniforms, masks=masks)
+    for row, request in enumerate(requests):
         if np.isneginf(impossible[row]).all():
-            assert drawn[row] == NO_TOKEN
+            assert sampled[row] == NO_TOKEN
         else:
             assert (
-                drawn[row] == sample(impossible[row : row + 1], [one], uniforms[row : row + 1])[0]
+                sampled[row]
+                == sample(impossible[row : row + 1], [request], uniforms[row : row + 1])[0]
             )
     np.testing.assert_array_equal(logits, before)
 
@@ -129,8 +127,8 @@ def test_a_masked_row_is_drawn_as_if_the_others_were_impossible(seed, rows, n_vo
     n_vocab=st.sampled_from([1, 30, 4095, 4096, 5000, 9973]),
     k=st.integers(1, 300),
 )
-def test_largest_ids_are_what_sorting_the_whole_vocabulary_finds(seed, n_vocab, k):
-    """The k largest, found through column maxima, are the k largest of a full sort, in order."""
+def test_largest_ids_any_vocabulary_equals_full_sort(seed, n_vocab, k):
+    """The k largest logits, selected by column maxima, are the first k of a full sort, in order."""
     k = min(k, n_vocab)
     logits = random_logits(seed, 3, n_vocab)
     ids = largest_ids(logits, k)
@@ -141,8 +139,8 @@ def test_largest_ids_are_what_sorting_the_whole_vocabulary_finds(seed, n_vocab, 
 
 
 @pytest.mark.parametrize("n_vocab", [50, 5000])
-def test_ties_keep_exactly_k_tokens(n_vocab):
-    """Where all logits are equal, top_k still keeps k tokens and no more."""
+def test_sample_top_k_with_ties_keeps_k_tokens(n_vocab):
+    """If all logits are equal, top_k keeps exactly k tokens."""
     n = 2000
     tokens = sample(
         np.zeros((n, n_vocab), np.float32), [options(top_k=5)] * n, (np.arange(n) + 0.5) / n
@@ -150,11 +148,11 @@ def test_ties_keep_exactly_k_tokens(n_vocab):
     assert len(set(tokens.tolist())) == 5
 
 
-def test_replaced_logits_count_before_everything_and_are_put_back():
-    """A favourite whose logit is replaced loses to the second, in its own row alone; then all is as before."""
+def test_sample_replacement_applies_first_and_is_undone():
+    """A replaced logit changes the sampled token of its row only; the logits are restored, also after an error."""
     logits = np.array([[3.0, 2.0, 0.0], [3.0, 2.0, 0.0]], np.float32)
     before = logits.copy()
-    replacement = (np.array([0, 2, 0]), np.array([9, -np.inf, 1.5], np.float32))
+    replacement = Replacement(np.array([0, 2, 0]), np.array([9, -np.inf, 1.5], np.float32))
     tokens = sample(logits, [options(temperature=0)] * 2, np.zeros(2), {1: replacement})
     assert tokens.tolist() == [0, 1]
     np.testing.assert_array_equal(logits, before)
@@ -164,8 +162,8 @@ def test_replaced_logits_count_before_everything_and_are_put_back():
     np.testing.assert_array_equal(logits[0], before[0])
 
 
-def test_tokens_that_are_impossible_are_never_drawn():
-    """A logit of minus infinity has probability 0 at both ends of the uniform interval."""
+def test_sample_impossible_tokens_never_occur():
+    """A logit of −inf has probability 0 at both ends of the uniform interval."""
     logits = np.array([[-np.inf, 0.0, -np.inf, 0.0, -np.inf]], np.float32)
     for top_k in (0, 2, 4):
         for uniform in (0.0, 0.5, np.nextafter(1, 0)):
@@ -174,31 +172,33 @@ def test_tokens_that_are_impossible_are_never_drawn():
 
 @pytest.mark.parametrize("settings", [options(temperature=0), options(top_k=2), options(top_k=0)])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_broken_model_is_an_error_not_a_token(settings, broken):
-    """NaN or +inf among the logits raises."""
+def test_sample_non_finite_logit_raises(settings, broken):
+    """A logit of NaN or +inf raises a GenerationError."""
     with pytest.raises(GenerationError, match="not finite"):
         sample(np.array([[0, broken, 0, 0]], np.float32), [settings], np.array([0.5]))
 
 
 @costly
 @given(seed=st.integers(0, 10**6), n_vocab=st.sampled_from([1, 5, 30, 5000]), n=st.integers(1, 20))
-def test_the_likeliest_are_what_sorting_all_log_probabilities_finds(seed, n_vocab, n):
-    """The first n of a full sort, ties by the lower id, with the log probabilities that single tokens have."""
+def test_top_logprobs_any_row_equals_full_sort(seed, n_vocab, n):
+    """The first n of a full sort, ties by the lower id, with the log probabilities of `log_probabilities`."""
     n = min(n, n_vocab)
     row = random_logits(seed, 1, n_vocab)[0]
     row[: n_vocab // 2] = row[0]
-    every = log_probabilities(np.repeat(row[None], n_vocab, axis=0), np.arange(n_vocab))
-    found = likeliest(row, n)
-    np.testing.assert_array_equal([one.logprob for one in found], -np.sort(-every)[:n])
-    assert [one.logprob for one in found] == [every[one.token] for one in found]
-    assert [one.token for one in found] == sorted(
-        {one.token for one in found}, key=lambda i: (-every[i], i)
+    logprobs = log_probabilities(np.repeat(row[None], n_vocab, axis=0), np.arange(n_vocab))
+    top_tokens = top_logprobs(row, n)
+    np.testing.assert_array_equal([top.logprob for top in top_tokens], -np.sort(-logprobs)[:n])
+    assert [top.logprob for top in top_tokens] == [logprobs[top.token] for top in top_tokens]
+    assert [top.token for top in top_tokens] == sorted(
+        {top.token for top in top_tokens}, key=lambda i: (-logprobs[i], i)
     )
 
 
-def test_impossible_tokens_are_not_among_the_likeliest():
-    """A token of probability 0 has no log probability that JSON could hold, and is left out."""
-    assert [one.token for one in likeliest(np.array([-np.inf, 1, -np.inf, 2], np.float32), 3)] == [
+def test_top_logprobs_impossible_tokens_are_left_out():
+    """A token of probability 0 is left out, because JSON has no number for its log probability."""
+    assert [
+        top.token for top in top_logprobs(np.array([-np.inf, 1, -np.inf, 2], np.float32), 3)
+    ] == [
         3,
         1,
     ]
@@ -209,11 +209,11 @@ def test_impossible_tokens_are_not_among_the_likeliest():
     n_vocab=st.integers(1, 3000),
     scale=st.sampled_from([0.1, 1.0, 30.0]),
 )
-def test_log_probabilities_are_the_log_of_the_softmax(seed, n_vocab, scale):
+def test_log_probabilities_equal_log_softmax(seed, n_vocab, scale):
     """Log probabilities agree with a float64 softmax to 1e-5, and their exponentials sum to 1."""
     logits = random_logits(seed, 1, n_vocab) * np.float32(scale)
     exact = logits[0].astype(np.float64)
     exact -= exact.max()
     exact -= np.log(np.exp(exact).sum())
-    every = log_probabilities(np.repeat(logits, n_vocab, axis=0), np.arange(n_vocab))
-    np.testing.assert_allclose(every, exact, atol=1e-5)
+    logprobs = log_probabilities(np.repeat(logits, n_vocab, axis=0), np.arange(n_vocab))
+    np.testing.assert_allclose(logprobs, exact, atol=1e-5)
