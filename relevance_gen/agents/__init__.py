@@ -1,1 +1,1 @@
-"""What agents are offered: folders to search, to list and to read, by the Model Context Protocol."""
+"""Tools for agents: folders to search, list and read, by the Model Context Protocol."""

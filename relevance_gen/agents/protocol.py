@@ -1,7 +1,8 @@
-"""The tools, spoken as the Model Context Protocol by its official SDK: over stdio, or a message at a time over HTTP.
+"""The Model Context Protocol by its official SDK: over stdio, or one message per HTTP request.
 
-Both eras of the protocol are the SDK's: the handshake of 2025-11-25 and before, and the stateless requests of
-2026-07-28. What a tool refuses is an answer of the tool's, as agents read these, and not an error of the protocol's.
+The SDK implements both versions of the protocol: the handshake of 2025-11-25 and earlier, and the
+stateless requests of 2026-07-28. If a tool refuses its arguments, the error is an answer of the
+tool, which agents read, instead of a protocol error.
 """
 
 from __future__ import annotations
@@ -21,100 +22,120 @@ from mcp.shared.exceptions import MCPError
 
 import relevance_gen
 from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import Indexes, Look, Tools
+from relevance_gen.agents.tools import NamedSearches, RefreshIndex, Tools
 from relevance_gen.errors import InvalidRequestError, RelevanceGenError, describe, did_you_mean
 from relevance_gen.generation.runner import Runner
 
 _HOUR_MS: Final = 3_600_000
 _NAME: Final = "relevance-gen"
 
-Run = Callable[[Callable[[], str]], Awaitable[str]]
+RunTool = Callable[[Callable[[], str]], Awaitable[str]]
+"""Calls a function in some thread, and returns its result."""
 
 
-def _server(
-    tools: Tools,
-    instructions: str,
-    run: Run,
-    scope: Literal["public", "private"],
-    look: Look = lambda _: None,
-) -> Server:
-    """Make the server of some tools; `run` calls what answers, in whatever thread; `scope`: who has the same tools."""
-    hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    listed = [
-        types.Tool(name=name, description=tool.purpose, input_schema=tool.schema, annotations=hints)
-        for name, tool in tools.by_name.items()
-    ]
+class _ToolServer:
+    """The handlers of the tools of a server.
 
-    async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=listed)
+    Args:
+        tools: the tools.
+        run: calls a tool in some thread.
+        refresh: begins to refresh an index.
+    """
 
-    async def call_tool(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
-        if asked.name not in tools.by_name:
-            others = (
-                f"tools are {', '.join(tools.by_name)}"
-                if tools.by_name
-                else "no index is offered to this key"
+    def __init__(self, tools: Tools, run: RunTool, refresh: RefreshIndex) -> None:
+        self._tools = tools
+        self._run = run
+        self._refresh = refresh
+        hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+        self._descriptions = [
+            types.Tool(
+                name=name,
+                description=tool.purpose,
+                input_schema=tool.schema,
+                annotations=hints,
             )
-            remedy = did_you_mean(asked.name, tools.by_name, others)
-            raise MCPError(
-                types.INVALID_PARAMS, f"there is no tool {describe(asked.name)}; {remedy}"
-            )
+            for name, tool in tools.by_name.items()
+        ]
+
+    async def list_tools(self, _: Any, __: Any) -> types.ListToolsResult:
+        """Return the descriptions of the tools."""
+        return types.ListToolsResult(tools=self._descriptions)
+
+    async def call_tool(self, _: Any, call: types.CallToolRequestParams) -> types.CallToolResult:
+        """Return the answer of a tool, or its error as an answer."""
+        self._check_name(call.name)
+        is_error = False
         try:
-            name = (asked.arguments or {}).get("index")
-            if isinstance(name, str) and (
-                wait := look(name)
-            ):  # without a thread, of which there are few
-                await wait()
-            text, is_error = await run(lambda: tools.call(asked.name, asked.arguments or {})), False
+            text = await self._answer(call.name, call.arguments or {})
         except InvalidRequestError as error:
             text, is_error = error.to_json_message(), True
         except RelevanceGenError as error:
             text, is_error = str(error), True
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-        return types.CallToolResult(
-            content=[types.TextContent(type="text", text=text)], is_error=is_error
-        )
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], is_error=is_error)
 
+    def _check_name(self, name: str) -> None:
+        names = self._tools.by_name
+        if name not in names:
+            offered = "no index is offered to this key"
+            if names:
+                offered = f"tools are {', '.join(names)}"
+            remedy = did_you_mean(name, names, offered)
+            message = f"there is no tool {describe(name)}; {remedy}"
+            raise MCPError(types.INVALID_PARAMS, message)
+
+    async def _answer(self, name: str, arguments: dict[str, Any]) -> str:
+        index = arguments.get("index")
+        wait = self._refresh(index) if isinstance(index, str) else None
+        if wait is not None:  # without a thread, of which there are few
+            await wait()
+        return await self._run(lambda: self._tools.call(name, arguments))
+
+
+def _server(
+    handlers: _ToolServer, instructions: str, scope: Literal["public", "private"]
+) -> Server:
+    """Return a server of tools; `scope` says which clients have the same tools."""
     return Server(
         _NAME,
         version=relevance_gen.__version__,
         instructions=instructions,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
         cache_hints={"tools/list": CacheHint(_HOUR_MS, scope)},
     )
 
 
-def serve_stdio(folders: Folders, runner: Runner | None, indexes: Indexes, look: Look) -> None:
-    """Answer what comes over the standard input, until that ends. Folders are read at once, beside it."""
-
-    async def serve() -> None:
-        server = _server(
-            Tools(folders, runner, indexes),
-            _instructions(folders),
-            asyncio.to_thread,
-            "public",
-            look,
-        )
-        async with stdio_server() as (incoming, outgoing):
-            _warm_up(folders)
-            await server.run(incoming, outgoing, server.create_initialization_options())
-
-    asyncio.run(serve())
+def serve_stdio(
+    folders: Folders, runner: Runner | None, indexes: NamedSearches, refresh: RefreshIndex
+) -> None:
+    """Answer messages from standard input until it ends; read the folders in the background."""
+    asyncio.run(_serve_stdio(folders, runner, indexes, refresh))
 
 
-def _warm_up(folders: Folders) -> None:
-    """Begin to read folders, in a thread."""
+async def _serve_stdio(
+    folders: Folders, runner: Runner | None, indexes: NamedSearches, refresh: RefreshIndex
+) -> None:
+    handlers = _ToolServer(Tools(folders, runner, indexes), asyncio.to_thread, refresh)
+    server = _server(handlers, _instructions(folders), "public")
+    async with stdio_server() as (incoming, outgoing):
+        _begin_to_read(folders)
+        await server.run(incoming, outgoing, server.create_initialization_options())
 
-    def look() -> None:
-        with suppress(RelevanceGenError):  # who asks is told
-            folders.look()
 
-    threading.Thread(target=look, daemon=True).start()
+def _begin_to_read(folders: Folders) -> None:
+    """Read folders in a background thread."""
+    threading.Thread(target=_read_folders, args=(folders,), daemon=True).start()
+
+
+def _read_folders(folders: Folders) -> None:
+    with suppress(RelevanceGenError):  # the next call of a tool reports the error
+        folders.refresh()
 
 
 def _instructions(folders: Folders) -> str:
-    """Say where the folders lie: an agent on the same machine may write there, too."""
+    """Return the paths of the folders: an agent on this machine may also write there."""
     if not folders.indexes:
         return "Searches indexes, by their names."
     if "" in folders.indexes:
@@ -123,34 +144,53 @@ def _instructions(folders: Folders) -> str:
     return f"Searches these folders, whose names begin all paths: {roots}."
 
 
-async def _at_once(do: Callable[[], str]) -> str:
-    return do()
+def _no_refresh(_name: str) -> None:
+    return None
 
 
-class Exchange:
-    """Answers messages that come one at a time over HTTP, each in the thread that brings it; begins to read folders."""
+async def _run_here(function: Callable[[], str]) -> str:
+    return function()
+
+
+class McpExchange:
+    """Answers messages that come one at a time over HTTP, each in the calling thread.
+
+    The folders are read in the background from the start.
+    """
 
     def __init__(self, folders: Folders) -> None:
-        _warm_up(folders)
+        _begin_to_read(folders)
         self._folders = folders
 
     def answer(
-        self, headers: Iterable[tuple[bytes, bytes]], body: bytes, indexes: Indexes | None = None
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        indexes: NamedSearches | None = None,
     ) -> tuple[int, bytes]:
-        """Return the status and the body of the answer to a ``POST`` of one who may name some indexes.
+        """Return the HTTP status and the body of the response to a ``POST``.
 
-        Names of headers are in lower case.
+        Args:
+            headers: the headers of the request; their names are in lower case.
+            body: the message.
+            indexes: the indexes that the client may search.
         """
         tools = Tools(self._folders, indexes=indexes)
-        server = _server(
-            tools, "Searches the folders and indexes of a server.", _at_once, "private"
-        )
-        status, parts, waiting = (
-            500,
-            list[bytes](),
-            [{"type": "http.request", "body": body, "more_body": False}],
-        )
-        scope = {
+        handlers = _ToolServer(tools, _run_here, _no_refresh)
+        server = _server(handlers, "Searches the folders and indexes of a server.", "private")
+        request = _AsgiRequest(headers, body)
+        asyncio.run(request.run(server))
+        return request.status, b"".join(request.response)
+
+
+class _AsgiRequest:
+    """One request to the ASGI application of the SDK, and its response."""
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = 500
+        self.response: list[bytes] = []
+        self._messages = [{"type": "http.request", "body": body, "more_body": False}]
+        self._scope = {
             "type": "http",
             "method": "POST",
             "path": "/mcp",
@@ -158,18 +198,14 @@ class Exchange:
             "headers": list(headers),
         }
 
-        async def receive() -> Any:
-            return waiting.pop() if waiting else await asyncio.Event().wait()
+    async def run(self, server: Server) -> None:
+        manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
+        async with manager.run():
+            await manager.handle_request(self._scope, self._receive, self._send)
 
-        async def send(message: Any) -> None:
-            nonlocal status
-            status = int(message.get("status", status))
-            parts.append(message.get("body", b""))
+    async def _receive(self) -> Any:
+        return self._messages.pop() if self._messages else await asyncio.Event().wait()
 
-        async def exchange() -> None:
-            manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
-            async with manager.run():
-                await manager.handle_request(scope, receive, send)
-
-        asyncio.run(exchange())
-        return status, b"".join(parts)
+    async def _send(self, message: Any) -> None:
+        self.status = int(message.get("status", self.status))
+        self.response.append(message.get("body", b""))

@@ -1,8 +1,9 @@
-"""The tools that an agent is given: what they are called with, what is said of them, and what they answer.
+"""The tools of agents: their parameters, descriptions and answers.
 
-Answers are text, as agents read text: places as ``path:from-to``, or ``index[position]`` where there is no path,
-lines as they stand in the file behind their numbers, and in the end what of how much was shown. No answer is longer
-than its caller allowed, in tokens of the embedded encoding, but for its last line.
+Answers are text. Locations are written ``path:first-last``, or ``index[position]`` for results
+without a path; lines follow their numbers; the last line says how much of the result is shown. An
+answer has at most the tokens that its caller allows, in the embedded encoding, not counting its
+last line.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import attrs
 from attrs import field, frozen
 
 from relevance_gen import checks, wire
-from relevance_gen.agents.folders import Folders, Found, shown
+from relevance_gen.agents.folders import Folders, ToolSearchResult, escape_path
 from relevance_gen.asking.api import ask
 from relevance_gen.errors import InvalidRequestError, pluralize
 from relevance_gen.generation.runner import Runner
@@ -22,26 +23,43 @@ from relevance_gen.text.chunking import sentences, spans_of_tokens
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
 
-Indexes: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]
-"""What searches each index that may be named, given a question and how many results, the best first, are wanted."""
-Look: TypeAlias = Callable[[str], Callable[[], Awaitable[None]] | None]
-"""Begins to look what has changed in an index, given its name, and returns what waits for that, if need be."""
+NamedSearches: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]
+"""A function from a query and a number of results to a response, for each index."""
+RefreshIndex: TypeAlias = Callable[[str], Callable[[], Awaitable[None]] | None]
+"""Begins to refresh an index by name, and returns a function that waits for that, if needed."""
 
-MOST_TOKENS: Final = 100_000
-"""Most tokens of an answer: more than most models can read."""
-_TOKEN_CHARS: Final = 128
-"""A token has no more characters, but for rare runs of one kind."""
-_FEWEST_TOKENS: Final = 32
-"""Tokens of a result's text that go before more results: with fewer it would say nothing."""
+MAX_TOKENS: Final = 100_000
+"""Maximum tokens of an answer: more than most models can read."""
+_MAX_TOKEN_CHARS: Final = 128
+"""Maximum characters of a token, except for rare runs of one character."""
+_MIN_RESULT_TOKENS: Final = 32
+"""Tokens of text that a result has before further results are shown."""
 _LIKELY: Final = 0.5
 """The confidence from which on an answer is more likely than none."""
+_MAX_TITLE_CHARS: Final = 200
 _JSON_TYPES: Final = {"str": "string", "int": "integer"}
-_OF_FILES: Final = (
-    "Rank files by a question and show the best lines of each, numbered. Use it first, when you know what "
-    "the files are about and not where or in which words: one call instead of many greps. It sees names of "
-    "files, too, and every change at once. For all uses of one exact name, use grep."
+_FILES_PURPOSE: Final = (
+    "Rank files by a question and show the best lines of each, numbered. Use it first, when you "
+    "know what the files are about and not where or in which words: one call instead of many "
+    "greps. It sees names of files, too, and every change at once. For all uses of one exact name, "
+    "use grep."
 )
-_OF_INDEXES: Final = "Rank the chunks of an index by a question and show the best lines of each."
+_INDEXES_PURPOSE: Final = (
+    "Rank the chunks of an index by a question and show the best lines of each."
+)
+_READ_PURPOSE: Final = "Read lines of a file, or the text of a PDF or an Office file, numbered."
+_LIST_PURPOSE: Final = "List the files that can be searched and read."
+_ASK_PURPOSE: Final = (
+    "Have a small model answer a question from what is found, with its sources. search shows more."
+)
+_QUESTION: Final = (
+    "what to find: a question or a description in plain words, names and words of the files among "
+    "them"
+)
+_FOLDER: Final = "only files below this folder"
+_GLOB: Final = "only files that match, as in .gitignore: *.py, docs/**, !tests/"
+_INDEX: Final = "search this index, and no files"
+_TOKENS: Final = "most tokens of the answer"
 
 
 def _text(purpose: str, default: Any = attrs.NOTHING) -> Any:
@@ -58,47 +76,40 @@ def _number(purpose: str, default: int, low: int, high: int) -> Any:
     )
 
 
-_QUESTION: Final = "what to find: a question or a description in plain words, names and words of the files among them"
-_FOLDER: Final = "only files below this folder"
-_GLOB: Final = "only files that match, as in .gitignore: *.py, docs/**, !tests/"
-_INDEX: Final = "search this index, and no files"
-_TOKENS: Final = "most tokens of the answer"
-
-
 @frozen(kw_only=True)
-class Search:
-    """What the tool ``search`` is called with."""
+class SearchCall:
+    """The parameters of the tool ``search``."""
 
     question: str = _text(_QUESTION)
     folder: str = _text(_FOLDER, "")
     glob: str = _text(_GLOB, "")
     top_n: int = _number("most results", 10, 1, 100)
-    max_tokens: int = _number(_TOKENS, 1500, 1, MOST_TOKENS)
+    max_tokens: int = _number(_TOKENS, 1500, 1, MAX_TOKENS)
     index: str = _text(_INDEX, "")
 
 
 @frozen(kw_only=True)
-class Read:
-    """What the tool ``read`` is called with."""
+class ReadCall:
+    """The parameters of the tool ``read``."""
 
     path: str = _text("path of the file, as the other tools write it")
     first_line: int = _number("first line wanted", 1, 1, 1 << 53)
     last_line: int = _number("last line wanted; 0 for the file's last", 0, 0, 1 << 53)
-    max_tokens: int = _number(_TOKENS, 10_000, 1, MOST_TOKENS)
+    max_tokens: int = _number(_TOKENS, 10_000, 1, MAX_TOKENS)
 
 
 @frozen(kw_only=True)
-class Files:
-    """What the tool ``files`` is called with."""
+class FilesCall:
+    """The parameters of the tool ``files``."""
 
     folder: str = _text(_FOLDER, "")
     glob: str = _text(_GLOB, "")
-    max_tokens: int = _number(_TOKENS, 2000, 1, MOST_TOKENS)
+    max_tokens: int = _number(_TOKENS, 2000, 1, MAX_TOKENS)
 
 
 @frozen(kw_only=True)
-class Ask:
-    """What the tool ``ask`` is called with."""
+class AskCall:
+    """The parameters of the tool ``ask``."""
 
     question: str = _text(_QUESTION)
     folder: str = _text(_FOLDER, "")
@@ -108,38 +119,37 @@ class Ask:
 
 
 @frozen
-class Tool:
-    """A tool: what it does and when it is the right one, what it is called with, and what returns its answer.
+class AgentTool:
+    """A tool of an agent.
 
-    It may be called with some `indexes`, by their names, and, if it `has_files`, for files.
+    Attributes:
+        purpose: what the tool does, and when to use it.
+        call_type: the class of its parameters.
+        run: the function from the parameters to the answer.
+        indexes: names of the indexes that a call may name.
+        has_files: whether a call may select files.
     """
 
     purpose: str
-    call: type
-    do: Callable[[Any], str]
+    call_type: type
+    run: Callable[[Any], str]
     indexes: Sequence[str] = ()
     has_files: bool = True
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What it is called with, as a JSON schema in which every type is a single one."""
-        taken = {"folder": self.has_files, "glob": self.has_files, "index": bool(self.indexes)}
-        fields = [one for one in attrs.fields(self.call) if taken.get(one.name, True)]
-        needed = [] if self.has_files else ["index"]
-        properties = {
-            one.name: {"type": _JSON_TYPES[str(one.type)], "description": one.metadata["purpose"]}
-            | one.metadata.get("limits", {})
-            | ({"enum": [*self.indexes]} if one.name == "index" else {})
-            | (
-                {}
-                if one.default is attrs.NOTHING or one.name == "index"
-                else {"default": one.default}
-            )
-            for one in fields
-        }
-        required = [
-            one.name for one in fields if one.default is attrs.NOTHING or one.name in needed
-        ]
+        """The JSON schema of the parameters, in which every type is a single type."""
+        is_offered = {"folder": self.has_files, "glob": self.has_files, "index": bool(self.indexes)}
+        properties = {}
+        required = []
+        for parameter in attrs.fields(self.call_type):
+            name = parameter.name
+            if not is_offered.get(name, True):
+                continue
+            properties[name] = self._property_schema(parameter)
+            is_only_index = name == "index" and not self.has_files
+            if parameter.default is attrs.NOTHING or is_only_index:
+                required.append(name)
         return {
             "type": "object",
             "properties": properties,
@@ -147,200 +157,259 @@ class Tool:
             "additionalProperties": False,
         }
 
+    def _property_schema(self, parameter: attrs.Attribute[Any]) -> dict[str, Any]:
+        schema = {
+            "type": _JSON_TYPES[str(parameter.type)],
+            "description": parameter.metadata["purpose"],
+        }
+        schema |= parameter.metadata.get("limits", {})
+        if parameter.name == "index":
+            schema["enum"] = [*self.indexes]
+        elif parameter.default is not attrs.NOTHING:
+            schema["default"] = parameter.default
+        return schema
+
+
+@frozen
+class _ShownLines:
+    """The range of lines that are shown, and the number of their tokens."""
+
+    start: int
+    end: int
+    n_tokens: int
+
+
+@frozen
+class _CountedText:
+    """A text and the number of its tokens."""
+
+    text: str
+    n_tokens: int
+
 
 class Tools:
-    """The tools for some folders and indexes, by name; with a runner, also ``ask``."""
+    """The tools for folders and indexes, by name; with a runner, ``ask`` is one of them."""
 
     def __init__(
-        self, folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None
+        self, folders: Folders, runner: Runner | None = None, indexes: NamedSearches | None = None
     ) -> None:
         self._folders = folders
         self._runner = runner
         self._indexes = indexes or {}
         self._count = token_counter(None).count
-        self.by_name: dict[str, Tool] = {}
-        choices = tuple(self._indexes), bool(folders.indexes)
-        if any(choices):
-            purpose = _OF_FILES if folders.indexes else _OF_INDEXES
-            self.by_name["search"] = Tool(purpose, Search, self._search, *choices)
-        if folders.indexes:
-            purpose = "Read lines of a file, or the text of a PDF or an Office file, numbered."
-            self.by_name["read"] = Tool(purpose, Read, self._read)
-            self.by_name["files"] = Tool(
-                "List the files that can be searched and read.", Files, self._files
-            )
-        if any(choices) and runner is not None:
-            purpose = "Have a small model answer a question from what is found, with its sources. search shows more."
-            self.by_name["ask"] = Tool(purpose, Ask, self._ask, *choices)
+        self.by_name: dict[str, AgentTool] = {}
+        has_files = bool(folders.indexes)
+        if self._indexes or has_files:
+            purpose = _FILES_PURPOSE if has_files else _INDEXES_PURPOSE
+            self._add_search_tool("search", purpose, SearchCall, self._search)
+        if has_files:
+            self.by_name["read"] = AgentTool(_READ_PURPOSE, ReadCall, self._read)
+            self.by_name["files"] = AgentTool(_LIST_PURPOSE, FilesCall, self._files)
+        if (self._indexes or has_files) and runner is not None:
+            self._add_search_tool("ask", _ASK_PURPOSE, AskCall, self._ask)
+
+    def _add_search_tool(
+        self, name: str, purpose: str, call_type: type, run: Callable[[Any], str]
+    ) -> None:
+        has_files = bool(self._folders.indexes)
+        indexes = tuple(self._indexes)
+        self.by_name[name] = AgentTool(purpose, call_type, run, indexes, has_files)
 
     def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the answer of a tool; raise what is wrong with an argument, or what the model failed with."""
-        tool = self.by_name[name]
-        return tool.do(wire.structure(tool.call, arguments))
+        """Return the answer of a tool.
 
-    def _find(self, call: Search | Ask, top_n: int) -> Found:
-        """Search the index that a call names, or else the files."""
+        Raises:
+            InvalidRequestError: an argument is invalid.
+            RelevanceGenError: the model failed.
+        """
+        tool = self.by_name[name]
+        return tool.run(wire.structure(tool.call_type, arguments))
+
+    def _find(self, call: SearchCall | AskCall, top_n: int) -> ToolSearchResult:
+        """Search the index that a call names, or the files if it names none."""
         if not call.index and self._folders.indexes:
             return self._folders.search(call.question, top_n, call.folder, call.glob)
         if call.index not in self._indexes:
             if not self._indexes:
                 raise InvalidRequestError("must not be given: no index is offered here", "index")
-            raise InvalidRequestError.must_be(
-                "index", f"one of {', '.join(self._indexes)}", call.index
-            )
+            names = ", ".join(self._indexes)
+            raise InvalidRequestError.must_be("index", f"one of {names}", call.index)
         for name in ("folder", "glob"):
             if getattr(call, name):
-                raise InvalidRequestError(
-                    "cannot be combined with index", name, remedy="it chooses among files"
-                )
+                remedy = "it chooses among files"
+                raise InvalidRequestError("cannot be combined with index", name, remedy=remedy)
         response = self._indexes[call.index](call.question, top_n)
-        return Found([*response.results], f"index {call.index}", response.confidence)
+        return ToolSearchResult([*response.results], f"index {call.index}", response.confidence)
 
-    def _search(self, call: Search) -> str:
+    # ── Answers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _search(self, call: SearchCall) -> str:
         found = self._find(call, call.top_n)
-        shares: list[str] = []
-        left = call.max_tokens
-        for place, result in enumerate(found.results):
-            is_titled = call.index and result.title not in ("", result.metadata.get("path"))
-            title = f"  {shown(result.title[:200])}" if is_titled else ""
-            head = f"{_place(result, call.index)}  {result.chunk_score:.2f}{title}\n"
-            if (n_head := self._count(head)) > left:
-                break
-            lines = _numbered(result.chunk_txt, result.metadata.get("first_line"))
-            first, behind = (result.passage.start, result.passage.end) if result.passage else (0, 0)
-            best, line_start = (
-                result.chunk_txt.count("\n", 0, first),
-                result.chunk_txt.rfind("\n", 0, first) + 1,
-            )
-            share = max(left // (len(found.results) - place), n_head + _FEWEST_TOKENS)
-            room = min(share, left) - n_head
-            start, end, n_body = self._fitting(lines, best, room)
-            body = "".join(lines[start:end])
-            if not body:
-                body, n_body = self._window(
-                    lines[best], first - line_start, behind - line_start, room
-                )
-            shares.append(head + body)
-            left -= n_head + n_body
-        if not found.results:
+        n_results = len(found.results)
+        if not n_results:
             return f"nothing found in {found.searched}; try other words, or fewer"
-        totals = _totals(
-            len(shares),
-            len(found.results),
-            "result",
-            call.max_tokens - left,
-            has_files=not call.index,
-        )
+        shown: list[str] = []
+        n_left = call.max_tokens
+        for rank, result in enumerate(found.results):
+            header = _header(result, call.index)
+            n_header = self._count(header)
+            if n_header > n_left:
+                break
+            share = max(n_left // (n_results - rank), n_header + _MIN_RESULT_TOKENS)
+            body = self._best_lines(result, min(share, n_left) - n_header)
+            shown.append(header + body.text)
+            n_left -= n_header + body.n_tokens
+        has_files = not call.index
+        n_tokens = call.max_tokens - n_left
+        totals = _totals(len(shown), n_results, "result", n_tokens, has_files=has_files)
         doubt = ", probably none of these answers it" if found.confidence < _LIKELY else ""
-        return f"{''.join(shares)}{totals}; {found.searched} searched, confidence {found.confidence:.2f}{doubt}"
+        confidence = f"confidence {found.confidence:.2f}{doubt}"
+        return f"{''.join(shown)}{totals}; {found.searched} searched, {confidence}"
 
-    def _read(self, call: Read) -> str:
-        found = self._folders.read(call.path, call.first_line, call.last_line or None)
-        lines = _numbered(found.text, found.first_line)
-        _, end, n_tokens = self._fitting(lines, 0, call.max_tokens)
-        if not end:  # one line may be a whole program
-            lines[0], n_tokens = self._cut(lines[0], call.max_tokens)
-        shown_lines = "".join(lines[: end or 1])
-        last = found.first_line + max(end, 1) - 1
-        rest = (
-            ""
-            if end == len(lines)
-            else f"; go on with first_line={last + 1}"
-            if end
-            else f"; line {last} is cut"
-        )
-        place = f"{shown(call.path)}:{found.first_line}-{last}"
-        return f"{shown_lines}{place} of {pluralize(found.n_lines, 'line')}, {pluralize(n_tokens, 'token')}{rest}"
+    def _best_lines(self, result: SearchResult, max_tokens: int) -> _CountedText:
+        """Return the lines of a result from its passage on, or a part of the first line."""
+        text = result.chunk_txt
+        lines = _number_lines(text, result.metadata.get("first_line"))
+        start, end = 0, 0
+        if result.passage is not None:
+            start, end = result.passage.start, result.passage.end
+        best = text.count("\n", 0, start)
+        shown = self._fit_lines(lines, best, max_tokens)
+        body = "".join(lines[shown.start : shown.end])
+        if body:
+            return _CountedText(body, shown.n_tokens)
+        line_start = text.rfind("\n", 0, start) + 1
+        return self._cut_to_passage(lines[best], start - line_start, end - line_start, max_tokens)
 
-    def _files(self, call: Files) -> str:
-        paths = [shown(path) + "\n" for path in self._folders.files(call.folder, call.glob)]
-        _, end, n_tokens = self._fitting(paths, 0, call.max_tokens)
-        return "".join(paths[:end]) + _totals(end, len(paths), "file", n_tokens)
+    def _read(self, call: ReadCall) -> str:
+        # The characters beyond this limit have more tokens than the answer may have.
+        max_chars = _MAX_TOKEN_CHARS * (call.max_tokens + 1)
+        found = self._folders.read(call.path, call.first_line, call.last_line or None, max_chars)
+        lines = _number_lines(found.text, found.first_line)
+        shown = self._fit_lines(lines, 0, call.max_tokens)
+        n_tokens = shown.n_tokens
+        text = "".join(lines[: shown.end])
+        last = found.first_line + max(shown.end, 1) - 1
+        remark = ""
+        if not shown.end:  # a single line may be a whole program
+            beginning = self._truncate(lines[0], call.max_tokens)
+            text, n_tokens = beginning.text, beginning.n_tokens
+            remark = f"; line {last} is cut"
+        elif shown.end < len(lines):
+            remark = f"; go on with first_line={last + 1}"
+        location = f"{escape_path(call.path)}:{found.first_line}-{last}"
+        size = f"{pluralize(found.n_lines, 'line')}, {pluralize(n_tokens, 'token')}"
+        return f"{text}{location} of {size}{remark}"
 
-    def _ask(self, call: Ask) -> str:
-        found = self._find(call, 4 * call.top_n).results
-        chunks = [Chunk(one.chunk_txt, one.metadata, title=one.title) for one in found]
+    def _files(self, call: FilesCall) -> str:
+        paths = self._folders.files(call.folder, call.glob)
+        lines = [escape_path(path) + "\n" for path in paths]
+        shown = self._fit_lines(lines, 0, call.max_tokens)
+        totals = _totals(shown.end, len(lines), "file", shown.n_tokens)
+        return "".join(lines[: shown.end]) + totals
+
+    def _ask(self, call: AskCall) -> str:
+        results = self._find(call, 4 * call.top_n).results
+        chunks = [
+            Chunk(result.chunk_txt, result.metadata, title=result.title) for result in results
+        ]
         answer = ask(call.question, chunks, runner=self._runner, top_n=call.top_n)
-        sources = enumerate((found[source.result.original_index] for source in answer.sources), 1)
-        return "\n".join(
-            [
-                answer.text_with_citations,
-                *(f"[{number}] {_place(one, call.index)}" for number, one in sources),
-            ]
-        )
+        lines = [answer.text_with_citations]
+        for number, source in enumerate(answer.sources, 1):
+            result = results[source.result.original_index]
+            lines.append(f"[{number}] {_location(result, call.index)}")
+        return "\n".join(lines)
 
-    def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:
-        """Return which lines to show within a number of tokens: from the best on, and then those before it.
+    # ── Fitting text into a number of tokens ─────────────────────────────────────────────────────
 
-        They are told by the first, the one behind the last, and their tokens.
-        """
+    def _fit_lines(self, lines: Sequence[str], best: int, max_tokens: int) -> _ShownLines:
+        """Return the range of lines that fits: from the best line on, then lines before it."""
         start = end = best
-        left = most
-        while end < len(lines) and (n_tokens := self._n_tokens(lines[end], left)) <= left:
-            end, left = end + 1, left - n_tokens
-        while (
-            end == len(lines)
-            and start
-            and (n_tokens := self._n_tokens(lines[start - 1], left)) <= left
-        ):
-            start, left = start - 1, left - n_tokens
-        return start, end, most - left
+        n_left = max_tokens
+        while end < len(lines):
+            n_tokens = self._count_up_to(lines[end], n_left)
+            if n_tokens > n_left:
+                return _ShownLines(start, end, max_tokens - n_left)
+            end += 1
+            n_left -= n_tokens
+        while start:
+            n_tokens = self._count_up_to(lines[start - 1], n_left)
+            if n_tokens > n_left:
+                break
+            start -= 1
+            n_left -= n_tokens
+        return _ShownLines(start, end, max_tokens - n_left)
 
-    def _n_tokens(self, line: str, most: int) -> int:
-        """Return the tokens of a line; of one that is far too long only that they are too many."""
-        return self._count(line) if len(line) <= _TOKEN_CHARS * max(most, 1) else most + 1
+    def _count_up_to(self, line: str, max_tokens: int) -> int:
+        """Return the tokens of a line, or a number above `max_tokens` if the line is too long."""
+        if len(line) > _MAX_TOKEN_CHARS * max(max_tokens, 1):
+            return max_tokens + 1
+        return self._count(line)
 
-    def _window(self, line: str, start: int, end: int, most: int) -> tuple[str, int]:
-        """Return what there is room for of a numbered line that holds a passage of its text, with its tokens.
+    def _cut_to_passage(self, line: str, start: int, end: int, max_tokens: int) -> _CountedText:
+        """Return the part of a numbered line that begins with the passage of its text.
 
-        It begins with the sentence that the passage begins in, or with the passage if that would have no room.
+        The part begins at the sentence of the passage, or at the passage if that does not fit.
         """
         number, _, text = line.removesuffix("\n").partition("\t")
-        room = most - self._count(f"{number}\t… …\n")
-        if room < 1:
-            return "", 0
-        first = max((one for one, _ in sentences(text[:end]) if one <= start), default=0)
-        if self._n_tokens(text[first:end], room) > room:
+        n_left = max_tokens - self._count(f"{number}\t… …\n")
+        if n_left < 1:
+            return _CountedText("", 0)
+        sentence_starts = [first for first, _ in sentences(text[:end]) if first <= start]
+        first = max(sentence_starts, default=0)
+        if self._count_up_to(text[first:end], n_left) > n_left:
             first = start
-        rest = text[first : first + _TOKEN_CHARS * room]
-        begin, behind = next(spans_of_tokens(rest, room, self._count), (0, 0))
-        more = " …" if first + behind < len(text.rstrip()) else ""
-        shown_line = f"{number}\t{'… ' if first else ''}{rest[begin:behind]}{more}\n"
-        return shown_line, self._count(shown_line)
+        rest = text[first : first + _MAX_TOKEN_CHARS * n_left]
+        part_start, part_end = next(spans_of_tokens(rest, n_left, self._count), (0, 0))
+        before = "… " if first else ""
+        after = " …" if first + part_end < len(text.rstrip()) else ""
+        part = f"{number}\t{before}{rest[part_start:part_end]}{after}\n"
+        return _CountedText(part, self._count(part))
 
-    def _cut(self, line: str, most: int) -> tuple[str, int]:
-        """Return the beginning of a line that is at most so many tokens, with their number."""
-        line = line[: _TOKEN_CHARS * most]
-        while (n_tokens := self._count(line)) > most:
-            line = line[: len(line) * most // n_tokens]
-        return line + "\n", n_tokens
+    def _truncate(self, line: str, max_tokens: int) -> _CountedText:
+        """Return the beginning of a line with at most `max_tokens` tokens."""
+        line = line[: _MAX_TOKEN_CHARS * max_tokens]
+        while (n_tokens := self._count(line)) > max_tokens:
+            line = line[: len(line) * max_tokens // n_tokens]
+        return _CountedText(line + "\n", n_tokens)
 
 
-def _numbered(text: str, first: object) -> list[str]:
-    """Return the lines of a text behind their numbers, or behind a bar where lines have none, as on a page."""
+def _number_lines(text: str, first: object) -> list[str]:
+    """Return the lines of a text after their numbers, or after a bar if `first` is no number."""
     lines = text.split("\n")
     if not checks.is_integer(first):
         return [f"|\t{line}\n" for line in lines]
     return [f"{number}\t{line}\n" for number, line in enumerate(lines, first)]
 
 
-def _place(result: SearchResult, index: str) -> str:
-    """Say where a result stands; the metadata of an index may be of any kind."""
+def _header(result: SearchResult, index: str) -> str:
+    """Return the line above the text of a result: location, score and title."""
+    title = ""
+    if index and result.title not in ("", result.metadata.get("path")):
+        title = f"  {escape_path(result.title[:_MAX_TITLE_CHARS])}"
+    return f"{_location(result, index)}  {result.chunk_score:.2f}{title}\n"
+
+
+def _location(result: SearchResult, index: str) -> str:
+    """Return the location of a result; the metadata of an index may have any types."""
     metadata = result.metadata
-    if not isinstance(metadata.get("path"), str):
+    path = metadata.get("path")
+    if not isinstance(path, str):
         return f"{index}[{result.original_index}]"
-    path = metadata["path"]
-    if checks.is_integer(metadata.get("first_line")) and checks.is_integer(
-        metadata.get("last_line")
-    ):
-        return f"{shown(path)}:{metadata['first_line']}-{metadata['last_line']}"
-    part = next(
-        (f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), ""
-    )
-    return shown(f"{path}{part}")
+    first_line, last_line = metadata.get("first_line"), metadata.get("last_line")
+    if checks.is_integer(first_line) and checks.is_integer(last_line):
+        return f"{escape_path(path)}:{first_line}-{last_line}"
+    for kind in ("page", "slide", "sheet"):
+        if kind in metadata:
+            return escape_path(f"{path} {kind} {metadata[kind]}")
+    return escape_path(path)
 
 
 def _totals(n_shown: int, n_found: int, noun: str, n_tokens: int, *, has_files: bool = True) -> str:
-    narrow = " or narrow with glob" if has_files else ""
-    more = "" if n_shown == n_found else f" (raise max_tokens{narrow} for the others)"
-    return f"{n_shown:,} of {pluralize(n_found, noun)} shown{more}, {pluralize(n_tokens, 'token')}"
+    """Return how many of the results are shown, and how to get the others."""
+    advice = ""
+    if n_shown < n_found:
+        narrow = " or narrow with glob" if has_files else ""
+        advice = f" (raise max_tokens{narrow} for the others)"
+    tokens = pluralize(n_tokens, "token")
+    return f"{n_shown:,} of {pluralize(n_found, noun)} shown{advice}, {tokens}"

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import Indexes, Look
+from relevance_gen.agents.tools import NamedSearches, RefreshIndex
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
+def _opened(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
     """Begin to open indexes, read as the server's flag and opened as there; return what searches and looks at them."""
     from relevance_gen.serve.flags import SETTINGS
     from relevance_gen.serve.services.indexes.index_registry import IndexRegistry

@@ -196,6 +196,8 @@ def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extra
         extracted.warning = str(error)
     except _CpuTimeExceeded:
         extracted.warning = f"took more than {MAX_CPU_S:g} s of processor time to read"
+    except MemoryError:
+        extracted.warning = "cannot be read within the memory allowed"
     except Exception as error:  # damaged files raise all kinds of errors
         extracted.warning = f"cannot be read ({_summarize(error)})"
     return extracted

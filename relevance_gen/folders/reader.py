@@ -88,15 +88,16 @@ class FolderReader:
                 queue.append(path)
         pending = [path for path in queue if path in self._documents]
         queue = deque(path for path in queue if path not in self._documents)
+        pending = self._collect(pending, results)
         while (pending or queue) and not is_due():
             raise_if_cancelled()
-            pending = self._collect(pending, results)
             while queue and self._has_capacity():
                 path = queue.popleft()
                 report(path)
                 if not self._read_text(path, results):
                     pending.append(path)
             self._wait(pending)
+            pending = self._collect(pending, results)
         for path in (*pending, *queue):
             results[path] = ReadFile(FileRecord(None, warning=STILL_BEING_READ))
         return results
@@ -180,10 +181,10 @@ def read_lines(
             beginning = file.read(PROBED_BYTES)
             if extraction.may_need_parser(path, beginning):
                 reserve("body_byte", os.fstat(file.fileno()).st_size // _BYTES_PER_UNIT)
-                file.seek(0)
-                content = file.read(extraction.MAX_BYTES)
+                content = beginning + file.read(extraction.MAX_BYTES)
                 if extraction.needs_parser(path, content):
                     return _document_lines(path, content, first_line, last_line, max_chars)
+            file.seek(0)
             lines = files_module.read_lines(file, first_line, last_line, max_chars)
     except OSError as error:
         raise InvalidRequestError(error.strerror or str(error)) from None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, Runner, SearchResponse
-from relevance_gen.agents.folders import Folders, shown
+from relevance_gen.agents.folders import Folders, escape_path
 from relevance_gen.agents.tools import Tools
 from relevance_gen.text.token_counting import token_counter
 from tests.profiles import costly
@@ -213,8 +213,8 @@ def test_names_that_are_no_text_come_back(project: Path) -> None:
 @given(st.text())
 def test_shown_paths_can_be_printed(path: str) -> None:
     """Whatever a name is, what is shown of it is one line of printable text, and printable names are themselves."""
-    assert shown(path).isprintable()
-    assert shown(path) == path or not path.isprintable()
+    assert escape_path(path).isprintable()
+    assert escape_path(path) == path or not path.isprintable()
 
 
 def test_a_folder_that_vanishes_is_an_error_that_names_it(project: Path, tmp_path: Path) -> None:

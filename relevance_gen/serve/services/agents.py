@@ -14,7 +14,7 @@ from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from relevance_gen.agents.protocol import Exchange
+    from relevance_gen.agents.protocol import McpExchange
 
 
 @frozen
@@ -77,9 +77,9 @@ def check_offers(settings: Settings) -> None:
 
 
 @cache
-def open_exchange(paths: tuple[str, ...]) -> Exchange:
+def open_exchange(paths: tuple[str, ...]) -> McpExchange:
     """Return the object that answers agents; the first call begins to read the folders."""
     from relevance_gen.agents.folders import Folders
-    from relevance_gen.agents.protocol import Exchange
+    from relevance_gen.agents.protocol import McpExchange
 
-    return Exchange(Folders.open(paths))
+    return McpExchange(Folders.open(paths))
