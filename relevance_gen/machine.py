@@ -1,6 +1,7 @@
-"""What this process may really use of the machine: cores and memory, in a container too.
+"""CPU cores and memory that this process may use, in a container, too.
 
-Every function takes the root of the file system that describes the machine, so that tests can describe another one.
+Every function takes the root of the file system that describes the machine, so that tests can
+describe other machines.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ _ROOT = Path("/")
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
-    """Return the processors (hardware threads) of this process's affinity, no more than its control groups' quota."""
+    """Return the number of hardware threads: the CPU affinity, limited by cgroup quotas."""
     return _within_quota(len(_affinity()), root)
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Return the physical cores of this process's affinity, no more than its control groups' quota.
+    """Return the number of physical cores: the CPU affinity, limited by cgroup quotas.
 
-    Threads beyond them make every step of a model wait for the slowest.
+    With more threads than cores, every step of a model waits for the slowest thread.
     """
     cpus = root / "sys/devices/system/cpu"
     siblings = {
@@ -30,51 +31,58 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Return the bytes that this process can still get; ``None`` where the machine does not tell."""
-    lines = _read(root / "proc/meminfo").splitlines()
-    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    for group in _control_groups(root, "memory"):
+    """Return the bytes that this process can still allocate; ``None`` if that is unknown."""
+    available: list[int] = []
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            available.append(int(line.split()[1]) * 1024)
+    for group in _cgroups(root, "memory"):
         limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
-        used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
-        if limit.isdecimal() and used.isdecimal():
-            # Files that were read and are not in use are counted as used, and given back when memory is wanted.
-            lines = _read(group / "memory.stat").splitlines()
-            cached = sum(
-                int(line.split()[1]) for line in lines if line.split()[0] == "inactive_file"
-            )
-            free.append(max(0, int(limit) - int(used) + cached))
-    return min(free, default=None)
+        usage = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
+        if limit.isdecimal() and usage.isdecimal():
+            free_bytes = int(limit) - int(usage) + _reclaimable_bytes(group)
+            available.append(max(0, free_bytes))
+    return min(available, default=None)
+
+
+def _reclaimable_bytes(group: Path) -> int:
+    """Return the file cache of a cgroup: counted as used, but freed when memory is required."""
+    for line in _read(group / "memory.stat").splitlines():
+        name, value = line.split()
+        if name == "inactive_file":
+            return int(value)
+    return 0
 
 
 def _affinity() -> set[int]:
-    return (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
-def _within_quota(n: int, root: Path) -> int:
-    """Return `n`, or the whole processors that the tightest quota allows if these are fewer; at least 1."""
-    for group in _control_groups(root, "cpu"):
+def _within_quota(count: int, root: Path) -> int:
+    """Return `count`, limited to the whole CPUs of the tightest cgroup quota; at least 1."""
+    for group in _cgroups(root, "cpu"):
         quota, _, period = _read(group / "cpu.max").partition(" ")
         quota = quota or _read(group / "cpu.cfs_quota_us")
         period = period or _read(group / "cpu.cfs_period_us")
         if quota.isdecimal() and period.isdecimal() and int(period):
-            n = min(n, int(quota) // int(period))
-    return max(1, n)
+            count = min(count, int(quota) // int(period))
+    return max(1, count)
 
 
-def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control groups from the innermost out, of version 2 and of version 1."""
-    mounted = root / "sys/fs/cgroup"
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's cgroups, v2 and v1, from the innermost outwards."""
+    mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines() or ["0::/"]:
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
-            top = mounted / controllers
+            top = mount / controllers
             group = top / path.lstrip("/")
             yield group
-            yield from (parent for parent in group.parents if parent.is_relative_to(top))
+            for parent in group.parents:
+                if parent.is_relative_to(top):
+                    yield parent
 
 
 def _read(path: Path) -> str:

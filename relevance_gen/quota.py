@@ -110,7 +110,7 @@ class Quota:
             self._changed.notify_all()
 
     def _refill(self) -> None:
-        """Release what the time since the last refill allows, for every client."""
+        """Release the refill for the time since the last call, for every client."""
         if not self._refill_per_s:
             return
         now_s = self._clock()

@@ -1,10 +1,10 @@
 """Counters, gauges and histograms for Prometheus, summed over all processes of the server.
 
-Every time series has a fixed position in one shared array: a row for each process, a column for each
-number. A process writes only its own row, without locks. A process that replaces a dead one continues
-to count in its row, so that no counter ever decreases. prometheus_client also sums over processes, but
-by files in a directory that an environment variable must name before it is imported, some for each
-process id there ever was. This implementation needs no directory and writes no files.
+Every time series has a fixed position in one shared array: a row for each process, a column for
+each number. A process writes only its own row, without locks. A process that replaces a dead one
+continues to count in its row, so that counters never decrease. prometheus_client also sums over
+processes, but by files in a directory that an environment variable must name before it is imported,
+some for each process id there ever was. This implementation needs no directory and writes no files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Family:
 
     Attributes:
         name: the name without the prefix.
-        help: what it measures.
+        help: the help text.
         kind: "counter", "gauge" or "histogram".
         labels: the names of the labels.
         series: the combinations of label values.
@@ -64,7 +64,7 @@ class Family:
 
     @property
     def width(self) -> int:
-        """Columns of one series: one, or for a histogram its buckets, +Inf, and the sum."""
+        """Columns of a series: a single number, or for a histogram its buckets, +Inf, and the sum."""
         return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
@@ -136,7 +136,7 @@ PREFIX = "relevance_gen_"
 
 
 class Layout:
-    """The position of each series in a row of `width` columns: all families one after the other.
+    """The position of each series in a row of `width` columns: all families in sequence.
 
     Args:
         endpoints: the endpoints by which requests are counted.
@@ -292,7 +292,7 @@ def _series_lines(
         f"{label}={json.dumps(value)}" for label, value in zip(family.labels, series, strict=True)
     ]
     if family.kind != "histogram":
-        # Of the many combinations with two labels, only those that occurred are listed.
+        # Combinations of two labels are listed only if they occurred.
         if numbers[0] or len(labels) < 2:
             yield f"{name}{_in_braces(labels)} {numbers[0]:.17g}"
         return

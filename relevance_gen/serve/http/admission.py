@@ -1,4 +1,4 @@
-"""Admission control: what a request must pass before its body is received, cheapest check first."""
+"""Admission control: checks before the body of a request is received, cheapest first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def check_host(settings: Settings, request: web.BaseRequest) -> None:
             raise ForbiddenError("Host must be a name that --allowed-hosts has")
     if origin is None or origin in settings.cors_origins or "*" in settings.cors_origins:
         return
-    is_same_origin = host is not None and origin.partition("://")[2].lower() == host.lower()
+    origin_host = origin.partition("://")[2].lower()
+    is_same_origin = host is not None and origin_host == host.lower()
     address = _address(origin)
     is_loopback = address is not None and address.is_loopback
     if not is_same_origin and not is_loopback and not _is_known(origin, settings):
@@ -67,8 +68,7 @@ def _host_name(url: str) -> str:
 async def admit(service: Service, route: Route, request: web.BaseRequest) -> None:
     """Admit `request`, and store its key id and its resource pool in it.
 
-    A valid key counts also on routes that do not require one: authenticated clients have a pool of
-    their own.
+    A valid key also counts on routes without key: authenticated clients have their own pool.
 
     Raises:
         ShuttingDownError: the server accepts no new work.

@@ -172,7 +172,7 @@ class Reservation:
     async def respond(
         self, result: T, present: Callable[[T], object], n_bytes: int
     ) -> web.Response:
-        """Make the response of a result, which takes `n_bytes`; a large one in a thread."""
+        """Make the response of a result, which takes `n_bytes`; a large response in a thread."""
 
         def make_response() -> web.Response:
             with self.memory:

@@ -66,7 +66,7 @@ class Forwarder:
         await self._session.close()
 
     async def stats(self) -> Stats:
-        """Return the state of the model process; one that does not answer has no runners."""
+        """Return the state of the model process; without an answer, zero runners."""
         try:
             async with (
                 asyncio.timeout(_STATS_TIMEOUT_S),
@@ -135,7 +135,10 @@ async def _iterate(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _select(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def _select(
+    headers: Mapping[str, str],
+    names: Sequence[str],
+) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 

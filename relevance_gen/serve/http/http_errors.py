@@ -116,7 +116,8 @@ def problem_of(error: Exception) -> HTTPProblem:
     An exception that only matches the last row of the table is a bug: it is logged, and its message
     is not sent.
     """
-    _, status, kind, message = next(row for row in TABLE if isinstance(error, row[0]))
+    row = next(row for row in TABLE if isinstance(error, row[0]))
+    _, status, kind, message = row
     if status == 500:
         _log.error("internal error", exc_info=error)
     return HTTPProblem(

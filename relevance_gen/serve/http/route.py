@@ -54,7 +54,7 @@ class Route:
         handle: answers the request.
         read: the adapter's function that reads a parsed body.
         pool: the resource pool whose memory and threads requests take; None for requests without
-            a body. Anonymous generations take those of "anonymous_generation" instead.
+            a body. Anonymous generations use the pool "anonymous_generation" instead.
         alternate: another API format on the same path.
         key: whether an API key is required; "setting" for ``generation_requires_key``.
         is_on_model_process: whether the process that holds the model answers it too. It always

@@ -1,10 +1,11 @@
-"""The command: from flags to a running server."""
+"""The command ``serve``: from flags to a running server."""
 
 from __future__ import annotations
 
 import errno
 import importlib.util
 import secrets
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,19 +23,25 @@ from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.services.agents import check_folders
 from relevance_gen.serve.services.generation import load_backend
 from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
-from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.settings import NamedModel, Settings
 from relevance_gen.text.token_counting import token_counter
 
 
 def main(
     argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None
 ) -> int:
-    """Serve as flags and variables say, and return the exit status. Each process runs `target`, or `run`."""
+    """Start the server with the settings of flags and variables, and return the exit status.
+
+    Args:
+        argv: the flags.
+        environ: the environment variables.
+        target: the main function of each process; `run` by default.
+    """
     target = target or run
     settings = flags.read(argv, environ)
     try:
         _check(settings)
-        if target is run:  # another target loads models of its own, by names that it knows
+        if target is run:  # other targets have models of their own
             _check_models(settings)
     except (OSError, ValueError, ConfigurationError) as error:
         sys.stderr.write(f"{flags.PROGRAM}: {error}\n")
@@ -43,17 +50,16 @@ def main(
         listeners = supervisor.bind(settings.host, settings.port, settings.workers)
     except OSError as error:
         hint = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
-        place = f"{settings.host} port {settings.port}"
-        sys.stderr.write(f"{flags.PROGRAM}: cannot listen on {place}: {error.strerror}{hint}\n")
+        address = f"{settings.host} port {settings.port}"
+        sys.stderr.write(f"{flags.PROGRAM}: cannot listen on {address}: {error.strerror}{hint}\n")
         return 1
-    host, port = listeners[0].getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    digests = _key_digests(settings, environ, address)
+    url = _url(listeners[0])
+    digests = _key_digests(settings, environ, url)
     if settings.cluster is not None:
-        model_is = "it runs the model" if settings.models["generate"] else "there is no model"
+        model = "it runs the model" if settings.models["generate"] else "there is no model"
         rest = "searches that name an index go there, those that bring chunks are done here"
-        _say(f"cluster {settings.cluster}: {model_is}; {rest}")
-    _say(f"relevance_gen listens on {address}")
+        _print(f"cluster {settings.cluster}: {model}; {rest}")
+    _print(f"relevance_gen listens on {url}")
     if settings.workers > 1:
         return supervisor.supervise(settings, digests, listeners, target)
     target(ProcessSpec(settings, digests, "alone", listeners[0]))
@@ -61,12 +67,22 @@ def main(
 
 
 def run(spec: ProcessSpec) -> None:
-    """Be one process of the server. It stands here because spawned processes cannot import it from ``__main__``."""
+    """Run one process of the server.
+
+    This function is not in ``__main__``, because spawned processes cannot import it from there.
+    """
     process.run(spec, load_backend)
 
 
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    if ":" in host:  # an IPv6 address
+        host = f"[{host}]"
+    return f"http://{host}:{port}"
+
+
 def _check(settings: Settings) -> None:
-    """Raise now what would otherwise end every process that is started."""
+    """Check the settings before processes are started: each of them would fail."""
     if settings.api_keys_file is not None:
         try:
             auth.read_digests(Path(settings.api_keys_file))
@@ -83,56 +99,60 @@ def _check(settings: Settings) -> None:
 
 
 def _check_names(settings: Settings) -> None:
-    """See that every name means one model, and that a cluster has what it can do."""
-    for flag, models in (
-        ("--model", settings.model),
-        ("--encoder", settings.encoder),
-        ("--reranker", settings.reranker),
-    ):
+    """Check that each name refers to one model, and that a cluster has one model."""
+    by_flag = {
+        "--model": settings.model,
+        "--encoder": settings.encoder,
+        "--reranker": settings.reranker,
+    }
+    for flag, models in by_flag.items():
         names = [model.name for model in models]
         if len(set(names)) < len(names):
-            raise ValueError(
-                f"{flag}: several are called {max(names, key=names.count)}; give them as NAME=FILE"
-            )
+            duplicate = max(names, key=names.count)
+            raise ValueError(f"{flag}: several are called {duplicate}; give them as NAME=FILE")
         if len(names) > 1 and NO_MODEL in names:
             raise ValueError(f"{flag} {NO_MODEL} must stand alone")
-    if settings.cluster is not None and (
-        len(settings.model) > 1 or settings.model_idle_s or settings.model_bytes
-    ):
+    unloads_models = settings.model_idle_s or settings.model_bytes
+    if settings.cluster is not None and (len(settings.model) > 1 or unloads_models):
         raise ValueError(
             "--cluster keeps one --model loaded: leave out others, --model-idle-s and --model-bytes"
         )
 
 
 def _check_models(settings: Settings) -> None:
-    for model in sum(settings.models.values(), ()):
-        if model.file is not None:
-            refuse_no_model(model.file)
-        n_bytes = sum(path.stat().st_size for path in files_of(model.file))
-        if settings.model_bytes is not None and not 0 < n_bytes <= settings.model_bytes:
-            has = (
-                f"takes {n_bytes}" if n_bytes else "is no file yet: download it, and name its file"
-            )
-            raise ValueError(
-                f"--model-bytes {settings.model_bytes}: {model.file or model.name} {has}"
-            )
+    for models in settings.models.values():
+        for model in models:
+            if model.file is not None:
+                refuse_no_model(model.file)
+            n_bytes = sum(path.stat().st_size for path in files_of(model.file))
+            _check_model_size(settings, model, n_bytes)
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
         raise ValueError(f"--cluster needs Ray: {to_install('cluster')}")
 
 
-def _key_digests(settings: Settings, environ: Mapping[str, str], address: str) -> tuple[bytes, ...]:
-    """Return the digests of the configured keys; where there are none, make a key and print it, this once."""
-    keys = [
-        key.strip() for key in environ.get("RELEVANCE_GEN_API_KEYS", "").split(",") if key.strip()
-    ]
+def _check_model_size(settings: Settings, model: NamedModel, n_bytes: int) -> None:
+    if settings.model_bytes is None or 0 < n_bytes <= settings.model_bytes:
+        return
+    size = f"takes {n_bytes}" if n_bytes else "is no file yet: download it, and name its file"
+    raise ValueError(f"--model-bytes {settings.model_bytes}: {model.file or model.name} {size}")
+
+
+def _key_digests(
+    settings: Settings,
+    environ: Mapping[str, str],
+    url: str,
+) -> tuple[bytes, ...]:
+    """Return the digests of the configured keys; if there are none, generate a key and print it."""
+    configured = environ.get("RELEVANCE_GEN_API_KEYS", "").split(",")
+    keys = [key.strip() for key in configured if key.strip()]
     if not keys and settings.api_keys_file is None:
-        keys = [f"rg_{secrets.token_urlsafe(32)}"]
-        _say(
-            f"{auth.HEADER}: {keys[0]}   (made for this run; set RELEVANCE_GEN_API_KEYS to choose your own)"
-        )
-        _say(f"the page, which takes the key from its address: {address}/#key={keys[0]}")
+        key = f"rg_{secrets.token_urlsafe(32)}"
+        keys = [key]
+        hint = "made for this run; set RELEVANCE_GEN_API_KEYS to choose your own"
+        _print(f"{auth.HEADER}: {key}   ({hint})")
+        _print(f"the page, which takes the key from its address: {url}/#key={key}")
     return tuple(auth.digest(key) for key in keys)
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 meant for the terminal, not the log
+def _print(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 for the terminal, not for the log

@@ -1,4 +1,4 @@
-"""What the processes of a server share: open files without a name, which nobody can remove and nobody has to."""
+"""Files that the processes of a server share: open and without a name, so that they need no cleanup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relevance_gen.serve.http.connections.connection import BACKLOG
 
 @frozen
 class Descriptor:
-    """An open file that the processes started with `multiprocessing` inherit."""
+    """A file descriptor that processes started with `multiprocessing` inherit."""
 
     number: int
 
@@ -27,7 +27,7 @@ class Descriptor:
         return _inherited, (DupFd(self.number),)
 
     def __fspath__(self) -> str:
-        """Return a path under which this process reaches the file, whether it has another or none."""
+        """Return a path to the open file for this process."""
         return f"/proc/self/fd/{self.number}"
 
 
@@ -37,7 +37,7 @@ def _inherited(duplicate: Any) -> Descriptor:
 
 @contextmanager
 def nameless_file(n_bytes: int) -> Iterator[Descriptor]:
-    """Make a file of `n_bytes` zeros: in memory where the system can."""
+    """Create a file of `n_bytes` zeros, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("relevance_gen")
     else:
@@ -52,11 +52,15 @@ def nameless_file(n_bytes: int) -> Iterator[Descriptor]:
 
 @contextmanager
 def private_socket() -> Iterator[tuple[socket.socket, os.PathLike[str]]]:
-    """Open a Unix socket that only processes of this server can reach; yield it listening, and the way to it.
+    """Open a Unix socket that only processes of this server can reach.
 
-    On Linux its name is removed before anybody uses it, and the way to it is an open file that stands for the socket.
-    So no cleaner of temporary folders can cut it off, and nothing stays behind, however this process ends. (An abstract
-    socket would be open to every user of the machine.) Elsewhere the name stays until the context ends.
+    On Linux its name is removed before it is used, and the yielded path is that of an open file
+    that represents the socket. Therefore no cleanup of temporary folders can remove it, and no file
+    remains, however this process ends. An abstract socket would be accessible to every user of the
+    machine. On other systems the name exists until the context ends.
+
+    Yields:
+        The listening socket, and the path to connect to.
     """
     with tempfile.TemporaryDirectory(prefix="relevance_gen-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.sock"

@@ -72,7 +72,7 @@ class ProcessSpec:
         role: "alone" does everything; "front" searches, and forwards generations; "model" generates
             for the fronts.
         listener: the socket to serve, bound and listening.
-        model_socket: for a front, the path to the Unix socket of the model process, if there is one.
+        model_socket: for a front, the path to the Unix socket of the model process, if it exists.
         metrics_file: the file in which several processes count, each in its row.
         row: the row of the process.
     """
@@ -169,7 +169,7 @@ def _loaders(
 
 
 async def _drain(service: Service, listener: connection.Listener) -> bool:
-    """Wait for running requests, abort those that exceed the time limit, and return whether any did."""
+    """Wait for running requests, abort them after the time limit, and return whether any was aborted."""
     service.draining = True
     _log.info("draining: %d requests are running", service.n_active)
     if await _is_idle_within(service, service.settings.drain_timeout_s):
@@ -195,7 +195,8 @@ async def _is_idle_within(service: Service, timeout_s: float) -> bool:
 def _shutdown_event(spec: ProcessSpec) -> asyncio.Event:
     """Return an event that is set when the process must end.
 
-    SIGTERM sets it. Without a supervisor the signals of a terminal set it, too; with one, its death.
+    SIGTERM sets it. So do, without a supervisor, the signals of a terminal, and otherwise the death
+    of the supervisor.
     """
     loop = asyncio.get_running_loop()
     shutdown = asyncio.Event()
@@ -277,7 +278,7 @@ def _forwarded_key_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many connections as the system allows: the usual soft limit is 1,024 files."""
+    """Raise the limit of open connections to the hard limit: the usual soft limit is 1,024 files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     with suppress(ValueError, OSError):

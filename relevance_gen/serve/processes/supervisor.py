@@ -1,4 +1,4 @@
-"""Several processes, one port: start them, replace those that die, and end them together."""
+"""The supervisor: starts several processes on one port, replaces dead processes, and ends all."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _log = logging.getLogger(__name__)
 Target: TypeAlias = Callable[[ProcessSpec], None]
 
 _GRACE_S = 5.0
-"""How long a process may take to end itself, beyond the drain's limit, before it is killed."""
+"""How long a process may run after the time limit to drain before it is killed."""
 
-_STEADY_S = 10.0
-"""A process that lived this long is replaced at once; one that lived shorter, after a delay that doubles each time."""
+_STABLE_S = 10.0
+"""A process that ran this long is replaced at once; after a shorter time the delay doubles each time."""
 
+_MIN_DELAY_S = 0.1
 _MAX_DELAY_S = 30.0
 
 
 @define
 class _Child:
-    """One place in the server and the process that fills it now."""
+    """A process specification, and the process that runs it now."""
 
     spec: ProcessSpec
     process: SpawnProcess | None = None
@@ -50,14 +51,18 @@ class _Child:
 
 
 class Supervisor:
-    """Runs `specs`, one process each, until a signal.
+    """Runs one process for each specification, until a signal.
 
-    Every worker has a listening socket of its own on the shared port (SO_REUSEPORT: the kernel spreads connections over
-    them), but this process made them all and keeps them open: connections to a worker that died wait in its socket for
-    the worker that replaces it. None is refused, unless that dies soon, too: until the next one starts, its socket is
-    shut, so that new connections go to the workers that live.
+    Each worker has its own listening socket on the shared port; with SO_REUSEPORT the kernel
+    distributes connections among them. This process creates the sockets and keeps them open:
+    connections to a worker that died wait in its socket for the worker that replaces it. None is
+    refused, unless the replacement also dies soon: then the socket is shut down until the next one
+    starts, so that new connections go to the other workers.
 
-    The process that holds the model is last. What each process runs, `target`, must be importable by its name.
+    Args:
+        specs: the specifications; that of the process with the model is the last.
+        target: the main function of each process; must be importable by name.
+        drain_timeout_s: how long running requests may take after a signal.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class Supervisor:
         self._context = multiprocessing.get_context("spawn")
 
     def run(self) -> int:
-        """Start the processes, replace those that die, and return the exit status once a signal has ended them all."""
+        """Run the processes until a signal has ended them, and return the exit status."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -78,10 +83,13 @@ class Supervisor:
             signal.signal(number, self._note)
         while not self._signals:
             for child in self._children:
-                self._tend(child)
-            waiting = [c.start_at_s - time.monotonic() for c in self._children if c.process is None]
+                self._update(child)
+            start_times = [child.start_at_s for child in self._children if child.process is None]
+            timeout_s = None
+            if start_times:
+                timeout_s = max(0.0, min(start_times) - time.monotonic())
             running = [child.process for child in self._children if child.process is not None]
-            self._wait(reader, running, max(0.0, min(waiting)) if waiting else None)
+            self._wait(reader, running, timeout_s)
         return self._end(reader)
 
     def _note(self, number: int, _: FrameType | None) -> None:
@@ -93,26 +101,13 @@ class Supervisor:
         if reader in wait([reader, *(process.sentinel for process in processes)], timeout_s):
             reader.recv(4096)
 
-    def _tend(self, child: _Child) -> None:
+    def _update(self, child: _Child) -> None:
+        """Note the end of a process, and start the next one if its delay is over."""
         now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
-            _log.error(
-                "%s process %s %s",
-                child.spec.role,
-                child.process.pid,
-                _end_of(child.process.exitcode),
-            )
-            steady = now_s - child.started_s >= _STEADY_S
-            child.start_at_s = now_s + (0.0 if steady else child.delay_s)
-            child.delay_s = 0.0 if steady else min(_MAX_DELAY_S, max(0.1, 2 * child.delay_s))
-            child.process.close()
-            child.process = None
-            if (
-                child.start_at_s > now_s and child.spec.role == "front"
-            ):  # its connections go to those that live
-                child.spec.listener.shutdown(socket.SHUT_RDWR)
+            self._note_end(child, child.process, now_s)
         if child.process is None and now_s >= child.start_at_s:
-            child.spec.listener.listen(BACKLOG)  # again, if it was shut
+            child.spec.listener.listen(BACKLOG)  # again if it was shut down
             child.process = self._context.Process(
                 target=self._target, args=(child.spec,), name=child.spec.role
             )
@@ -120,17 +115,36 @@ class Supervisor:
             child.started_s = now_s
             _log.info("%s process %s started", child.spec.role, child.process.pid)
 
+    def _note_end(self, child: _Child, process: SpawnProcess, now_s: float) -> None:
+        """Log the end of a process, and schedule its replacement."""
+        role = child.spec.role
+        _log.error("%s process %s %s", role, process.pid, _end_of(process.exitcode or 0))
+        if now_s - child.started_s >= _STABLE_S:
+            child.start_at_s = now_s
+            child.delay_s = 0.0
+        else:
+            child.start_at_s = now_s + child.delay_s
+            child.delay_s = min(_MAX_DELAY_S, max(_MIN_DELAY_S, 2 * child.delay_s))
+        process.close()
+        child.process = None
+        if child.start_at_s > now_s and role == "front":
+            # New connections go to the other workers.
+            child.spec.listener.shutdown(socket.SHUT_RDWR)
+
     def _end(self, reader: socket.socket) -> int:
-        """End the workers, then the process that holds the model; on a second signal, all at once."""
+        """End the workers, then the process with the model; on a second signal, all at once."""
         for child in self._children:
             child.spec.listener.close()
-        fronts = [child for child in self._children if child.spec.role != "model"]
         end_s = time.monotonic() + self._drain_timeout_s + _GRACE_S
-        for group in (fronts, [child for child in self._children if child not in fronts]):
+        for is_model in (False, True):
+            group = [child for child in self._children if (child.spec.role == "model") == is_model]
             for child in group:
                 if child.process is not None:
                     child.process.terminate()
-            while (alive := _alive(group)) and len(self._signals) == 1 and time.monotonic() < end_s:
+            while len(self._signals) == 1 and time.monotonic() < end_s:
+                alive = _alive(group)
+                if not alive:
+                    break
                 self._wait(reader, alive, end_s - time.monotonic())
         for process in _alive(self._children):
             process.kill()
@@ -138,13 +152,12 @@ class Supervisor:
 
 
 def _end_of(status: int) -> str:
+    """Describe the exit status of a process."""
     if status >= 0:
         return f"ended with status {status}"
-    hint = (
-        ": a file that it had mapped was cut, such as the model's"
-        if -status == signal.SIGBUS
-        else ""
-    )
+    hint = ""
+    if -status == signal.SIGBUS:
+        hint = ": a file that it had mapped was cut, such as the model's"
     return f"was ended by signal {-status}, {signal.strsignal(-status)}{hint}"
 
 
@@ -162,23 +175,23 @@ def supervise(
     listeners: Sequence[socket.socket],
     target: Target,
 ) -> int:
-    """Serve with a worker for each of `listeners`, and a process for the model, if any; return the exit status."""
+    """Run a worker for each listener, and a process for the model, if any; return the exit status."""
     logs.configure(settings)
     has_model = bool(settings.models["generate"])
     n_rows = len(listeners) + has_model
+    n_bytes = Metrics.shared_bytes(layout(settings), n_rows)
     with ExitStack() as stack:
-        metrics_file = stack.enter_context(
-            nameless_file(Metrics.shared_bytes(layout(settings), n_rows))
-        )
-        model = stack.enter_context(private_socket()) if has_model else None
+        metrics_file = stack.enter_context(nameless_file(n_bytes))
+        model_listener, model_path = None, None
+        if has_model:
+            model_listener, model_path = stack.enter_context(private_socket())
         specs = [
-            ProcessSpec(
-                settings, key_digests, "front", listener, model and model[1], metrics_file, row
-            )
+            ProcessSpec(settings, key_digests, "front", listener, model_path, metrics_file, row)
             for row, listener in enumerate(listeners)
         ]
-        if model is not None:  # only workers reach it, and they have checked and log each request
-            inner = attrs.evolve(
+        if model_listener is not None:
+            # Only the workers reach it; they have checked each request and log it.
+            model_settings = attrs.evolve(
                 settings,
                 allowed_hosts=("*",),
                 generation_requires_key=False,
@@ -186,20 +199,33 @@ def supervise(
                 api_keys_file=None,
                 rate_limit="off",
             )
-            specs.append(ProcessSpec(inner, (), "model", model[0], None, metrics_file, n_rows - 1))
+            model_spec = ProcessSpec(
+                model_settings,
+                key_digests=(),
+                role="model",
+                listener=model_listener,
+                metrics_file=metrics_file,
+                row=n_rows - 1,
+            )
+            specs.append(model_spec)
         return Supervisor(specs, target, drain_timeout_s=settings.drain_timeout_s).run()
 
 
 def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
-    """Open one listening socket for each worker, all on the same port; raise an OSError if it cannot be had."""
+    """Open one listening socket for each worker, all on the same port.
+
+    Raises:
+        OSError: the port is not available.
+    """
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     first = _listener(family, address, shared=False)
     if n_workers == 1:
         return [first]
-    # The first socket does not share its port, so binding it fails where another server listens; the workers' sockets
-    # would bind all the same, and share that server's port. It also finds the free port where 0 was asked for.
+    # The first socket does not share its port, so binding it fails if another server listens there;
+    # the sockets of the workers would share the port of that server. It also finds a free port if
+    # the port is 0.
     address = first.getsockname()
     first.close()
     listeners: list[socket.socket] = []
@@ -212,7 +238,12 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     return listeners
 
 
-def _listener(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+def _listener(
+    family: int,
+    address: tuple[Any, ...],
+    *,
+    shared: bool,
+) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,1 +1,1 @@
-"""What the server does: search and generation, in bounded threads. It knows no HTTP and raises the library's errors."""
+"""Services: search and generation with bounded resources. They raise the library's errors and do not use HTTP."""

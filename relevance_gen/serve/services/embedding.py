@@ -101,7 +101,7 @@ class EmbeddingService:
                 raise _timed_out(timeout_s) from None
 
     def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
-        """Count texts among those that wait for an encoder."""
+        """Count texts as waiting for an encoder."""
         n_texts = len(task.texts)
         quota = self._texts[name]
         if n_texts > quota.limit:
@@ -119,7 +119,7 @@ class EmbeddingService:
 
     @contextmanager
     def _encoding(self, task: EmbeddingTask, encoder: Encoder) -> Iterator[Future[Embeddings]]:
-        """Submit texts; at the end cancel the remaining ones, and count those that were encoded."""
+        """Submit texts; at the end cancel unfinished texts, and count encoded texts."""
         started_s = time.perf_counter()
         future = encoder.submit(task.texts, kind=task.kind)
         try:

@@ -61,7 +61,7 @@ class Extractor:
             sandbox.close()
 
     def extract(self, task: ExtractionTask) -> ExtractionResponse:
-        """Return the text of a document, or as much of it as can be read.
+        """Return the text of a document, or its readable part.
 
         Raises:
             InvalidRequestError: no text can be extracted.

@@ -108,7 +108,7 @@ class GenerationTask:
     """Prompts to continue together.
 
     Attributes:
-        requests: one for each prompt; their samples are numbered consecutively.
+        requests: a request for each prompt; their samples are numbered consecutively.
         prompts: the tokens of each prompt, if they are given as tokens.
         conversation: the conversation that the only request continues, not yet rendered as text.
         context: options in addition to the requests; its client is the id of the API key.
@@ -140,7 +140,7 @@ class Generator:
         max_requests = max(_MAX_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
         names = [model.name for model in settings.models["generate"]]
         self._requests = {name: Quota(client_limit=max_requests) for name in names}
-        # One for each model, so that none waits for another model.
+        # A prompter per model: models do not wait for each other.
         self._prompters = {name: Prompter(self._timeout_s) for name in names}
 
     async def stats(self) -> types.Stats:
@@ -202,8 +202,8 @@ class Generator:
         Takes milliseconds, and seconds with a pathological template.
 
         Raises:
-            InvalidRequestError: the model has no template for these messages.
-            RunnerClosedError: there is no runner.
+            InvalidRequestError: the model lacks a template for these messages.
+            RunnerClosedError: no runner is available.
         """
         conversation = task.conversation
         if conversation is None:
@@ -282,7 +282,7 @@ class Generator:
     def _running(
         self, task: GenerationTask, on_text: OnText | None = None
     ) -> Iterator[Future[Responses]]:
-        """Submit the requests of `task`; at the end cancel the unfinished ones, and count the others."""
+        """Submit the requests of `task`; at the end cancel unfinished requests, and count finished requests."""
         timer = _FirstTokenTimer()
         prompts = task.prompts or ((),) * len(task.requests)
         futures: list[Future[types.GenerationResponse]] = []
@@ -346,7 +346,7 @@ def _relay_text(
 
 
 def _gather(futures: Sequence[Future[types.GenerationResponse]]) -> Future[Responses]:
-    """Return a future of all results, in order; it ends when one of them fails or is cancelled."""
+    """Return a future of all results, in order; it ends when any future fails or is cancelled."""
     gathered: Future[Responses] = Future()
     lock = threading.Lock()
 

@@ -23,7 +23,7 @@ from relevance_gen.serve.settings import DEFAULT_NAME, ModelTask, NamedModel, Se
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 5
-"""Pause after a failed load; clients are told to retry after it."""
+"""Pause after a failed load; also the Retry-After of the response."""
 _MIN_WAIT_S: Final = 0.25
 """How long a request must have waited before other models are unloaded for it, so that a client that
 disconnects at once unloads nothing."""
@@ -34,7 +34,7 @@ State: TypeAlias = Literal["unloaded", "loading", "loaded", "unloading", "failed
 
 
 class UnknownModelError(errors.InvalidRequestError):
-    """Reject a name that no model of the server has."""
+    """Reject an unknown model name."""
 
 
 @frozen
@@ -55,7 +55,7 @@ class _Entry:
     """A model, loaded or not.
 
     Attributes:
-        leases: the requests that wait for the model, and those that use it, whose futures are done.
+        leases: pending requests for the model (future not done) and active users (future done).
         files: size in bytes and modification time of each of its files.
         used_s: when it was last in use.
         used_with_key_s: when it was last in use by an authenticated client.
@@ -131,9 +131,9 @@ class ModelRegistry:
     memory for it, unused models are unloaded, the least recently used first. If that is not enough,
     models in use receive no more requests until they can be unloaded; their requests wait until
     they are loaded again, and are then answered together. Requests of authenticated clients come
-    before those of anonymous clients, for which no model is unloaded that an authenticated client
-    used recently. Waiting requests of one client hold at most a quarter of the bytes that all
-    requests may hold.
+    before anonymous requests. An anonymous request cannot unload a model that an authenticated
+    client used recently. Waiting requests of one client hold at most a quarter of the bytes that
+    all requests may hold.
 
     Args:
         settings: the settings of the server.
@@ -170,11 +170,12 @@ class ModelRegistry:
     def name_of(self, task: ModelTask, name: str | None) -> str:
         """Return the name of the model that a client selects.
 
-        None and `DEFAULT_NAME` select the first model. If there is only one, any name selects it.
+        None and `DEFAULT_NAME` select the first model. If there is a single model, any name selects
+        it.
 
         Raises:
             UnknownModelError: there are several models, and none has that name.
-            ModelLoadError: there is no model of this kind.
+            ModelLoadError: the server has zero models of this kind.
         """
         names = [entry.source.name for entry in self._entries if entry.task == task]
         if not names:
@@ -214,8 +215,8 @@ class ModelRegistry:
                 without the model.
 
         Raises:
-            UnknownModelError: there is no model of that name.
-            ModelLoadError: the model failed to load a moment ago, or there is no memory for it. If
+            UnknownModelError: the name is unknown.
+            ModelLoadError: the model failed to load a moment ago, or memory is insufficient. If
                 it cannot be loaded now, the future raises this error.
             OverloadedError: waiting requests of this client hold too many bytes.
         """
@@ -344,7 +345,7 @@ class ModelRegistry:
         """Load the queued models for which there is memory, those for authenticated clients first.
 
         Returns:
-            The models in use that must be unloaded for the next one.
+            The models in use that must be unloaded before the next load.
         """
         for entry in sorted(self._queue, key=lambda queued: not queued.has_key):
             if self._missing_bytes(entry) <= 0:
@@ -360,7 +361,7 @@ class ModelRegistry:
         return used_bytes + entry.n_bytes - self._max_bytes
 
     def _may_evict_for(self, entry: _Entry) -> bool:
-        """Return whether `entry` has been requested for long enough, and fits if others are evicted."""
+        """Return whether `entry` has been requested for long enough, and fits after evictions."""
         requested_s = min(
             (lease.requested_s for future, lease in entry.leases.items() if not future.done()),
             default=math.inf,
@@ -399,12 +400,17 @@ class ModelRegistry:
         return draining
 
     def _reject(self, entry: _Entry, reason: str) -> None:
-        """Reject the requests for a model, and those that follow within `_RETRY_S`."""
+        """Reject all requests for a model, now and within the next `_RETRY_S`."""
         entry.failure = reason
         entry.retry_s = self._clock() + _RETRY_S
         entry.reject(lambda: errors.ModelLoadError(reason))
 
-    def _start(self, work: Callable[[_Entry], None], entry: _Entry, state: State) -> None:
+    def _start(
+        self,
+        work: Callable[[_Entry], None],
+        entry: _Entry,
+        state: State,
+    ) -> None:
         """Set the state, and start `work` in a thread."""
         previous = entry.state
         self._set_state(entry, state)
@@ -454,7 +460,7 @@ class ModelRegistry:
         is_expected = isinstance(error, errors.RelevanceGenError)
         _log.error("the model %s could not be loaded: %s", name, error, exc_info=not is_expected)
         reason = str(error) if is_expected else "the server's log says why"
-        # Clients must not learn where the files are.
+        # Do not reveal file paths to clients.
         for path in (entry.source.file, *files_of(entry.source.file)):
             reason = reason.replace(str(path), name)
         with self._lock:

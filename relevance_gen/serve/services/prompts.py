@@ -54,7 +54,7 @@ class Prompter:
             question: the question to answer.
             options: the options of the prompt.
             response: the search results.
-            model: counts tokens and knows the chat template.
+            model: counts tokens and provides the chat template.
             model_name: the name by which the client selected the model.
 
         Raises:

@@ -24,8 +24,8 @@ from relevance_gen.serve.services.search_encoder import BUSY, Reason, SkippedErr
 from relevance_gen.serve.settings import NamedModel, Settings
 
 MAX_CONCURRENT_SEARCHES: Final = 8
-"""Searches that may wait for rerankers at once, each in a thread; the search pool has as many threads
-in addition."""
+"""Searches that may wait for rerankers at once, each in a thread; the search pool has this number of
+additional threads."""
 _POLL_INTERVAL_S: Final = 0.05
 """How often a waiting thread checks whether its caller still needs the result."""
 
@@ -38,8 +38,8 @@ def load_reranker(settings: Settings, model: NamedModel) -> Reranker:
 class RerankingService:
     """Scores texts with rerankers for searches, in the order of arrival. Thread-safe.
 
-    `MAX_CONCURRENT_SEARCHES` times as many passages of 1,000 characters may wait as one search may
-    have reranked.
+    The queue holds passages of 1,000 characters: `MAX_CONCURRENT_SEARCHES` times the limit of one
+    search.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
@@ -65,7 +65,12 @@ class RerankingService:
         """
         return SearchReranker(self, self._registry.name_of("rerank", name), skip)
 
-    def score(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def score(
+        self,
+        name: str,
+        query: str,
+        texts: Sequence[str],
+    ) -> npt.NDArray[np.float32]:
         """Return the relevance of each text, shape (n,); wait for it in this thread.
 
         Raises:
@@ -80,7 +85,12 @@ class RerankingService:
                 raise
             raise SkippedError("unavailable") from None
 
-    def _score(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def _score(
+        self,
+        name: str,
+        query: str,
+        texts: Sequence[str],
+    ) -> npt.NDArray[np.float32]:
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         if n_passages > self._passages.limit:
             raise SkippedError("too-much")
@@ -118,7 +128,11 @@ class SearchReranker:
     name: str
     skip: Callable[[Reason], object]
 
-    def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | None:
+    def score(
+        self,
+        query: str,
+        texts: Sequence[str],
+    ) -> npt.NDArray[np.float32] | None:
         """Return the relevance of each text, shape (n,); None if the reranker cannot be used."""
         try:
             return self.service.score(self.name, query, texts)

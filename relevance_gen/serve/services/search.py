@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from relevance_gen.retrieval.chunk_index import ChunkIndex
 
 Result = TypeVar("Result")
+SearchByName: TypeAlias = Callable[[str, int], types.SearchResponse]
+"""A search of one index, given a query and the number of results."""
 Work: TypeAlias = Callable[[SearchParams, Models], Result]
 """A search or an explanation, given its parameters and models."""
 
@@ -126,7 +128,7 @@ class ExplanationTask(IndexTask):
 
 @define
 class SearchReport:
-    """What a search reports in addition to its response.
+    """Report of a search in addition to its response.
 
     Attributes:
         skipped: why a model was not used, for each model that should have been.
@@ -181,7 +183,7 @@ class Searcher:
             )
 
     def warm_up(self) -> None:
-        """Run each kind of search once, so that no client waits for imports and tables."""
+        """Run each kind of search once, so that clients do not wait for imports and tables."""
         texts = ["a text to begin with", "😀 a text to begin with \ud800", "猫が寝る" * 100]
         chunks = Chunks(texts, {})
         index = self.build_index(chunks)
@@ -200,7 +202,7 @@ class Searcher:
         if index is not None:
             await self.indexes.refresh(index.name, client)
 
-    def offered_to(self, client: str) -> dict[str, Callable[[str, int], types.SearchResponse]]:
+    def offered_to(self, client: str) -> dict[str, SearchByName]:
         """Return a search function for each index that a client may use; results are best first."""
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
@@ -217,7 +219,7 @@ class Searcher:
         Args:
             task: the search.
             client: the id of the client's API key. Cached indexes are not shared between clients.
-            report: receives what the response does not contain.
+            report: receives skipped models and the name of the cached index.
 
         Raises:
             TooLargeError: more chunks than the settings allow.
@@ -238,7 +240,7 @@ class Searcher:
             check_keys(where, set().union(*chunks.metadata.values()))
         if task.digest is not None:
             _reserve_texts(response)
-        # Cached indexes have no metadata.
+        # Cached indexes do not store metadata.
         results = [
             attrs.evolve(result, metadata=chunks.metadata_of(result.original_index))
             for result in response.results
@@ -297,7 +299,7 @@ class Searcher:
         """Explain the score of one chunk of `task`; see `search`.
 
         Raises:
-            InvalidRequestError: also if there is no chunk at the position.
+            InvalidRequestError: also if the position is out of range.
         """
         report = report or SearchReport()
 
@@ -323,7 +325,7 @@ class Searcher:
     def compress(self, task: CompressionTask, client: str) -> types.CompressionResponse:
         """Select the sentences that are most relevant to a question; see `search`.
 
-        The sentences come from the chunks of the task, from those of a cached index, or from the
+        The sentences come from the chunks of the task, from a cached index, or from the
         results of a search in a named index.
         """
         from relevance_gen.asking.compression import compress
@@ -417,7 +419,12 @@ class Searcher:
             return None
         return min(params.rerank_top_n or max_reranked, max_reranked)
 
-    def _validate(self, chunks: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
+    def _validate(
+        self,
+        chunks: Sequence[object],
+        path: str,
+        blank: Blank | None = None,
+    ) -> Chunks:
         max_chunks = self._settings.max_chunks
         if len(chunks) > max_chunks:
             raise TooLargeError(f"must have at most {max_chunks} items", path, str(len(chunks)))
@@ -426,7 +433,7 @@ class Searcher:
         return validated
 
     def _chunks_of(self, task: IndexTask, client: str, blank: Blank | None = None) -> Chunks:
-        """Return the chunks of a task, or those of its cached index, without metadata."""
+        """Return the chunks of a task or of its cached index; the latter without metadata."""
         if task.digest is None:
             return self._validate(task.chunks, task.path, blank)
         chunks = self._find_cached(task.digest, client).index.chunks

@@ -1,9 +1,9 @@
 """The encoder in searches: a bounded part of each search, and vectors of cached chunks in the background.
 
-A search may have a limited number of passages encoded, and wait for that for a limited time; at most
-half of the search threads may wait at once. Beyond these limits, a search uses lexical scores only and
-reports why. The vectors of chunks that were sent twice are computed by one background thread, a few
-hundred passages at a time, in turn with all other work of the encoder.
+A search may have a limited number of passages encoded, and wait for that for a limited time; at
+most half of the search threads may wait at once. Beyond these limits, a search uses lexical scores
+only and reports why. The vectors of chunks that were sent twice are computed by one background
+thread, a few hundred passages at a time, in turn with all other work of the encoder.
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ class _SearchEncoder:
             raise SkippedError("too-much")
         return self._encoder.count_tokens(text)
 
-    def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: Literal["query", "passage"],
+    ) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         if kind == "passage":
             self._n_passages_left -= len(texts)
@@ -117,7 +122,12 @@ class _BackgroundEncoder:
             self._encoder = self._load()
         return self._encoder.count_tokens(text)
 
-    def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: Literal["query", "passage"],
+    ) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         raise_if_cancelled()
         with self._registry.lease("embed", None) as loading:

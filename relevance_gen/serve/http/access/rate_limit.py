@@ -70,7 +70,7 @@ class RateLimit:
         """Count one request of `key_id`, and return the RateLimit headers.
 
         Raises:
-            RateLimitedError: the key made too many requests; this one is not counted.
+            RateLimitedError: the key made too many requests; the request is not counted.
         """
         if self._item is None:
             return {}
@@ -116,7 +116,7 @@ async def _hit_in(
 ) -> _Count:
     is_admitted = await limiter.hit(item, key_id)
     window = await limiter.get_window_stats(item, key_id)
-    # Convert here, where exceptions are handled: the storage may return anything.
+    # The storage may return anything: convert inside the caller's try block.
     reset_time = float(window.reset_time)
     if not math.isfinite(reset_time):
         raise ValueError("the storage's time is no time")

@@ -44,7 +44,13 @@ _DECODERS = {
 }
 
 
-def decode(body: bytes, coding: str, *, limit_bytes: int, acquire: Callable[[int], None]) -> bytes:
+def decode(
+    body: bytes,
+    coding: str,
+    *,
+    limit_bytes: int,
+    acquire: Callable[[int], None],
+) -> bytes:
     """Decode `body`. Too slow for the event loop.
 
     Args:

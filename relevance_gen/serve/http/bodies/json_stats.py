@@ -50,7 +50,7 @@ def measure_json(text: bytes, max_values: int) -> JsonStats:
         marks = b"".join(_marks_outside_strings(text))
     # Bytes per character: 1 in a string of ASCII, at most 4 in any other.
     char_bytes = 1 if text.isascii() and b"\\u" not in text else 4
-    # During parsing the whole text is one string; the parsed strings are at most as long.
+    # During parsing the whole text is one string; the parsed strings are not longer.
     text_bytes = char_bytes * len(text)
     parsed_bytes = text_bytes + _marks_bytes(marks)
     return JsonStats(_n_values(marks), parsed_bytes, parsed_bytes + text_bytes)

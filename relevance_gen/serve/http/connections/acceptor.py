@@ -1,4 +1,4 @@
-"""Accept connections, and pause if the process has no file descriptors or memory for more."""
+"""Accept connections, and pause if the process lacks file descriptors or memory for more."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         if self._resume_timer is not None:
             self._resume_timer.cancel()
-        with suppress(OSError):  # the backlog is empty, or there are no file descriptors
+        with suppress(OSError):  # the backlog is empty, or file descriptors are used up
             while True:
                 self._accept_connection()
         await asyncio.gather(*self._starting)

@@ -40,8 +40,8 @@ _CHECK_INTERVAL_S = 0.5
 _FULL_BYTES = 32 << 10
 _FULL_TIMEOUT_S = 10.0
 """While a request is answered, few bytes of pipelined requests are read. If more than `_FULL_BYTES`
-wait in the kernel, its buffer may be full, and a disconnect may not be noticed: such a connection is
-aborted after this time."""
+wait in the kernel, its buffer may be full, and a disconnect may not be noticed: such a connection
+is aborted after this time."""
 _DISCONNECT_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 MAX_ANONYMOUS_FRACTION = 0.75
@@ -58,7 +58,7 @@ response and not a connection reset."""
 
 @asynccontextmanager
 async def write_deadline(request: web.BaseRequest, timeout_s: float) -> AsyncIterator[None]:
-    """Abort the connection if the client does not read what the context writes within `timeout_s`.
+    """Abort the connection if the client does not read the output of the context within `timeout_s`.
 
     Raises:
         ConnectionResetError: the connection was aborted.
@@ -92,7 +92,7 @@ class Connection(web.RequestHandler):
 
     @property
     def is_new(self) -> bool:
-        """Whether the connection is open and has had no request."""
+        """Whether the connection is open and unused."""
         return self.transport is not None and not self._request_count
 
     @property
@@ -113,7 +113,7 @@ class Connection(web.RequestHandler):
         self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check_disconnect)
 
     def _check_disconnect(self) -> None:
-        """Notice a disconnect while the transport is not read; a read would notice it otherwise."""
+        """Detect a disconnect while reading is paused; otherwise a read would report it."""
         self._check_timer = None
         transport = self.transport
         if transport is None or transport.is_closing() or transport.is_reading():

@@ -119,7 +119,7 @@ class BoundedExecutor:
 
     @property
     def n_queued(self) -> int:
-        """Tasks that no thread has fetched yet."""
+        """Tasks that wait for a thread."""
         return len(self._queue)
 
     @property
@@ -177,7 +177,8 @@ class BoundedExecutor:
         self._metrics.put("requests_waiting", len(self._queue), self._name)
 
     def _expected_wait_s(self) -> int:
-        return max(1, math.ceil(self._mean_s * len(self._queue) / self._threads.limit))
+        n_tasks_per_thread = len(self._queue) / self._threads.limit
+        return max(1, math.ceil(self._mean_s * n_tasks_per_thread))
 
     def _withdraw(self, task: _Task) -> bool:
         """Remove `task` from the queue; return false if a thread has fetched it already."""

@@ -68,7 +68,7 @@ class Cost:
     citation: int = 0
 
     def of(self, **counts: int) -> int:
-        """Return the bytes of some counts, by unit: ``cost.of(chunk=3)``."""
+        """Return the bytes for counts by unit: ``cost.of(chunk=3)``."""
         return sum(self.of_unit(unit, count) for unit, count in counts.items())
 
     def of_unit(self, unit: str, count: int) -> int:

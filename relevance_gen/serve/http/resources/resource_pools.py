@@ -1,4 +1,4 @@
-"""Resource pools: threads, a queue and memory per class of requests, so that no class starves another."""
+"""Resource pools: threads, a queue and memory per class of requests, separate for each class."""
 
 from __future__ import annotations
 
@@ -94,8 +94,9 @@ def _show_held_bytes(metrics: Metrics, pool: str, n_bytes: float) -> None:
 class MemoryReservation:
     """Bytes of a pool that one request holds: its body, objects made of it, and its unsent response.
 
-    Everyone who works on the request enters the reservation as a context. The last one to leave
-    releases all bytes: a thread keeps them after its client has disconnected.
+    The event loop and each thread that works on the request enter the reservation as a context.
+    Leaving the last context releases all bytes: a thread keeps them after its client has
+    disconnected.
     """
 
     def __init__(self, memory: Quota) -> None:

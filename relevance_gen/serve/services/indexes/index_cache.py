@@ -20,19 +20,23 @@ _SEEN_BYTES = 3 << 19
 """Memory for the digests of chunks that were sent once: about four thousand."""
 
 
-def content_key(texts: Sequence[str], titles: Mapping[int, str], client: str) -> CacheKey:
+def content_key(
+    texts: Sequence[str],
+    titles: Mapping[int, str],
+    client: str,
+) -> CacheKey:
     """Return the cache key of chunks: `client`, and a hexadecimal SHA-256 digest of the chunks.
 
-    The client is part of the key because the response time of a shared index would reveal to one
-    client what another has searched.
+    The client is part of the key because the response time of a shared index would reveal the
+    searches of other clients.
 
     Args:
         texts: the texts of the chunks, in order.
-        titles: the titles of the chunks that have one, by position.
+        titles: titles of chunks, by position; not every chunk has a title.
         client: the id of the client's API key.
     """
     joined = "".join(texts).encode("utf-8", "surrogatepass")
-    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    lengths = np.asarray([len(text) for text in texts], dtype=np.int64)
     # The number of texts determines where the lengths end and the texts begin.
     digest = hashlib.sha256(b"%d " % len(texts) + lengths.tobytes() + joined)
     for position, title in titles.items():
@@ -47,10 +51,15 @@ class IndexCache(Generic[Index]):
     Most chunks are searched once, and building an index costs more than one search. Therefore an
     index is built when the same chunks are sent a second time, or when a client requests it. If
     the cache is full, the client with the most bytes loses its least recently used index, so that
-    no client can evict the indexes of others.
+    clients cannot evict the indexes of other clients.
     """
 
-    def __init__(self, limit_bytes: int, size_of: Callable[[Index], int], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        size_of: Callable[[Index], int],
+        metrics: Metrics,
+    ) -> None:
         self._indexes = SharedCache(limit_bytes, size_of)
         self._seen = LruCache[bool](_SEEN_BYTES, lambda _: 0)
         self._metrics = metrics
@@ -69,14 +78,14 @@ class IndexCache(Generic[Index]):
         return self._indexes.get(key)
 
     def was_seen(self, key: CacheKey) -> bool:
-        """Return whether this was called with `key` before, and remember the call."""
+        """Return whether this was called with `key` before, and store the key."""
         with self._lock:
             was_seen = key in self._seen
             self._seen.put(key, True)
             return was_seen
 
     def put(self, key: CacheKey, index: Index) -> None:
-        """Store `index` with its current size, if it fits; evict others to free memory."""
+        """Store `index` with its current size, if it fits; evict other indexes to free memory."""
         with self._lock:
             self._indexes.put(key, index)
             self._metrics.put("search_index_cache_bytes", self._indexes.nbytes)

@@ -1,4 +1,4 @@
-"""Indexes that clients select by name: those of the server, of a cluster, and cached ones."""
+"""Indexes that clients select by name: server indexes, cluster indexes and cached indexes."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ class IndexRegistry:
             raise errors.InvalidRequestError.must_be(
                 "--index", "given once for each name", max(names, key=names.count)
             )
-        self._key_ids: dict[str, list[str]] = {name: [] for name, _ in settings.index_key}
+        self._key_ids: dict[str, list[str]] = {}
         for name, key_id in settings.index_key:
             if name not in self._served and settings.cluster is None:
                 raise errors.InvalidRequestError.must_be(
                     "--index-key", "the name of an --index, with a key's id", name
                 )
-            self._key_ids[name].append(key_id)
+            self._key_ids.setdefault(name, []).append(key_id)
         self._timeout_s = settings.queue_timeout_s
         self._cluster_address = settings.cluster
         self._cluster_indexes: OrderedDict[str, ClusterIndex] = OrderedDict()
@@ -142,7 +142,12 @@ class IndexRegistry:
                 return
         raise errors.BusyError("the index is still being read", retry_after_s=5)
 
-    def query(self, name: str, client: str, work: Callable[[BaseIndex, bool], T]) -> T:
+    def query(
+        self,
+        name: str,
+        client: str,
+        work: Callable[[BaseIndex, bool], T],
+    ) -> T:
         """Return the result of `work` on an index.
 
         Args:
@@ -151,7 +156,7 @@ class IndexRegistry:
             work: called with the index and whether the encoder can be used with it.
 
         Raises:
-            InvalidRequestError: the server has no named indexes.
+            InvalidRequestError: the server was started without named indexes.
             UnknownIndexError: no index has that name, or the client may not use it.
             IndexUnavailableError: the index cannot be searched now.
             ClusterError: the index of a cluster does not answer, or not completely.
@@ -176,7 +181,7 @@ class IndexRegistry:
     def _query_cluster(self, name: str, work: Callable[[BaseIndex, bool], T]) -> T:
         """Query an index of the cluster.
 
-        If the index was closed and another one has the same name now, that one is queried.
+        If the index was closed and replaced under the same name, the new index is queried.
         """
         with self._lock:
             known = self._cluster_indexes.get(name)

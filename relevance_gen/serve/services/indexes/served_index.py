@@ -43,7 +43,7 @@ _NO_ANSWER: Final = "its store has not answered yet"
 _BACKOFF_S: Final = (60.0, 3600.0)
 """First and longest pause before a damaged state is loaded again: loading is expensive."""
 _MAX_DAMAGED_STATES: Final = 2
-"""Damaged states that are remembered: the current one and the one that was opened last."""
+"""Number of damaged states to store: the current state and the state that was opened last."""
 
 
 @frozen
@@ -64,8 +64,8 @@ class _Damage:
 class ServedIndex:
     """Loads an index in a thread, and again whenever it has changed. Thread-safe.
 
-    Everyone who requests a refresh while one runs shares the next one, so that no earlier change is
-    missed.
+    All callers that request a refresh while a refresh runs share the next refresh, which sees
+    every change before their request.
 
     Args:
         name: the name of the index.
@@ -176,7 +176,7 @@ class ServedIndex:
             return pending
 
     def _refresh(self, refreshed: Future[None]) -> None:
-        with self._refresh_lock:  # one at a time, while at most one other waits
+        with self._refresh_lock:  # one refresh at a time; at most one thread waits
             refreshed.set_running_or_notify_cancel()
             previous = self.current
             self._started_s = time.monotonic()
@@ -202,7 +202,7 @@ class ServedIndex:
         if "://" in self._location:
             self._kind = "shards"
             return self._load_newest_shards()
-        status = path.stat()  # if the file is missing, the kind stays what it was
+        status = path.stat()  # raises if the file is missing, before the kind changes
         if path.is_dir():
             self._kind = "folder"
             return self._load_folder(path)
@@ -225,8 +225,9 @@ class ServedIndex:
     def _load_newest_shards(self) -> ChunkIndex:
         """Open the newest version of a sharded index; if that fails, keep the version that is open.
 
-        Before the store is read for the first time, which may take long, the version that was opened
-        last on this machine is opened. A missing or damaged `index.json` withdraws the index.
+        Before the store is read for the first time, which may take long, the version that was
+        opened last on this machine is opened. A missing or damaged `index.json` withdraws the
+        index.
         """
         if self._reader is None:
             encoding = self._settings.encoding
