@@ -69,12 +69,20 @@ def test_explain_adds_up_to_the_score(real: Server) -> None:
         "original_index": position,
     }
     explained = real.call("POST", "/explain", asked, KEYED).json
-    parts = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
+    parts = (
+        "bigrams",
+        "coverage",
+        "lead",
+        "phrase",
+        "char_ngrams",
+        "top_similarity",
+        "semantic",
+    )
     assert list(explained) == ["score", "terms", *parts, "passage"]
     assert list(explained["passage"]) == ["start", "end", "cosine"]
-    assert list(explained["terms"][0]) == ["term", "matches", "tf", "df", "idf", "share"]
+    assert list(explained["terms"][0]) == ["term", "matches", "tf", "df", "idf", "contribution"]
     assert explained["score"] == pytest.approx(found["chunk_score"], abs=1e-9)
-    total = sum(term["share"] for term in explained["terms"]) + sum(
+    total = sum(term["contribution"] for term in explained["terms"]) + sum(
         explained[part] for part in parts
     )
     assert total == pytest.approx(explained["score"], abs=1e-9)

@@ -25,7 +25,7 @@ def test_searches_have_the_encoder_once_it_is_loaded() -> None:
             assert "X-Encoder-Skipped" not in answer.headers
             assert answer.json == expected
         told = server.call("POST", "/explain", {**ASKED, "original_index": 2}, KEYED).json
-        assert told["meaning"] > 0.0
+        assert told["semantic"] > 0.0
         assert told["passage"]["end"] == len(CHUNKS[2])
 
 

@@ -41,7 +41,7 @@ def test_documents_are_read_and_searches_on_request() -> None:
         explained = server.call(
             "POST", "/explain", {**ASKED, "original_index": 2, "rerank_top_n": None}, KEYED
         ).json
-        assert explained["score"] == explained["relevance"] == explained["reranking"] == scores[2]
+        assert explained["score"] == explained["relevance"] == explained["reranker"] == scores[2]
         plain = server.call("POST", "/explain", {**ASKED, "original_index": 0}, KEYED).json
         assert "relevance" not in plain
         refused = server.search({**ASKED, "rerank_top_n": -1})

@@ -256,12 +256,12 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop(
         (child,) = supervisor._children
         waited_s = []
         for lived_s in (*[1.0] * 12, 10.0, 1.0):
-            supervisor._tend(child)
+            supervisor._update(child)
             assert child.process is not None
             child.process.exitcode = 1
             now_s += lived_s
             ended_s = now_s
-            supervisor._tend(child)
+            supervisor._update(child)
             if child.process is None:
                 now_s = child.start_at_s
             waited_s.append(round(now_s - ended_s, 6))
@@ -281,14 +281,14 @@ def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
         supervisor = Supervisor(specs, id, drain_timeout_s=0)
         child = supervisor._children[1]
         child.process, child.delay_s, child.started_s = Dead(), 1000.0, time.monotonic()  # type: ignore[assignment]
-        supervisor._tend(child)
+        supervisor._update(child)
         for _ in range(30):
             stack.enter_context(socket.create_connection(living.getsockname(), 60))
         living.settimeout(60)
         for _ in range(30):
             stack.enter_context(living.accept()[0])
         child.start_at_s = 0.0
-        supervisor._tend(child)
+        supervisor._update(child)
         assert child.process is not None
         dead.setblocking(False)
 
