@@ -123,7 +123,7 @@ print(index.explain("when do cats purr", 1).brevity > index.explain("when do cat
 
 def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
     """A new stage takes part in every search, however chunks are cut, and in every explanation."""
-    copy = extend("a part of the score")
+    copy = extend("a scoring stage")
     copy.add("retrieval/stages/brevity.py", STAGE)
     weighting = "retrieval/weighting.py"
     copy.change(weighting, "stages=(Proximity.of, ", "stages=(Proximity.of, lambda _: Brevity(), ")
@@ -193,7 +193,7 @@ def read(body):
 
 def test_an_interface(extend: Callable[[str], Extended]) -> None:
     """A new dialect is served under its path, with keys, errors and metrics like any other."""
-    copy = extend("somebody else's interface")
+    copy = extend("an HTTP interface of other software")
     copy.add("serve/adapters/places.py", DIALECT)
     routes = "serve/routes.py"
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
@@ -232,7 +232,7 @@ def extract(content, found):
 
 def test_a_format_of_documents(extend: Callable[[str], Extended], tmp_path: Path) -> None:
     """A new format is known by its beginning, and searched by the command line."""
-    copy = extend("a format of documents")
+    copy = extend("a document format")
     copy.add("documents/backwards.py", FORMAT)
     extraction = "documents/extraction.py"
     copy.change(
