@@ -229,12 +229,14 @@ class StreamingAttributor:
         fewest do so; and capitals that follow in the text make a sentence begin with one.
         """
         if is_last:
-            ends = sentence_ends(self._text, in_small=False if self._has_capital else None)
+            ends = sentence_ends(self._text, is_lower_case=False if self._has_capital else None)
             return [end for end in ends if end > self._begun]
         text, n_lines = self._text.rstrip(), self._text.count("\n") + 1
         texts = text + "\n{" * (n_lines + 2), text + "\na" * (10 * n_lines + 10)
-        in_small = {False, not self._has_capital}
-        every = [sentence_ends(text, in_small=small) for text in texts for small in in_small]
+        is_lower_case = {False, not self._has_capital}
+        every = [
+            sentence_ends(text, is_lower_case=small) for text in texts for small in is_lower_case
+        ]
         same = itertools.takewhile(lambda ends: len(set(ends)) == 1, zip(*every, strict=False))
         return [ends[0] for ends in same if self._begun < ends[0] < self._sure]
 

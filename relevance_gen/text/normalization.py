@@ -1,18 +1,20 @@
-"""Fold text so that what a reader takes for the same word is the same bytes, and each script shows in its lead byte.
+"""Fold text: different spellings of a word that readers take as equal become the same bytes.
 
-ASCII text needs no folding. For all other text a table, filled as characters turn up, maps every UTF-16 code unit to
-one code unit:
+ASCII text needs no folding. For all other text a table, filled as characters occur, maps every UTF-16 code unit to one
+code unit:
 
-* compatibility forms to plain ones (NFKC: ``ﬁ`` → ``fi``, ``Ａ`` → ``A``), all cases but ASCII's to one (case folding),
-  decimal digits of every script to ``0``–``9``;
-* accents off Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` to ``е``; Arabic and Hebrew
-  vowel points and tatweel off, the Arabic letter variants ``أإآٱىة`` to ``اااايه``; other marks stay: in Indic scripts
-  they are vowels, in Cyrillic they tell ``й`` from ``и``, and there a letter and its mark are composed (NFC);
-* Vietnamese letters that carry a tone, a horn or both stay, for there they tell words apart; a word with any comes out
-  twice, the second time without (``tiếng`` → ``tiếng tieng``), so that what is typed without tones finds it, too;
-* joiners, soft hyphens and variation selectors to nothing, whatever is no letter, mark, number or emoji to a space.
+* compatibility characters become plain ones (NFKC: ``ﬁ`` → ``fi``, ``Ａ`` → ``A``), all letters except ASCII letters are
+  case-folded, and decimal digits of every script become ``0``–``9``;
+* accents are removed from Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` becomes ``е``;
+  Arabic and Hebrew vowel points and tatweel are removed, and the Arabic letter variants ``أإآٱىة`` become ``اااايه``;
+  other marks remain, because in Indic scripts they are vowels and in Cyrillic they distinguish ``й`` from ``и``, and
+  there a letter and its mark are composed (NFC);
+* Vietnamese letters with a tone, a horn or both remain, because they distinguish words; a word with such letters is
+  repeated without them (``tiếng`` → ``tiếng tieng``), so that a query typed without tones matches it, too;
+* joiners, soft hyphens and variation selectors are removed; every other character that is not a letter, mark, number or
+  emoji becomes a space.
 
-The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms: see
+The result is UTF-8 in which the lead byte of a character determines how its script is tokenized: see
 `relevance_gen.text.scripts`.
 
 Source: Unicode Standard Annexes 15 (normalization) and 29 (text segmentation); case folding as `str.casefold`.
@@ -28,21 +30,23 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
+from relevance_gen.arrays import Offsets
 from relevance_gen.text.scripts import MOVED
 
 _BMP: Final = 0x10000
 
 _UNKNOWN: Final = 0xFFFD
-"""The replacement character, which no character folds to, stands for one that has not turned up."""
+"""Table entry of a code unit that has not occurred yet: the replacement character, which no character folds to."""
 _DROP: Final = 0xFFFE
-"""Noncharacter that stands for "nothing" in the table; it is removed at the end."""
+"""Table entry of a code unit that is removed: a noncharacter."""
 _EXPAND: Final = 0xFFFF
-"""Noncharacter that stands for "more than one character"; such characters are replaced in the text beforehand."""
+"""Table entry of a code unit that folds to several characters, which replace it in the text before: a noncharacter."""
 _SEPARATOR: Final = 0xFDD0
-"""Noncharacter between texts that are folded together; it becomes NUL, which nothing else does."""
-_FEW: Final = 12
-"""With at most so many different characters to expand, one `str.replace` for each is faster than `str.translate`."""
+"""Noncharacter between texts that are folded together; it becomes NUL, and nothing else becomes NUL."""
+_MAX_REPLACED_CHARACTERS: Final = 12
+"""Up to this number of distinct characters to expand, one `str.replace` for each is faster than `str.translate`."""
 
 _VANISHING: Final = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
@@ -57,36 +61,36 @@ _DECOMPOSED: Final = re.compile(
     "\u0dca\u0dcf\u0ddf\u102e\u1b35\u3099\u309a]{1,3}"
     "|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?|[\uac00-\ud7a3][\u11a8-\u11c2]|[\uff66-\uff9d][\uff9e\uff9f]"
 )
-"""Letters apart from marks that stay, and Hangul in pieces. Composed one by one: `unicodedata.normalize` sorts marks,
-in quadratic time where a text is nothing but marks."""
+"""Letters followed by marks that remain, and decomposed Hangul syllables. Each match is composed separately:
+`unicodedata.normalize` sorts marks, which takes quadratic time for a text of only marks."""
 
 _JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
-"""Code points that are folded together: letters apart from their marks, and halves of one character."""
+"""Code points that are folded together: letters with their marks, and the surrogates of one character."""
 
 _VARIANTS: Final = str.maketrans({"æ": "ae", "œ": "oe", "þ": "th"}) | str.maketrans(
     "łđøħıŋðŧĸёأإآٱىةیک™℠",
     "ldohindtkеاااايهيك  ",
 )
-"""Letters that normalization leaves apart and readers take for one."""
+"""Letters that Unicode normalization distinguishes and readers take as equal."""
 
 _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD800, 0xE000))
-"""Blocks without any case, variant or accent: unified Han, Hangul, and the halves of surrogate pairs."""
+"""Blocks without case, variants or accents: unified Han, Hangul, and surrogates."""
 
 _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
-"""Vietnamese letters that other languages do not have."""
+"""Letters that only Vietnamese has."""
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
 _LETTER: Final = r"[^\W_\u3000-\uefff]"
-"""A letter or digit of a script that is written with spaces; Kana or Han beside it begin another term."""
+"""A letter or digit of a script that is written with spaces; adjacent Kana or Han begins another term."""
 _TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())
-"""What such letters begin with in folded UTF-8."""
+"""Lead bytes of Vietnamese letters in folded UTF-8."""
 
 _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
 def fold_character(character: str) -> str:
-    """Fold one character to the string that stands for it, before scripts are moved.
+    """Return the folded string of one character, before blocks of characters are moved.
 
-    Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` has no hump.
+    Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` has no camel-case boundary.
 
     >>> [fold_character(c) for c in "éÉßЙ、٣"]
     ['e', 'E', 'ss', 'й', ' ', '3']
@@ -102,19 +106,26 @@ def fold_character(character: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 10)
 def _fold_plainly(character: str) -> str:
-    plain = character.translate(_VARIANTS)
-    if any(
-        ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)
-    ):  # Latin, Greek
-        plain = _VANISHING.sub("", unicodedata.normalize("NFKD", plain))
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", plain).casefold())
-    plain = _VANISHING.sub("", plain).translate(_VARIANTS)
-    folded = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in plain)
+    folded = character.translate(_VARIANTS)
+    if any(map(_is_latin_or_greek, unicodedata.normalize("NFKC", folded))):
+        folded = _VANISHING.sub("", unicodedata.normalize("NFKD", folded))
+    folded = unicodedata.normalize("NFKC", folded).casefold()
+    folded = unicodedata.normalize("NFKC", folded)
+    folded = _VANISHING.sub("", folded).translate(_VARIANTS)
+    folded = "".join(map(_letter_or_space, folded))
     return folded.upper() if character.isupper() and folded.isascii() else folded
 
 
+def _is_latin_or_greek(character: str) -> bool:
+    return character < "\u0400" or "\u1e00" <= character < "\u2000"
+
+
+def _letter_or_space(character: str) -> str:
+    return character if unicodedata.category(character)[0] in "LMN" else " "
+
+
 def add_toneless(folded: str) -> str:
-    """Write every Vietnamese word with a tone a second time without.
+    """Repeat every Vietnamese word with tones without them.
 
     >>> add_toneless("tiếng Việt nam")
     'tiếng tieng Việt viet nam'
@@ -124,26 +135,26 @@ def add_toneless(folded: str) -> str:
 
 @functools.cache
 def _toned_word() -> re.Pattern[str]:
-    """Return the pattern of a Vietnamese word with a tone; it is compiled when first needed, which takes 15 ms.
+    """Return the pattern of a Vietnamese word with tones; it is compiled on first use, which takes 15 ms.
 
-    A word is looked at from its first letter only: from each in turn would take quadratic time.
+    It matches only from the first letter of a word: matching from every letter would take quadratic time.
     """
     return re.compile(rf"(?<!{_LETTER}){_LETTER}*[{_TONED}]{_LETTER}*")
 
 
 def without_tones(text: str) -> str:
-    """Return a text with plain letters for those that only Vietnamese has, as many code points as before."""
+    """Replace Vietnamese letters by plain letters; the number of code points does not change."""
     return _TONED_LETTER.sub(lambda match: _fold_plainly(match[0]), text)
 
 
 def _is_emoji(character: str) -> bool:
-    return unicodedata.category(character) == "So" and (
-        "\u2600" <= character <= "\u27bf" or character >= "\U0001f000"
-    )
+    if unicodedata.category(character) != "So":
+        return False
+    return "\u2600" <= character <= "\u27bf" or character >= "\U0001f000"
 
 
 def _fold_astral(match: re.Match[str]) -> str:
-    """Fold a character beyond the BMP; emoji and rare Han stand alone, as terms of their own."""
+    """Fold a character outside the BMP; emoji and rare Han become terms of their own."""
     character = match[0]
     if _is_emoji(character):
         return f" {character} "
@@ -152,11 +163,13 @@ def _fold_astral(match: re.Match[str]) -> str:
 
 
 class _FoldTable:
-    """The map from UTF-16 code unit to folded code unit, filled as they turn up."""
+    """Map from UTF-16 code units to folded code units, filled as code units occur."""
 
     def __init__(self) -> None:
         self.units = np.full(_BMP, _UNKNOWN, np.uint16)
-        self.units[1:128] = np.arange(1, 128)  # ASCII keeps its case: identifiers are cut at humps
+        self.units[1:128] = np.arange(
+            1, 128
+        )  # ASCII keeps its case: identifiers are split at capitals
         self.units[0] = ord(" ")
         self.units[_SEPARATOR] = 0
         self.expansions: dict[int, str] = {}
@@ -164,102 +177,123 @@ class _FoldTable:
             self.units[first:end] = np.arange(first, end)
 
     def fold(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-        """Map every code unit to its fold, `_DROP` or `_EXPAND`."""
+        """Return the folded code unit of each code unit, or `_DROP` or `_EXPAND`."""
         folded = self.units.take(codes)
         unknown = codes[folded == _UNKNOWN]
-        if unknown.size:
-            is_unknown = np.zeros(_BMP, bool)
-            is_unknown[unknown] = True
-            for code in np.flatnonzero(is_unknown).tolist():
-                self.units[code] = self._unit(code)
-            folded = self.units.take(codes)
-        return folded
+        if not unknown.size:
+            return folded
+        is_unknown = np.zeros(_BMP, bool)
+        is_unknown[unknown] = True
+        for code in np.flatnonzero(is_unknown).tolist():
+            self.units[code] = self._fold_code(code)
+        return self.units.take(codes)
 
-    def _unit(self, code: int) -> int:
-        """Fold one code unit to one; note its expansion if it takes more than one."""
+    def _fold_code(self, code: int) -> int:
+        """Return the folded code unit of one code unit; store its expansion if it folds to several."""
         character = chr(code)
-        folded = (
-            character
-            if _is_emoji(character)
-            else _ASTRAL.sub(_fold_astral, fold_character(character))
-        )
-        if len(folded) == 1:
-            for first, end, target in MOVED:
-                if first <= ord(folded) < end:
-                    return ord(folded) - first + target
-            return ord(folded)
+        folded = character
+        if not _is_emoji(character):
+            folded = _ASTRAL.sub(_fold_astral, fold_character(character))
         if not folded:
             return _DROP
+        if len(folded) == 1:
+            return _move(ord(folded))
         if folded.isspace():
             return ord(" ")
         self.expansions[code] = folded
         return _EXPAND
 
 
-def fold(texts: Sequence[str], *, toneless: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Fold texts, whatever is in them, as the module's docstring says; with `toneless` Vietnamese words come twice.
+def _move(code: int) -> int:
+    """Return the code of a folded character after its block is moved; see `relevance_gen.text.scripts`."""
+    for first, end, new_first in MOVED:
+        if first <= code < end:
+            return code - first + new_first
+    return code
 
-    Returns:
-        UTF-8 of all texts, each followed by one byte that is part of no term; it keeps ASCII's case and punctuation.
-        And the offset of that byte for every text, shape (len(texts),), ascending.
+
+@frozen(eq=False)
+class FoldedTexts:
+    """Folded texts.
+
+    Attributes:
+        content: UTF-8 of all texts, each followed by one byte that is not part of a term; ASCII keeps its case and
+            punctuation.
+        ends: offset of that byte for each of n texts, ascending, shape (n,).
+    """
+
+    content: bytes
+    ends: Offsets
+
+
+def fold(texts: Sequence[str], *, toneless: bool = True) -> FoldedTexts:
+    """Fold any strings; the docstring of the module has the rules.
+
+    Args:
+        texts: the texts.
+        toneless: whether Vietnamese words with tones are repeated without tones.
     """
     joined = "\n".join(texts)
     if joined.isascii():
-        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1) - 1
-        return joined.encode("ascii") + b"\n", ends
+        n_bytes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
+        return FoldedTexts(joined.encode("ascii") + b"\n", np.cumsum(n_bytes) - 1)
     separator = chr(_SEPARATOR)
-    folded = _fold_text("".join(text.replace(separator, " ") + separator for text in texts))
+    terminated = [text.replace(separator, " ") + separator for text in texts]
+    folded = _fold_text("".join(terminated))
     if toneless and any(lead in folded for lead in _TONED_LEADS):
         folded = add_toneless(folded.decode()).encode()
-    return folded, np.flatnonzero(np.frombuffer(folded, np.uint8) == 0)
+    return FoldedTexts(folded, np.flatnonzero(np.frombuffer(folded, np.uint8) == 0))
 
 
-def folded_sizes(text: str) -> npt.NDArray[np.int64]:
-    """Return how many bytes each code point of a text folds to, shape (len(text),).
+def folded_sizes(text: str) -> Offsets:
+    """Return the number of bytes that each code point of a text folds to, shape (len(text),).
 
-    Vietnamese words come once. Of code points that are folded together the first has all the bytes.
+    Vietnamese words are not repeated. Of code points that are folded together the first has all the bytes.
     """
     if text.isascii():
         return np.ones(len(text), np.int64)
-    codes, which = np.unique(
-        np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True
-    )
-    joined = list(_JOINED.finditer(text))
-    _, ends = fold([*map(chr, codes.tolist()), *(match[0] for match in joined)], toneless=False)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    unique_codes, code_index = np.unique(codes, return_inverse=True)
+    sequences = list(_JOINED.finditer(text))
+    characters = list(map(chr, unique_codes.tolist()))
+    ends = fold([*characters, *(match[0] for match in sequences)], toneless=False).ends
     n_bytes = np.diff(ends, prepend=-1) - 1
-    sizes = n_bytes[which]
-    for match, size in zip(joined, n_bytes[codes.size :].tolist(), strict=True):
+    sizes = n_bytes[code_index]
+    for match, size in zip(sequences, n_bytes[len(characters) :].tolist(), strict=True):
         sizes[match.start() : match.end()] = 0
         sizes[match.start()] = size
     return sizes
 
 
 def _fold_text(text: str) -> bytes:
-    table = _the_table()
-    if "\uff9e" in text or "\uff9f" in text or not unicodedata.is_normalized("NFC", text):
+    table = _fold_table()
+    has_halfwidth_marks = "\uff9e" in text or "\uff9f" in text
+    if has_halfwidth_marks or not unicodedata.is_normalized("NFC", text):
         text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     codes = _code_units(text)
     if ((codes & 0xF800) == 0xD800).any():
-        # Join surrogate pairs. A lone surrogate becomes a space: decoders refuse it, and readers see nothing.
-        text = (
-            text.encode("utf-16-le", "surrogatepass")
-            .decode("utf-16-le", "replace")
-            .replace("\ufffd", " ")
-        )
-        text = _ASTRAL.sub(_fold_astral, text)
+        text = _ASTRAL.sub(_fold_astral, _join_surrogates(text))
         codes = _code_units(text)
     folded = table.fold(codes)
-    expanding = np.flatnonzero(folded == _EXPAND)
-    if expanding.size:
-        text = _expand(text, set(codes[expanding].tolist()), table.expansions)
+    is_expanded = folded == _EXPAND
+    if is_expanded.any():
+        expanded_codes = set(codes[is_expanded].tolist())
+        text = _expand(text, expanded_codes, table.expansions)
         folded = table.fold(_code_units(text))
-    if (folded == _DROP).any():
-        folded = folded[folded != _DROP]
+    is_dropped = folded == _DROP
+    if is_dropped.any():
+        folded = folded[~is_dropped]
     return folded.tobytes().decode("utf-16-le").encode("utf-8")
 
 
+def _join_surrogates(text: str) -> str:
+    """Join surrogate pairs; a lone surrogate becomes a space, because decoders refuse it and readers see nothing."""
+    code_units = text.encode("utf-16-le", "surrogatepass")
+    return code_units.decode("utf-16-le", "replace").replace("\ufffd", " ")
+
+
 @functools.cache
-def _the_table() -> _FoldTable:
+def _fold_table() -> _FoldTable:
     return _FoldTable()
 
 
@@ -268,8 +302,8 @@ def _code_units(text: str) -> npt.NDArray[np.uint16]:
 
 
 def _expand(text: str, codes: set[int], expansions: dict[int, str]) -> str:
-    """Replace the characters whose fold is longer than one code unit."""
-    if len(codes) > _FEW:
+    """Replace the characters that fold to more than one code unit."""
+    if len(codes) > _MAX_REPLACED_CHARACTERS:
         return text.translate({code: expansions[code] for code in codes})
     for code in sorted(codes):
         text = text.replace(chr(code), expansions[code])

@@ -1,12 +1,13 @@
-"""Words that only make a text a question, and say nothing about what it asks for.
+"""Words that mark a text as a question and are not about its subject.
 
-`QUESTION_WORDS` are those of English among its function words, and `OTHER_QUESTION_WORDS` those of fifteen other languages. Their rule:
-words that ask for a person, thing, kind, place, time, manner, reason or number, in the forms that begin questions. A
-word that is also a name, or a frequent noun or verb in one of these languages, is left out (Turkish "kim", Vietnamese
-"ai"), and so are Chinese and Thai, whose words are not told apart.
+`QUESTION_WORDS` are the interrogatives among the English stop words, and `OTHER_QUESTION_WORDS` those of fifteen other
+languages: words that ask for a person, thing, kind, place, time, manner, reason or number, in the forms that begin
+questions. Omitted are words that are also names, or frequent nouns or verbs in one of these languages (Turkish "kim",
+Vietnamese "ai"), and Chinese and Thai, whose words are not separated.
 
-The frame of an English question is what stands with them: "how many", "which kind of", "what … happened". Measured in
-docs/measurements.md; frames of other words (mention, main, examples of, how long) gave nothing, or did harm.
+The frame of an English question consists of the words next to interrogatives: "how many", "which kind of", "what …
+happened". Measured in docs/retrieval.md; frames of other words (mention, main, examples of, how long) had no effect or
+a negative one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from typing import Final
+
+from attrs import frozen
 
 from relevance_gen.text.normalization import fold
 
@@ -52,40 +55,59 @@ _FRAMES: Final = (
         "of",
     ),
 )
-_BESIDE: Final = {
-    word: (before.split(), behind) for before, frame, behind in _FRAMES for word in frame.split()
+
+
+@frozen
+class _Neighbors:
+    """The words that must be next to a word of a frame.
+
+    Attributes:
+        before: the words that can be before it.
+        after: the word that must be after it; None for any word or none.
+    """
+
+    before: frozenset[str]
+    after: str | None
+
+
+_NEIGHBORS: Final = {
+    word: _Neighbors(frozenset(before.split()), after)
+    for before, words, after in _FRAMES
+    for word in words.split()
 }
-"""For each word of a frame the words that may stand before it, and the one behind it; None is any, or none."""
+"""The neighbors of each word of a frame."""
 _HAPPENING: Final = frozenset("happen happens happened done".split())
 _ASKS_WHAT_HAPPENS: Final = frozenset("what how why".split())
-_REACH: Final = 8
-"""So many words before such a word stands the one that asks."""
+_MAX_DISTANCE: Final = 8
+"""Maximum number of words from the interrogative to a word of `_HAPPENING`."""
 
 
 @functools.cache
 def other_question_words(*, latin: bool) -> frozenset[str]:
     """Return the words of `OTHER_QUESTION_WORDS` as terms are spelled; those in Latin letters only if `latin`."""
-    words = fold([" ".join(OTHER_QUESTION_WORDS)])[0][:-1].decode().split()
+    folded = fold([" ".join(OTHER_QUESTION_WORDS)]).content
+    words = folded[:-1].decode().split()
     return frozenset(word for word in words if latin or not "a" <= word[0] <= "z")
 
 
 def question_frame(words: Sequence[str]) -> set[int]:
-    """Return the places of the words that are the frame of an English question.
+    """Return the indices of the words that are the frame of an English question.
 
-    >>> framed("how many kinds of whales are there".split()), framed("what has happened to many whales".split())
-    ({1}, {2})
+    >>> question_frame("how many kinds of whales are there".split())
+    {1}
+    >>> question_frame("what has happened to many whales".split())
+    {2}
     """
-    found = set()
-    for place, word in enumerate(words):
-        if word in _BESIDE:
-            before, behind = _BESIDE[word]
-            if words[max(0, place - 1)] in before and behind in (
-                None,
-                *words[place + 1 : place + 2],
-            ):
-                found.add(place)
-        elif word in _HAPPENING and not _ASKS_WHAT_HAPPENS.isdisjoint(
-            words[max(0, place - _REACH) : place]
-        ):
-            found.add(place)
-    return found
+    frame = set()
+    for index, word in enumerate(words):
+        neighbors = _NEIGHBORS.get(word)
+        if neighbors is not None:
+            has_before = words[max(0, index - 1)] in neighbors.before
+            has_after = neighbors.after in (None, *words[index + 1 : index + 2])
+            if has_before and has_after:
+                frame.add(index)
+        elif word in _HAPPENING:
+            words_before = words[max(0, index - _MAX_DISTANCE) : index]
+            if not _ASKS_WHAT_HAPPENS.isdisjoint(words_before):
+                frame.add(index)
+    return frame

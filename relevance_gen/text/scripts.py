@@ -1,6 +1,6 @@
-"""Say how each script is cut into terms: one table for folding, cutting and matching.
+"""Define how each script is tokenized: one table for folding, tokenization and matching.
 
-Folding moves some blocks of characters, so that in folded UTF-8 the lead byte of a character tells its kind:
+Folding moves some blocks of characters, so that in folded UTF-8 the lead byte of a character determines its kind:
 
 =========  ==================================================  ==========================================
 lead byte  characters                                          terms
@@ -20,23 +20,23 @@ MOVED: Final = (
     (0x1000, 0x10A0, 0xE100),  # Burmese
     (0x1780, 0x1800, 0xE200),  # Khmer
     (0xA490, 0xAC00, 0xF000),  # alphabets that would share Hangul's lead byte
-    (0x2600, 0x27C0, 0xA490),  # emoji: each stands alone, or in pairs with its neighbours
+    (0x2600, 0x27C0, 0xA490),  # emoji: each is a term, or forms pairs with its neighbors
 )
-"""Blocks that folding moves: first code point, end, new first."""
+"""Blocks that folding moves: first code point, end, new first code point."""
 
 FIRST_NGRAM_LEAD: Final = 0xE3
 TRIPLE_LEAD: Final = 0xEE
-"""Lead bytes from `FIRST_NGRAM_LEAD` up to `TRIPLE_LEAD` begin characters that are cut into n-grams."""
+"""Characters with lead bytes from `FIRST_NGRAM_LEAD` to `TRIPLE_LEAD` are tokenized as n-grams."""
 NGRAM_CHARACTER_BYTES: Final = 3
 
 PAIRED: Final = "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
 TRIPLED: Final = "\u0e01-\u0e32\u0e34-\u0e3a\u0e40-\u0e4e\u1000-\u1020\u1780-\u17a2"
-"""The frequent ones of the characters that are cut into pairs, and into triples, as they are before folding, for the
-brackets of a regular expression: a long text is cut into pieces among these."""
+"""The frequent characters that are tokenized as pairs, and as triples, before folding, for the brackets of a regular
+expression: a long text is split into pieces between them."""
 
 
 def ngram_size(folded: str) -> int:
-    """Return how many characters the n-grams of a folded term's script have; 0 for words.
+    """Return the number of characters of the n-grams of a folded term's script; 0 for scripts with words.
 
     >>> ngram_size("猫"), ngram_size("cat")
     (2, 0)

@@ -1,13 +1,13 @@
-r"""Where the sentences of a text end, in any language and without knowing which.
+r"""Find the ends of sentences in a text of any language, without detecting the language.
 
-1. A blank line ends one. So does the end of a line before a list's item or a row of a table, or beside a heading; every
-   line of code, of a table and of verse; and a line that had room for the first word of the next. Any other end of a
-   line is only where running text was wrapped.
-2. ``. ! ? …`` end one before white space, unless a small letter follows. Behind an abbreviation, an initial or a number
-   of one or two digits a full stop does so only before a word that begins sentences, as "The".
-3. ``。！？।؟`` and their like always do, and in Thai and Lao a space does.
+1. A sentence ends at a blank line; at the end of a line before a list item, a table row or a heading, or of a heading;
+   at each line of code, tables and verse; and at a line that had space for the first word of the next line. Other line
+   ends are taken as wrapping.
+2. ``. ! ? …`` end a sentence before white space, unless a small letter follows. After an abbreviation, an initial or a
+   number of one or two digits, a full stop ends a sentence only before a word that begins sentences, as "The".
+3. ``。！？।؟`` and similar marks always end a sentence, and in Thai and Lao a space does.
 
-Closing quotes and brackets, and numbers of notes, stay with the sentence.
+Closing quotes and brackets, and numbers of notes, belong to the sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STARTERS: Final = re.compile(
     "(?:The|Then|This|That|These|Those|It|Its|In|He|She|They|We|You|If|But|And|For|On|At|As|There|However|When|While|"
     "After|Although|Before|Our|Their|His|No|Not|What|Why|How|A|An|I|Der|Die|Ein|Eine|Es|Er|Sie|Wir|Im)(?=[\\s,'’])"
 )
-"""Words that begin sentences and are hardly ever part of a name."""
+"""Words that begin sentences and are rarely part of a name."""
 
 _ABBREVIATIONS: Final = frozenset(
     "adm approx apr assn asst aug ave avg blvd bros capt cf cmdr co col corp dec dept dr eds esp est etc feb gen gov "
@@ -52,133 +52,154 @@ _BEFORE_NUMBERS: Final = frozenset(
     "abb abs art arts ch chap eq eqs exh fig figs kap mar no nos nr nro núm pag pág par para pp sec sect tab vol vols "
     "гл рис табл".split()
 )
-"""Abbreviations, mostly words as well, which are abbreviations only before a number."""
+"""Abbreviations, most of which are also words, that count as abbreviations only before a number."""
 
-_LONGEST_ABBREVIATION: Final = 16
-_MOST_DIGITS: Final = 3
-"""Of a number that stands before a list's item."""
-_MOST_FILLED: Final = 0.8
-"""A line was broken by its writer if, with the next word, it would take at most this share of its longest neighbour."""
-_FEWEST_VERSES: Final = 4
+_MAX_ABBREVIATION_CHARS: Final = 16
+_MAX_ITEM_NUMBER_DIGITS: Final = 3
+"""Maximum number of digits of the number before a list item."""
+_MAX_BROKEN_RATIO: Final = 0.8
+"""A line was broken on purpose if it would have at most this fraction of the length of long lines with the next word."""
+_MIN_VERSE_LINES: Final = 4
 _LAST_SPACED: Final = "\u2e7f"
-"""Behind it come the scripts of China and Japan, which have no spaces between words."""
+"""Later characters are of the scripts of China and Japan, which have no spaces between words."""
 
 
-def sentence_ends(text: str, *, in_small: bool | None = None) -> list[int]:
-    r"""Return the position behind the last character of each sentence, ascending; takes time in proportion to the text.
+def sentence_ends(text: str, *, is_lower_case: bool | None = None) -> list[int]:
+    r"""Return the end of each sentence, ascending; takes time proportional to the length of the text.
 
-    The first sentence begins at 0 and each other where the one before it ends, with the white space between them; the
-    last ends with the text. A text of only white space is one sentence, an empty one is none. Where nobody writes
-    capitals, which `in_small` says of a part of a text, a sentence begins without one.
+    The first sentence begins at 0 and every other sentence at the end of the sentence before it, with the white space
+    between them; the last sentence ends with the text. A text of only white space is one sentence, an empty text none.
+
+    Args:
+        text: the text.
+        is_lower_case: whether the text has no capitals, so that sentences begin without; by default whether `text` has
+            none. For a part of a longer text.
 
     >>> sentence_ends("Dr. Who met\nMr. X. They spoke.\n\n- Tea\n- Milk")
     [18, 30, 37, 44]
     """
-    ends = set(_ends_of_lines(text))
-    in_small = text.islower() if in_small is None else in_small
-    ends.update(_ends_by_stops(text, in_small=in_small))
+    if not text:
+        return []
+    if is_lower_case is None:
+        is_lower_case = text.islower()
+    unique_ends = set(_ends_of_lines(text))
+    unique_ends.update(_ends_by_stops(text, is_lower_case=is_lower_case))
     if not text.isascii() and _WIDE_OR_THAI.search(text):
-        ends.update(
-            match.end() for mark in (_WIDE_STOP, _THAI_OR_LAO) for match in mark.finditer(text)
-        )
-    found = sorted(ends)
-    if found and not text[found[-1] :].strip():
-        found.pop()
-    return [*found, len(text)] if text else []
+        for pattern in (_WIDE_STOP, _THAI_OR_LAO):
+            unique_ends.update(match.end() for match in pattern.finditer(text))
+    ends = sorted(unique_ends)
+    if ends and not text[ends[-1] :].strip():
+        ends.pop()
+    return [*ends, len(text)]
 
 
 def unwrapped(text: str) -> str:
-    """Return a text with its lines joined, but for those whose end ends a sentence."""
-    ends, place, pieces = set(_ends_of_lines(text)), 0, list[str]()
+    """Return a text with its lines joined, except at line ends that end a sentence."""
+    ends = set(_ends_of_lines(text))
+    parts = []
+    line_end = -1
     for line in text.split("\n"):
-        place += len(line)
-        pieces += line, "\n" if place in ends else "" if line[-1:] > _LAST_SPACED else " "
-        place += 1
-    return "".join(pieces).rstrip()
+        line_end += len(line) + 1
+        separator = " "
+        if line_end in ends:
+            separator = "\n"
+        elif line[-1:] > _LAST_SPACED:
+            separator = ""
+        parts += [line, separator]
+    return "".join(parts).rstrip()
 
 
-def _ends_by_stops(text: str, *, in_small: bool) -> Iterator[int]:
-    """Yield where a stop before white space ends a sentence."""
+def _ends_by_stops(text: str, *, is_lower_case: bool) -> Iterator[int]:
+    """Yield the ends of sentences that end with a stop before white space."""
     for stop in _STOP.finditer(text):
-        more, following = stop.groups()
-        start = stop.start()
-        if following.islower() and not in_small:
+        more_stops, next_character = stop.groups()
+        if next_character.islower() and not is_lower_case:
             continue
-        if following and not more and text[start] == ".":
-            before = text[max(start - _LONGEST_ABBREVIATION, 0) : start]
-            word = (
-                before.rsplit(None, 1)[-1].lstrip(_OPENING)
-                if before and not before[-1].isspace()
-                else ""
-            )
-            if (
-                len(word) <= _MOST_DIGITS
-                and word.isdecimal()
-                and before.rpartition("\n")[2].strip(_OPENING) == word
-            ):
-                continue  # the number of a list's item
-            if _is_doubtful(word, following.isdecimal()) and not _STARTERS.match(
-                text, stop.start(2)
-            ):
-                continue
+        is_full_stop = not more_stops and text[stop.start()] == "."
+        if next_character and is_full_stop and not _ends_sentence(text, stop):
+            continue
         yield stop.end()
 
 
+def _ends_sentence(text: str, stop: re.Match[str]) -> bool:
+    """Return whether a full stop ends a sentence, and is not part of the word before it."""
+    before = text[max(stop.start() - _MAX_ABBREVIATION_CHARS, 0) : stop.start()]
+    word = ""
+    if before and not before[-1].isspace():
+        word = before.rsplit(None, 1)[-1].lstrip(_OPENING)
+    is_short_number = len(word) <= _MAX_ITEM_NUMBER_DIGITS and word.isdecimal()
+    if is_short_number and before.rpartition("\n")[2].strip(_OPENING) == word:
+        return False  # the number of a list item
+    if not _can_have_full_stop(word, stop[2].isdecimal()):
+        return True
+    return _STARTERS.match(text, stop.start(2)) is not None
+
+
 @functools.lru_cache(maxsize=1 << 13)
-def _is_doubtful(word: str, before_number: bool) -> bool:
-    """Tell whether a full stop behind a word may belong to it."""
-    small = word.lower()
-    return (
-        _INITIALS.fullmatch(word) is not None
-        or small in _ABBREVIATIONS
-        or (before_number and small in _BEFORE_NUMBERS)
-    )
+def _can_have_full_stop(word: str, before_number: bool) -> bool:
+    """Return whether a full stop after a word can be part of it."""
+    if _INITIALS.fullmatch(word) is not None:
+        return True
+    lower = word.lower()
+    return lower in _ABBREVIATIONS or (before_number and lower in _BEFORE_NUMBERS)
 
 
 def _ends_of_lines(text: str) -> Iterator[int]:
-    """Yield where lines end that end a sentence."""
+    """Yield the ends of lines that end a sentence."""
     start = 0
     for blank in _BLANK.finditer(text):
-        yield from _ends_within(text[start : blank.start()], start)
+        yield from _ends_in_paragraph(text[start : blank.start()], start)
         start = blank.end()
-    yield from _ends_within(text[start:], start)
+    yield from _ends_in_paragraph(text[start:], start)
 
 
-def _ends_within(paragraph: str, start: int) -> Iterator[int]:
+def _ends_in_paragraph(paragraph: str, start: int) -> Iterator[int]:
     """Yield the end of a paragraph that begins at `start`, and of those of its lines that end a sentence."""
     lines = paragraph.split("\n")
     if len(lines) == 1:
         if line := paragraph.rstrip():
             yield start + len(line)
         return
-    widest = sorted(map(len, lines))[
-        9 * len(lines) // 10
-    ]  # not one long line that stands out, such as an address
-    is_set_in_lines = _are_mostly_code(lines) or (
-        len(lines) >= _FEWEST_VERSES and all(line.lstrip(_OPENING)[:1].isupper() for line in lines)
-    )
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        is_end = is_set_in_lines or not following or line.startswith("#") or _ITEM.match(following)
-        if (is_end or _had_room(line, following, widest)) and line and not line.isspace():
+    # The 90 % quantile, and not a single long line, for example with an address.
+    line_width = sorted(map(len, lines))[9 * len(lines) // 10]
+    has_fixed_lines = _are_mostly_code(lines) or _are_verse(lines)
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        is_end = (
+            has_fixed_lines
+            or not next_line
+            or line.startswith("#")
+            or _ITEM.match(next_line)
+            or _had_space(line, next_line, line_width)
+        )
+        if is_end and line and not line.isspace():
             yield start + len(line.rstrip())
         start += len(line) + 1
 
 
 def _are_mostly_code(lines: list[str]) -> bool:
-    """Tell whether at least half of some lines look like code or a table."""
-    n_others = 0
+    """Return whether at least half of some lines look like code or a table."""
+    n_other = 0
     for line in lines:
-        n_others += _CODE.search(line) is None
-        if 2 * n_others > len(lines):
+        n_other += _CODE.search(line) is None
+        if 2 * n_other > len(lines):
             return False
     return True
 
 
-def _had_room(line: str, following: str, widest: int) -> bool:
-    """Tell whether the first word of the next line would have had room in a line, had the text been wrapped."""
-    if len(line) + 1 > _MOST_FILLED * widest:
+def _are_verse(lines: list[str]) -> bool:
+    """Return whether every one of four or more lines begins with a capital."""
+    if len(lines) < _MIN_VERSE_LINES:
         return False
-    word = _FIRST_WORD.match(following)
+    return all(line.lstrip(_OPENING)[:1].isupper() for line in lines)
+
+
+def _had_space(line: str, next_line: str, line_width: int) -> bool:
+    """Return whether the first word of the next line would fit in a line, if the text was wrapped."""
+    if len(line) + 1 > _MAX_BROKEN_RATIO * line_width:
+        return False
+    word = _FIRST_WORD.match(next_line)
     n_chars = len(line) + 1 + (word.end() if word else 0)
-    filled = _MOST_FILLED / 2 if following.lstrip()[:1].islower() else _MOST_FILLED
-    return n_chars <= filled * widest
+    max_ratio = _MAX_BROKEN_RATIO
+    if next_line.lstrip()[:1].islower():
+        max_ratio = _MAX_BROKEN_RATIO / 2
+    return n_chars <= max_ratio * line_width

@@ -1,4 +1,4 @@
-"""Say what the forms of an English word share, and which words have forms at all."""
+"""Stem English words, and determine which terms can be inflected."""
 
 from __future__ import annotations
 
@@ -10,51 +10,45 @@ from relevance_gen.text.scripts import ngram_size
 from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
 
 MIN_LETTERS: Final = 3
-"""Fewest letters of a word that has other forms."""
+"""Minimum number of letters of a word that can be inflected."""
 
 _stemmers = threading.local()
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
-    """Return the English stem of a folded word; a word in another alphabet is its own.
+    """Return the English stem of a folded word; words in other alphabets are returned unchanged.
 
     >>> stem("connections"), stem("связь")
     ('connect', 'связь')
     """
-    return (
-        str(_stemmer().stemWord(word))
-        if word.isascii() and len(word) < MAX_SPELLING_BYTES
-        else word
-    )
+    if not word.isascii() or len(word) >= MAX_SPELLING_BYTES:
+        return word
+    return str(_stemmer().stemWord(word))
 
 
 def stem_all(words: list[str]) -> list[str]:
-    """Return the stem of each of some words that may have other forms."""
+    """Return the stem of each word, for words that can be inflected."""
     stems: list[str] = _stemmer().stemWords(words)
     return [root if word.isascii() else word for word, root in zip(words, stems, strict=True)]
 
 
 def _stemmer() -> Any:
+    """Return the stemmer of this thread: stemmers are not thread-safe."""
     if not hasattr(_stemmers, "english"):
         import Stemmer
 
-        _stemmers.english = Stemmer.Stemmer(
-            "english", 0
-        )  # a stemmer is not safe to share: one for each thread
+        _stemmers.english = Stemmer.Stemmer("english", 0)
     return _stemmers.english
 
 
 def can_inflect(word: str) -> bool:
-    """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
-    return (
-        len(word) >= MIN_LETTERS
-        and len(word.encode()) < MAX_SPELLING_BYTES
-        and not ngram_size(word)
-        and (word.isalpha() or not any(character in "0123456789_" for character in word))
-    )
+    """Return whether a folded word can be inflected: three letters to 63 bytes, no digit, no script of n-grams."""
+    if len(word) < MIN_LETTERS or len(word.encode()) >= MAX_SPELLING_BYTES or ngram_size(word):
+        return False
+    return word.isalpha() or not any(character in "0123456789_" for character in word)
 
 
 def is_partial_ngram(word: str) -> bool:
-    """Tell whether a folded term is of a script without spaces and shorter than its n-grams."""
+    """Return whether a folded term is of a script without spaces and shorter than the n-grams of that script."""
     return len(word) < ngram_size(word)

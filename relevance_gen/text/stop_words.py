@@ -1,4 +1,4 @@
-"""Words that say little about what a text is about, and words that tell its language."""
+"""Stop words, and marker words that indicate the language of a text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGLISH_STOP_WORDS: Final = frozenset(
     d ll m re s t ve don doesn didn isn aren wasn weren
     """.split()
 )
-"""English function and question words, and what apostrophes leave of them."""
+"""English function and question words, and their parts before and after apostrophes."""
 
 ENGLISH_MARKERS: Final = tuple("the and that with this are from which you have".split())
 """Frequent English words that are rare in other languages."""

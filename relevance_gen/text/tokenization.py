@@ -85,7 +85,8 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
         texts: the texts.
         toneless: whether Vietnamese words with tones give a second token without tones.
     """
-    folded, ends = fold(texts, toneless=toneless)
+    folded_texts = fold(texts, toneless=toneless)
+    folded = folded_texts.content
     cased = b"\n" + folded + _PADDING
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
@@ -109,7 +110,7 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     if ngrams is not None and ngrams.start.size:
         tokens = _merge(tokens, ngrams)
     # + 1, because `cased` begins with a line end.
-    counts = np.diff(tokens.start.searchsorted(ends + 1), prepend=0)
+    counts = np.diff(tokens.start.searchsorted(folded_texts.ends + 1), prepend=0)
     ids = hash_terms(lowered, tokens.start, tokens.length)
     return Occurrences(lowered, tokens.start, tokens.length, ids, counts)
 

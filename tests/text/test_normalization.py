@@ -14,7 +14,8 @@ from tests import strategies
 
 def folded(text: str) -> str:
     """Fold one text, with its letters in lower case; what follows it makes it take the way of all text beyond ASCII."""
-    content, ends = fold([text, "é"])
+    folded = fold([text, "é"])
+    content, ends = folded.content, folded.ends
     return content[: ends[0]].lower().decode("utf-8")
 
 
@@ -85,9 +86,10 @@ def test_folding_again_changes_nothing() -> None:
 @given(st.lists(strategies.texts, max_size=6))
 def test_texts_fold_as_if_alone(texts: list[str]) -> None:
     """A text's fold does not depend on its neighbours, ASCII or not, and ends where its offset says."""
-    content, ends = fold(texts)
+    folded = fold(texts)
+    content, ends = folded.content, folded.ends
     pieces = [content[first:end] for first, end in zip([0, *(ends + 1)], ends, strict=False)]
-    alone = [fold([text])[0][:-1] for text in texts]
+    alone = [fold([text]).content[:-1] for text in texts]
     assert len(ends) == len(texts)
     assert [piece.translate(_CONTROLS) for piece in pieces] == [
         piece.translate(_CONTROLS) for piece in alone

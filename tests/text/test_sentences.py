@@ -207,11 +207,11 @@ _REFERENCE_CODE = re.compile(r"[{}=<>_\\|\t]|\w\(|;$|,[^\s\d]")
 def reference_ends(text: str) -> list[int]:
     """Return where sentences end: each match and each line by itself, with no short cut."""
     ends = set(reference_ends_of_lines(text))
-    in_small = text.islower()  # where nobody writes capitals, a sentence begins without one
+    is_lower_case = text.islower()  # where nobody writes capitals, a sentence begins without one
     ends.update(
         stop.end()
         for stop in rules._STOP.finditer(text)
-        if _reference_is_end(text, stop, in_small=in_small)
+        if _reference_is_end(text, stop, is_lower_case=is_lower_case)
     )
     if not text.isascii():
         ends.update(
@@ -225,18 +225,18 @@ def reference_ends(text: str) -> list[int]:
     return [*found, len(text)] if text else []
 
 
-def _reference_is_end(text: str, stop: re.Match[str], *, in_small: bool) -> bool:
+def _reference_is_end(text: str, stop: re.Match[str], *, is_lower_case: bool) -> bool:
     """Tell whether a stop before white space ends a sentence."""
     more, following = stop.groups()
-    if not following or (following.islower() and not in_small):
+    if not following or (following.islower() and not is_lower_case):
         return not following
     start = stop.start()
     if more or text[start] != ".":
         return True
-    before = text[max(start - rules._LONGEST_ABBREVIATION, 0) : start]
+    before = text[max(start - rules._MAX_ABBREVIATION_CHARS, 0) : start]
     word = before.split()[-1].lstrip(rules._OPENING) if before and not before[-1].isspace() else ""
     if (
-        len(word) <= rules._MOST_DIGITS
+        len(word) <= rules._MAX_ITEM_NUMBER_DIGITS
         and word.isdecimal()
         and before.rpartition("\n")[2].strip(rules._OPENING) == word
     ):
@@ -267,7 +267,7 @@ def _reference_within(paragraph: str, start: int) -> Iterator[int]:
     is_set_in_lines = len(lines) > 1 and (
         2 * sum(_REFERENCE_CODE.search(line) is not None for line in lines) >= len(lines)
         or (
-            len(lines) >= rules._FEWEST_VERSES
+            len(lines) >= rules._MIN_VERSE_LINES
             and all(line.lstrip(rules._OPENING)[:1].isupper() for line in lines)
         )
     )
@@ -284,7 +284,9 @@ def _reference_had_room(line: str, following: str, widest: int) -> bool:
     """Tell whether the first word of the next line would have had room in a line, had the text been wrapped."""
     word = rules._FIRST_WORD.match(following)
     n_chars = len(line) + 1 + (word.end() if word else 0)
-    filled = rules._MOST_FILLED / 2 if following.lstrip()[:1].islower() else rules._MOST_FILLED
+    filled = (
+        rules._MAX_BROKEN_RATIO / 2 if following.lstrip()[:1].islower() else rules._MAX_BROKEN_RATIO
+    )
     return n_chars <= filled * widest
 
 
