@@ -1,4 +1,4 @@
-"""Token counts: how many tokens of an encoding a text is. The only importer of tiktoken and gigatoken."""
+"""Count the tokens of texts. Only this package imports tiktoken and gigatoken."""
 
 from relevance_gen.text.token_counting.counter import (
     PIECE_CHARS,

@@ -1,4 +1,4 @@
-"""Count tokens with tiktoken, which defines the encodings, or with gigatoken, which counts faster; counts are equal."""
+"""Count tokens with tiktoken, which defines the encodings, or with gigatoken, which is faster; the counts are equal."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Count: TypeAlias = Callable[[list[str]], int]
+"""Returns the number of tokens in all texts together."""
 
 _GIGATOKEN_SCHEMES: Final = {CL100K_PATTERN: "gpt4", O200K_PATTERN: "o200k"}
 
-_LITTLE_CHARS: Final = 1 << 20
-_BATCHES_AFTER_CHARS: Final = 1 << 26
-"""gigatoken counts text by text as quickly as in batches, but under the interpreter's lock. A batch comes back as an
-awkward array, and importing awkward takes 0.2 s: as long as the counts of so much text, which therefore come first."""
+_MIN_BATCH_CHARS: Final = 1 << 20
+_CHARS_BEFORE_BATCHES: Final = 1 << 26
+"""gigatoken counts text by text as fast as in batches, but holds the interpreter's lock. The result of a batch is an
+awkward array, and importing awkward takes 0.2 s: as long as counting this many characters, which are therefore counted
+text by text first."""
 
 _RENEW_AFTER_TOKENS: Final = 1 << 23
-"""gigatoken keeps every distinct word it has met, 1.4 GiB after 200 million characters of ever-new words, and cannot be
-told to forget. That takes at most 25 bytes for each token counted, so a new one after this many, some 37 million
-characters of English, keeps it below 200 MiB in any script, and below 50 on prose and code, for a load of 40 ms."""
+"""gigatoken caches every distinct word, 1.4 GiB after 200 million characters of distinct words, and the cache cannot be
+cleared. It takes at most 25 bytes for each token counted. A new tokenizer after this many tokens, about 37 million
+characters of English, bounds the cache to 200 MiB in any script, and to 50 MiB for prose and code; loading takes 40 ms."""
 
 
 def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
-    """Return the function that counts by tiktoken."""
+    """Return the function that counts with tiktoken."""
 
     def count(texts: list[str]) -> int:
         try:
             return sum(len(encoding.encode_ordinary(text)) for text in texts)
         except BaseException as error:
-            # A Rust panic is no Exception, and its class has no name to import.
+            # A Rust panic is not an Exception, and its class cannot be imported.
             if type(error).__name__ == "PanicException":
                 rule = f"{encoding.name} cannot split or merge this text: {error}"
                 raise InvalidRequestError(rule, "encoding") from None
@@ -52,7 +54,7 @@ def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
-    """Lend a path under which `content` can be read: in memory where the system can, so that no disk is needed."""
+    """Yield the path of a temporary file with this content, in memory if the system supports it."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
         with os.fdopen(os.memfd_create("ranks.tiktoken"), "wb") as stream:
             stream.write(content)
@@ -68,23 +70,25 @@ def _as_file(content: bytes) -> Iterator[Path]:
 
 
 class GigatokenBackend:
-    """Count by gigatoken, with a new tokenizer whenever the old one has counted `_RENEW_AFTER_TOKENS`."""
+    """Counts with gigatoken, with a new tokenizer after every `_RENEW_AFTER_TOKENS` tokens."""
 
     def __init__(self, definition: Definition) -> None:
         self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
         self._rank_file = definition.rank_file()
         self._lock = Lock()
-        self._chars_before_batches = _BATCHES_AFTER_CHARS
+        self._chars_before_batches = _CHARS_BEFORE_BATCHES
         self._renew()
 
     def _renew(self) -> None:
-        """Load a new tokenizer.
+        """Load a new tokenizer, in a thread.
 
-        Its first count imports parts of numpy. An interrupt in there would end as a panic of Rust; a thread gets none.
+        Its first count imports parts of numpy. A KeyboardInterrupt during that would become a Rust panic; threads
+        other than the main thread do not receive KeyboardInterrupts.
         """
-        with ThreadPoolExecutor(1) as thread:
-            backend = thread.submit(self._load).result()
-        self._encode, self._encode_batch = backend.encode, backend.encode_batch
+        with ThreadPoolExecutor(1) as executor:
+            backend = executor.submit(self._load).result()
+        self._encode = backend.encode
+        self._encode_batch = backend.encode_batch
         self._tokens_left = _RENEW_AFTER_TOKENS
 
     def _load(self) -> Any:
@@ -97,30 +101,26 @@ class GigatokenBackend:
 
     def __call__(self, texts: list[str]) -> int:
         """Return the number of tokens in all texts together."""
-        with self._lock:  # its cache takes one writer at a time
+        with self._lock:  # the tokenizer's cache is not thread-safe
             if self._tokens_left <= 0:
-                try:
-                    self._renew()
-                except (
-                    OSError,
-                    RuntimeError,
-                ) as error:  # there is no file now, or none that can be read
-                    self._tokens_left = _RENEW_AFTER_TOKENS
-                    _log.warning(
-                        "no new gigatoken tokenizer can be loaded (%s); the old one goes on", error
-                    )
+                self._try_to_renew()
             n_tokens = self._count(texts)
             self._tokens_left -= n_tokens
             return n_tokens
 
-    def releases_lock(self, n_chars: int) -> bool:
-        """Tell whether texts of so many characters together are counted outside the interpreter's lock."""
-        return n_chars >= _LITTLE_CHARS and self._chars_before_batches <= 0
+    def _try_to_renew(self) -> None:
+        try:
+            self._renew()
+        except (OSError, RuntimeError) as error:  # the temporary file cannot be written or read
+            self._tokens_left = _RENEW_AFTER_TOKENS
+            _log.warning("cannot load a new gigatoken tokenizer (%s); using the old one", error)
 
     def _count(self, texts: list[str]) -> int:
         n_chars = sum(map(len, texts))
-        if not self.releases_lock(n_chars):
-            self._chars_before_batches -= n_chars if n_chars >= _LITTLE_CHARS else 0
-            return sum(map(len, map(self._encode, texts)))
-        # Outside the interpreter's lock, so that other threads go on.
-        return int(self._encode_batch(texts, parallel=False).layout.offsets.data[-1])
+        if n_chars >= _MIN_BATCH_CHARS:
+            if self._chars_before_batches <= 0:
+                # Releases the interpreter's lock, so that other threads can run.
+                encoded = self._encode_batch(texts, parallel=False)
+                return int(encoded.layout.offsets.data[-1])
+            self._chars_before_batches -= n_chars
+        return sum(map(len, map(self._encode, texts)))

@@ -1,4 +1,4 @@
-"""Count how many tokens of an encoding a text is."""
+"""Count the tokens of texts under an encoding."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from relevance_gen.text.token_counting.encodings import (
 Backend: TypeAlias = Literal["gigatoken", "tiktoken"]
 
 PIECE_CHARS: Final = 1 << 18
-"""Longest text that is counted whole. tiktoken's regular expressions fail on a run of about a million characters of
-one kind, so this keeps well away from that, and it bounds the memory that one count takes."""
+"""Longest text that is counted at once. tiktoken's regular expressions fail on a run of about a million characters of
+one kind, so this is well below; it also bounds the memory of a count."""
 
-_REACH_CHARS: Final = 1 << 12
-"""How far back from `PIECE_CHARS` a place to cut is looked for."""
+_SPLIT_WINDOW_CHARS: Final = 1 << 12
+"""Number of characters before `PIECE_CHARS` that are searched for a position to split."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _BATCH_CHARS: Final = 1 << 20
-"""Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
+"""Approximate characters of a batch of texts for the library, which bounds the token ids held at once."""
 
 
 class TokenCounter:
-    """Count the tokens of texts under one encoding; made by `token_counter`. Safe to share between threads.
+    """Counts the tokens of texts under one encoding; made by `token_counter`. Thread-safe.
 
-    Special-token text such as ``<|endoftext|>`` is ordinary text. A surrogate pair counts as its character and a lone
-    surrogate as U+FFFD. A text of more than `PIECE_CHARS` characters counts as the sum of its pieces: each is cut
-    before the last space that follows a character other than white space, where the split patterns of the published
-    encodings break anyway, so that the sum is the count of the whole text. Only if there is no such space among the
-    last 4,096 characters of a piece, the cut falls at `PIECE_CHARS`.
+    The text of a special token, such as ``<|endoftext|>``, is ordinary text. A surrogate pair counts as its character
+    and a lone surrogate as U+FFFD. A text of more than `PIECE_CHARS` characters counts as the sum of its pieces: each is
+    split before the last space that follows a character other than white space, where the split patterns of the
+    published encodings break anyway, so that the sum is the count of the text. Only if there is no such space among the
+    last 4,096 characters of a piece, the split is at `PIECE_CHARS`.
 
     Attributes:
         name: the encoding's name.
-        fingerprint: a hash of what the encoding is: encodings that count differently have different ones.
+        fingerprint: a hash of the definition of the encoding: encodings that count differently have different hashes.
         backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the same.
     """
 
     def __init__(self, definition: Definition, backend: Backend | None = None) -> None:
         self.name = definition.name
         self._definition = definition
-        self._wanted = backend
+        self._requested_backend = backend
 
     def __repr__(self) -> str:
         return f"<TokenCounter {self.name} by {self.backend}>"
@@ -65,17 +65,15 @@ class TokenCounter:
 
     @functools.cached_property
     def _loaded(self) -> tuple[Backend, Count]:
-        """The library that counts, and its function: loaded when first asked for, which takes 0.1 s."""
+        """The library that counts, and its function; loaded on first use, which takes 0.1 s."""
         definition = self._definition
-        if self._wanted != "tiktoken":
+        if self._requested_backend != "tiktoken":
             try:
                 return "gigatoken", GigatokenBackend(definition)
-            # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's, p50k's).
+            # Not installed; unknown split pattern; no temporary file; unsupported ranks (r50k and p50k have gaps).
             except (ImportError, LookupError, OSError, RuntimeError) as error:
-                if self._wanted == "gigatoken":
-                    rule = (
-                        f"must be one that can count {definition.name}: gigatoken cannot ({error})"
-                    )
+                if self._requested_backend == "gigatoken":
+                    rule = f"must support {definition.name}, but gigatoken cannot ({error})"
                     raise InvalidRequestError(rule, "backend") from None
         return "tiktoken", by_tiktoken(definition.encoding())
 
@@ -100,37 +98,39 @@ class TokenCounter:
         """Return the number of tokens in `text`.
 
         Raises:
-            InvalidRequestError: it is no string.
+            InvalidRequestError: it is not a string.
 
         >>> token_counter().count("What is machine learning?")
         5
         """
         if not isinstance(text, str):
             raise InvalidRequestError.must_be("text", "a string", text)
-        return self.count_all([text]) if len(text) > PIECE_CHARS else self._count_batch([text])
+        if len(text) > PIECE_CHARS:
+            return self.count_all([text])
+        return self._count_batch([text])
 
     def count_all(self, texts: Iterable[str]) -> int:
-        """Return the number of tokens in `texts` together, each counted alone."""
+        """Return the number of tokens in all texts together, each counted separately."""
         return sum(map(self._count_batch, _batches(texts)))
 
     def _count_batch(self, texts: list[str]) -> int:
         try:
             return self._count_pieces(texts)
-        except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
+        except (UnicodeEncodeError, TypeError):  # errors of tiktoken and gigatoken for surrogates
             return self._count_pieces([_well_formed(text) for text in texts])
 
 
 def token_counter(
     encoding: Encoding | None = None, *, backend: Backend | None = None
 ) -> TokenCounter:
-    """Return the counter of an encoding, made once and kept.
+    """Return the counter of an encoding; counters are cached.
 
     Args:
         encoding: ``None`` for the embedded encoding, which needs no network; the name of a tiktoken encoding, such as
             ``"o200k_base"``, which tiktoken downloads on first use; the path of a rank file in tiktoken's format,
             read with the cl100k split pattern (a file named ``o200k_base`` with its own); or a `tiktoken.Encoding`.
-        backend: the library to count with; by default gigatoken where it is installed and knows the encoding's
-            split pattern, else tiktoken. Both give the same counts.
+        backend: the library to count with; by default gigatoken if it is installed and supports the encoding's split
+            pattern, otherwise tiktoken. Both give the same counts.
 
     Raises:
         InvalidRequestError: the name is unknown, or the encoding or the backend cannot be loaded.
@@ -143,9 +143,8 @@ def token_counter(
         return _counter(encoding, 0, backend)
     if isinstance(encoding, str | PathLike) and encoding != "":
         path = Path(encoding)
-        return _counter(
-            path.absolute(), modification_time_ns(path), backend
-        )  # an error names the path as it came
+        modified_ns = modification_time_ns(path)  # an error has the path as the caller wrote it
+        return _counter(path.absolute(), modified_ns, backend)
     if not is_tiktoken_encoding(encoding):
         raise InvalidRequestError.must_be(
             "encoding", "a name, a path or a tiktoken.Encoding", encoding
@@ -156,17 +155,21 @@ def token_counter(
 def counter_of_saved(
     name: str, fingerprint: str, encoding: Encoding | None, path: str | PathLike[str]
 ) -> TokenCounter:
-    """Return the counter of the encoding in which the tokens of the index saved at `path` were counted.
+    """Return the counter of the encoding that counted the tokens of a saved index.
 
-    Name and fingerprint of the encoding are as they were saved; what the caller says it is may be None for the embedded
-    encoding and for a published one. It raises an `InvalidRequestError` where that is another one, or cannot be loaded.
+    Args:
+        name: saved name of the encoding.
+        fingerprint: saved fingerprint of the encoding.
+        encoding: the caller's encoding; None for the embedded encoding or a published one.
+        path: path of the index.
+
+    Raises:
+        InvalidRequestError: the caller's encoding is another one, or cannot be loaded.
     """
-    embedded = token_counter()
-    if encoding is None and name == embedded.name:
-        counter = embedded
-    else:
-        counter = token_counter(name if encoding is None else encoding)
-    if (counter.name, counter.fingerprint) != (name, fingerprint):
+    if encoding is None and name != token_counter().name:
+        encoding = name
+    counter = token_counter(encoding)
+    if counter.name != name or counter.fingerprint != fingerprint:
         other = "another encoding of that name" if counter.name == name else counter.name
         raise InvalidRequestError(f"must be {name}, as when {path} was saved", "encoding", other)
     return counter
@@ -174,14 +177,14 @@ def counter_of_saved(
 
 @functools.lru_cache(maxsize=8)
 def _counter(source: Encoding, _modified: int, backend: Backend | None) -> TokenCounter:
-    """Make the counter of a published name, of a file as it was when last modified, or of a tiktoken encoding."""
+    """Return the counter of a published name, a file with its modification time, or a tiktoken encoding."""
     counter = TokenCounter(define(source), backend)
     if source != EMBEDDED or backend is not None:
-        counter.count("")  # what cannot be loaded is told now
+        counter.count("")  # raises an error if the encoding cannot be loaded
     return counter
 
 
-# ── Long texts and broken ones ───────────────────────────────────────────────────────────────────────────────────────
+# ── Long texts and surrogates ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _well_formed(text: str) -> str:
@@ -190,32 +193,35 @@ def _well_formed(text: str) -> str:
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Group texts, and the pieces of long ones, into batches of about `_BATCH_CHARS` characters."""
+    """Yield texts, and the pieces of long texts, in batches of about `_BATCH_CHARS` characters."""
     batch: list[str] = []
     n_chars = 0
     for text in texts:
         if len(text) <= PIECE_CHARS:
             batch.append(text)
         else:
-            batch += _pieces(_well_formed(text) if _SURROGATE.search(text) else text)
+            well_formed = _well_formed(text) if _SURROGATE.search(text) else text
+            batch += _pieces(well_formed)
         n_chars += len(text)
         if n_chars >= _BATCH_CHARS:
             yield batch
-            batch, n_chars = [], 0
+            batch = []
+            n_chars = 0
     if batch:
         yield batch
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut `text` into pieces of at most `PIECE_CHARS`, by the rule that `TokenCounter` documents."""
+    """Split `text` into pieces of at most `PIECE_CHARS`, by the rule in the docstring of `TokenCounter`."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         end = start + PIECE_CHARS
-        cut = text.rfind(" ", end - _REACH_CHARS, end)
-        while cut >= 0 and text[cut - 1].isspace():
-            cut = text.rfind(" ", end - _REACH_CHARS, cut)
-        if cut < 0:
-            cut = end
-        yield text[start:cut]
-        start = cut
+        low = end - _SPLIT_WINDOW_CHARS
+        split = text.rfind(" ", low, end)
+        while split >= 0 and text[split - 1].isspace():
+            split = text.rfind(" ", low, split)
+        if split < 0:
+            split = end
+        yield text[start:split]
+        start = split
     yield text[start:]

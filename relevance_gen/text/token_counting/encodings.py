@@ -1,4 +1,4 @@
-"""Say what an encoding is: its name, the pattern that splits text, and the ranks of its tokens."""
+"""Define encodings: name, the pattern that splits text, and the ranks of the tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import tiktoken
 
 Encoding: TypeAlias = "str | PathLike[str] | tiktoken.Encoding"
-"""The name of an encoding of tiktoken's, the path of a file of ranks, or the encoding itself."""
+"""The name of a tiktoken encoding, the path of a rank file, or a `tiktoken.Encoding`."""
 
 EMBEDDED: Final = Path(__file__).parents[2] / "assets" / "embedded.tiktoken"
 
@@ -36,15 +36,15 @@ _PATTERN_OF_FILE: Final = {"o200k_base": O200K_PATTERN}
 
 @frozen
 class Definition:
-    """What an encoding is.
+    """Definition of an encoding.
 
     Attributes:
-        source: what names it, as `token_counter` takes it.
-        name: its name; others may have the same.
+        source: the encoding as `token_counter` accepts it.
+        name: its name, which is not unique.
         pattern: the regular expression that splits text.
         ranks: returns the rank of each token.
         rank_file: returns the ranks in tiktoken's file format.
-        encoding: returns tiktoken's object.
+        encoding: returns the `tiktoken.Encoding`.
     """
 
     source: Encoding
@@ -56,15 +56,16 @@ class Definition:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of pattern and ranks: two encodings that count differently have different ones."""
+        """A hash of pattern and ranks: encodings that count differently have different hashes."""
         digest = hashlib.sha256(self.pattern.encode())
-        # The embedded file is as `_rank_file` writes it: it need not be read and written again, which takes 0.1 s.
-        digest.update(self.rank_file() if self.source == EMBEDDED else _rank_file(self.ranks()))
+        # The embedded file equals the output of `_rank_file`; parsing and writing it would take 0.1 s.
+        content = self.rank_file() if self.source == EMBEDDED else _rank_file(self.ranks())
+        digest.update(content)
         return digest.hexdigest()
 
 
 def define(source: Encoding) -> Definition:
-    """Find the definition of `source`, a published name if it is a string."""
+    """Return the definition of an encoding; a string is a published name."""
     match source:
         case PathLike():
             return _define_file(Path(source))
@@ -75,7 +76,7 @@ def define(source: Encoding) -> Definition:
 
 
 def is_tiktoken_encoding(value: object) -> bool:
-    """Tell whether `value` is a `tiktoken.Encoding`."""
+    """Return whether `value` is a `tiktoken.Encoding`."""
     import tiktoken
 
     return isinstance(value, tiktoken.Encoding)
@@ -88,7 +89,7 @@ def _define_file(path: Path) -> Definition:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}", "encoding") from None
     ranks = functools.cache(lambda: _parse_ranks(content, path))
     if path != EMBEDDED:
-        ranks()  # Refuse a damaged file, whichever library then reads it.
+        ranks()  # raises an error for a damaged file, for both backends
     name = path.name.removesuffix(".tiktoken")
     pattern = _PATTERN_OF_FILE.get(name, CL100K_PATTERN)
 
@@ -113,81 +114,77 @@ def _define_encoding(source: Encoding, encoding: tiktoken.Encoding) -> Definitio
 
 
 def _rank_file(ranks: Mapping[bytes, int]) -> bytes:
-    """Write tiktoken's rank format, by rank."""
+    """Return ranks in tiktoken's rank format, in the order of the ranks."""
     pairs = sorted(ranks.items(), key=lambda item: item[1])
     return b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in pairs)
 
 
 def _parse_ranks(content: bytes, path: Path) -> dict[bytes, int]:
-    """Read tiktoken's rank format: a line for each token, its bytes in base64 and its rank.
+    """Parse tiktoken's rank format: a line for each token, its bytes in base64 and its rank.
 
-    Not by `tiktoken.load`, which copies what it reads to a cache under the file's name and never looks again.
+    `tiktoken.load` is not used, because it caches files by name and does not notice changes.
     """
     try:
         pairs = (line.split() for line in content.splitlines())
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError:
         ranks = {}
-    if len(set(ranks.values())) < len(ranks) or not all(
-        bytes([byte]) in ranks for byte in range(256)
-    ):
+    has_all_bytes = all(bytes([byte]) in ranks for byte in range(256))
+    if not has_all_bytes or len(set(ranks.values())) < len(ranks):
         allowed = "a file in tiktoken's rank format: a distinct rank for each token, and a token for each byte"
         raise InvalidRequestError.must_be("encoding", allowed, str(path))
     return ranks
 
 
 def published_names() -> list[str]:
-    """Return the names of the encodings that tiktoken knows."""
+    """Return the names of tiktoken's encodings."""
     import tiktoken
 
     return tiktoken.list_encoding_names()
 
 
 def _published(name: str) -> tiktoken.Encoding:
-    """Load an encoding that tiktoken knows by name, from its cache or the network."""
+    """Load an encoding of tiktoken by name, from tiktoken's cache or the network."""
     import tiktoken
 
     try:
         return tiktoken.get_encoding(name)
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
-        raise InvalidRequestError(
-            f"{name} could not be loaded: {_what_to_do(error)}", "encoding"
-        ) from None
+    except (OSError, ValueError) as error:  # requests raises OSErrors, a wrong hash a ValueError
+        rule = f"{name} could not be loaded: {_load_remedy(error)}"
+        raise InvalidRequestError(rule, "encoding") from None
 
 
-def _what_to_do(error: Exception) -> str:
-    """Say why tiktoken did not load an encoding, and how to bring its file where there is no network."""
-    url = getattr(
-        getattr(error, "request", None), "url", None
-    )  # requests' errors tell what was asked for
+def _load_remedy(error: Exception) -> str:
+    """Return why tiktoken did not load an encoding, and how to provide its file without a network."""
+    request = getattr(error, "request", None)  # errors of requests have the request
+    url = getattr(request, "url", None)
     if url is None:
         return (
             f"{error}; without a network, name a rank file by its path, or set TIKTOKEN_CACHE_DIR to a folder where "
             "tiktoken has stored it"
         )
-    kept_as = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
-    by_path = (
-        f'name it by its path, as in encoding="{url.rpartition("/")[2]}", or '
-        if url.endswith(".tiktoken")
-        else ""
-    )
+    cache_name = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
+    by_path = ""
+    if url.endswith(".tiktoken"):
+        by_path = f'name it by its path, as in encoding="{url.rpartition("/")[2]}", or '
     return (
-        f"tiktoken could not fetch {url} ({type(error).__name__}); fetch that file where there is a network and "
-        f"{by_path}put it as {kept_as} into the folder that the environment variable TIKTOKEN_CACHE_DIR names"
+        f"tiktoken could not fetch {url} ({type(error).__name__}); fetch that file on a machine with a network and "
+        f"{by_path}put it as {cache_name} into the folder that the environment variable TIKTOKEN_CACHE_DIR names"
     )
 
 
 def modification_time_ns(path: Path) -> int:
-    """Return when the file at `path` was last modified, in ns."""
+    """Return the modification time of a file in ns.
+
+    Raises:
+        InvalidRequestError: there is no such file.
+    """
     try:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
-        known = published_names()
+        names = published_names()
         raise InvalidRequestError(
             f"{describe(str(path))} is neither a known name nor a file",
             field="encoding",
-            remedy=did_you_mean(path.name, known, f"the names are {', '.join(known)}"),
+            remedy=did_you_mean(path.name, names, f"the names are {', '.join(names)}"),
         ) from None
