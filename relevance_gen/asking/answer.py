@@ -23,7 +23,7 @@ from relevance_gen.types import (
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
 """The text of an answer without a source: no model was asked."""
-NO_ANSWER_FOUND = "No answer was found, only passages that come near it."
+NO_ANSWER_FOUND = "No answer found. These passages are the closest matches."
 """The text of an answer where confidence is too low: no model was asked."""
 
 

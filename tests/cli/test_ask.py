@@ -124,7 +124,7 @@ def test_no_answer_shows_what_comes_near(notes, capsys):
         main(["ask", "Who signed the papers of the bank?", "notes.txt", "--max-chars", "60"]) == 1
     )
     out, err = capsys.readouterr()
-    assert out.startswith("No answer was found, only passages that come near it.\n\n[1] 0.")
+    assert out.startswith("No answer found. These passages are the closest matches.\n\n[1] 0.")
     assert err == ""
     assert (
         main(["ask", "Who signed the papers of the bank?", "notes.txt", "--min-confidence", "0"])

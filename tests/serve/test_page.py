@@ -311,8 +311,8 @@ def test_what_is_not_sure_is_faint(visit: Visit) -> None:
     """Where search is not sure of an answer that is said, nothing is much shaded, and no word of it is marked."""
     visit.ask("Who won the cup of the readers in Chile?")
     visit.wait_for_end()
-    assert "No answer was found" in visit.page.inner_text("#answers")
-    assert visit.page.inner_text("#found-title").lower() == "passages that come near it"
+    assert "No answer found" in visit.page.inner_text("#answers")
+    assert visit.page.inner_text("#found-title").lower() == "closest passages"
     marks = visit.marks()
     assert any(marks.get(f"shade-{level}") for level in (1, 2))
     assert not any(marks.get(name) for name in ("shade-3", "shade-4", "shade-5", "passage", "word"))
@@ -352,7 +352,7 @@ def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> 
     assert visit.page.inner_text(".from >> nth=0") == "fees.md"
     assert re.search(r"passages? of [1-9]", visit.page.inner_text("#status"))
     assert any("fee" in text for text in visit.marks()["word"])
-    assert visit.page.inner_text(".sheet:last-child h2").lower() == "harbour: what was found"
+    assert visit.page.inner_text(".sheet:last-child h2").lower() == "harbour: results"
     visit.open_why()
     visit.page.select_option("#scope", "all")
     visit.ask(QUESTION)
@@ -852,7 +852,7 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
         visit.page.press("#question", "Enter")
         visit.page.wait_for_selector("#earlier-turns li")
         visit.wait_for_end()
-        assert {body["index"][:5] for body in bodies if "query" in body or "question" in body} == {
+        assert {body["index"][:6] for body in bodies if "query" in body or "question" in body} == {
             "cache:"
         }
         told = [body["messages"] for body in bodies if "messages" in body][-1]
@@ -964,7 +964,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
         visit.page.fill("#key", key)
         visit.page.press("#key", "Enter")
         if key == "wrong":
-            visit.page.wait_for_selector("text=does not know this key")
+            visit.page.wait_for_selector("text=does not accept this key")
     visit.wait_for_end()
     assert visit.errors
     assert all("401" in error for error in visit.errors)
@@ -997,7 +997,9 @@ def test_a_server_that_goes_is_noticed(browser: Any) -> None:
         visit.ask(QUESTION)
         visit.page.wait_for_selector("text=word9 ")
         mortal.process.kill()
-        visit.page.wait_for_selector("text=The connection was cut before the answer was complete.")
+        visit.page.wait_for_selector(
+            "text=The connection was closed before the answer was complete."
+        )
         assert "word9 " in visit.page.inner_text(".sample")
         visit.page.click("#ask button")
         visit.page.wait_for_selector("text=The server does not answer. Is it still running?")
@@ -1042,7 +1044,7 @@ def test_what_is_too_much_is_refused_when_it_is_added(browser: Any, flags: tuple
         assert (
             "(40 passages, 64 MiB)" if "40" in flags else "(200,000 passages, 0.0488 MiB)"
         ) in told
-        assert "Take fewer or smaller documents" in told
+        assert "Use fewer or smaller documents" in told
         assert "relevance-gen serve --index" in told
         assert visit.page.locator("#names li").count() == 1
         assert visit.chunks() == chunks
@@ -1073,7 +1075,7 @@ def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
         )
         visit.page.click("#ask button")
         visit.page.wait_for_selector(
-            "text=These documents are together more than this server searches at once. Take"
+            "text=These documents are together more than this server searches at once. Use"
         )
         assert all(error.startswith("Failed to load resource") for error in visit.errors)
         visit.errors.clear()
@@ -1203,7 +1205,7 @@ def test_everybody_can_use_the_description(
     visit = Visit(browser, server.url, **options)
     visit.page.goto(f"{server.url}/docs#search")
     visit.page.wait_for_selector("#search[open]")
-    assert "a word of seven letters" in visit.page.inner_text("#search")
+    assert "a query word of 7 or more letters" in visit.page.inner_text("#search")
     assert visit.page.get_attribute("#key", "type") == "password"
     visit.page.click("#search button")
     visit.page.wait_for_selector("#search pre:has-text('200 OK')")

@@ -12,7 +12,7 @@ const VARIED = { temperature: 0.8, top_p: 0.95 };  // at temperature 0 all answe
 const MOST_BEFORE = 3;  // earlier questions that a model which converses is told of
 const MOST_CHARS = 1500;  // of an earlier answer
 
-const NO_ANSWER = "No answer was found, only passages that come near it.";
+const NO_ANSWER = "No answer found. These passages are the closest matches.";
 
 /** Have a turn's question answered, and tell whether this answer still counts. `before`: the turns that the model is told of.
     `go(chunk)` shows one of its sources. */
@@ -232,10 +232,10 @@ function drawModel({ model, path, isCopied, answers }) {
   at("model").hidden = !model || !answers.some(Boolean);
   const isOwn = model === "relevance_gen";
   const [said, more] = isCopied
-    ? [`Copied word for word ${isOwn ? "by the built-in model" : `by ${model}`}`, "It chooses the sentences that come nearest and writes nothing of its own, so it cannot sum up, compare or conclude."]
+    ? [`Copied verbatim ${isOwn ? "by the built-in model" : `by ${model}`}`, "It selects the closest sentences and writes no text of its own, so it cannot summarize, compare or conclude."]
     : path === "/generate"
-      ? [`Continued by ${isOwn ? "the built-in model" : model}`, "It goes on with a text and was taught no conversation: it may stray, so look at the passages."]
-      : [`Written by ${model} from the passages`, "It answers in its own words and may be wrong: the numbers lead to what it was shown. It knows the last questions and answers, too."];
+      ? [`Continued by ${isOwn ? "the built-in model" : model}`, "This model continues a text and is not trained for conversations. It can digress, so check the passages."]
+      : [`Written by ${model} from the passages`, "The model answers in its own words and can be wrong. The numbers link to its sources. It also received the last questions and answers."];
   at("model-name").textContent = said;
   at("model-more").textContent = more;
   at("model-better").hidden = path !== "/generate" && !isCopied;

@@ -118,7 +118,7 @@ export function show(turn) {
   at("nothing").hidden = !turn || !status || hits.length > 0;
   at("answer").hidden = !hits.length || !(turn.answers.length || working);
   at("passages").hidden = !hits.length;
-  at("found-title").textContent = turn?.isFound === false ? "Passages that come near it" : "Passages";
+  at("found-title").textContent = turn?.isFound === false ? "Closest passages" : "Passages";
   at("found").replaceChildren(...hits.map((hit, place) => itemOf(turn, hit, place, goTo)));
   listAll(hits.length <= FEW + 2);
   markHits(hits, goTo);
@@ -200,7 +200,7 @@ export function revisit(turn) {
   const isThere = chooseScope(turn.scope);
   show(turn);
   if (turn.status) return;
-  if (!isThere) say("What was found is not there any more.");
+  if (!isThere) say("The results no longer exist.");
   else work(async (signal) => {
     turn.corpus = corpus();
     await search(turn, signal);

@@ -21,7 +21,7 @@ export async function lookForIndexes() {
 /** Return the options for them, none where there are none. */
 export function optionsOfIndexes() {
   if (!indexes.length) return [];
-  const options = indexes.map(({ name, state }) => make("option", { value: PREFIX + name, textContent: state === "unavailable" ? `${name} (not there now)` : name, disabled: state === "unavailable" }));
+  const options = indexes.map(({ name, state }) => make("option", { value: PREFIX + name, textContent: state === "unavailable" ? `${name} (unavailable)` : name, disabled: state === "unavailable" }));
   return [make("optgroup", { label: "On the server" }, ...options)];
 }
 
@@ -46,7 +46,7 @@ class OfferedIndex {
     this.name = name;
     this.size = sizeOf(name);
     this.chunks = new Map();  // by position
-    this.sheet = make("article", { className: "sheet" }, make("h2", { textContent: `${name}: what was found` }));
+    this.sheet = make("article", { className: "sheet" }, make("h2", { textContent: `${name}: results` }));
   }
 
   async post(path, fields, signal) {

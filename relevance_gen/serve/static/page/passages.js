@@ -52,9 +52,9 @@ export function markExcerpt({ excerpt: { from, to, element }, words }) {
 }
 
 const PARTS = {
-  bigrams: "pairs of words", coverage: "words close together", lead: "words at its beginning",
-  phrase: "words in a row", title: "the title", char_ngrams: "letters in a row", top_similarity: "likeness to the best passages",
-  semantic: "nearness in meaning", reranker: "the reranker's reading",
+  bigrams: "adjacent words", coverage: "words close together", lead: "words at the beginning",
+  phrase: "a sequence of words", title: "the title", char_ngrams: "shared letter sequences", top_similarity: "similarity to the best passages",
+  semantic: "similar meaning", reranker: "the reranker",
 };
 
 /** Fetch once why a chunk scored, and show it as a sentence and a table. */
@@ -80,7 +80,7 @@ function sentenceOf({ score, terms, ...parts }, n, isBest) {
   const said = words.map(([term, df]) => inAll ? term : `${term} (in ${df.toLocaleString("en")})`);
   const others = added(parts).filter(([name, share]) => share > 0.1 * score && !(isBest && name === PARTS.top_similarity)).map(([name]) => name);
   const list = new Intl.ListFormat("en");
-  if (!words.length) return others.length ? `For ${list.format(others)}.` : "For many small things.";
+  if (!words.length) return others.length ? `Because of ${list.format(others)}.` : "Because of many small contributions.";
   const how = inAll ? `, ${words.length > 1 ? "each " : ""}in ${words[0][1].toLocaleString("en")}` : "";
   return `It has ${list.format(said)}${how} of ${counted(n, "chunk")}${others.length ? `, and ${list.format(others)}` : ""}.`;
 }
@@ -98,7 +98,7 @@ function tableOf({ score, terms, ...parts }) {
       make("td", { textContent: name }), make("td", { className: "number numbers", textContent: df }),
       make("td", { className: "number numbers", textContent: share.toFixed(3) }), make("td", { className: "share" }, bar));
   });
-  const heads = ["Because of", "in chunks", "adds", ""].map((text, place) =>
+  const heads = ["Reason", "in chunks", "adds", ""].map((text, place) =>
     place < 3 ? make("th", { scope: "col", className: place ? "number" : "", textContent: text }) : make("td"));
   return make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
 }

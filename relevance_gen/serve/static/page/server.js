@@ -4,7 +4,7 @@ import { at, counted, Problem } from "./dom.js";
 
 const KEY = "relevance_gen.key";  // sessionStorage: gone with the tab
 
-export const CUT = "The connection was cut before the answer was complete.";
+export const CUT = "The connection was closed before the answer was complete.";
 
 export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
 
@@ -27,7 +27,7 @@ export const isTooMuch = (nChunks, nBytes) => nChunks > most.max_chunks || nByte
 /** Return what is wrong with what is too much, and what to do about it. */
 export function tooMuch(what) {
   const limits = most.max_chunks < Infinity ? ` (${counted(most.max_chunks, "passage")}, ${(most.max_body_bytes / MIB).toLocaleString("en", { maximumSignificantDigits: 3 })} MiB)` : "";
-  return new Problem(`${what} more than this server searches at once${limits}. Take fewer or smaller documents, or have the server offer an index of them: relevance-gen index FILE --save A.index, then relevance-gen serve --index A=A.index`, 413);
+  return new Problem(`${what} more than this server searches at once${limits}. Use fewer or smaller documents, or let the server serve an index of them: relevance-gen index FILE --save A.index, then relevance-gen serve --index A=A.index`, 413);
 }
 
 /** Take the key out of the address, as the server's link has it, so that it is neither seen nor kept there. */
@@ -48,8 +48,8 @@ export async function post(path, body, signal) {
     const response = await reach(path, { method: "POST", headers: { "Content-Type": "application/json", "X-API-Key": key }, body, signal });
     if (response.ok) return Object.assign(response, { asked });
     const { type, message } = await errorOf(response);
-    if (response.status !== 401) throw new Problem(type === "no_runner" ? "This server has no model now: it can search only." : sentence(message), response.status);
-    if (sessionStorage.getItem(KEY) === key) await askForKey("The server does not know this key.");
+    if (response.status !== 401) throw new Problem(type === "no_runner" ? "This server has no model at present and supports search only." : sentence(message), response.status);
+    if (sessionStorage.getItem(KEY) === key) await askForKey("The server does not accept this key.");
   }
 }
 
@@ -127,7 +127,7 @@ function askForKey(complaint) {
 
 function showKeyDialog(complaint) {
   const dialog = at("key-dialog");
-  if (complaint) at("key-reason").textContent = `${complaint} Look at what it printed when it started, or ask who runs it.`;
+  if (complaint) at("key-reason").textContent = `${complaint} The server prints a key when it starts; otherwise ask its administrator.`;
   at("key").value = "";
   dialog.returnValue = "";
   dialog.showModal();
