@@ -14,5 +14,14 @@ MAX_CHARS = 1 << 23
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Extracted` for the ``content`` of a file with a ``name``."""
-    return asdict(read(request["name"], request["content"], MAX_CHARS))
+    """Return the ``documents``, the fields of `Extracted` for each file of a request.
+
+    The request has the ``files``, pairs of a name and a size, and their joined ``content``.
+    """
+    documents = []
+    start = 0
+    for name, n_bytes in request["files"]:
+        content = request["content"][start : start + n_bytes]
+        documents.append(asdict(read(name, content, MAX_CHARS)))
+        start += n_bytes
+    return {"documents": documents}

@@ -6,7 +6,7 @@ import queue
 import threading
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from relevance_gen.documents.extraction import Extracted
 from relevance_gen.errors import GenerationError
@@ -22,6 +22,10 @@ UNAVAILABLE: Final = "cannot be read now, no process can be started"
 """The warning for a document that was not tried; the next attempt may succeed."""
 
 _MAX_PROCESSES: Final = 4
+_BATCH_BYTES: Final = 1 << 20
+"""Small documents are sent together up to this size, because each call takes about 1 ms."""
+_MAX_BATCH: Final = 32
+"""Maximum number of documents that are sent together."""
 _IDLE_S: Final = 30.0
 """Seconds after which a process without work ends."""
 
@@ -41,6 +45,10 @@ class DocumentPool:
         self.n_processes = n_processes
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
+        self._failures = (
+            f"took more than {timeout_s:g} s of processor time to read",
+            "cannot be read within the memory allowed",
+        )
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._n_threads = 0
@@ -63,7 +71,7 @@ class DocumentPool:
         sandbox = Sandbox(PROGRAM, timeout_s=self._timeout_s, memory_bytes=self._memory_bytes)
         while True:
             try:
-                job = self._jobs.get(timeout=_IDLE_S)
+                batch = [self._jobs.get(timeout=_IDLE_S)]
             except queue.Empty:
                 with self._lock:
                     if self._n_unfinished >= self._n_threads:  # a job is on its way
@@ -71,25 +79,52 @@ class DocumentPool:
                     self._n_threads -= 1
                 sandbox.close()
                 return
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_result(self._extract(sandbox, job))
+            self._extend(batch)
+            self._process(sandbox, batch)
             with self._lock:
-                self._n_unfinished -= 1
+                self._n_unfinished -= len(batch)
 
-    def _extract(self, sandbox: Sandbox, job: _Job) -> Extracted:
+    def _extend(self, batch: list[_Job]) -> None:
+        """Add waiting jobs to a batch of small documents."""
+        n_bytes = len(batch[0].content)
+        while n_bytes < _BATCH_BYTES and len(batch) < _MAX_BATCH:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            batch.append(job)
+            n_bytes += len(job.content)
+
+    def _process(self, sandbox: Sandbox, batch: list[_Job]) -> None:
+        """Complete the jobs of a batch; if it exceeds a limit, each document is tried alone."""
+        active = [job for job in batch if job.future.set_running_or_notify_cancel()]
+        texts = self._extract(sandbox, active) if active else []
+        if len(active) > 1 and texts[0].warning in self._failures:
+            texts = [self._extract(sandbox, [job])[0] for job in active]
+        for job, text in zip(active, texts, strict=True):
+            job.future.set_result(text)
+
+    def _extract(self, sandbox: Sandbox, batch: list[_Job]) -> list[Extracted]:
+        """Extract the texts of documents in one call; if it fails, all have the same warning."""
+        files = [[job.name, len(job.content)] for job in batch]
+        content = b"".join(job.content for job in batch)
         try:
-            answer = sandbox.call({"name": job.name}, job.content)
-            parts = [(place, text) for place, text in answer.pop("parts")]
-            return Extracted(parts, **answer)
+            answer = sandbox.call({"files": files}, content)
+            return list(map(_to_extracted, answer["documents"]))
         except TimeoutError:
-            seconds = f"{self._timeout_s:g} s of processor time"
-            return Extracted(warning=f"took more than {seconds} to read")
+            warning = self._failures[0]
         except EOFError:
-            return Extracted(warning="cannot be read within the memory allowed")
+            warning = self._failures[1]
         except GenerationError:
-            return Extracted(warning=UNAVAILABLE)
+            warning = UNAVAILABLE
         except Exception as error:  # without a result the caller would wait forever
-            return Extracted(warning=f"cannot be read ({type(error).__name__})")
+            warning = f"cannot be read ({type(error).__name__})"
+        return [Extracted(warning=warning) for _ in batch]
+
+
+def _to_extracted(fields: dict[str, Any]) -> Extracted:
+    parts = [(location, text) for location, text in fields.pop("parts")]
+    return Extracted(parts, **fields)
 
 
 class _Job:

@@ -30,17 +30,20 @@ STILL_BEING_READ: Final = "is still being read"
 
 _POLL_S: Final = 0.05
 """Seconds between two checks whether the request was cancelled."""
-_DOCUMENTS_PER_PROCESS: Final = 2
-"""Documents that are held in memory for each process: one in progress, and the next."""
+_MAX_DOCUMENTS: Final = 128
+"""Documents that are held in memory at once."""
+_MAX_DOCUMENT_BYTES: Final = 64 << 20
+"""Size of the documents that are held in memory at once; a larger document is read alone."""
 _BYTES_PER_UNIT: Final = 4
 """A reserved body byte covers nine bytes of memory; a document takes about two per byte of file."""
 
 
 @frozen
 class _Document:
-    """A document that is being read or was read, and its fingerprint."""
+    """A document that is being read or was read."""
 
     fingerprint: Fingerprint | None
+    n_bytes: int
     text: Future[Extracted]
 
 
@@ -58,6 +61,8 @@ class FolderReader:
     follow: bool
     max_chars: int
     _documents: dict[str, _Document] = field(factory=dict, init=False)
+    _unfinished: list[_Document] = field(factory=list, init=False)
+    _n_unfinished_bytes: int = field(default=0, init=False)
 
     def read(
         self,
@@ -137,12 +142,24 @@ class FolderReader:
             del self._documents[path]
         if self._has_capacity():
             text_future = isolation.POOL.submit(path, content)
-            self._documents[path] = _Document(file.fingerprint, text_future)
+            document = _Document(file.fingerprint, len(content), text_future)
+            self._documents[path] = document
+            self._unfinished.append(document)
+            self._n_unfinished_bytes += document.n_bytes
         return False
 
     def _has_capacity(self) -> bool:
-        n_unfinished = sum(not document.text.done() for document in self._documents.values())
-        return n_unfinished < _DOCUMENTS_PER_PROCESS * isolation.POOL.n_processes
+        """Return whether another document may be held in memory."""
+        if self._is_full():  # checking all documents each time would take longer than parsing them
+            self._unfinished = [
+                document for document in self._unfinished if not document.text.done()
+            ]
+            self._n_unfinished_bytes = sum(document.n_bytes for document in self._unfinished)
+        return not self._is_full()
+
+    def _is_full(self) -> bool:
+        is_long = len(self._unfinished) >= _MAX_DOCUMENTS
+        return is_long or self._n_unfinished_bytes >= _MAX_DOCUMENT_BYTES
 
     def _collect(self, pending: list[str], results: dict[str, ReadFile]) -> list[str]:
         """Move finished documents to `results`, and return the others."""

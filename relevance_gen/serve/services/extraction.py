@@ -73,7 +73,9 @@ class Extractor:
             raise InvalidRequestError("must be base64", "content") from None
         sandbox = self._free.get()
         try:
-            extracted = sandbox.call({"name": task.name}, content)
+            extracted = sandbox.call({"files": [[task.name, len(content)]]}, content)["documents"][
+                0
+            ]
         except TimeoutError:
             raise InvalidRequestError(
                 f"takes longer than {self._timeout_s:g} seconds to read", "content"
