@@ -13,10 +13,9 @@ CHUNKS = [
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        with ClusterIndex(CHUNKS, n_shards=2) as index:
+        with ClusterIndex(CHUNKS, place=folder, n_shards=2) as index:
             index.add(["A cat and a dog can be friends."])
             print(index.search("Why do cats purr?"))
-            index.save(folder)
         with ClusterIndex.load(folder) as index:
             print(index.stats().num_shards, "shards of", len(index), "chunks")
             for response in index.search(["Who barks?", "Who chews?"], top_n=1):

@@ -1,6 +1,7 @@
-"""Beyond one machine: `ClusterIndex` and `ClusterRunner`, on a cluster of Ray.
+"""Search and generation on several machines: `ClusterIndex` and `ClusterRunner`, on a cluster of Ray.
 
-The only floor that imports `ray`, which comes with the extra ``cluster``; it is loaded when one of the two is used.
+This is the only package that imports `ray`, which comes with the extra ``cluster``. Ray is imported when one of the two
+classes is used.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ from relevance_gen.errors import to_install
 
 if TYPE_CHECKING:
     from relevance_gen.cluster.generation.runner import ClusterRunner
-    from relevance_gen.cluster.index import ClusterIndex
+    from relevance_gen.cluster.search.index import ClusterIndex
 
-# Ray reads these when it is imported. Without the second one, it ends every process a minute after the cluster's head;
-# without the third one, hosts and runners of a cluster that starts here are behind all other processes of the machine.
+# Ray reads these when it is imported. Without the second one, Ray ends every process a minute after the cluster's head
+# has died. Without the third one, the actors of a cluster that starts here have a lower priority than other processes.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 24 * 3600))
 os.environ.setdefault("RAY_worker_niceness", "0")
-
 __all__ = ["ClusterIndex", "ClusterRunner"]
 
 _LOADED_WHEN_USED = {
-    "ClusterIndex": "relevance_gen.cluster.index",
+    "ClusterIndex": "relevance_gen.cluster.search.index",
     "ClusterRunner": "relevance_gen.cluster.generation.runner",
 }
 

@@ -1,4 +1,4 @@
-"""Start actors on the nodes of a cluster, and wait for what they answer for as long as they live."""
+"""Start actors on the nodes of a cluster, and wait for their responses."""
 
 from __future__ import annotations
 
@@ -15,52 +15,66 @@ import relevance_gen
 from relevance_gen.errors import ClusterError, TimedOutError
 
 START_S: Final = 600.0
-"""Longest time that an actor may take to start, beside hundreds of others."""
+"""Time limit for the start of an actor while hundreds of others start."""
 SILENT_S: Final = 6.0
-"""A process that has not answered a ping for so long is stopped, or cut off. One that is frozen while its machine moves
-to another is so for less."""
-_WAITS: Final = 12
+"""Seconds without a ping response after which a process is considered hung or disconnected. A process that pauses
+while its virtual machine is migrated is silent for less."""
+_N_WAITS: Final = 12
 HEALTH: Final = "health"
-"""The calls that an actor answers whatever else it works at."""
+"""The concurrency group of calls that an actor answers while it works on others."""
 
 
 class SilentError(ClusterError):
-    """A process of the cluster does not answer pings, though it is not known to be dead."""
+    """A process of the cluster does not respond to pings, although it is not known to be dead."""
 
 
 class Actor:
-    """What all actors of this library can tell; of each group of calls they work at so many beside all others."""
+    """Methods of all actors of this library.
+
+    `groups` are the actor's concurrency groups: the number of calls of each group that run at the same time.
+    """
 
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}
 
     @ray.method(concurrency_group=HEALTH)
     def whereabouts(self) -> tuple[str, str]:
-        """Return the id of the node that it runs on, and the versions there."""
+        """Return the id of the actor's node and the versions installed there."""
         return own_node(), versions()
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
-        """Answer, however many calls wait for a thread of this actor."""
+        """Respond, regardless of the number of calls that wait for a thread of this actor."""
 
     @ray.method(concurrency_group=HEALTH)
     def end(self) -> None:
-        """Block for ever: a caller that waits for this gets an error when the actor dies."""
+        """Block until the actor dies: a caller that waits for this call receives an error then."""
         threading.Event().wait()
 
 
 def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
-    """Start an actor on a node, and return its handle at once; what fails, such as a dead node, fails its first call.
+    """Start an actor on a node and return its handle at once.
 
-    Its class takes the `args`, and `ray.remote` the options.
+    If it cannot start, for example because the node is dead, its first call fails.
+
+    Args:
+        kind: the actor's class.
+        node_id: id of the node.
+        *args: arguments of the class.
+        **options: options of `ray.remote`.
     """
-    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    decorated: Any = ray.remote  # its types do not know of groups
+    strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    decorated: Any = ray.remote  # its type stubs lack concurrency groups
     actor = decorated(num_cpus=0, concurrency_groups=kind.groups)(kind)
-    return actor.options(scheduling_strategy=where, **options).remote(*args)
+    return actor.options(scheduling_strategy=strategy, **options).remote(*args)
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """Wait for answers of actors; raise what one raised, or a `TimedOutError` where one did not come in time."""
+    """Return the responses of actors.
+
+    Raises:
+        TimedOutError: a response did not arrive in time.
+        Exception: the exception that an actor raised.
+    """
     try:
         return ray.get(refs, timeout=timeout_s)
     except RayTaskError as error:
@@ -70,50 +84,60 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
 
 
 def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
-    """Wait until an actor that has started has answered or failed, for as long as that takes, while it answers pings.
+    """Wait for a response of a started actor for as long as the actor responds to pings.
 
-    A ping that is unanswered for `silent_s` raises a `SilentError`. That is counted in waits: if this process was
-    stopped itself, that is not the fault of the actor.
+    Silence is counted in completed waits, so a pause of this process does not count.
+
+    Raises:
+        SilentError: a ping was not answered for `silent_s` seconds.
     """
-    wait_s = silent_s / _WAITS
+    wait_s = silent_s / _N_WAITS
     while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
         ping = handle.ping.remote()
-        if not any(
-            ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0] for _ in range(_WAITS)
-        ):
+        for _ in range(_N_WAITS):
+            if ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0]:
+                break
+        else:
             raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
 
 
 def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
-    """Wait for an answer as `wait_for` does, and return it as `get` does."""
+    """Wait for a response as `wait_for` does, and return it as `get` does."""
     wait_for(handle, answer, silent_s)
     return get(answer)
 
 
 def own_node() -> str:
-    """Return the id of the node that this process is on."""
+    """Return the id of the node that this process runs on."""
     return str(ray.get_runtime_context().get_node_id())
 
 
 def versions() -> str:
-    """Return what must be the same everywhere, so that results are the same bits and objects understand each other."""
+    """Return the versions that must be equal on all nodes for equal results and compatible messages."""
     python = ".".join(map(str, sys.version_info[:2]))
     return f"relevance_gen {relevance_gen.__version__}, numpy {np.__version__} and Python {python}"
 
 
 def check(handle: Any, limit_s: float) -> str:
-    """Wait until an actor of this library has started, compare its versions, and return the id of its node.
+    """Wait until an actor has started, compare its versions with those of this process, and return its node's id.
 
-    A `ClusterError` says that it cannot start or has other versions, a `RayActorError` that it died.
+    Raises:
+        ClusterError: the actor cannot start, or has other versions.
+        RayActorError: the actor died.
     """
     try:
-        node_id, theirs = get(handle.whereabouts.remote(), limit_s)
+        node_id, found = get(handle.whereabouts.remote(), limit_s)
     except RayActorError:
         raise
     except Exception as error:
         raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
-    if theirs != (ours := versions()):
-        raise ClusterError(
-            f"node {node_id} has {theirs}, and this process {ours}: install the same on all nodes"
-        )
+    check_versions(node_id, found)
     return str(node_id)
+
+
+def check_versions(node_id: str, found: str) -> None:
+    """Raise a `ClusterError` if a node has other versions than this process."""
+    own = versions()
+    if found != own:
+        message = f"node {node_id} has {found}, and this process {own}"
+        raise ClusterError(f"{message}: install the same on all nodes")

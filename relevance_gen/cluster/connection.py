@@ -4,130 +4,113 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
-import time
-from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import ray
-from ray._private import services
-from ray._private.authentication.authentication_token_setup import (
-    maybe_enable_token_auth_if_token_available,
-)
 
 from relevance_gen.errors import ClusterError, InvalidRequestError
 
 NAMESPACE: Final = "relevance_gen"
-"""Of all names that this library gives in a cluster."""
-_CONNECT_S: Final = 4.0
-_LONGEST_REPLY: Final = 1 << 16
+"""Namespace of all named actors of this library."""
+_PROBE_TIMEOUT_S: Final = 4.0
+_LOCAL_HOSTS: Final = {"localhost", "127.0.0.1", "::1"}
 _connecting: Final = threading.Lock()
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, unless this process is in one already; the address is as for `ClusterIndex`.
+    """Join a cluster, unless this process has joined one; the address is as for `ClusterIndex`.
 
-    One that is started on this machine ends with this process.
+    A cluster that is started on this machine ends with this process.
+
+    Raises:
+        InvalidRequestError: the address is invalid.
+        ClusterError: no cluster answers, it cannot be joined, or this process has joined another one.
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
-        raise InvalidRequestError.must_be(
-            "address", '"auto", "local" or the HOST:PORT of a cluster\'s head', address
-        )
+        allowed = '"auto", "local" or the HOST:PORT of a cluster\'s head'
+        raise InvalidRequestError.must_be("address", allowed, address)
     with _connecting:
         if not ray.is_initialized():
             _join(address)
         elif address not in (None, "auto", "local"):
             joined = ray.get_runtime_context().gcs_address
-            if joined not in (address, services.canonicalize_bootstrap_address(address)):
-                raise ClusterError(
-                    f"this process is in the cluster at {joined} already, and cannot join {address}"
-                )
+            if not _is_same(joined, address):
+                message = f"this process is in the cluster at {joined} already"
+                raise ClusterError(f"{message}, and cannot join {address}")
 
 
 def _join(address: str | None) -> None:
-    if address in (None, "auto"):
-        address = os.environ.get("RAY_ADDRESS") or address
-    quiet: dict[str, Any] = {
+    options: dict[str, Any] = {
         "namespace": NAMESPACE,
         "logging_level": "WARNING",
         "log_to_driver": False,
     }
-    found = _current() if address in (None, "auto") else address
-    if address == "local" or (address is None and found is None):
-        # Ray would take `local` from the environment, too, but not with an address.
-        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    if address in (None, "auto"):
+        address = os.environ.get("RAY_ADDRESS") or address
+    is_optional = address is None
+    if address in (None, "auto"):
+        address = _last_cluster()
+    if address == "local" or (address is None and is_optional):
+        # Ray also takes `local` from the environment, but not together with an address.
+        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
         return
+    if address is None:
+        raise ClusterError("no cluster answers at auto: this machine is in none")
     try:
-        if found is None:
-            raise ConnectionError("this machine is in none")
-        found = services.canonicalize_bootstrap_address(found)
-        wants_token = _greet(found or "")
-    except (OSError, ValueError, OverflowError, RuntimeError) as error:
-        raise ClusterError(f"no cluster answers at {found or address}: {error}") from None
+        _probe(address)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ClusterError(f"no cluster answers at {address}: {error}") from None
     try:
-        if wants_token:
-            maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-        ray.init(address=found, **quiet)
+        ray.init(address=address, **options)
     except (OSError, ValueError, RuntimeError) as error:
-        remedy = "where it wants a token, that of whoever started it must be in ~/.ray/auth_token"
-        raise ClusterError(f"the cluster at {found} cannot be joined: {error}; {remedy}") from None
+        remedy = "if it requires a token, copy the token of its user to ~/.ray/auth_token"
+        raise ClusterError(
+            f"the cluster at {address} cannot be joined: {error}; {remedy}"
+        ) from None
 
 
-def _current() -> str | None:
-    """Return the address of the cluster that this machine joined last, or of a head that runs here, if it answers."""
-    with suppress(OSError):  # the file may be another user's
-        found: str | None
-        for found in (services.find_bootstrap_address(None), *services.find_gcs_addresses()):
-            with suppress(OSError, ValueError, OverflowError):
-                _greet(found or "")
-                return found
-    return None
+def _last_cluster() -> str | None:
+    """Return the address of the cluster that was started or joined last on this machine, if it answers."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    try:
+        address = Path(folder, "ray", "ray_current_cluster").read_text().strip()
+        _probe(address)
+    except (OSError, ValueError, OverflowError):  # the file may be another user's
+        return None
+    return address
 
 
-def _greet(address: str) -> bool:
-    """Greet a cluster's head, because Ray itself tries for minutes where none is; tell whether it wants a token.
+def _probe(address: str) -> None:
+    """Check that a gRPC server answers, because Ray would try for a minute to connect to anything else.
 
-    An OSError says that nobody listens there or answers as a head does, a ValueError or OverflowError that the address
-    has no port.
+    A gRPC server sends its settings as soon as a client connects.
+
+    Raises:
+        OSError: nothing answers at this address.
+        ValueError: the address has no port.
+        OverflowError: the port is too large.
     """
     host, _, port = address.rpartition(":")
-    end_s, reply = time.monotonic() + _CONNECT_S, b""
-    with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as head:
-        if os.environ.get("RAY_USE_TLS", "0") != "0":  # then Ray alone can greet it
-            return False
-        head.sendall(_greeting())
-        while b"grpc-status" not in reply:
-            part = head.recv(_LONGEST_REPLY)
-            reply += part
-            if not part or len(reply) > _LONGEST_REPLY or time.monotonic() > end_s:
-                raise ConnectionError("who listens there is no cluster's head")
-    return b"InvalidAuthToken" in reply
+    server_address = (host.strip("[]"), int(port))
+    with socket.create_connection(server_address, _PROBE_TIMEOUT_S) as connection:
+        uses_tls = os.environ.get("RAY_USE_TLS", "0") != "0"  # then the server waits for the client
+        if not uses_tls and not connection.recv(1):
+            raise ConnectionError("the server is not the head of a cluster")
 
 
-def _greeting() -> bytes:
-    """Return what asks a head by gRPC for the id of its cluster: a connection of HTTP/2 with one request in it."""
-
-    def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-        return (
-            len(content).to_bytes(3, "big")
-            + bytes((kind, flags))
-            + stream.to_bytes(4, "big")
-            + content
-        )
-
-    def field(name: bytes, value: bytes) -> bytes:
-        return bytes((0, len(name))) + name + bytes((len(value),)) + value
-
-    headers = b"\x83\x86"  # POST, and http
-    headers += field(b":path", b"/ray.rpc.NodeInfoGcsService/GetClusterId") + field(
-        b":authority", b"head"
-    )
-    headers += field(b"te", b"trailers") + field(b"content-type", b"application/grpc")
-    settings, request, message = frame(4, 0, 0), frame(1, 4, 1, headers), frame(0, 1, 1, bytes(5))
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + request + message
+def _is_same(joined: str, address: str) -> bool:
+    """Return whether two addresses name the same head."""
+    joined_host, _, joined_port = joined.rpartition(":")
+    host, _, port = address.rpartition(":")
+    own_host = ray.util.get_node_ip_address()
+    is_local = host in _LOCAL_HOSTS and joined_host in {own_host, *_LOCAL_HOSTS}
+    return joined_port == port and (joined_host == host or is_local)
 
 
 def check_name(name: object) -> None:
-    """Check a name that other processes find something by."""
+    """Check a name by which other processes find an index or a runner."""
     if not isinstance(name, str) or not name:
         raise InvalidRequestError.must_be("name", "a string that is not empty", name)

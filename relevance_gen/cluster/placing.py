@@ -1,4 +1,4 @@
-"""Say on which node an actor is to be."""
+"""Choose the nodes of a cluster on which actors run, and the number of shards of an index."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from attrs import frozen
 
 from relevance_gen.errors import ClusterError
 
-LEAST_CHARS: Final = 256 << 20
-"""With less text for each, asking more shards takes longer than they save."""
-MOST_CHARS: Final = 1 << 30
-"""A larger shard takes long to make again, and to move."""
+MIN_SHARD_CHARS: Final = 256 << 20
+"""Smallest shard of an index that is divided: for smaller ones, the messages cost more time than they save."""
+MAX_SHARD_CHARS: Final = 1 << 30
+"""A larger shard takes long to fetch and to merge."""
 
 
 @frozen
@@ -23,43 +23,47 @@ class Node:
     id: str
     n_cpus: float
     n_gpus: float
+    address: str = ""  # IP address
 
 
 def living_nodes() -> list[Node]:
-    """Return the nodes that live, as far as is known: of one that died a moment ago nothing may be known yet.
+    """Return the nodes that are alive as far as the cluster knows: a death is noticed after some seconds.
 
-    One that offers neither processors nor GPUs is left alone, such as a head that is to do nothing else, unless all do.
+    Nodes without CPUs and GPUs, such as a head that only coordinates, are left out unless there are no others.
     """
-    nodes = [
-        Node(one["NodeID"], one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0))
-        for one in (
-            ray.nodes() if ray.is_initialized() else []
-        )  # Ray would start a cluster of its own
-        if one["Alive"]
-    ]
-    offering = [node for node in nodes if node.n_cpus or node.n_gpus]
-    return sorted(offering or nodes, key=lambda node: node.id)
+    if not ray.is_initialized():  # `ray.nodes` would start a cluster
+        return []
+    nodes = []
+    for node in ray.nodes():
+        resources = node["Resources"]
+        if node["Alive"]:
+            n_cpus, n_gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+            nodes.append(Node(node["NodeID"], n_cpus, n_gpus, node["NodeManagerAddress"]))
+    with_processors = [node for node in nodes if node.n_cpus or node.n_gpus]
+    return sorted(with_processors or nodes, key=lambda node: node.id)
 
 
 def optional_count(n_chars: int, n_cpus: int) -> int:
-    """Return how many shards to make of so many characters for so many processors."""
-    return max(1, min(n_cpus, n_chars // LEAST_CHARS), -(-n_chars // MOST_CHARS))
+    """Return the default number of shards for a number of characters and processors."""
+    n_min = -(-n_chars // MAX_SHARD_CHARS)
+    return max(1, min(n_cpus, n_chars // MIN_SHARD_CHARS), n_min)
 
 
 def least_loaded(
     nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()
 ) -> Node:
-    """Return the node with the least load for each of its processors; one that is not to be avoided if there is one.
+    """Return the node with the least load for each of its processors, if possible not an avoided one.
 
-    A load is the number of actors, or the size of what they hold, by the id of their node.
+    Args:
+        nodes: the nodes to choose from.
+        loads: number of actors by node id.
+        avoided: ids of nodes that are chosen only if there are no others.
     """
     if not nodes:
         raise ClusterError("the cluster has no node")
-    return min(
-        nodes,
-        key=lambda node: (
-            node.id in avoided,
-            loads.get(node.id, 0) / max(node.n_cpus, 1.0),
-            node.id,
-        ),
-    )
+
+    def rank(node: Node) -> tuple[bool, float, str]:
+        load = loads.get(node.id, 0) / max(node.n_cpus, 1.0)
+        return node.id in avoided, load, node.id
+
+    return min(nodes, key=rank)

@@ -232,6 +232,27 @@ class IndexWriter:
             )
 
 
+def copy_version(source: VersionStore, version: IndexVersion, place: str) -> IndexVersion:
+    """Copy a version of an index to another place, where it replaces an index; return its version there.
+
+    Raises:
+        IndexConflictError: another writer has changed the index there meanwhile.
+        OSError: a file cannot be read or written.
+    """
+    target = VersionStore(place)
+    target.files.make_folder()
+    newest = target.begin()
+    present = {} if newest.version is None else newest.version.files
+    for name, file in version.files.items():
+        if name not in present:
+            content = source.files.read_all(name)
+            file.check(content)
+            target.files.write(name, content)
+    number = 1 if newest.version is None else newest.version.number + 1
+    index_id = version.index_id if newest.version is None else newest.version.index_id
+    return target.publish(evolve(version, number=number, index_id=index_id, replaced={}), newest)
+
+
 def _groups(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
     """Return runs of neighboring shards with at most `MAX_SHARD_TOKENS` together."""
     groups: list[list[ShardRecord]] = []

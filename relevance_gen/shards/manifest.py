@@ -163,6 +163,11 @@ class IndexVersion:
         """Number of chunks."""
         return sum(shard.n_chunks for shard in self.shards)
 
+    @cached_property
+    def statistics(self) -> Statistics:
+        """The statistics of all chunks, without arrays."""
+        return sum((shard.scalars for shard in self.shards), Statistics())
+
     @property
     def n_tokens(self) -> int:
         """Number of tokens in all chunks."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from relevance_gen.cluster import ClusterIndex, actors
-from relevance_gen.errors import ChunksMissingError
 from tests import strategies
 
 OPTIONS: dict[str, Any] = {"n_slots": 4, "n_ctx": 1024, "n_threads": 1}
@@ -53,17 +52,11 @@ def kill_process(handle: Any) -> None:
     os.kill(process_of(handle), signal.SIGKILL)
 
 
-def answers(index: ClusterIndex, expected: list[Any]) -> int:
-    """Ask until there is a whole answer, and return how often it was refused; no answer may be less."""
-    refused = 0
-    end_s = time.monotonic() + RESTORED_S
-    while True:
-        try:
-            assert index.search(QUERIES) == expected
-        except ChunksMissingError as error:
-            assert error.n_missing_chunks > 0
-            assert time.monotonic() < end_s
-            refused += 1
-            time.sleep(0.05)
-        else:
-            return refused
+def searchers_of(index: ClusterIndex) -> list[Any]:
+    """Return the actors that search an index."""
+    return [searcher.actor for searcher in index._pool.searchers]
+
+
+def forget_rankings(index: ClusterIndex) -> None:
+    """Clear the cache of rankings, so that the next search asks the searchers."""
+    index._current()._rankings.clear()

@@ -22,4 +22,4 @@ def test_example_runs(cluster: Any) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "2 shards of 4 chunks\nDogs bark at strangers.\nCows chew the cud.\n" in done.stdout
+    assert "3 shards of 4 chunks\nDogs bark at strangers.\nCows chew the cud.\n" in done.stdout

@@ -1,10 +1,7 @@
-"""The law of segments, over the nodes of a cluster: results are those of one index on one machine, bit for bit."""
+"""Tests that an index of a cluster gives the results of `ChunkIndex`, bit for bit."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
-from relevance_gen.cluster import ClusterIndex, connection
-from relevance_gen.cluster import index as cluster_index
-from relevance_gen.cluster import saved_folder as folder
-from relevance_gen.errors import ClusterError, IndexConflictError, IndexFormatError
+from relevance_gen.cluster import ClusterIndex
+from relevance_gen.cluster.placing import Node
+from relevance_gen.cluster.search import index as cluster_index
+from relevance_gen.errors import ClusterError, IndexFormatError
+from relevance_gen.shards.sharded_index import ShardedIndex
 from tests import strategies
-from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
+from tests.cluster.shared import QUERIES, texts
 from tests.profiles import costly
 from tests.retrieval.test_cross_encoder import HashReranker
 from tests.retrieval.test_dense_fusion import LetterEncoder
@@ -45,17 +43,6 @@ def pair(cluster: Any) -> Iterator[tuple[ClusterIndex, ChunkIndex]]:
     ]
     with ClusterIndex(chunks, n_shards=4) as index:
         yield index, ChunkIndex(chunks)
-
-
-def test_shards_are_spread(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
-    """Every node gets its share of the shards."""
-    stats = pair[0].stats()
-    assert stats.num_shards == 4
-    assert len({node for shard in stats.shards for node in shard.nodes}) == 3
-    assert stats.num_missing_chunks == 0
-    assert all(shard.size_bytes > 0 for shard in stats.shards)
-    assert pair[0].nbytes >= sum(shard.size_bytes for shard in stats.shards) > 0
-    assert pair[0].metadata_keys == pair[1].metadata_keys == {"page"}
 
 
 @costly
@@ -96,7 +83,9 @@ def test_the_law_of_segments_over_nodes(
     for some in (kept, slice(start, stop), slice(-1, None, -2), slice(9, 3)):
         assert ours[some] == one[some]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_index, "_STEP", data.draw(st.sampled_from([7, 1000])))
+        patch.setattr(
+            cluster_index, "_POSITIONS_PER_REQUEST", data.draw(st.sampled_from([7, 1000]))
+        )
         assert list(ours) == list(one)
         found = one[kept]
         for what in (
@@ -155,122 +144,6 @@ def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> 
     assert told.relevance is not None
 
 
-def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
-    """A saved index comes back with the same bits, by a path as by an address, and its positions are kept."""
-    chunks = texts(40, seed=9)
-    one = ChunkIndex(chunks)
-    one.remove([3, 39])
-    with ClusterIndex(chunks, n_shards=2) as ours:
-        ours.remove([3, 39])
-        ours.save(tmp_path / "kept")
-        ours.save(f"file://{tmp_path}/kept")
-        names = {path.name for path in (tmp_path / "kept").iterdir()}
-        assert len(names - {".lock", "index.json"}) == 2
-    with ClusterIndex.load(tmp_path / "kept") as loaded:
-        assert loaded.search(QUERIES) == one.search(QUERIES)
-        assert loaded.add(["one more"]) == range(40, 41)
-        other = ClusterIndex.load(tmp_path / "kept")
-        loaded.save(f"file://{tmp_path}/kept")
-        assert (
-            len({path.name for path in (tmp_path / "kept").iterdir()} - names) == 1
-        )  # the shard that has changed
-        (lost, _) = loaded._fresh().state.shards
-        connection.ray.kill(lost.hosts[0].handle)
-        until(
-            lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0,
-            "it is back",
-        )
-        assert loaded.search("one more").results[-1].original_index == 40
-        with other, pytest.raises(IndexConflictError, match="was changed by another writer"):
-            other.save(tmp_path / "kept")
-        assert len(folder.read_manifest(f"{tmp_path}/kept").shards) == 2
-
-
-def test_a_folder_that_nodes_do_not_share(cluster: Any) -> None:
-    """Saving where nodes would not find each other's files is refused, and shards come back from where they did."""
-    with ClusterIndex(["cats purr", "dogs bark"], n_shards=2) as index:
-        with pytest.raises(InvalidRequestError, match="folder must be the same for all nodes"):
-            index.save("memory://kept")  # of each process its own
-        kill_process(index._fresh().state.shards[0].hosts[0].handle)
-        assert answers(index, ChunkIndex(["cats purr", "dogs bark"]).search(QUERIES)) >= 0
-
-
-def test_what_a_killed_process_left_of_a_save(cluster: Any, tmp_path: Path) -> None:
-    """Files that a process wrote when it was killed are gone when an index was saved there, and others are not."""
-    killed = """
-import os, pathlib, signal, sys
-from fsspec.implementations.local import LocalFileSystem
-from relevance_gen import ChunkIndex
-from relevance_gen.cluster import saved_folder as folder
-LocalFileSystem.mv = pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-if sys.argv[2] == "shard":
-    ChunkIndex(["cats"]).save(f"{sys.argv[1]}/0123456789abcdef-00000.shard")
-else:
-    manifest = folder.Manifest("cosine", "", "", 1, {"0123456789abcdef-00000.shard": folder.SavedShard(1, 1, "0" * 64)})
-    folder.publish(sys.argv[1], manifest, folder.begin(sys.argv[1]))
-"""
-    for what in ("shard", "manifest"):
-        done = subprocess.run([sys.executable, "-c", killed, tmp_path, what], check=False)
-        assert done.returncode == -signal.SIGKILL
-    (tmp_path / "fedcba9876543210-00001.shard").touch()
-    (tmp_path / "notes.txt").touch()
-    assert len(list(tmp_path.glob("*unfinished"))) == 2
-    with ClusterIndex(["cats purr"]) as index:
-        index.save(tmp_path)
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.rpartition(".")[2] for name in kept] == ["lock", "shard", "json", "txt"]
-
-
-def test_a_name_is_found_by_others(cluster: Any) -> None:
-    """A named index is the same for whoever knows the name, and has the same versions, until it is closed."""
-    with ClusterIndex(["Cats purr.", "Dogs bark."], name="pets") as ours:
-        other = ClusterIndex.named("pets")
-        other.add(["Cows moo."])
-        assert len(ours.search("cows")) <= 1
-        ours._known_s = 0.0
-        assert [result.chunk_txt for result in ours.search("cows")] == ["Cows moo."]
-        with pytest.raises(ClusterError, match="has the name 'pets'"):
-            ClusterIndex(["x"], name="pets")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("relevance_gen.__version__", "9.9")
-            told = r"node \w+ has relevance_gen 0.*, and this process relevance_gen 9\.9, numpy"
-            with pytest.raises(ClusterError, match=told):
-                ClusterIndex.named("pets")
-    with pytest.raises(ClusterError, match="no index of the cluster has the name 'pets'"):
-        ClusterIndex.named("pets")
-    for call in (lambda: other.search("cows"), lambda: ours.search(["cows"]), ours.stats):
-        with pytest.raises(ClusterError, match="was closed"):
-            call()
-
-
-def test_a_full_shard_takes_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all shards are full, chunks that are added become a shard of their own, and the bits are the same."""
-    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 20)
-    one = ChunkIndex(texts(20))
-    with ClusterIndex(texts(20), n_shards=2, replicas=2) as ours:
-        for index in (one, ours):
-            index.add(texts(9, seed=3))
-            index.remove([3, 22])
-        assert [len(shard.nodes) for shard in ours.stats().shards] == [2, 2, 2]
-        assert ours.search(QUERIES) == one.search(QUERIES)
-
-
-def test_chunks_go_where_there_is_room(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks that would make the smallest shard too large become one of their own, but not where it is empty."""
-    monkeypatch.setattr("relevance_gen.cluster.balance._MOST_TOKENS", 1000)
-    large = "dogs bark " * 500
-    one = ChunkIndex(texts(4))
-    with ClusterIndex(texts(4), n_shards=2) as ours, ClusterIndex([]) as empty:
-        for text, n_shards in (("cats", 2), (large, 3), (large, 4), ("cows", 4)):
-            for index in (one, ours):
-                index.add([text])
-            assert ours.stats().num_shards == n_shards
-        assert ours.search([*QUERIES, "dogs"]) == one.search([*QUERIES, "dogs"])
-        for _ in range(2):
-            empty.add([large])
-        assert empty.stats().num_shards == 2
-
-
 def test_blank_chunks_keep_their_place(cluster: Any) -> None:
     """Blank chunks are left out and the others keep their positions, in building as in adding; none at all is fine."""
     one = ChunkIndex(["a b", " ", "c"], blank="skip")
@@ -307,9 +180,10 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda index: index.explain("a", 10**6), "chunk must be"),
         (lambda index: index[10**6], "position must be an integer in"),
         (lambda index: index["a"], "position must be an integer in"),
-        (lambda index: index.save(""), "folder must be"),
+        (lambda index: index.save(""), "place must be"),
         (lambda _: ClusterIndex(["a"], n_shards=0), "n_shards must be"),
-        (lambda _: ClusterIndex(["a"], replicas=0), "replicas must be"),
+        (lambda _: ClusterIndex(["a"], place=7), "place must be"),
+        (lambda _: ClusterIndex(), "chunks must be given, or source or place instead"),
         (lambda _: ClusterIndex(["a"], address="ray://there"), "address must be"),
         (lambda _: ClusterIndex(["a"], name=""), "name must be"),
         (lambda _: ClusterIndex(["a"], weighting="bm25"), "weighting must be"),
@@ -330,11 +204,116 @@ def test_bad_input_is_named(pair: tuple[ClusterIndex, ChunkIndex], call: Any, sa
     assert len(pair[0]) == n_before
 
 
-def test_a_foreign_folder_is_refused(cluster: Any, tmp_path: Path) -> None:
-    """Whatever is no saved index is told from one, and so is one whose files were changed."""
+def test_stats_describe_the_shards(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
+    """Shards are spread over all nodes, and each is open on two of them."""
+    stats = pair[0].stats()
+    assert stats.num_missing_chunks == 0
+    assert stats.errors == ()
+    assert len({shard.nodes[0] for shard in stats.shards}) == 3
+    assert all(len(shard.nodes) == 2 for shard in stats.shards)
+    assert pair[0].nbytes == sum(shard.size_bytes for shard in stats.shards) > 0
+    assert pair[0].metadata_keys == pair[1].metadata_keys == {"page"}
+
+
+def test_saved_index_is_opened_by_all(cluster: Any, tmp_path: Path) -> None:
+    """A saved index gives the same bits in a cluster and without one, and each sees the changes of the other."""
+    chunks = texts(40, seed=9)
+    one = ChunkIndex(chunks)
+    one.remove([3, 39])
+    with ClusterIndex(chunks, n_shards=2) as ours:
+        ours.remove([3, 39])
+        ours.save(tmp_path / "saved")
+        names = {path.name for path in (tmp_path / "saved").glob("*.shard")}
+        ours.save(f"file://{tmp_path}/saved")
+    assert {path.name for path in (tmp_path / "saved").glob("*.shard")} == names
+    alone = ShardedIndex.open(tmp_path / "saved")
+    with ClusterIndex.load(tmp_path / "saved") as loaded:
+        assert loaded.search(QUERIES) == one.search(QUERIES) == alone.search(QUERIES)
+        assert loaded.add(["one more"]) == one.add(["one more"]) == range(40, 41)
+        alone.refresh()
+        assert alone.add(["two more"]) == one.add(["two more"])
+        loaded._checked_s = 0.0
+        assert loaded.search([*QUERIES, "more"]) == one.search([*QUERIES, "more"])
+        assert loaded.compact() == 3
+        assert loaded.search([*QUERIES, "more"]) == one.search([*QUERIES, "more"])
+        alone.refresh()
+        assert alone.n_shards == loaded.stats().num_shards == 1
+        loaded.save(tmp_path / "copy")
+    assert ShardedIndex.open(tmp_path / "copy").search("more") == one.search("more")
+
+
+def test_index_is_built_at_a_place(cluster: Any, tmp_path: Path) -> None:
+    """With `place`, the index remains after `close`, and building again replaces it."""
+    for chunks in (["cats purr"], ["dogs bark", "dogs sleep"]):
+        with ClusterIndex(chunks, place=tmp_path) as index:
+            assert len(index) == len(chunks)
+        assert len(ShardedIndex.open(tmp_path)) == len(chunks)
+    with ClusterIndex(place=tmp_path) as index:
+        assert len(index.search("dogs").results) == 2
+
+
+def test_temporary_folder_is_removed(cluster: Any) -> None:
+    """Without `place`, a temporary folder is used until `close`."""
+    with ClusterIndex(["cats purr"]) as index:
+        folder = Path(index._place)
+        assert list(folder.glob("*.shard"))
+    assert not folder.exists()
+    assert not folder.with_name(f"{folder.name}.lock").exists()
+
+
+def test_several_machines_need_a_place(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the nodes have different IP addresses, building without `place` is refused with a remedy."""
+    nodes = [Node(f"{number}", 1.0, 0.0, f"10.0.0.{number}") for number in range(2)]
+    monkeypatch.setattr(cluster_index, "living_nodes", lambda: nodes)
+    message = "place must be given, because the cluster has 2 machines; name a folder that all"
+    with pytest.raises(InvalidRequestError, match=message):
+        ClusterIndex(["cats purr"])
+
+
+def test_place_that_nodes_do_not_share_is_refused(cluster: Any) -> None:
+    """Each process has its own `memory://`, so it cannot be a place."""
+    with pytest.raises(InvalidRequestError, match="place must be the same folder for all nodes"):
+        ClusterIndex(["cats purr", "dogs bark"], n_shards=2, place="memory://own")
+    ShardedIndex.build(["cats purr"], "memory://other")
+    with pytest.raises(InvalidRequestError, match="place must be the same folder for all nodes"):
+        ClusterIndex.load("memory://other")
+
+
+def test_name_is_found_by_other_processes(cluster: Any) -> None:
+    """A named index is found until it is closed, by processes with the same versions."""
+    with ClusterIndex(["Cats purr.", "Dogs bark."], name="pets") as ours:
+        other = ClusterIndex.named("pets")
+        other.add(["Cows moo."])
+        ours._checked_s = 0.0
+        assert [result.chunk_txt for result in ours.search("cows")] == ["Cows moo."]
+        with pytest.raises(ClusterError, match="has the name 'pets'"):
+            ClusterIndex(["x"], name="pets")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("relevance_gen.__version__", "9.9")
+            message = r"node \w+ has relevance_gen 0.*, and this process relevance_gen 9\.9, numpy"
+            with pytest.raises(ClusterError, match=message):
+                ClusterIndex.named("pets")
+    with pytest.raises(ClusterError, match="no index of the cluster has the name 'pets'"):
+        ClusterIndex.named("pets")
+    other._checked_s = 0.0
+    for call in (lambda: other.search("cows"), lambda: ours.search(["cows"]), ours.stats):
+        with pytest.raises(ClusterError, match="was closed"):
+            call()
+
+
+def test_failed_build_leaves_nothing(cluster: Any) -> None:
+    """Metadata that is not JSON fails the build, and the temporary folder is removed."""
+    with pytest.raises(ClusterError, match="metadata must be JSON") as refused:
+        ClusterIndex([{"text": "cats", "metadata": {"a": {1, 2}}}])
+    assert refused.value is not None
+
+
+def test_foreign_folder_is_refused(cluster: Any, tmp_path: Path) -> None:
+    """A folder without an index, or with a foreign `index.json`, is refused."""
     with pytest.raises(IndexFormatError, match="holds no saved index"):
         ClusterIndex.load(tmp_path)
-    for content in ("no JSON", "[]", '{"format": 1}', '{"format": 2}'):
+    for content in ("no JSON", "[]", '{"format": 1}'):
         (tmp_path / "index.json").write_text(content)
-        with pytest.raises(IndexFormatError):
-            ClusterIndex.load(tmp_path)
+        for call in (ClusterIndex.load, lambda place: ClusterIndex(["a"], place=place)):
+            with pytest.raises(IndexFormatError):
+                call(tmp_path)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from relevance_gen import ChunkIndex, Runner, wire
-from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.cluster import ClusterIndex
 from relevance_gen.serve.processes import command
 from small_models import TINY
 from tests.cluster.shared import QUERIES, texts, until
 from tests.serve.harness import KEY, KEYED, REAL, SMALL_MODEL, Server
+from tests.serve.shards import save_shards
 
 BODY = {"text": "once", "max_tokens": 20, "seed": 7, "temperature": 1.0}
 
@@ -148,22 +149,20 @@ def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
         until(lambda: one.call("POST", "/search", body, KEYED).status == 404, "the name is gone")
 
 
-def test_a_lost_shard_is_told(servers: tuple[Server, Server], tmp_path: Path) -> None:
-    """While a shard is lost a server answers 503, or where that is allowed, says how many chunks it did not search."""
-    body = {"query": "cats", "index": "hurt"}
-    first, second = tmp_path / "1.txt", tmp_path / "2.txt"
-    first.write_text("cats purr")
-    second.write_text("cats meow")
+def test_missing_shard_is_reported(servers: tuple[Server, Server], tmp_path: Path) -> None:
+    """While a shard cannot be read, a server answers 503, or counts the chunks that it did not search."""
+    body = {"query": "cats", "index": "damaged"}
     server, _ = servers
-    with ClusterIndex(source=[first, second], n_shards=2, name="hurt") as index:
-        assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 2
-        (lost, _) = index._fresh().state.shards
-        first.unlink()  # so that it does not come back
-        connection.ray.kill(lost.hosts[0].handle)
-        until(lambda: server.call("POST", "/search", body, KEYED).status == 503, "it is lost")
+    save_shards(str(tmp_path), ["cats purr", "cats meow"], 2)
+    shard = next(tmp_path.glob("*.shard"))
+    shard.rename(tmp_path / "elsewhere")
+    with ClusterIndex.load(tmp_path, name="damaged"):
+        until(lambda: server.call("POST", "/search", body, KEYED).status == 503, "it is missing")
         refused = server.call("POST", "/search", body, KEYED)
         assert refused.error["type"] == "chunks_missing"
         assert refused.headers["Retry-After"] == "1"
         answer = server.call("POST", "/search", {**body, "allow_partial": True}, KEYED)
         assert answer.json["metadata"]["num_missing_chunks"] == 1
         assert len(answer.json["results"]) == 1
+        (tmp_path / "elsewhere").rename(shard)
+        until(lambda: server.call("POST", "/search", body, KEYED).status == 200, "it is back")

@@ -1,0 +1,711 @@
+"""An index that the machines of a cluster search. Its state is a sharded index in shared storage."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from os import PathLike
+from typing import Any, Final, Self, TypeVar, get_args, overload
+
+import ray
+from attrs import evolve, frozen
+
+from relevance_gen.arrays import Offsets
+from relevance_gen.checks import check_integer
+from relevance_gen.cluster.connection import check_name, connect
+from relevance_gen.cluster.placing import living_nodes, optional_count
+from relevance_gen.cluster.search import names
+from relevance_gen.cluster.search.names import NamedPlace
+from relevance_gen.cluster.search.pool import (
+    SearcherPool,
+    ShardError,
+    searcher_pool,
+    session_id,
+)
+from relevance_gen.cluster.search.remote_collection import RemoteCollection
+from relevance_gen.cluster.search.sources import ChunkSource, Paths, StoredChunks, plan_reading
+from relevance_gen.cluster.search.temporary import TemporaryFolder
+from relevance_gen.errors import (
+    ChunksMissingError,
+    ClusterError,
+    IndexFormatError,
+    InvalidRequestError,
+    RelevanceGenError,
+)
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.passages import TextEncoder
+from relevance_gen.index.records.validation import Blank, read_chunks
+from relevance_gen.progress import Progress, reporting
+from relevance_gen.retrieval.answer import answer, explain
+from relevance_gen.retrieval.base_index import BaseIndex
+from relevance_gen.retrieval.models import NO_MODELS, Models
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.positions import check_position, indexed, positions_to_remove
+from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.shards.background import in_thread
+from relevance_gen.shards.building import batches_of, build_segment
+from relevance_gen.shards.changes import IndexWriter, copy_version
+from relevance_gen.shards.manifest import IndexVersion, ShardRecord
+from relevance_gen.shards.object_store import as_address
+from relevance_gen.shards.shard_files import ShardWriter
+from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.text.blocks import split_evenly
+from relevance_gen.text.token_counting import (
+    Encoding,
+    TokenCounter,
+    counter_of_saved,
+    token_counter,
+)
+from relevance_gen.types import (
+    Chunk,
+    Explanation,
+    Metadata,
+    SearchMetadata,
+    SearchResponse,
+    WeightingName,
+)
+
+T = TypeVar("T")
+
+_MAX_SHARDS: Final = 4096
+_MAX_AGE_S: Final = 1.0
+"""Time for which a version is searched before a newer one is looked for: changes by other processes appear later."""
+_MAX_REFRESH_S: Final = 1.0
+"""Time for which a search waits for a newer version. If the store does not answer, the known version is searched."""
+_MAX_ATTEMPTS: Final = 8
+_PARALLEL_SEARCHES: Final = 16
+_POSITIONS_PER_REQUEST: Final = 1 << 10
+
+
+@frozen
+class ShardStats:
+    """One shard of an index.
+
+    Attributes:
+        num_chunks: number of its chunks.
+        nodes: ids of the nodes that have it open: the first one searches it, the second one is the first substitute.
+        size_bytes: size of its file.
+    """
+
+    num_chunks: int
+    nodes: tuple[str, ...]
+    size_bytes: int
+
+
+@frozen
+class IndexStats:
+    """An index in a cluster.
+
+    Attributes:
+        num_chunks: number of chunks.
+        num_missing_chunks: number of chunks that could not be searched at the last attempt.
+        shards: the shards.
+        errors: why chunks are missing, or why the newest version is unknown.
+    """
+
+    num_chunks: int
+    num_missing_chunks: int
+    shards: tuple[ShardStats, ...]
+    errors: tuple[str, ...]
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.shards)
+
+
+class ClusterIndex(BaseIndex):
+    """An index that a cluster of Ray searches; its results are those of `relevance_gen.ChunkIndex`, bit for bit.
+
+    The index is a folder or an address in object storage, as `relevance_gen.shards.sharded_index.ShardedIndex` has it.
+    Every processor of the cluster has a searcher, which can search any shard. If a searcher dies or does not respond,
+    another one searches its shards. A change is durable when the call returns; other processes see it within a second.
+
+    Args:
+        chunks: as for `relevance_gen.ChunkIndex`.
+        place: a folder that all nodes share, or an address that `fsspec` supports, such as ``s3://bucket/index``. An
+            index that is built replaces an index there. Without chunks and source, the index there is opened. None
+            uses a temporary folder, if all nodes are on one machine.
+        source: instead of chunks, files that the nodes read themselves: a file, a folder or a list of these, by paths
+            that all nodes share or addresses that `fsspec` supports. Each line of ``.jsonl`` or ``.ndjson``, also with
+            ``.gz`` or ``.zst``, and each row of ``.parquet`` is a chunk, as in `relevance_gen.ChunkIndex.build`;
+            ``.txt`` and ``.md`` are split as by `relevance_gen.split`. A line has at most 4 MiB. Other files of a
+            folder are skipped.
+        text: the field or column with the text of a chunk, as for `relevance_gen.ChunkIndex`.
+        title: the field of a source with a chunk's title. All other fields are metadata.
+        n_shards: maximum number of shards; by default one for each processor of the cluster that has 256 Mi characters
+            of text, and enough shards that none has more than 1 Gi characters.
+        address: ``"auto"`` for the cluster of this machine, ``HOST:PORT`` of the head of another one, or ``"local"``
+            for a cluster that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and
+            ``"local"``.
+        name: the name by which other processes of the cluster find the index.
+        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
+        weighting: ``"pivoted"`` or ``"cosine"``.
+        encoding: the encoding in which tokens are counted; a rank file must exist on every node.
+        encoder: must be None: an index of a cluster has no vectors.
+        progress: called with (chunks indexed, chunks known so far) while the index is built; True shows a bar.
+
+    Raises:
+        InvalidRequestError: an argument is invalid; the error names it.
+        ClusterError: there is no such cluster, its nodes have other versions, or a shard cannot be built.
+    """
+
+    def __init__(
+        self,
+        chunks: Iterable[str | Metadata | Chunk] | None = None,
+        *,
+        place: str | PathLike[str] | None = None,
+        source: Paths | None = None,
+        text: str | None = None,
+        title: str = "title",
+        n_shards: int | None = None,
+        address: str | None = None,
+        name: str | None = None,
+        blank: Blank = "error",
+        weighting: WeightingName = "pivoted",
+        encoding: Encoding | None = None,
+        encoder: TextEncoder | None = None,
+        progress: Progress | bool | None = None,
+    ) -> None:
+        _check_arguments(chunks, place, source, title, n_shards, blank, name)
+        _check_no_encoder(encoder)
+        weighting = weighting_named(weighting).name
+        checked = read_chunks(() if chunks is None else chunks, blank=blank, text=text)
+        address_of_place = None if place is None else as_address(place)
+        connect(address)
+        self._temporary = _temporary_folder() if address_of_place is None else None
+        try:
+            self._begin(address_of_place or str(self._temporary), encoding)
+            if source is not None or chunks is not None:
+                writer = ShardWriter(self._place, weighting, token_counter(encoding))
+                parts: Sequence[ChunkSource]
+                if source is not None:
+                    field = "text" if text is None else text
+                    parts = plan_reading(source, n_shards, field, title, blank, _n_cpus())
+                else:
+                    parts = _divided(checked, n_shards)
+                with reporting(progress) as report:
+                    self._build(writer, parts, len(checked.texts), report)
+            self._open(name)
+        except BaseException:
+            self._end()
+            raise
+
+    @classmethod
+    def load(
+        cls,
+        place: str | PathLike[str],
+        *,
+        address: str | None = None,
+        name: str | None = None,
+        encoding: Encoding | None = None,
+    ) -> Self:
+        """Open the index at a place, which changes of the returned object change.
+
+        Args:
+            place: as for the class.
+            address: as for the class.
+            name: as for the class.
+            encoding: the encoding of the index; required only if it is neither the embedded nor a published one.
+
+        Raises:
+            IndexFormatError: there is no index, or it is damaged.
+            InvalidRequestError: an argument is invalid, or the nodes do not share the place.
+            ClusterError: there is no such cluster, or its nodes have other versions.
+        """
+        return cls(place=as_address(place), address=address, name=name, encoding=encoding)
+
+    @classmethod
+    def named(cls, name: str, *, address: str | None = None) -> Self:
+        """Return the index that another process of the cluster has given a name.
+
+        Raises:
+            UnknownIndexError: no index has the name.
+            ClusterError: there is no such cluster, or this process has other versions.
+        """
+        check_name(name)
+        connect(address)
+        named = names.find(name)
+        index = cls.__new__(cls)
+        index._temporary = None
+        index._begin(named.place, None)
+        index._name = name
+        index._refresh()
+        return index
+
+    # ── Building and opening ──
+
+    def _begin(self, place: str, encoding: Encoding | None) -> None:
+        self._is_closed = False
+        self._name: str | None = None
+        self._place = place
+        self._threads = ThreadPoolExecutor(_PARALLEL_SEARCHES, thread_name_prefix="search-cluster")
+        if self._temporary is not None:
+            atexit.register(self._temporary.remove)
+        self._pool = searcher_pool()
+        self._versions = VersionStore(place)
+        self._encoding = encoding
+        self._counter: TokenCounter | None = None
+        self._collection: RemoteCollection | None = None
+        self._checked_s = 0.0
+        self._refreshing: Future[RemoteCollection] | None = None
+        self._refresh_error: str | None = None
+        self._missing_error: ChunksMissingError | None = None
+
+    def _build(
+        self,
+        writer: ShardWriter,
+        parts: Sequence[ChunkSource],
+        n_chunks: int,
+        report: Progress | None,
+    ) -> None:
+        """Build the shards of an index on the searchers, and publish it."""
+        self._versions.files.make_folder()
+        self._versions.begin()  # refuse another program's file before the index is built
+        n_done = 0
+
+        def on_done(shard: ShardRecord) -> None:
+            nonlocal n_done
+            n_done += shard.stop
+            if report is not None:
+                report(n_done, max(n_done, n_chunks))
+
+        build = [
+            lambda searcher, part=part: searcher.actor.build.remote(writer, part) for part in parts
+        ]
+        try:
+            built = self._pool.run(build, on_done)
+        except (RelevanceGenError, OSError) as error:
+            raise ClusterError(f"a shard cannot be built: {error}") from None
+        shards = []
+        first = 0
+        for shard in built:
+            shards.append(evolve(shard, first=first, stop=first + shard.stop))
+            first = shards[-1].stop
+            if not self._versions.files.exists(shard.file.name):
+                raise _not_shared(self._place)
+        self._writer(writer.weighting, writer.counter).create(shards)
+
+    def _open(self, name: str | None) -> None:
+        """Open the newest version, and have searchers open its shards."""
+        collection = self._refresh()
+        try:
+            collection.request_all_shards()
+        except ShardError as error:
+            is_missing = isinstance(error.cause, FileNotFoundError)
+            if is_missing and self._versions.files.exists(error.shard_name):
+                raise _not_shared(self._place) from None
+        if name is not None:
+            names.register(name, NamedPlace(self._place, self._temporary is not None))
+            self._name = name
+            if self._temporary is not None:
+                atexit.unregister(self._temporary.remove)
+
+    def _writer(self, weighting: WeightingName, counter: TokenCounter) -> IndexWriter:
+        writer = ShardWriter(self._place, weighting, counter)
+        return IndexWriter(self._versions, writer, _RemoteShardEditor(self._pool, writer))
+
+    def _counter_of(self, version: IndexVersion) -> TokenCounter:
+        if self._counter is None or self._counter.fingerprint != version.fingerprint:
+            self._counter = counter_of_saved(
+                version.encoding, version.fingerprint, self._encoding, self._place
+            )
+        return self._counter
+
+    # ── Chunks ──
+
+    def __len__(self) -> int:
+        return self._current().version.n_chunks
+
+    @overload
+    def __getitem__(self, position: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Chunk]: ...
+    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
+        """Return the chunk at a position, counted from the end if negative, or the chunks in a slice of positions.
+
+        Raises:
+            InvalidRequestError: no chunk is at the position; a slice leaves out removed chunks.
+            ChunksMissingError: a shard cannot be read.
+        """
+        return self._search(
+            lambda collection: indexed(collection, collection.version.n_positions, position)
+        )
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Yield the chunks by position, some at a time; changes meanwhile are visible."""
+        first = 0
+        while first < self._current().version.n_positions:
+            yield from self[first : first + _POSITIONS_PER_REQUEST]
+            first += _POSITIONS_PER_REQUEST
+
+    def __contains__(self, chunk: object) -> bool:
+        """Return whether there is a chunk with this text or, for a `Chunk`, with this text, metadata and title."""
+        if not isinstance(chunk, Chunk):
+            return any(found.text == chunk for found in self)
+        content = (chunk.text, chunk.metadata, chunk.title)
+        return any((found.text, found.metadata, found.title) == content for found in self)
+
+    @property
+    def metadata_keys(self) -> set[str]:
+        """The metadata keys of all chunks."""
+        return self._search(lambda collection: collection.metadata_keys or set())
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the files of all shards, which searchers map into memory."""
+        return sum(shard.file.n_bytes for shard in self._current().version.shards)
+
+    def __repr__(self) -> str:
+        version = self._current().version
+        counter = self._counter_of(version)
+        return (
+            f"<ClusterIndex of {version.n_chunks:,} chunks in {len(version.shards)} shards, "
+            f"{version.weighting} weighting, {counter.name} tokens>"
+        )
+
+    # ── Search ──
+
+    def answer_all(
+        self,
+        asked: Sequence[SearchParams],
+        models: Models = NO_MODELS,
+        *,
+        allow_partial: bool = False,
+    ) -> list[SearchResponse]:
+        """Run searches in parallel. A reranker runs in this process."""
+        _check_no_encoder(models.encoder)
+        if len(asked) == 1:
+            return [self._answer(asked[0], models, allow_partial)]
+        self._current()
+        futures = [
+            self._threads.submit(self._answer, params, models, allow_partial) for params in asked
+        ]
+        return [future.result() for future in futures]
+
+    def _answer(self, params: SearchParams, models: Models, allow_partial: bool) -> SearchResponse:
+        def search(collection: RemoteCollection) -> SearchResponse:
+            version = collection.version
+            n_query_tokens = self._counter_of(version).count(params.query)
+            counts = SearchMetadata(n_query_tokens, version.n_tokens)
+            rerankings = models.rerankings(params)
+            response = answer(params, collection, version.n_positions, counts, rerankings)
+            if not collection.n_missing_chunks:
+                return response
+            metadata = evolve(response.metadata, num_missing_chunks=collection.n_missing_chunks)
+            return evolve(response, metadata=metadata)
+
+        return self._search(search, allow_partial)
+
+    def explain_one(
+        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
+    ) -> Explanation:
+        """Explain the score of the chunk at a position."""
+        _check_no_encoder(models.encoder)
+        rerankings = models.rerankings(question)
+
+        def search(collection: RemoteCollection) -> Explanation:
+            n_positions = collection.version.n_positions
+            position = check_position("chunk", chunk, n_positions, collection.holds)
+            return explain(collection, question, position, rerankings)
+
+        return self._search(search)
+
+    def _search(self, work: Callable[[RemoteCollection], T], allow_partial: bool = False) -> T:
+        """Run a function on the newest version; run it again if the version's files were replaced meanwhile.
+
+        With `allow_partial`, shards that cannot be read are left out.
+        """
+        missing: dict[str, OSError] = {}
+        collection = self._current()
+        for _ in range(_MAX_ATTEMPTS + len(collection.version.shards)):
+            try:
+                result = work(collection.without(missing))
+            except ShardError as error:
+                newest = self._refresh()
+                if newest.version != collection.version:
+                    collection, missing = newest, {}
+                    continue
+                missing[error.shard_name] = error.cause
+                if not allow_partial:
+                    break
+            else:
+                if not missing:
+                    self._missing_error = None
+                return result
+        self._missing_error = _missing_error(collection.version, missing)
+        raise self._missing_error
+
+    # ── Changes ──
+
+    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
+        """Add chunks and return their positions.
+
+        Each call writes a new shard, and small shards are merged: add many chunks with one call if possible.
+
+        Args:
+            chunks: as for the class; metadata must be JSON.
+            blank: as for the class.
+
+        Raises:
+            InvalidRequestError: a chunk is invalid; none was added.
+            OSError: the store does not answer; the chunks may have been added.
+        """
+        checked = read_chunks(chunks, blank=blank)
+        version = self._refresh().version
+        if not checked.texts:
+            return range(version.n_positions, version.n_positions)
+        counter = self._counter_of(version)
+        shard_writer = ShardWriter(self._place, version.weighting, counter)
+        built = build_segment(batches_of(checked), counter)
+
+        def append() -> range:
+            writer = self._writer(version.weighting, counter)
+            return writer.append(lambda: shard_writer.write(built, 0))
+
+        return self._change(append)
+
+    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+        """Remove the chunks at some positions, or all that a filter accepts, and return their number.
+
+        Args:
+            positions: the positions of the chunks.
+            where: a filter as in `search`, instead of positions.
+
+        Raises:
+            InvalidRequestError: there is no chunk at a position, or the filter is invalid; none was removed.
+            ChunksMissingError: a shard cannot be read; none was removed.
+            OSError: the store does not answer; the chunks may have been removed.
+        """
+        listed = list(positions) if isinstance(positions, Iterator | range) else positions
+        version = self._refresh().version
+        counter = self._counter_of(version)
+
+        def find_positions(version: IndexVersion) -> Offsets:
+            collection = RemoteCollection(self._pool, self._place, version)
+            try:
+                return positions_to_remove(listed, where, version.n_positions, collection)
+            except ShardError as error:
+                raise _missing_error(version, {error.shard_name: error.cause}) from None
+
+        def remove() -> int:
+            return self._writer(version.weighting, counter).remove(find_positions)
+
+        return self._change(remove)
+
+    def compact(self) -> int:
+        """Merge neighboring shards and discard removed chunks; return by how many the number of shards fell."""
+        version = self._refresh().version
+        writer = self._writer(version.weighting, self._counter_of(version))
+        return self._change(writer.compact)
+
+    def save(self, place: str | PathLike[str]) -> None:
+        """Copy the index to another place, where it replaces an index; files that are there are not copied again.
+
+        Raises:
+            IndexConflictError: another writer has changed the index there meanwhile.
+            IndexFormatError: there is an `index.json` of another program.
+            OSError: a file cannot be read or written.
+        """
+        target = as_address(place)
+        version = self._refresh().version
+        if target != self._place:
+            copy_version(self._versions, version, target)
+
+    def _change(self, work: Callable[[], T]) -> T:
+        """Run a change in a thread, which KeyboardInterrupt does not stop, and open the new version."""
+        self._check_open()
+        result = in_thread(work, "change-index").result()
+        self._refresh()
+        return result
+
+    # ── State ──
+
+    def stats(self) -> IndexStats:
+        """Return what the index contains, and where its shards are open."""
+        collection = self._refresh()
+        shards = []
+        for shard in collection.version.shards:
+            order = collection.orders[shard.file.name][:2]
+            nodes = tuple(dict.fromkeys(searcher.node_id for searcher in order))
+            shards.append(ShardStats(shard.n_chunks, nodes, shard.file.n_bytes))
+        missing = self._missing_error
+        n_missing_chunks = 0 if missing is None else missing.n_missing_chunks
+        problems = (self._refresh_error, None if missing is None else str(missing))
+        errors = tuple(problem for problem in problems if problem is not None)
+        return IndexStats(collection.version.n_chunks, n_missing_chunks, tuple(shards), errors)
+
+    def close(self) -> None:
+        """Release the index. A temporary folder is deleted, and a name is removed for all processes. Safe to repeat."""
+        if not self._is_closed:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._collection = None
+        self._threads.shutdown(wait=False)
+        with suppress(Exception):  # the cluster may be gone
+            if self._name is not None:
+                names.unregister(self._name, self._place)
+            if self._temporary is not None:
+                self._pool.close_index(self._place)
+        if self._temporary is not None:
+            atexit.unregister(self._temporary.remove)
+            self._temporary.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClusterError("this index was closed")
+        if not ray.is_initialized():
+            raise ClusterError("the connection to the cluster was closed")
+        if self._pool.session != session_id():
+            self._pool, self._collection = searcher_pool(), None
+
+    def _current(self) -> RemoteCollection:
+        """Return the known version, or a newer one if the known one may be old and the store answers soon."""
+        self._check_open()
+        known = self._collection
+        if known is None:
+            return self._refresh()
+        if time.monotonic() - self._checked_s <= _MAX_AGE_S and known.is_current:
+            return known
+        refreshing = self._refreshing
+        if refreshing is None or refreshing.done():
+            refreshing = self._refreshing = in_thread(self._refresh, "refresh-index")
+        if wait([refreshing], _MAX_REFRESH_S).done:
+            try:
+                return refreshing.result()
+            except OSError as error:
+                if isinstance(error, IndexFormatError) and not isinstance(error, ClusterError):
+                    raise
+                self._refresh_error = f"the newest version is unknown: {error}"
+                self._checked_s = time.monotonic()
+        return known
+
+    def _refresh(self) -> RemoteCollection:
+        """Return the newest version."""
+        self._check_open()
+        known = self._collection
+        if self._name is not None:
+            self._check_name()
+        version = self._versions.read()
+        self._refresh_error = None
+        self._checked_s = time.monotonic()
+        if known is not None and not version.replaces(known.version):
+            if known.is_current:
+                return known
+            collection = RemoteCollection(self._pool, self._place, known.version, before=known)
+        else:
+            collection = RemoteCollection(self._pool, self._place, version)
+        self._pool.open_shards(collection.group, collection.orders)
+        self._collection = collection
+        return collection
+
+    def _check_name(self) -> None:
+        """Raise a `ClusterError` if another process has closed the index."""
+        with suppress(Exception):
+            if names.find(self._name or "").place == self._place:
+                return
+        raise ClusterError("this index was closed")
+
+
+class _RemoteShardEditor:
+    """Makes new shards of existing ones on a searcher."""
+
+    def __init__(self, pool: SearcherPool, writer: ShardWriter) -> None:
+        self._pool = pool
+        self._writer = writer
+
+    def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
+        """Return a shard without the chunks at some of its positions."""
+        writer = self._writer
+        return self._run(lambda searcher: searcher.actor.without.remote(writer, shard, positions))
+
+    def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
+        """Return one shard of the chunks of neighboring shards."""
+        writer = self._writer
+        return self._run(lambda searcher: searcher.actor.merge.remote(writer, shards))
+
+    def _run(self, task: Callable[[Any], Any]) -> ShardRecord:
+        record: ShardRecord
+        (record,) = self._pool.run([task], lambda _: None)
+        return record
+
+
+def _check_arguments(
+    chunks: object,
+    place: object,
+    source: object,
+    title: object,
+    n_shards: int | None,
+    blank: object,
+    name: object,
+) -> None:
+    if chunks is not None and source is not None:
+        raise InvalidRequestError("must be given, or source instead, and not both", "chunks")
+    if chunks is None and source is None and place is None:
+        raise InvalidRequestError("must be given, or source or place instead", "chunks")
+    if blank not in get_args(Blank):
+        raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
+    if n_shards is not None:
+        check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
+    if not isinstance(title, str) or (source is None and title != "title"):
+        allowed = 'the name of a field, and "title" without a source'
+        raise InvalidRequestError.must_be("title", allowed, title)
+    if name is not None:
+        check_name(name)
+
+
+def _divided(chunks: Chunks, n_shards: int | None) -> list[ChunkSource]:
+    """Put chunks into Ray's object store, in parts of similar size."""
+    n_parts = n_shards or optional_count(sum(map(len, chunks.texts)), _n_cpus())
+    n_parts = max(1, min(n_parts, len(chunks.texts)))
+    slices = list(split_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
+    parts: list[ChunkSource] = []
+    for part in slices:
+        part_chunks = chunks.take(range(part.start, part.stop))
+        parts.append(StoredChunks([ray.put(part_chunks)]))
+    return parts
+
+
+def _temporary_folder() -> TemporaryFolder:
+    n_machines = len({node.address for node in living_nodes()})
+    if n_machines > 1:
+        rule = f"must be given, because the cluster has {n_machines} machines"
+        remedy = "name a folder that all nodes share, or a bucket such as s3://bucket/index"
+        raise InvalidRequestError(rule, "place", remedy=remedy)
+    return TemporaryFolder()
+
+
+def _n_cpus() -> int:
+    return min(int(sum(node.n_cpus for node in living_nodes())), _MAX_SHARDS)
+
+
+def _not_shared(place: str) -> InvalidRequestError:
+    return InvalidRequestError.must_be("place", "the same folder for all nodes", place)
+
+
+def _missing_error(version: IndexVersion, missing: dict[str, OSError]) -> ChunksMissingError:
+    sizes = {shard.file.name: shard.n_chunks for shard in version.shards}
+    n_missing_chunks = sum(sizes[name] for name in missing)
+    errors = "; ".join(f"{error}" for error in list(missing.values())[:1])
+    return ChunksMissingError(
+        f"{n_missing_chunks:,} of {version.n_chunks:,} chunks cannot be searched now: {errors}",
+        n_missing_chunks,
+    )
+
+
+def _check_no_encoder(encoder: TextEncoder | None) -> None:
+    if encoder is not None:
+        remedy = "leave it out: indexes of a cluster have no vectors"
+        raise InvalidRequestError.must_be("encoder", "None", encoder, remedy=remedy)

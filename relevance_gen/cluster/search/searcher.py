@@ -1,0 +1,232 @@
+"""An actor that searches shards. Any searcher can open any shard of any index, so all searchers are interchangeable."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, ClassVar, Final
+
+import ray
+from attrs import frozen
+from ray import cloudpickle
+
+from relevance_gen.arrays import Offsets
+from relevance_gen.cluster.actors import HEALTH, Actor
+from relevance_gen.cluster.search.sources import ChunkSource
+from relevance_gen.errors import BusyError
+from relevance_gen.folders.cache import default_folder
+from relevance_gen.index.segment import Statistics
+from relevance_gen.quota import Quota
+from relevance_gen.retrieval.scorer import SegmentScorer
+from relevance_gen.retrieval.scorers import Scorers
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.shards.building import build_segment
+from relevance_gen.shards.changes import LocalShardEditor
+from relevance_gen.shards.manifest import IndexVersion, ShardRecord
+from relevance_gen.shards.object_store import ObjectStore
+from relevance_gen.shards.shard_cache import ShardCache
+from relevance_gen.shards.shard_files import ShardOpener, ShardWriter, read_statistics
+from relevance_gen.shards.version_store import VersionStore
+
+_SEARCH: Final = "search"
+_BUILD: Final = "build"
+_MAX_SEARCHES: Final = 64
+"""Requests that a searcher processes at a time. Further requests are refused."""
+_REFUSING_THREADS: Final = 8
+_MAX_OPEN_GROUPS: Final = 8
+"""Groups of shards of one version that remain open for each index."""
+_MAX_INDEXES: Final = 64
+_N_RESPONSE_PARTS: Final = 4
+_MIN_PART_BYTES: Final = 64 << 10
+"""A response is returned in parts, because Ray sends less than 100 KiB with the reply itself and stores larger objects,
+from which fetching takes longer than a search."""
+_CACHE_BYTES: Final = 64 << 30
+"""Maximum size of the shards of remote indexes that a machine caches."""
+IDLE_TIMEOUT_S: Final = 60.0
+"""Time without a request or ping after which a searcher ends."""
+
+
+@frozen
+class ShardGroup:
+    """Shards of one version that a searcher searches together."""
+
+    place: str
+    version_name: str
+    shard_names: tuple[str, ...]
+
+
+class _OpenIndex:
+    """The shards of one index that a searcher has open."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._versions = VersionStore(place)
+        self._opener = ShardOpener(place, _shard_cache())
+        self._lock = threading.Lock()
+        self._statistics: OrderedDict[str, Statistics] = OrderedDict()
+        self._groups: OrderedDict[ShardGroup, _OpenGroup] = OrderedDict()
+
+    def segments(self, group: ShardGroup) -> Scorers:
+        """Return the segments of a group of shards."""
+        opened = self._groups.get(group)
+        if opened is None:
+            with self._lock:
+                opened = self._groups.get(group) or self._open(group)
+        return opened.segments
+
+    def _open(self, group: ShardGroup) -> _OpenGroup:
+        version = self._versions.read_named(group.version_name)
+        names = set(group.shard_names)
+        shards = [shard for shard in version.shards if shard.file.name in names]
+        opened = self._opener.open(version.weighting, shards)
+        weighting, statistics = weighting_named(version.weighting), self._statistics_of(version)
+        # Postings that were looked up for other versions remain valid.
+        cached = {id(scorer.segment): scorer.words_found for scorer in self._scorers()}
+        scorers = [
+            SegmentScorer(segment, weighting, statistics, cached.get(id(segment)))
+            for segment in opened.segments
+        ]
+        self._groups[group] = _OpenGroup(Scorers(scorers), scorers, shards, opened.locks)
+        while len(self._groups) > _MAX_OPEN_GROUPS:
+            _, closed = self._groups.popitem(last=False)
+            closed.locks.close()
+        open_shards = [shard for one in self._groups.values() for shard in one.shards]
+        self._opener.keep_only(open_shards)
+        return self._groups[group]
+
+    def _scorers(self) -> list[SegmentScorer]:
+        return [scorer for group in self._groups.values() for scorer in group.scorers]
+
+    def _statistics_of(self, version: IndexVersion) -> Statistics:
+        if version.name not in self._statistics:
+            store = ObjectStore(self._place)
+            self._statistics[version.name] = read_statistics(store, version)
+            if len(self._statistics) > _MAX_OPEN_GROUPS:
+                self._statistics.popitem(last=False)
+        return self._statistics[version.name]
+
+
+@frozen(eq=False)
+class _OpenGroup:
+    segments: Scorers
+    scorers: Sequence[SegmentScorer]
+    shards: Sequence[ShardRecord]
+    locks: ExitStack
+
+
+class Searcher(Actor):
+    """Searches and builds shards of any index. It ends when no process has used it for a while."""
+
+    groups: ClassVar[dict[str, int]] = {
+        HEALTH: 2,
+        _SEARCH: _MAX_SEARCHES + _REFUSING_THREADS,
+        _BUILD: 2,
+    }
+
+    def __init__(self) -> None:
+        self._indexes: OrderedDict[str, _OpenIndex] = OrderedDict()
+        self._indexes_lock = threading.Lock()
+        self._slots = Quota(_MAX_SEARCHES)
+        self._used_s = time.monotonic()
+        threading.Thread(target=self._end_when_unused, name="end-unused", daemon=True).start()
+
+    @ray.method(concurrency_group=HEALTH)
+    def ping(self) -> None:
+        """Respond, and remain for `IDLE_TIMEOUT_S`."""
+        self._used_s = time.monotonic()
+
+    @ray.method(concurrency_group=_SEARCH, num_returns=_N_RESPONSE_PARTS)
+    def answer(self, group: ShardGroup, request: bytes) -> list[bytes]:
+        """Return the pickled response to a request of the search port, in parts that `join_response` joins.
+
+        Args:
+            group: the shards to search.
+            request: a pickled function of `Scorers` with its arguments and keyword arguments.
+
+        Raises:
+            BusyError: too many requests are in progress.
+            OSError: a shard cannot be read.
+        """
+        self._used_s = time.monotonic()
+        if not self._slots.acquire(1):
+            raise BusyError("a searcher of the cluster has too many requests")
+        try:
+            segments = self._index(group.place).segments(group)
+            function, args, kwargs = pickle.loads(request)  # noqa: S301 from a process of the cluster
+            response = _pickled(function(segments, *args, **kwargs))
+        finally:
+            self._slots.release(1)
+        part_bytes = max(_MIN_PART_BYTES, -(-len(response) // _N_RESPONSE_PARTS))
+        starts = range(0, _N_RESPONSE_PARTS * part_bytes, part_bytes)
+        return [response[start : start + part_bytes] for start in starts]
+
+    @ray.method(concurrency_group=_BUILD)
+    def open(self, group: ShardGroup) -> None:
+        """Open shards before they are searched; errors are raised by the search."""
+        with suppress(OSError):
+            self._index(group.place).segments(group)
+
+    @ray.method(concurrency_group=_BUILD)
+    def build(self, writer: ShardWriter, source: ChunkSource) -> ShardRecord:
+        """Build a shard whose positions begin at 0."""
+        self._used_s = time.monotonic()
+        return writer.write(build_segment(source.batches(), writer.counter), 0)
+
+    @ray.method(concurrency_group=_BUILD)
+    def without(self, writer: ShardWriter, shard: ShardRecord, positions: Offsets) -> ShardRecord:
+        """Return a shard without the chunks at some positions, as `LocalShardEditor.without`."""
+        return self._editor(writer).without(shard, positions)
+
+    @ray.method(concurrency_group=_BUILD)
+    def merge(self, writer: ShardWriter, shards: Sequence[ShardRecord]) -> ShardRecord:
+        """Return one shard of several, as `LocalShardEditor.merge`."""
+        return self._editor(writer).merge(shards)
+
+    @ray.method(concurrency_group=HEALTH)
+    def close_index(self, place: str) -> None:
+        """Close the shards of an index."""
+        with self._indexes_lock:
+            self._indexes.pop(place, None)
+
+    def _index(self, place: str) -> _OpenIndex:
+        with self._indexes_lock:
+            if place not in self._indexes:
+                self._indexes[place] = _OpenIndex(place)
+                if len(self._indexes) > _MAX_INDEXES:
+                    self._indexes.popitem(last=False)
+            self._indexes.move_to_end(place)
+            return self._indexes[place]
+
+    def _editor(self, writer: ShardWriter) -> LocalShardEditor:
+        self._used_s = time.monotonic()
+        return LocalShardEditor(ShardOpener(writer.place, _shard_cache()), writer)
+
+    def _end_when_unused(self) -> None:
+        while time.monotonic() - self._used_s < IDLE_TIMEOUT_S or self._slots.held:
+            time.sleep(1.0)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+        os._exit(0)
+
+
+def _shard_cache() -> ShardCache | None:
+    folder = default_folder()
+    return None if folder is None else ShardCache(folder / "shards", _CACHE_BYTES)
+
+
+def _pickled(response: Any) -> bytes:
+    """Pickle a response; only metadata of the caller's own classes needs cloudpickle, which takes twice the time."""
+    try:
+        return pickle.dumps(response, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # pickle raises errors of many types
+        pickled: bytes = cloudpickle.dumps(response)
+        return pickled
+
+
+def join_response(parts: Sequence[bytes]) -> Any:
+    """Return the response whose parts `Searcher.answer` returned."""
+    return pickle.loads(b"".join(parts))  # noqa: S301 from a process of the cluster

@@ -1,0 +1,64 @@
+"""Temporary folders for indexes of a cluster on one machine; those of killed processes are removed at the next start.
+
+Each process that uses a folder holds a shared lock on a file beside it. A folder without a lock is unused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_PARENT: Final = "relevance_gen_cluster_{uid}"
+
+
+class TemporaryFolder:
+    """A new folder, which `remove` deletes. Folders that no process uses are deleted before it is created."""
+
+    def __init__(self) -> None:
+        parent = Path(tempfile.gettempdir(), _PARENT.format(uid=os.getuid()))
+        parent.mkdir(mode=0o700, exist_ok=True)
+        if parent.stat().st_uid != os.getuid() or parent.stat().st_mode & 0o077:
+            raise PermissionError(f"{parent} can be changed by other users")
+        _remove_unused(parent)
+        self.path = parent / secrets.token_hex(8)
+        self._lock = hold(self.path)
+        self.path.mkdir()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def remove(self) -> None:
+        """Delete the folder. Safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        _lock_path(self.path).unlink(missing_ok=True)
+        self._lock.close()
+
+
+def hold(folder: Path) -> BinaryIO:
+    """Prevent other processes from deleting a folder until the returned file is closed."""
+    path = _lock_path(folder)
+    while True:
+        file = path.open("ab")
+        fcntl.flock(file, fcntl.LOCK_SH)
+        # Another process may have deleted the file before it was locked.
+        if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            return file
+        file.close()
+
+
+def _remove_unused(parent: Path) -> None:
+    for lock in parent.glob("*.lock"):
+        with suppress(OSError), lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()
+
+
+def _lock_path(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")

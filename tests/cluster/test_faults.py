@@ -1,0 +1,323 @@
+"""Tests that kill, stop and disconnect the processes of a cluster: answers remain complete and correct."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relevance_gen import ChunkIndex
+from relevance_gen.cluster import ClusterIndex, ClusterRunner
+from relevance_gen.cluster.placing import living_nodes
+from relevance_gen.cluster.search import temporary
+from relevance_gen.errors import ChunksMissingError, ClusterError
+from relevance_gen.shards.object_store import ObjectStore
+from relevance_gen.shards.sharded_index import ShardedIndex
+from small_models import BIGRAM
+from tests.cluster.conftest import NODE
+from tests.cluster.shared import (
+    OPTIONS,
+    QUERIES,
+    RESTORED_S,
+    forget_rankings,
+    kill_process,
+    process_of,
+    searchers_of,
+    texts,
+    until,
+)
+from tests.serve.shards import save_shards
+
+
+def ended(call: Callable[[], Any]) -> Any:
+    """Return the result of a call, or fail if it hangs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(RESTORED_S)
+
+
+def test_killed_searcher_is_replaced_without_a_failed_search(cluster: Any) -> None:
+    """If a searcher is killed, others answer for its shards; changes and explanations go on."""
+    chunks = texts(40, seed=5)
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=4) as index:
+        for searcher in searchers_of(index):
+            kill_process(searcher)
+            forget_rankings(index)
+            assert ended(lambda: index.search(QUERIES)) == one.search(QUERIES)
+            for each in (one, index):
+                each.remove(each.add(["cats purr", "cats sleep"])[:1])
+            assert ended(lambda: index.explain("cats", 3)) == one.explain("cats", 3)
+        until(lambda: len(searchers_of(index)) == len(living_nodes()), "all searchers are back")
+
+
+def test_all_searchers_are_killed_at_once(cluster: Any) -> None:
+    """If all searchers die, searches wait until some of them have restarted."""
+    chunks = texts(30, seed=6)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    with ClusterIndex(chunks, n_shards=3) as index:
+        for pid in [process_of(searcher) for searcher in searchers_of(index)]:
+            os.kill(pid, signal.SIGKILL)
+        assert ended(lambda: index.search(QUERIES)) == expected
+
+
+def test_stopped_searcher_is_bypassed(cluster: Any) -> None:
+    """A searcher that does not respond changes no answer and delays no change for long."""
+    chunks = texts(40, seed=11)
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=4) as index:
+        pid = process_of(searchers_of(index)[0])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert ended(lambda: index.search(QUERIES)) == one.search(QUERIES)
+            assert ended(lambda: index.explain("cats", 3)) == one.explain("cats", 3)
+            for each in (index, one):
+                ended(lambda each=each: each.add(["cats purr"]))
+            assert ended(lambda: index.search(QUERIES)) == one.search(QUERIES)
+            assert ended(index.stats).num_missing_chunks == 0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert process_of(searchers_of(index)[0]) == pid
+
+
+def test_joining_and_dying_nodes_get_their_share(cluster: Any) -> None:
+    """A node that joins gets a runner and a searcher; when it dies, no search fails and requests are done elsewhere."""
+    chunks = texts(40, seed=7)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    n_nodes = len(living_nodes())
+    with ClusterRunner(BIGRAM, **OPTIONS) as runner, ClusterIndex(chunks, n_shards=8) as index:
+        until(lambda: runner.stats().num_total_runners == n_nodes, "all nodes have runners")
+        node = cluster.add_node(**NODE)
+        until(lambda: runner.stats().num_total_runners == n_nodes + 1, "the new node has a runner")
+
+        def is_used() -> bool:
+            return any(node.node_id == shard.nodes[0] for shard in index.stats().shards)
+
+        until(is_used, "the new node has shards")
+        forget_rankings(index)
+        assert index.search(QUERIES) == expected
+        futures = [runner.submit({"text": "a", "max_tokens": 100}) for _ in range(60)]
+        cluster.remove_node(node, allow_graceful=False)
+        for _ in range(5):
+            forget_rankings(index)
+            assert ended(lambda: index.search(QUERIES)) == expected
+        assert len([future.result(120) for future in futures]) == 60
+        until(lambda: not is_used(), "its shards have other searchers")
+        until(lambda: runner.stats().num_total_runners == n_nodes, "the dead node has no runner")
+        assert index.search(QUERIES) == expected
+        assert runner.generate("a").responses
+
+
+def test_stopped_node_is_bypassed(cluster: Any) -> None:
+    """A node whose processes are all stopped, as if its network were cut, changes no answer."""
+    chunks = texts(30, seed=8)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    with ClusterIndex(chunks, n_shards=3) as index:
+        node_id = index.stats().shards[0].nodes[0]
+        stopped = []
+        for searcher in index._pool.searchers:
+            if searcher.node_id == node_id:
+                stopped.append(process_of(searcher.actor))
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                forget_rankings(index)
+                assert ended(lambda: index.search(QUERIES)) == expected
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("n_kills", [3])
+def test_searches_are_answered_during_kills(cluster: Any, n_kills: int) -> None:
+    """While searchers are killed one after the other, every answer is complete and correct."""
+    chunks = texts(100, seed=20)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    outcomes: Counter[str] = Counter()
+    is_over = threading.Event()
+    with ClusterIndex(chunks, n_shards=4) as index:
+
+        def search(query_ord: int) -> None:
+            while not is_over.is_set():
+                forget_rankings(index)
+                is_right = index.search(QUERIES[query_ord]) == expected[query_ord]
+                outcomes["right" if is_right else "wrong"] += 1
+
+        with ThreadPoolExecutor(2) as pool:
+            searching = [pool.submit(search, query_ord) for query_ord in range(2)]
+            for kill_ord in range(n_kills):
+                searchers = searchers_of(index)
+                kill_process(searchers[kill_ord % len(searchers)])
+                n_before = outcomes["right"]
+                until(lambda n_before=n_before: outcomes["right"] > n_before + 10, "answers")
+            is_over.set()
+            for future in searching:
+                future.result(RESTORED_S)
+    assert outcomes["wrong"] == 0
+
+
+@pytest.mark.soak
+def test_searches_are_answered_while_processes_die_and_hang(cluster: Any) -> None:
+    """During a kill each second for 50 s, at least 99.9 % of the searches are right, and none takes over 6 s."""
+    chunks = texts(200, seed=20)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    outcomes: Counter[str] = Counter()
+    durations_s: list[float] = []
+    is_over = threading.Event()
+    with ClusterIndex(chunks, n_shards=4) as index:
+
+        def search(query_ord: int) -> None:
+            while not is_over.wait(0.02):
+                forget_rankings(index)
+                begun_s = time.monotonic()
+                try:
+                    is_right = index.search(QUERIES[query_ord]) == expected[query_ord]
+                    outcomes["right" if is_right else "wrong"] += 1
+                except ClusterError:
+                    outcomes["refused"] += 1
+                durations_s.append(time.monotonic() - begun_s)
+
+        with ThreadPoolExecutor(4) as pool:
+            searching = [pool.submit(search, query_ord) for query_ord in range(4)]
+            for kill_ord in range(50):
+                searchers = searchers_of(index)
+                kill_process(searchers[kill_ord % len(searchers)])
+                time.sleep(1.0)
+            is_over.set()
+            for future in searching:
+                future.result(RESTORED_S)
+    assert outcomes["wrong"] == 0
+    assert outcomes["refused"] <= 0.001 * outcomes["right"]
+    assert max(durations_s) < 6.0
+
+
+def test_missing_shard_is_refused_or_counted(cluster: Any, tmp_path: Path) -> None:
+    """A shard whose file is missing fails searches; with `allow_partial` its chunks are counted as missing."""
+    chunks = texts(20, seed=12)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    save_shards(str(tmp_path), chunks, 2)
+    shard = next(tmp_path.glob("*.shard"))
+    shard.rename(tmp_path / "elsewhere")
+    with ClusterIndex.load(tmp_path) as index:
+        with pytest.raises(ChunksMissingError, match="No such file") as refused:
+            index.search("cats")
+        n_missing = refused.value.n_missing_chunks
+        assert n_missing == 10
+        for change in (lambda: index.remove([0]), lambda: index.remove(where={"a": 1})):
+            with pytest.raises((ChunksMissingError, ValueError)):
+                change()
+        partial = index.search(QUERIES, allow_partial=True)
+        assert {response.metadata.num_missing_chunks for response in partial} == {n_missing}
+        assert index.stats().num_missing_chunks == n_missing
+        (tmp_path / "elsewhere").rename(shard)
+        until(lambda: index.search(QUERIES) == expected, "the shard is back")
+        assert index.stats().errors == ()
+
+
+def test_unavailable_store_leaves_the_known_version(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the store does not answer, the version that is open is searched, and `stats` says why."""
+    with ClusterIndex(texts(20), place=tmp_path) as index:
+        expected = index.search(QUERIES)
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+        monkeypatch.setattr(ObjectStore, "_call", fail)
+        index._checked_s = 0.0
+        assert index.search(QUERIES) == expected
+        assert "Connection refused" in str(index._refresh_error)
+
+
+def test_changed_files_are_read_again(cluster: Any, tmp_path: Path) -> None:
+    """If another process replaces the index while its old files are gone, a search finds the new version."""
+    with ClusterIndex(["cats purr"], place=tmp_path) as index:
+        old = list(tmp_path.glob("*.shard"))
+        ShardedIndex.build(["cats sleep"], tmp_path)
+        for path in old:
+            path.unlink()
+        for searcher in searchers_of(index):
+            kill_process(searcher)
+        forget_rankings(index)
+        assert ended(lambda: index.search("cats").results[0].chunk_txt) in {
+            "cats sleep",
+            "cats purr",
+        }
+        index._checked_s = 0.0
+        assert index.search("cats").results[0].chunk_txt == "cats sleep"
+
+
+def test_full_disk_fails_the_change(cluster: Any, tmp_path: Path) -> None:
+    """If a shard cannot be written, `add` fails, nothing is added, and the index works afterwards."""
+    with ClusterIndex(["cats purr"], place=tmp_path) as index, pytest.MonkeyPatch.context() as full:
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise OSError(28, "No space left on device")
+
+        full.setattr("relevance_gen.index.storage.write", fail)
+        with pytest.raises(OSError, match="No space left"):
+            index.add(["dogs bark"])
+        full.undo()
+        assert len(index) == 1
+        assert index.add(["dogs bark"]) == range(1, 2)
+
+
+KILLED = """
+import sys
+from relevance_gen.cluster import ClusterIndex
+index = ClusterIndex(["cats purr"], address=sys.argv[1])
+print(index._place, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_temporary_folder_of_a_killed_process_is_swept(cluster: Any) -> None:
+    """The folder of a process that was killed is removed when the next index is built."""
+    command = [sys.executable, "-c", KILLED, cluster.address]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        folder = Path(killed.stdout.readline().strip())
+        used = temporary.TemporaryFolder()
+        assert folder.exists()
+        killed.kill()
+        killed.wait()
+    temporary.TemporaryFolder().remove()
+    assert not folder.exists()
+    assert used.path.exists()
+    used.remove()
+
+
+CLOSED = """
+import sys
+import ray
+from relevance_gen.cluster import ClusterIndex
+from relevance_gen.errors import ClusterError
+index = ClusterIndex(["cats purr"], address=sys.argv[1])
+ray.shutdown()
+for call in (lambda: index.search("cats"), lambda: index.add(["a"]), lambda: index[0], index.stats):
+    try:
+        call()
+    except ClusterError as error:
+        print(error)
+index.close()
+"""
+
+
+def test_calls_after_a_shutdown_of_ray_raise_cluster_error(cluster: Any) -> None:
+    """After `ray.shutdown`, calls say that the connection was closed."""
+    command = [sys.executable, "-c", CLOSED, cluster.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.count("the connection to the cluster was closed") == 4, done.stderr

@@ -1,0 +1,96 @@
+"""Tests of the order of searchers: bounded load, and few changes when a searcher joins or leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.cluster.search.pool import (
+    LatencyTracker,
+    SearcherHandle,
+    SearcherPool,
+    group_by_searcher,
+)
+from relevance_gen.errors import ClusterError
+from relevance_gen.shards.manifest import ShardRecord, StoredFile
+
+
+def pool_of(n_searchers: int) -> SearcherPool:
+    """Return a pool without a cluster."""
+    pool = object.__new__(SearcherPool)
+    names = [f"searcher {ordinal}" for ordinal in range(n_searchers)]
+    pool._searchers = {name: SearcherHandle(name, name, None) for name in names}
+    pool._avoided_until_s = {}
+    pool._lock = _NoLock()  # type: ignore[assignment]
+    return pool
+
+
+class _NoLock:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: Any) -> None: ...
+
+
+def shards_of(sizes: list[int]) -> list[ShardRecord]:
+    shards = []
+    for shard_ord, n_tokens in enumerate(sizes):
+        file = StoredFile(f"{shard_ord:016x}.shard", 1, "0" * 64)
+        shards.append(ShardRecord(file, 0, 0, n_tokens, 0, "0", 0, 0))
+    return shards
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=40), st.integers(1, 12))
+def test_orders_are_complete_and_bounded(sizes: list[int], n_searchers: int) -> None:
+    """Each order has every searcher once, and no first searcher has much more than its share."""
+    pool, shards = pool_of(n_searchers), shards_of(sizes)
+    orders = pool.orders(shards)
+    for order in orders.values():
+        assert sorted(one.name for one in order) == sorted(pool._searchers)
+    weights = {shard.file.name: shard.n_tokens + 1 for shard in shards}
+    mean = sum(weights.values()) / n_searchers
+    for names in group_by_searcher(orders, 0).values():
+        assert sum(weights[name] for name in names) <= mean + max(weights.values())
+
+
+def test_as_many_shards_as_searchers_are_spread() -> None:
+    """With shards of one size, each searcher is the first one for the same number of shards."""
+    for n_searchers in (1, 3, 16):
+        groups = group_by_searcher(pool_of(n_searchers).orders(shards_of([100] * n_searchers)), 0)
+        assert [len(names) for names in groups.values()] == [1] * n_searchers
+
+
+def test_leaving_searcher_moves_few_shards() -> None:
+    """When one of ten searchers leaves, most shards keep their first searcher."""
+    shards = shards_of([100] * 100)
+    before, after = pool_of(10).orders(shards), pool_of(9).orders(shards)
+    n_moved = sum(before[name][0].name != after[name][0].name for name in before)
+    assert n_moved <= 30
+
+
+def test_no_searcher_is_an_error() -> None:
+    """Without a searcher, shards cannot be searched."""
+    with pytest.raises(ClusterError, match="no node of the cluster"):
+        pool_of(0).orders(shards_of([1]))
+
+
+def test_avoided_searchers_come_last() -> None:
+    """A searcher that failed is asked last for a while."""
+    pool = pool_of(3)
+    order = pool.searchers
+    pool.avoid(order[0], 60.0)
+    assert pool.by_preference(order) == [*order[1:], order[0]]
+    pool.avoid(order[0], -1.0)
+    assert pool.by_preference(order) == order
+
+
+def test_hedge_delay_follows_the_median() -> None:
+    """A few slow requests do not change the delay after which other searchers are asked."""
+    latency = LatencyTracker()
+    for duration_s in [1.0] * 20 + [50.0]:
+        latency.add(duration_s)
+    assert latency.hedge_delay_s == 3.0
+    for _ in range(65):
+        latency.add(0.001)
+    assert latency.hedge_delay_s == 0.05
