@@ -22,7 +22,7 @@ import attrs
 from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
-from relevance_gen.generation.chat import chat_rendering
+from relevance_gen.generation.chat.chat_rendering import RenderedChat, render_chat
 from relevance_gen.generation.chat.conversation import (
     Conversation,
     ToolChoice,
@@ -31,7 +31,6 @@ from relevance_gen.generation.chat.conversation import (
     tools_of,
 )
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.output_parsing.tool_call_formats import MARKERS
 from relevance_gen.generation.queue.pending_request import OnText
 from relevance_gen.generation.queue.request import (
@@ -263,19 +262,19 @@ class Runner:
         conversation = Conversation(
             messages, tool_definitions, choice, variables, {}, continues, schema_fields
         )
-        request, output_format = self.write_chat(conversation, request, chat_template=chat_template)
-        context = attrs.evolve(_CHAT_CONTEXT, output_format=output_format)
-        return self.submit(request, on_text=on_part, context=context)
+        rendered = self.render_chat(conversation, request, chat_template=chat_template)
+        context = attrs.evolve(_CHAT_CONTEXT, output_format=rendered.output_format)
+        return self.submit(rendered.request, on_text=on_part, context=context)
 
-    def write_chat(
+    def render_chat(
         self,
         conversation: Conversation,
         request: GenerationRequest,
         *,
         chat_template: str | None = None,
         client: str | None = None,
-    ) -> tuple[GenerationRequest, OutputFormat]:
-        """Render a conversation; return the request that continues it, and the format of the model's turns.
+    ) -> RenderedChat:
+        """Render a conversation to the request that continues it, and the format of the model's turns.
 
         Pass the format to `submit` in a context with ``is_chat`` and this ``output_format``.
 
@@ -283,7 +282,7 @@ class Runner:
             InvalidRequestError: there is no template for these messages.
             RelevanceGenError: see `wait_ready`.
         """
-        return chat_rendering.write(conversation, request, self.chat_format, chat_template, client)
+        return render_chat(conversation, request, self.chat_format, chat_template, client)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
@@ -321,10 +320,9 @@ class Runner:
         Arguments and errors are those of `submit_chat` and `count_tokens`.
         """
         conversation = Conversation(messages, tools_of(tools), variables=template_variables or {})
-        request, _ = self.write_chat(
-            conversation, GenerationRequest(""), chat_template=chat_template
-        )
-        return self._count(request, RequestContext(is_chat=True, count_only=True))
+        request = GenerationRequest("")
+        rendered = self.render_chat(conversation, request, chat_template=chat_template)
+        return self._count(rendered.request, RequestContext(is_chat=True, count_only=True))
 
     def _count(self, request: Request, context: RequestContext) -> int:
         return self._wait_for(lambda: self.submit(request, context=context)).prompt_tokens

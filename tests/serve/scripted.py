@@ -18,6 +18,7 @@ import attrs
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
+from relevance_gen.generation.chat.chat_rendering import RenderedChat
 from relevance_gen.generation.chat.conversation import Conversation
 from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
@@ -214,13 +215,14 @@ class ScriptedBackend:
         """Count the words of all messages."""
         return self.count_tokens(_written(messages))
 
-    def write_chat(
+    def render_chat(
         self, conversation: Conversation, request: GenerationRequest, **_: object
-    ) -> tuple[GenerationRequest, OutputFormat]:
+    ) -> RenderedChat:
         """Write a line for each message; the content ``"no template"`` finds none."""
         for called in conversation.required.values():
-            raise InvalidRequestError("is not known to the chat template of this model", called)
-        return attrs.evolve(request, text=_written(conversation.messages)), OutputFormat()
+            raise InvalidRequestError("must be a variable of this model's chat template", called)
+        rendered = attrs.evolve(request, text=_written(conversation.messages))
+        return RenderedChat(rendered, OutputFormat())
 
     def stats(self) -> Stats:
         """Count the samples beyond the slots."""

@@ -672,7 +672,7 @@ def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
     ):
         unknown = chatting.call("POST", CHAT, {**STORY_CHAT, name: value}, JSON)
         assert (unknown.status, peer_error(unknown.json)["param"]) == (400, name)
-        assert "is not known to the chat template" in unknown.json["message"]
+        assert "must be a variable of this model's chat template" in unknown.json["message"]
     assert post(chatting, CHAT, {**STORY_CHAT, "documents": [], "add_generation_prompt": True})
     assert post(
         chatting,

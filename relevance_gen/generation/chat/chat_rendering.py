@@ -1,4 +1,4 @@
-"""Make a request of a conversation: its prompt, what its answer must be, and how that is read."""
+"""Render a conversation to a generation request: its prompt, the grammar of its answer, and the output format."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
+from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.generation.chat.chat_template import (
     check_messages,
-    prompt_of,
+    message_texts,
+    render_prompt,
     renderer_for,
-    said_in,
 )
 from relevance_gen.generation.chat.conversation import (
     ChatMessage,
@@ -22,9 +23,9 @@ from relevance_gen.generation.chat.conversation import (
     ToolDefinition,
     check_calls,
 )
-from relevance_gen.generation.chat.tool_choice_grammar import grammar_of
+from relevance_gen.generation.chat.tool_choice_grammar import grammar_fields
 from relevance_gen.generation.output_parsing.output_parser import (
-    ID_CHARACTERS,
+    CALL_ID_CHARACTERS,
     OutputFormat,
     call_id,
 )
@@ -37,18 +38,19 @@ from relevance_gen.generation.output_parsing.tool_call_formats import (
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.types import GenerationRequest
 
-_MAX_VALUES: Final = 1 << 16
-"""Values in the arguments of all calls of a conversation: as objects they take many times their text's memory."""
-_THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
-"""What templates call the thoughts of a turn."""
-_READS_OBJECTS: Final = re.compile(
+_MAX_ARGUMENT_VALUES: Final = 1 << 16
+"""Values in the arguments of all calls of a conversation; parsed values take many times the memory of their text."""
+_REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
+_TEMPLATE_REASONING_FIELDS: Final = (*_REASONING_FIELDS, "thinking")
+"""The names under which templates read the reasoning of a message."""
+_READS_ARGUMENTS_AS_OBJECT: Final = re.compile(
     r"""(arguments|_args|tool_calls?(\.function|\['function'\])?)['"\])]*\s*"""
     r"""(\|\s*(tojson|items)|is\s+(not\s+)?(string|mapping)|\.items)"""
 )
-_WANTS_IDS: Final = re.compile(r"length\s*(!=|==|<)\s*9\b")
-_IDS_TELL_NAMES: Final = "<|tool_call_begin|>"
-"""Stands before the id of a call in Kimi's templates, which write no other name of it."""
-_DESCRIPTION: Final = """\
+_CHECKS_ID_LENGTH: Final = re.compile(r"length\s*(!=|==|<)\s*9\b")
+_ID_WITH_NAME_MARKER: Final = "<|tool_call_begin|>"
+"""The text before a call's id in Kimi's templates, which expect the name of the tool in the id."""
+_TOOLS_PROMPT: Final = """\
 You may call these tools. Of each you are told its name, what it does, and the JSON schema of its arguments:
 {tools}
 To call one, write this and nothing behind it, with its name for NAME and a JSON object for ARGUMENTS:
@@ -56,118 +58,173 @@ To call one, write this and nothing behind it, with its name for NAME and a JSON
 What it returns is shown to you as <tool_response>."""
 
 
-def write(
+@frozen
+class RenderedChat:
+    """A request that continues a conversation, and the format of the model's answer."""
+
+    request: GenerationRequest
+    output_format: OutputFormat
+
+
+def render_chat(
     conversation: Conversation,
     request: GenerationRequest,
     model: ChatFormat,
     chat_template: str | None = None,
     client: str | None = None,
-) -> tuple[GenerationRequest, OutputFormat]:
-    """Return `request` with the conversation for its text, and how a model writes the turn that is to come.
+) -> RenderedChat:
+    """Render a conversation with the model's chat template into the text of `request`.
 
-    A template that knows nothing of tools, or calls them in a syntax that is not known here, is told of them in the
-    system's message; calls and results are then texts of the assistant and of the user. A `chat_template` counts
-    instead of the one in the model's file; the client is named as in a `RequestContext`.
+    If the template does not support tools, or its tool-call format is unknown, the system message describes the tools;
+    calls and results are then rendered as text of the assistant and the user.
 
-    It raises an `InvalidRequestError` where there is no template for these messages, or it does not know what it must.
+    Args:
+        conversation: the messages, tools and template variables.
+        request: all other options.
+        model: the chat format stored in the model file.
+        chat_template: overrides the template of the model file.
+        client: the client, as in `RequestContext`.
+
+    Raises:
+        InvalidRequestError: the model has no chat template, the template rejects these messages, or it does not use a
+            variable listed in `conversation.required`.
     """
-    given = model.template if chat_template is None else chat_template
-    template = given if isinstance(given, str) else ""
+    source = model.template if chat_template is None else chat_template
+    template = source if isinstance(source, str) else ""
     words = set(re.findall(r"\w+", template))
-    for name, called in conversation.required.items():
-        if name not in words:
-            remedy = did_you_mean(name, renderer_for(client).variables_of(template), "leave it out")
+    renderer = renderer_for(client)
+    for variable, field_name in conversation.required.items():
+        if variable not in words:
+            known_variables = renderer.variables_of(template)
             raise InvalidRequestError(
-                "is not known to the chat template of this model", called, remedy=remedy
+                "must be a variable of this model's chat template",
+                field_name,
+                remedy=did_you_mean(variable, known_variables, "omit it"),
             )
-    known, thoughts = tool_call_format_of(template), reasoning_format_of(template)
-    syntax = known or HERMES
+
+    known_format = tool_call_format_of(template)
+    tool_calls = known_format or HERMES
     check_messages(conversation.messages, continues=conversation.continues)
-    messages = _as_read(conversation.messages, template)
-    if known is None or "tool_calls" not in words:
-        messages = _in_words(messages, syntax)
+    converter = _MessageConverter(template)
+    messages = [
+        converter.convert(message, f"messages[{index}]")
+        for index, message in enumerate(conversation.messages)
+    ]
+    if known_format is None or "tool_calls" not in words:
+        messages = _render_calls_as_text(messages, tool_calls)
     variables = conversation.variables
-    if conversation.tools and known is not None and "tools" in words:
-        variables = {
-            **variables,
-            "tools": [tool.to_template_value() for tool in conversation.tools],
-        }
+    if conversation.tools and known_format is not None and "tools" in words:
+        tools = [tool.to_template_value() for tool in conversation.tools]
+        variables = {**variables, "tools": tools}
     elif conversation.tools:
-        messages = _described(messages, conversation.tools, syntax)
-    text = prompt_of(
-        *(messages, model, chat_template, variables),
+        messages = _add_tools_prompt(messages, conversation.tools, tool_calls)
+    text = render_prompt(
+        messages,
+        model,
+        chat_template,
+        variables,
         continues=conversation.continues,
-        renderer=renderer_for(client),
+        renderer=renderer,
     )
-    is_thinking = (
-        thoughts is not None and not thoughts.is_kept and text.rstrip().endswith(thoughts.sign)
-    )
+
+    output_format = _output_format(conversation, template, tool_calls, text)
+    reasoning = output_format.reasoning
+    reasoning_end = ""
+    if reasoning is not None and output_format.starts_with_reasoning:
+        reasoning_end = reasoning.ends[0]
+    grammar = grammar_fields(conversation, request, output_format.tool_calls, reasoning_end)
+    return RenderedChat(attrs.evolve(request, text=text, **grammar), output_format)
+
+
+def _output_format(
+    conversation: Conversation, template: str, tool_calls: ToolCallFormat, prompt: str
+) -> OutputFormat:
     tools = frozenset(tool.name for tool in conversation.callable)
-    schemas = {
-        tool.name: tool.parameters.get("properties")
-        for tool in conversation.callable
-        if syntax.tags
-    }
-    answer = OutputFormat(tools, syntax if tools else None, thoughts, is_thinking, schemas)
-    end = thoughts.ends[0] if thoughts is not None and is_thinking else ""
-    return attrs.evolve(
-        request, text=text, **grammar_of(conversation, request, answer.syntax, end)
-    ), answer
+    reasoning = reasoning_format_of(template)
+    starts_with_reasoning = (
+        reasoning is not None
+        and not reasoning.ends_are_openings
+        and prompt.rstrip().endswith(reasoning.template_marker)
+    )
+    schemas = {}
+    if tool_calls.argument_tags:
+        schemas = {tool.name: tool.parameters.get("properties") for tool in conversation.callable}
+    return OutputFormat(
+        tools=tools,
+        tool_calls=tool_calls if tools else None,
+        reasoning=reasoning,
+        starts_with_reasoning=starts_with_reasoning,
+        schemas=schemas,
+    )
 
 
-def _as_read(messages: Sequence[ChatMessage], template: str) -> list[dict[str, Any]]:
-    """Return messages with their thoughts, calls and results as a template reads them."""
-    thoughts = [name for name in _THOUGHTS if re.search(rf"\b{name}\b", template)]
-    takes_objects, wants_ids = _READS_OBJECTS.search(template), _WANTS_IDS.search(template)
-    names: dict[str, tuple[str, int]] = {}
-    n_values = 0
-    turns = []
+class _MessageConverter:
+    """Converts the messages of a conversation, in order, to the form that a template reads."""
 
-    def known_as(given: str) -> str:
-        if _IDS_TELL_NAMES in template and given in names:
-            return "functions.{}:{}".format(*names[given])
-        return call_id(given) if wants_ids and len(given) != ID_CHARACTERS else given
+    def __init__(self, template: str) -> None:
+        self._reasoning_fields = [
+            name for name in _TEMPLATE_REASONING_FIELDS if re.search(rf"\b{name}\b", template)
+        ]
+        self._reads_objects = _READS_ARGUMENTS_AS_OBJECT.search(template) is not None
+        self._needs_short_ids = _CHECKS_ID_LENGTH.search(template) is not None
+        self._needs_ids_with_names = _ID_WITH_NAME_MARKER in template
+        self._tool_names: dict[str, str] = {}  # by the id of a call
+        self._ids_with_names: dict[str, str] = {}
+        self._n_values = 0
 
-    for place, message in enumerate(messages):
-        check_calls(message, f"messages[{place}]")
-        turn = {
-            name: value
-            for name, value in message.items()
-            if name not in (*_THOUGHTS[:2], "tool_calls")
-        }
-        thought = message.get("reasoning_content") or message.get("reasoning")
+    def convert(self, message: ChatMessage, path: str) -> dict[str, Any]:
+        """Return a message with the names of reasoning, and the forms of calls and ids, that the template reads."""
+        check_calls(message, path)
+        skipped = (*_REASONING_FIELDS, "tool_calls")
+        converted = {name: value for name, value in message.items() if name not in skipped}
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if reasoning:
+            converted |= dict.fromkeys(self._reasoning_fields, reasoning)
         calls = message.get("tool_calls") or ()
-        if thought:
-            turn |= dict.fromkeys(thoughts, thought)
-        if calls and turn.get("content"):
-            turn.pop("thinking", None)  # harmony has no place for both
         if calls:
-            turn["tool_calls"] = []
-        for call in calls:
-            name, arguments = call["function"]["name"], call["function"]["arguments"]
-            n_values += len(re.findall(r"[\[{,]", arguments)) if isinstance(arguments, str) else 0
-            if n_values > _MAX_VALUES:
-                raise InvalidRequestError(
-                    f"must hold at most {_MAX_VALUES:,} values in calls' arguments", "messages"
-                )
-            arguments = _object_of(arguments) if takes_objects else _text_of(arguments)
-            given = call.get("id") or f"call{len(names)}"
-            names[given] = name, len(names)
-            function = {"name": name, "arguments": arguments}
-            turn["tool_calls"].append(
-                {"id": known_as(given), "type": "function", "function": function}
-            )
-        if message.get("role") == "tool" and (given := message.get("tool_call_id")):
-            turn = {
-                "name": names[given][0] if given in names else "",
-                **turn,
-                "tool_call_id": known_as(given),
+            if converted.get("content"):
+                # The template of gpt-oss refuses calls with both content and thinking.
+                converted.pop("thinking", None)
+            converted["tool_calls"] = [self._convert_call(call) for call in calls]
+        tool_call_id = message.get("tool_call_id")
+        if message.get("role") == "tool" and tool_call_id:
+            return {
+                "name": self._tool_names.get(tool_call_id, ""),
+                **converted,
+                "tool_call_id": self._convert_id(tool_call_id),
             }
-        turns.append(turn)
-    return turns
+        return converted
+
+    def _convert_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        name = call["function"]["name"]
+        arguments = call["function"]["arguments"]
+        if isinstance(arguments, str):
+            self._n_values += len(re.findall(r"[\[{,]", arguments))
+        if self._n_values > _MAX_ARGUMENT_VALUES:
+            raise InvalidRequestError(
+                f"must hold at most {_MAX_ARGUMENT_VALUES:,} values in calls' arguments", "messages"
+            )
+        n_calls = len(self._tool_names)
+        original_id = call.get("id") or f"call{n_calls}"
+        self._tool_names[original_id] = name
+        self._ids_with_names[original_id] = f"functions.{name}:{n_calls}"
+        arguments = _to_object(arguments) if self._reads_objects else _to_json(arguments)
+        return {
+            "id": self._convert_id(original_id),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+
+    def _convert_id(self, original_id: str) -> str:
+        if self._needs_ids_with_names and original_id in self._ids_with_names:
+            return self._ids_with_names[original_id]
+        if self._needs_short_ids and len(original_id) != CALL_ID_CHARACTERS:
+            return call_id(original_id)
+        return original_id
 
 
-def _object_of(arguments: object) -> object:
+def _to_object(arguments: object) -> object:
+    """Return the JSON object that a string holds; anything else as it is."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -177,39 +234,47 @@ def _object_of(arguments: object) -> object:
     return value if isinstance(value, dict) else arguments
 
 
-def _text_of(arguments: object) -> str:
+def _to_json(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _in_words(messages: Sequence[dict[str, Any]], syntax: ToolCallFormat) -> list[dict[str, Any]]:
-    """Return messages with calls as texts of the assistant, and the results of a turn as one text of the user."""
-    turns: list[dict[str, Any]] = []
+def _render_calls_as_text(
+    messages: Sequence[dict[str, Any]], tool_calls: ToolCallFormat
+) -> list[dict[str, Any]]:
+    """Return messages with calls as text of the assistant, and the results of a turn as one text of the user."""
+    converted: list[dict[str, Any]] = []
     is_result = False
     for message in messages:
-        content, was_result = "\n".join(said_in(message)), is_result
-        if is_result := message["role"] == "tool" and "tool_call_id" in message:
+        content = "\n".join(message_texts(message))
+        was_result = is_result
+        is_result = message["role"] == "tool" and "tool_call_id" in message
+        if is_result:
             text = f"<tool_response>\n{content}\n</tool_response>"
-            said = f"{turns.pop()['content']}\n" if was_result else ""
-            turns.append({"role": "user", "content": said + text})
+            if was_result:
+                text = f"{converted.pop()['content']}\n{text}"
+            converted.append({"role": "user", "content": text})
             continue
-        calls = [call["function"] for call in message.pop("tool_calls", ())]
-        if calls:
-            written = (syntax.call(call["name"], _text_of(call["arguments"])) for call in calls)
-            message["content"] = (
-                f"{content}\n{syntax.opening}{syntax.separator.join(written)}{syntax.closing}".lstrip()
-            )
-        turns.append(message)
-    return turns
+        functions = [call["function"] for call in message.pop("tool_calls", ())]
+        if functions:
+            calls = [
+                tool_calls.render_call(function["name"], _to_json(function["arguments"]))
+                for function in functions
+            ]
+            message["content"] = f"{content}\n{tool_calls.render_turn(calls)}".lstrip()
+        converted.append(message)
+    return converted
 
 
-def _described(
-    messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition], syntax: ToolCallFormat
+def _add_tools_prompt(
+    messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition], tool_calls: ToolCallFormat
 ) -> list[dict[str, Any]]:
-    """Put a description of the tools into the system's message."""
-    told = [json.dumps(tool.to_template_value()["function"], ensure_ascii=False) for tool in tools]
-    call = f"{syntax.opening}{syntax.call('NAME', 'ARGUMENTS')}{syntax.closing}"
-    text = _DESCRIPTION.format(tools="\n".join(told), call=call)
+    """Add a description of the tools and of the format of calls to the system message."""
+    functions = [tool.to_template_value()["function"] for tool in tools]
+    descriptions = [json.dumps(function, ensure_ascii=False) for function in functions]
+    call = tool_calls.render_turn([tool_calls.render_call("NAME", "ARGUMENTS")])
+    text = _TOOLS_PROMPT.format(tools="\n".join(descriptions), call=call)
     first = messages[0]
     if first["role"] == "system":
-        return [{**first, "content": "\n\n".join((*said_in(first), text))}, *messages[1:]]
+        content = "\n\n".join((*message_texts(first), text))
+        return [{**first, "content": content}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]

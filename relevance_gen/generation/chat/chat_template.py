@@ -1,4 +1,4 @@
-"""Turn a conversation into a prompt, as the model's own template writes it."""
+"""Render messages to a prompt with the model's chat template, so that no message can forge special tokens."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ import functools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
 from relevance_gen.sandbox import Sandbox
 
-_PROGRAM = Path(__file__).with_name("template_program.py")
-_MEMORY_BYTES = 1 << 30
-_MAX_CHARACTERS = 1 << 24
-"""Most characters of a template, and of a conversation written as JSON."""
-_TOO_LONG = object()
-_SEEN = "\udc02"
-"""Stands around the marks of messages: a further one."""
-_END = "\udc01"
-"""Stands behind a message that is to be continued: another code point that no text can hold."""
-_NO_VARIABLES: Mapping[str, Any] = {}
-_MARKER = re.compile(r"[<\[{|].*[>\]}|]")
-_ELEMENT = re.compile(r"</?[a-z][a-z0-9]*/?>")
-_FIELDS = {"template": "chat_template", "messages": "messages", "limit": "chat_template"}
+_PROGRAM: Final = Path(__file__).with_name("template_program.py")
+_MEMORY_BYTES: Final = 1 << 30
+_MAX_CHARACTERS: Final = 1 << 24
+"""Characters of a template, and of a conversation as JSON."""
+_PROBE: Final = "\udc02"
+"""Surrounds the probes that find system messages in a rendered prompt. No text can contain this code point, because
+surrogates are replaced before."""
+_CONTINUATION: Final = "\udc01"
+"""Marks the end of the message that the model continues; another surrogate."""
+_NO_VARIABLES: Final[Mapping[str, Any]] = {}
+_MARKER: Final = re.compile(r"[<\[{|].*[>\]}|]")
+_HTML_TAG: Final = re.compile(r"</?[a-z][a-z0-9]*/?>")
+_FIELDS_OF_ERRORS: Final = {
+    "template": "chat_template",
+    "messages": "messages",
+    "limit": "chat_template",
+}
 
 
 class Renderer:
@@ -40,78 +46,85 @@ class Renderer:
         self.close = self._sandbox.close
 
     def render(self, template: str, variables: Mapping[str, Any]) -> str:
-        """Return what `template` makes of `variables`, which JSON can hold.
+        """Render `template` with `variables`, which must be serializable as JSON.
 
         Raises:
-            InvalidRequestError: the template is wrong, refuses the messages, or takes too much time or memory.
+            InvalidRequestError: the template is invalid, rejects the messages, or exceeds its limits on time or memory.
             GenerationError: the sandbox cannot be started.
         """
-        return str(self._ask(template, variables)["text"])
+        return str(self._request(template, variables)["text"])
 
     def variables_of(self, template: str) -> list[str]:
-        """Return the names of the variables that `template` reads; it raises what `render` raises."""
-        return list(self._ask(template, None)["names"])
+        """Return the names of the variables that `template` reads; raises the same errors as `render`."""
+        return list(self._request(template, None)["names"])
 
-    def _ask(self, template: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _request(self, template: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
             reply = self._sandbox.call({"template": template, "variables": variables})
         except TimeoutError:
-            raise _refused(f"must be rendered within {self._timeout_s:g} seconds") from None
+            raise InvalidRequestError(
+                f"must be rendered within {self._timeout_s:g} seconds", "chat_template"
+            ) from None
         except EOFError:
-            raise _refused("must not end the process that renders it") from None
+            raise InvalidRequestError(
+                "must not end the process that renders it", "chat_template"
+            ) from None
         if "error" not in reply:
             return reply
-        field = _FIELDS[reply["kind"]]
-        wrong = "do not fit the chat template" if field == "messages" else "cannot be rendered"
-        raise InvalidRequestError(f"{wrong}: {reply['error'][:500]}", field)
+        field = _FIELDS_OF_ERRORS[reply["kind"]]
+        problem = "cannot be rendered"
+        if field == "messages":
+            problem = "do not fit the chat template"
+        raise InvalidRequestError(f"{problem}: {reply['error'][:500]}", field)
 
 
-def _refused(why: str) -> InvalidRequestError:
-    return InvalidRequestError(why, "chat_template")
-
-
-_renderers = {is_anonymous: Renderer() for is_anonymous in (True, False)}
-for _one in _renderers.values():
-    atexit.register(_one.close)
+_authenticated_renderer = Renderer()
+_anonymous_renderer = Renderer()
+atexit.register(_authenticated_renderer.close)
+atexit.register(_anonymous_renderer.close)
 
 
 def renderer_for(client: str | None) -> Renderer:
-    """Return where the conversations of a client are rendered, named as in a `QueuedRequest`: not where strangers' are."""
-    return _renderers[client == ANONYMOUS]
+    """Return the renderer of a client, as in `RequestContext`; anonymous clients share one of their own."""
+    return _anonymous_renderer if client == ANONYMOUS else _authenticated_renderer
 
 
-def prompt_of(
+def render_prompt(
     messages: Sequence[Mapping[str, Any]],
     model: ChatFormat,
     chat_template: str | None = None,
     variables: Mapping[str, Any] = _NO_VARIABLES,
     *,
     continues: bool = False,
-    renderer: Renderer = _renderers[False],
+    renderer: Renderer = _authenticated_renderer,
 ) -> str:
-    """Return the prompt that `messages` make, ready for the model's next turn.
+    """Render `messages` to the prompt of the model's next turn.
 
-    It is for `LanguageModel.tokenize_chat` alone: where a message holds the text of a token that a template can give a
-    meaning to, that text is broken by `TOKEN_BOUNDARY`, so that it stays text, in whatever order the template writes messages.
-    Nobody who is quoted in a message, no user, no tool and no document, can end their turn or speak as somebody else.
-    These are all control tokens, and all others that are looked for in a text as a whole and stand in the template, or
-    read like a marker. In the model's own turns, what the template itself looks for is left whole, as ``</think>``.
+    The result is input of `LanguageModel.tokenize_chat` only: `TOKEN_BOUNDARY` splits each text of a special token in
+    the messages, so that it is tokenized as plain text, regardless of the order in which the template renders messages.
+    A message of a user, a tool or a document can therefore neither end its turn nor start a turn of another role.
+    Special tokens are all control tokens, and the user-defined tokens that occur in the template or look like a marker.
+    In messages of the assistant, texts that the template itself searches for, such as ``</think>``, are not split.
+
+    A system message that the template omits is added to the next user message, or to the last one.
 
     Args:
-        messages: objects with a ``role`` and whatever else the template reads, ``content`` above all.
-        model: what its file says about conversations.
-        chat_template: instead of the one in the file.
-        variables: what else the template reads, such as ``tools``; they go before what this function sets.
-        continues: whether the last message is to be continued, in place of a next turn.
-        renderer: where it is rendered.
+        messages: objects with a ``role`` and the other fields that the template reads, usually ``content``.
+        model: the chat format stored in the model file.
+        chat_template: overrides the template of the model file.
+        variables: further variables of the template, such as ``tools``; they override those set here.
+        continues: whether the model continues the last message instead of starting a turn.
+        renderer: renders the template.
 
     Raises:
-        InvalidRequestError: there is no template, it is wrong, refuses the messages, or takes too much time or memory.
+        InvalidRequestError: there is no template, it is invalid, rejects the messages, or exceeds its limits on time or
+            memory.
     """
     template = model.template if chat_template is None else chat_template
     if template is None:
-        raise _refused(
-            "is required: the model's file has none, so it may not be made for conversations"
+        raise InvalidRequestError(
+            "is required: the model's file has no chat template, so the model may not be made for conversations",
+            "chat_template",
         )
     if not isinstance(template, str) or len(template) > _MAX_CHARACTERS:
         raise InvalidRequestError.must_be(
@@ -120,219 +133,251 @@ def prompt_of(
     check_messages(messages, continues=continues)
     if not isinstance(variables, Mapping):
         raise InvalidRequestError.must_be("template_variables", "an object", variables)
-    quoted, own = _token_texts(model.control, model.user_defined, template)
 
-    def as_said(messages: list[Any]) -> list[Any]:
-        said = [
-            _broken_turn(message, own if message["role"] == "assistant" else quoted, quoted)
-            for message in messages
-        ]
-        if continues:
-            said[-1]["content"] += _END
-        return said
+    tokens = _special_tokens(model.control, model.user_defined, template)
+    template_variables = {
+        "bos_token": model.bos,
+        "eos_token": model.eos,
+        "add_generation_prompt": not continues,
+        **_copy_json("template_variables", dict(variables), tokens.all_roles.split_value),
+    }
+    split_messages = _copy_json("messages", list(messages), tokens.split_messages)
+    if continues:
+        split_messages[-1]["content"] += _CONTINUATION
 
-    given = {"bos_token": model.bos, "eos_token": model.eos, "add_generation_prompt": not continues}
-    given |= _as_plain_text(
-        dict(variables), "template_variables", lambda value: _broken(value, quoted)
-    )
-    said = _as_plain_text(list(messages), "messages", as_said)
+    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+        return renderer.render(template, {"messages": messages, **template_variables})
 
-    def write(messages: Sequence[Mapping[str, Any]]) -> str:
-        return renderer.render(template, {"messages": messages, **given})
-
-    text = write(said)
-    if left_out := _left_out(said, write):
-        text = write(_said_by_users(said, left_out))
+    text = render(split_messages)
+    if omitted := _omitted_system_messages(split_messages, render):
+        text = render(_move_to_user_messages(split_messages, omitted))
     if not continues:
         return text
-    begun, mark, _ = text.rpartition(_END)
+    prompt, mark, _ = text.rpartition(_CONTINUATION)
     if not mark:
         raise InvalidRequestError(
-            "do not fit the chat template: it does not write the last one as it is", "messages"
+            "do not fit the chat template: it does not render the last message unchanged",
+            "messages",
         )
-    return begun
-
-
-def _left_out(
-    messages: Sequence[Mapping[str, Any]], write: Callable[[Sequence[Mapping[str, Any]]], str]
-) -> list[int]:
-    """Return the places of what systems say that a template does not write: it is tried with a mark in each message."""
-    marks = {at: f"{_SEEN}{at}{_SEEN}" for at, one in enumerate(messages) if _is_system(one)}
-    if not marks:
-        return []
-    text = write(
-        [_marked(one, marks[at]) if at in marks else one for at, one in enumerate(messages)]
-    )
-    return [at for at, mark in marks.items() if mark not in text]
-
-
-def said_in(message: Mapping[str, Any]) -> list[str]:
-    """Return what a message says, in parts."""
-    content = message.get("content")
-    texts = [content]
-    if isinstance(content, list | tuple):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _is_system(message: Mapping[str, Any]) -> bool:
-    """Tell whether a message is a system's that says something, and not the one to be continued."""
-    said = "".join(said_in(message))
-    return message["role"] == "system" and bool(said.strip()) and not said.endswith(_END)
-
-
-def _marked(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
-    """Put a mark behind each text of a message."""
-    content = message["content"]
-    if isinstance(content, str):
-        return {**message, "content": content + mark}
-    is_text = [isinstance(part, dict) and isinstance(part.get("text"), str) for part in content]
-    parts = zip(content, is_text, strict=True)
-    return {
-        **message,
-        "content": [
-            {**part, "text": part["text"] + mark} if text else part for part, text in parts
-        ],
-    }
-
-
-def _said_by_users(
-    messages: Sequence[Mapping[str, Any]], places: Sequence[int]
-) -> list[Mapping[str, Any]]:
-    """Put what some messages say in front of what the next user says, or behind the last one where none follows."""
-    users = [
-        at
-        for at, one in enumerate(messages)
-        if one["role"] == "user" and isinstance(one.get("content"), str | list)
-    ]
-    before: defaultdict[int, str] = defaultdict(str)
-    behind: defaultdict[int, str] = defaultdict(str)
-    for place in places:
-        text = "\n".join(said_in(messages[place]))
-        if not users:
-            why = "is left out by the chat template, and there is no user's message that could hold it"
-            raise InvalidRequestError(why, f"messages[{place}]", remedy="say it as a user")
-        if place < users[-1]:
-            before[next(user for user in users if user > place)] += f"{text}\n\n"
-        else:
-            behind[users[-1]] += f"\n\n{text}"
-    return [
-        {**one, "content": _between(before[at], one["content"], behind[at])} if at in users else one
-        for at, one in enumerate(messages)
-        if at not in places
-    ]
-
-
-def _between(before: str, content: Any, behind: str) -> Any:
-    if isinstance(content, str):
-        return before + content + behind
-    first, last = ([{"type": "text", "text": text}] if text else [] for text in (before, behind))
-    return [*first, *content, *last]
+    return prompt
 
 
 def check_messages(messages: object, *, continues: bool) -> None:
-    """Refuse what is no list of objects with a role, or whose last cannot be continued where it is to be."""
+    """Check that `messages` is a list of objects with a role.
+
+    Raises:
+        InvalidRequestError: it is not, or the last message has no text to continue although it should be continued.
+    """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
-    for position, message in enumerate(messages):
-        name = f"messages[{position}]"
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
         if not isinstance(message, Mapping):
-            raise InvalidRequestError.must_be(name, "an object with a role and a content", message)
+            raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
         if not isinstance(message.get("role"), str):
-            raise InvalidRequestError.must_be(f"{name}.role", "a string", message.get("role"))
+            raise InvalidRequestError.must_be(f"{path}.role", "a string", message.get("role"))
     if continues and not isinstance(message.get("content"), str):
-        raise InvalidRequestError.must_be(f"{name}.content", "a string", message.get("content"))
+        raise InvalidRequestError.must_be(f"{path}.content", "a string", message.get("content"))
 
 
-def _as_plain_text(value: Any, name: str, broken: Callable[[Any], Any]) -> Any:
-    """Copy what JSON can hold, with the texts of tokens `broken`."""
+def message_texts(message: Mapping[str, Any]) -> list[str]:
+    """Return the texts of a message: its content, or those of the parts of its content."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return [content] if isinstance(content, str) else []
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+# ── System messages that a template omits ────────────────────────────────────────────────────────────────────────────
+
+
+def _omitted_system_messages(
+    messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
+) -> list[int]:
+    """Return the indices of system messages that a template omits, found by rendering a probe in each of them."""
+    probes = {
+        index: f"{_PROBE}{index}{_PROBE}"
+        for index, message in enumerate(messages)
+        if _is_system(message)
+    }
+    if not probes:
+        return []
+    probed = [
+        _append_to_texts(message, probes[index]) if index in probes else message
+        for index, message in enumerate(messages)
+    ]
+    text = render(probed)
+    return [index for index, probe in probes.items() if probe not in text]
+
+
+def _is_system(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a system message with text that the model does not continue."""
+    text = "".join(message_texts(message))
+    return message["role"] == "system" and bool(text.strip()) and not text.endswith(_CONTINUATION)
+
+
+def _append_to_texts(message: Mapping[str, Any], suffix: str) -> Mapping[str, Any]:
+    """Append a suffix to each text of a message."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": content + suffix}
+    parts = []
+    for part in content:
+        has_text = isinstance(part, dict) and isinstance(part.get("text"), str)
+        parts.append({**part, "text": part["text"] + suffix} if has_text else part)
+    return {**message, "content": parts}
+
+
+def _move_to_user_messages(
+    messages: Sequence[Mapping[str, Any]], omitted: Collection[int]
+) -> list[Mapping[str, Any]]:
+    """Move omitted messages to the start of the next user message, or to the end of the last one."""
+    user_indices = [
+        index
+        for index, message in enumerate(messages)
+        if message["role"] == "user" and isinstance(message.get("content"), str | list)
+    ]
+    before: defaultdict[int, str] = defaultdict(str)
+    after: defaultdict[int, str] = defaultdict(str)
+    for index in omitted:
+        text = "\n".join(message_texts(messages[index]))
+        if not user_indices:
+            raise InvalidRequestError(
+                "is omitted by the chat template, and there is no user message to which it could be added",
+                f"messages[{index}]",
+                remedy="send it as a user message",
+            )
+        next_user = next((user for user in user_indices if user > index), None)
+        if next_user is None:
+            after[user_indices[-1]] += f"\n\n{text}"
+        else:
+            before[next_user] += f"{text}\n\n"
+    moved: list[Mapping[str, Any]] = []
+    for index, message in enumerate(messages):
+        if index in user_indices:
+            content = _surround(before[index], message["content"], after[index])
+            moved.append({**message, "content": content})
+        elif index not in omitted:
+            moved.append(message)
+    return moved
+
+
+def _surround(before: str, content: Any, after: str) -> Any:
+    """Add text before and after a content, which is a string or a list of parts."""
+    if isinstance(content, str):
+        return before + content + after
+    first = [{"type": "text", "text": before}] if before else []
+    last = [{"type": "text", "text": after}] if after else []
+    return [*first, *content, *last]
+
+
+# ── Special tokens in messages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _copy_json(field: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a converted copy of a value that must be serializable as JSON."""
     try:
         written = json.dumps(value, ensure_ascii=False)
-        copy = broken(json.loads(written)) if len(written) <= _MAX_CHARACTERS else _TOO_LONG
+        is_too_long = len(written) > _MAX_CHARACTERS
+        copy = None if is_too_long else convert(json.loads(written))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"must hold what JSON can: {error}", name) from None
-    if copy is _TOO_LONG:
-        raise InvalidRequestError(f"must hold at most {_MAX_CHARACTERS:,} characters as JSON", name)
+        raise InvalidRequestError(f"must be JSON: {error}", field) from None
+    if is_too_long:
+        raise InvalidRequestError(
+            f"must hold at most {_MAX_CHARACTERS:,} characters as JSON", field
+        )
     return copy
 
 
-def _broken_turn(
-    message: dict[str, Any], texts: _ControlTexts, quoted: _ControlTexts
-) -> dict[str, Any]:
-    """Break a message's texts; the arguments of calls repeat what others have said."""
-    calls = (
-        {"tool_calls": _broken(message["tool_calls"], quoted)} if "tool_calls" in message else {}
-    )
-    return {
-        **_broken({name: value for name, value in message.items() if name not in calls}, texts),
-        **calls,
-    }
+class _TokenSplitter:
+    """Splits the texts of special tokens with `TOKEN_BOUNDARY`."""
+
+    def __init__(self, token_texts: Sequence[str]) -> None:
+        texts = [text for text in token_texts if len(text) > 1]
+        rests: defaultdict[str, list[str]] = defaultdict(list)
+        for text in texts:
+            rests[text[0]].append(re.escape(text[1:]))
+        starts = [
+            f"{re.escape(first_character)}(?={'|'.join(alternatives)})"
+            for first_character, alternatives in rests.items()
+        ]
+        self._pattern = re.compile("|".join(starts) or r"(?!)")
+        self._prefixes = {text[:n] for text in texts for n in range(1, len(text))}
+        self._max_characters = max(map(len, texts), default=0)
+
+    def split(self, text: str) -> str:
+        """Insert a boundary into each special token, and after a prefix of one that the next message could complete.
+
+        The boundary follows the first character, so that tokens inside a token, or across its end, are split, too.
+        """
+        text = self._pattern.sub(rf"\g<0>{TOKEN_BOUNDARY}", text)
+        stripped = text.rstrip()  # templates strip messages
+        for n in range(1, min(self._max_characters, len(stripped) + 1)):
+            if stripped[-n:] in self._prefixes:
+                return stripped + TOKEN_BOUNDARY + text[len(stripped) :]
+        return text
+
+    def split_value(self, value: Any) -> Any:
+        """Return a copy of a JSON value with all its strings split."""
+        match value:
+            case str():
+                # Replace lone surrogates, because the boundary is a surrogate.
+                return self.split(value.encode(errors="replace").decode())
+            case list():
+                return [self.split_value(item) for item in value]
+            case dict():
+                return {
+                    self.split_value(key): self.split_value(item) for key, item in value.items()
+                }
+            case _:
+                return value
 
 
-def _broken(value: Any, texts: _ControlTexts) -> Any:
-    match value:
-        case str():
-            return texts.broken(
-                value.encode(errors="replace").decode()
-            )  # no lone surrogate, as `TOKEN_BOUNDARY` is one
-        case list():
-            return [_broken(item, texts) for item in value]
-        case dict():
-            return {_broken(key, texts): _broken(item, texts) for key, item in value.items()}
-        case _:
-            return value
+@frozen
+class _SpecialTokens:
+    """The splitter for all roles, and the one for the assistant's own text, which leaves some tokens unsplit."""
+
+    all_roles: _TokenSplitter
+    assistant: _TokenSplitter
+
+    def split_messages(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Split the strings of messages; the arguments of calls repeat text of other roles."""
+        return [self._split_message(message) for message in messages]
+
+    def _split_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        splitter = self.assistant if message["role"] == "assistant" else self.all_roles
+        calls = {name: value for name, value in message.items() if name == "tool_calls"}
+        rest = {name: value for name, value in message.items() if name != "tool_calls"}
+        calls = {name: self.all_roles.split_value(value) for name, value in calls.items()}
+        return {**splitter.split_value(rest), **calls}
 
 
 @functools.lru_cache(maxsize=8)
-def _token_texts(
+def _special_tokens(
     control: tuple[str, ...], user_defined: tuple[str, ...], template: str
-) -> tuple[_ControlTexts, _ControlTexts]:
-    """Return what is broken in the messages of all others, and in the model's own."""
-    meant = [text for text in user_defined if _may_be_meant(text, template)]
-    kept = [text for text in meant if _is_looked_for(text, template)]
-    return _ControlTexts((*control, *meant)), _ControlTexts(
-        (*control, *(text for text in meant if text not in kept))
+) -> _SpecialTokens:
+    special = [text for text in user_defined if _may_be_special(text, template)]
+    unsearched = [text for text in special if not _is_searched_for(text, template)]
+    return _SpecialTokens(
+        all_roles=_TokenSplitter((*control, *special)),
+        assistant=_TokenSplitter((*control, *unsearched)),
     )
 
 
-def _may_be_meant(text: str, template: str) -> bool:
-    """Tell whether a template may give a meaning to a token: not to white space, to words or to HTML's elements."""
+def _may_be_special(text: str, template: str) -> bool:
+    """Return whether a template may give a user-defined token a meaning.
+
+    White space, words and HTML tags that are not in the template have none.
+    """
     if not text.strip() or text.isalnum():
         return False
-    return text in template or (
-        _MARKER.fullmatch(text) is not None and not _ELEMENT.fullmatch(text)
-    )
+    is_marker = _MARKER.fullmatch(text) is not None and not _HTML_TAG.fullmatch(text)
+    return text in template or is_marker
 
 
-def _is_looked_for(text: str, template: str) -> bool:
-    """Tell whether a template looks for a text in messages."""
+def _is_searched_for(text: str, template: str) -> bool:
+    """Return whether a template searches for a text in messages."""
     quoted = rf"""(['"])[^'"]*{re.escape(text)}[^'"]*"""
-    return (
-        re.search(rf"{quoted}\1\s*(not\s+)?in\b|(split|find|replace|with)\(\s*{quoted}", template)
-        is not None
-    )
-
-
-class _ControlTexts:
-    """The texts of tokens that nobody may write: finds them in what somebody says."""
-
-    def __init__(self, texts: tuple[str, ...]) -> None:
-        told = [text for text in texts if len(text) > 1]
-        rests: defaultdict[str, list[str]] = defaultdict(list)
-        for text in told:
-            rests[text[0]].append(re.escape(text[1:]))
-        starts = [f"{re.escape(first)}(?={'|'.join(others)})" for first, others in rests.items()]
-        self._pattern = re.compile("|".join(starts) or r"(?!)")
-        self._beginnings = {text[:n] for text in told for n in range(1, len(text))}
-        self._longest = max(map(len, told), default=0)
-
-    def broken(self, text: str) -> str:
-        """Put a `TOKEN_BOUNDARY` into each of them, and behind a beginning of one that the next message could complete.
-
-        It stands behind the first character, so that those inside another, or across its end, are broken, too.
-        """
-        text = self._pattern.sub(rf"\g<0>{TOKEN_BOUNDARY}", text)
-        said = text.rstrip()  # templates do so too
-        if any(said[-n:] in self._beginnings for n in range(1, min(self._longest, len(said) + 1))):
-            return said + TOKEN_BOUNDARY + text[len(said) :]
-        return text
+    pattern = rf"{quoted}\1\s*(not\s+)?in\b|(split|find|replace|with)\(\s*{quoted}"
+    return re.search(pattern, template) is not None

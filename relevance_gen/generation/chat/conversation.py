@@ -1,4 +1,4 @@
-"""Conversations as all dialects say them: turns, the tools that may be called in them, and which have to be."""
+"""Conversations in a form that all API adapters share: messages, tools, and which tools the model must call."""
 
 from __future__ import annotations
 
@@ -14,64 +14,69 @@ from relevance_gen.errors import InvalidRequestError
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
-
-
-def _or_no_parameters(schema: Any) -> Any:
-    return schema or {"type": "object", "properties": {}}
-
-
-_NAMES = "1 to 128 letters, digits, dots, hyphens and underscores"
+_NAME_RULE = "1 to 128 letters, digits, dots, hyphens and underscores"
 _MODES = ("auto", "none", "required")
 
 ChatMessage: TypeAlias = Mapping[str, Any]
-"""A turn, as transformers has it: ``role`` ("system", "user", "assistant", "tool") and ``content``, a text or a list of
-parts of type ``text``; of an assistant's also ``reasoning_content``, a text, and ``tool_calls``, a list of
-``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as an object or as its JSON; of a
-tool's ``tool_call_id``, and its ``name`` where that is known."""
+"""A message in the format of transformers' chat templates.
+
+``role`` is "system", "user", "assistant" or "tool"; ``content`` is a string or a list of parts of type ``text``. A
+message of the assistant may have ``reasoning_content``, a string, and ``tool_calls``, a list of
+``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as an object or as its JSON. A
+message of a tool has ``tool_call_id``, and optionally ``name``.
+"""
+
+
+def _is_tool_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_object_schema(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("type", "object") == "object"
+
+
+def _as_object_schema(schema: Any) -> Any:
+    return schema or {"type": "object", "properties": {}}
 
 
 @frozen
 class ToolDefinition:
-    """A function of the client's that the model may call.
+    """A function of the client that the model may call.
 
-    Args:
+    Attributes:
         name: 1 to 128 letters, digits, dots, hyphens and underscores, in ASCII.
-        description: what it does, for the model.
+        description: what the function does, for the model.
         parameters: a JSON schema of its arguments, which are an object.
-        strict: whether its arguments must fit that schema even where the model is free to call it or not.
+        strict: whether its arguments must match that schema even if the model is free to call it or not.
     """
 
-    name: str = field(
-        validator=checks.must_be(
-            _NAMES, lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None
-        )
-    )
+    name: str = field(validator=checks.must_be(_NAME_RULE, _is_tool_name))
     description: str = field(default="", validator=checks.string)
     parameters: Mapping[str, Any] = field(
         factory=dict,
-        converter=_or_no_parameters,
-        validator=checks.must_be(
-            "a JSON schema of an object",
-            lambda v: isinstance(v, Mapping) and v.get("type", "object") == "object",
-        ),
+        converter=_as_object_schema,
+        validator=checks.must_be("a JSON schema of an object", _is_object_schema),
     )
     strict: bool = field(default=False, validator=checks.flag)
 
     def to_template_value(self) -> dict[str, Any]:
-        """Return what a template is told of it, as transformers tells."""
-        told = {
+        """Return the tool as chat templates read it, in the format of transformers."""
+        function = {
             "name": self.name,
             "description": self.description,
             "parameters": dict(self.parameters),
         }
-        return {"type": "function", "function": told}
+        return {"type": "function", "function": function}
 
 
 @frozen
 class ToolChoice:
-    """Which tools are called: by its mode those that the model chooses, none, or at least one.
+    """Which tools the model may or must call.
 
-    Only the tools with these names may be called, all where there are none; in one turn several where it `is_parallel`.
+    Attributes:
+        mode: "auto": the model decides; "none": no calls; "required": at least one call.
+        names: the tools that may be called; empty allows all.
+        is_parallel: whether a turn may contain several calls.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"
@@ -81,16 +86,17 @@ class ToolChoice:
 
 @frozen
 class Conversation:
-    """What is to be continued, before the model's template has written it.
+    """A conversation to continue, before the chat template has rendered it.
 
-    Args:
-        messages: the turns so far.
-        tools: what the model may call.
-        choice: which of these it has to call.
-        variables: what else the template reads.
-        required: those of them that the template must know, as the answer depends on them, and what clients call each.
-        continues: whether the last message is to be continued.
-        schema_fields: what the caller calls the parameters of each tool, by its name, for errors.
+    Attributes:
+        messages: the messages so far.
+        tools: the tools that the template describes to the model.
+        choice: which of them the model may or must call.
+        variables: further variables of the template.
+        required: variables that the template must use because the answer depends on them, with the names of the fields
+            that set them.
+        continues: whether the model continues the last message.
+        schema_fields: for each tool name, the field that holds its parameters; used in errors.
     """
 
     messages: Sequence[ChatMessage]
@@ -103,139 +109,159 @@ class Conversation:
 
     @property
     def callable(self) -> tuple[ToolDefinition, ...]:
-        """The tools that may be called in the next turn."""
+        """The tools that the model may call in the next turn."""
         if self.choice.mode == "none":
             return ()
-        return tuple(
-            tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names
-        )
+        names = self.choice.names
+        return tuple(tool for tool in self.tools if not names or tool.name in names)
 
 
 def turn_of(role: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the turn that a role goes on with, whose texts are lists: the last where that is its own, or a new one."""
+    """Return the turn to which the next text of `role` belongs: the last turn, or a new one that is appended.
+
+    The texts of a turn are lists of strings. Each result of a tool is a turn of its own.
+    """
     if role == "tool" or not turns or turns[-1]["role"] != role:
         turns.append({"role": role, "content": [], "reasoning_content": [], "tool_calls": []})
     return turns[-1]
 
 
 def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
-    """Return the messages that the turns of `turn_of` have become."""
-    texts = ("content", "reasoning_content")
-    joined = [{**turn, **{name: "\n".join(turn[name]) for name in texts}} for turn in turns]
-    return [
-        {name: value for name, value in turn.items() if value or name == "content"}
-        for turn in joined
-    ]
+    """Convert the turns made by `turn_of` to messages."""
+    messages: list[ChatMessage] = []
+    for turn in turns:
+        message = {
+            **turn,
+            "content": "\n".join(turn["content"]),
+            "reasoning_content": "\n".join(turn["reasoning_content"]),
+        }
+        messages.append(
+            {name: value for name, value in message.items() if value or name == "content"}
+        )
+    return messages
 
 
-def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
-    """Return the texts of a content, a text or a list of parts; refuse anything else.
+def texts_of(content: object, path: str, text_fields: Mapping[str, str]) -> list[str]:
+    """Return the texts of a message content, which is a string or a list of parts.
 
-    The `kinds` of parts that are read are each given with the field that has its text.
+    `text_fields` maps the types of parts that are accepted to the field that holds their text.
+
+    Raises:
+        InvalidRequestError: the content is neither, or a part has another type or no text.
     """
     if isinstance(content, str):
         return [content]
     if not isinstance(content, list):
-        raise InvalidRequestError.must_be(path, "a text or a list of parts", content)
+        raise InvalidRequestError.must_be(path, "a string or a list of parts", content)
     texts = []
-    for place, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else part
-        text = (
-            part.get(kinds[kind])
-            if isinstance(part, dict) and isinstance(kind, str) and kind in kinds
-            else None
-        )
+    for index, part in enumerate(content):
+        part_type = part.get("type") if isinstance(part, dict) else part
+        text = None
+        if isinstance(part, dict) and isinstance(part_type, str) and part_type in text_fields:
+            text = part.get(text_fields[part_type])
         if not isinstance(text, str):
-            allowed = (
-                f'a part of type "{next(iter(kinds))}" with a text: this model reads nothing else'
-            )
-            raise InvalidRequestError.must_be(f"{path}[{place}]", allowed, kind)
+            first_type = next(iter(text_fields))
+            allowed = f'a part of type "{first_type}" with a text: this model reads only text'
+            raise InvalidRequestError.must_be(f"{path}[{index}]", allowed, part_type)
         texts.append(text)
     return texts
 
 
 def check_calls(message: ChatMessage, path: str) -> None:
-    """Refuse a message whose calls, or what they refer to, are not as `ChatMessage` says."""
+    """Raise `InvalidRequestError` if the calls of a message, or its reference to a call, violate `ChatMessage`."""
     for name in ("reasoning_content", "tool_call_id", "name"):
         if not isinstance(message.get(name), str | None):
             raise InvalidRequestError.must_be(f"{path}.{name}", "a string", message[name])
     calls = message.get("tool_calls")
     if not isinstance(calls, list | tuple | None):
         raise InvalidRequestError.must_be(f"{path}.tool_calls", "a list", calls)
-    for place, call in enumerate(calls or ()):
-        here = f"{path}.tool_calls[{place}]"
+    for index, call in enumerate(calls or ()):
+        call_path = f"{path}.tool_calls[{index}]"
         match call:
             case {"function": {"name": str(), "arguments": str() | Mapping()}}:
                 if not isinstance(call.get("id"), str | None):
-                    raise InvalidRequestError.must_be(f"{here}.id", "a string", call["id"])
+                    raise InvalidRequestError.must_be(f"{call_path}.id", "a string", call["id"])
             case _:
                 allowed = "an object with a function that has a name and arguments"
-                raise InvalidRequestError.must_be(here, allowed, call)
+                raise InvalidRequestError.must_be(call_path, allowed, call)
 
 
-def tools_of(given: object) -> tuple[ToolDefinition, ...]:
-    """Read a list of `ToolDefinition`, or of OpenAI's ``{"type": "function", "function": {…}}``; refuse anything else."""
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > MAX_TOOLS:
-        raise InvalidRequestError.must_be("tools", f"a list of at most {MAX_TOOLS} tools", given)
-    tools = tuple(
-        one if isinstance(one, ToolDefinition) else _tool(one, f"tools[{place}]")
-        for place, one in enumerate(given)
-    )
-    for place, tool in enumerate(tools):
-        if any(tool.name == other.name for other in tools[:place]):
-            raise InvalidRequestError(f"has the name of another: {tool.name}", f"tools[{place}]")
-    return tools
+def tools_of(values: object) -> tuple[ToolDefinition, ...]:
+    """Parse a list of `ToolDefinition` or of OpenAI's ``{"type": "function", "function": {…}}``.
+
+    Raises:
+        InvalidRequestError: a tool is invalid, two tools have the same name, or there are more than 512.
+    """
+    is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    if not is_list or len(values) > MAX_TOOLS:  # type: ignore[arg-type]
+        raise InvalidRequestError.must_be("tools", f"a list of at most {MAX_TOOLS} tools", values)
+    tools: list[ToolDefinition] = []
+    for index, value in enumerate(values):  # type: ignore[arg-type, var-annotated]
+        is_parsed = isinstance(value, ToolDefinition)
+        tools.append(value if is_parsed else _function_tool(value, f"tools[{index}]"))
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in names:
+            raise InvalidRequestError(
+                f"must have a unique name, got {tool.name} again", f"tools[{index}]"
+            )
+        names.add(tool.name)
+    return tuple(tools)
 
 
-def _tool(given: object, path: str) -> ToolDefinition:
-    if not isinstance(given, Mapping) or given.get("type") != "function":
-        kind = given.get("type") if isinstance(given, Mapping) else given
+def _function_tool(value: object, path: str) -> ToolDefinition:
+    if not isinstance(value, Mapping) or value.get("type") != "function":
+        tool_type = value.get("type") if isinstance(value, Mapping) else value
         raise InvalidRequestError.must_be(
-            path, 'an object of type "function": no others are supported', kind
+            path, 'an object of type "function": other tools are not supported', tool_type
         )
-    return tool_of(given.get("function"), f"{path}.function")
+    return tool_of(value.get("function"), f"{path}.function")
 
 
-def tool_of(given: object, path: str) -> ToolDefinition:
-    """Read an object with a ``name``, perhaps ``description``, ``parameters`` and ``strict``; refuse anything else."""
-    return wire.structure(ToolDefinition, given, path=path, is_lenient=True)
+def tool_of(value: object, path: str) -> ToolDefinition:
+    """Parse an object with ``name`` and optional ``description``, ``parameters`` and ``strict``."""
+    return wire.structure(ToolDefinition, value, path=path, is_lenient=True)
 
 
 def choice_of(
-    given: object, tools: Sequence[ToolDefinition], *, is_parallel: bool = True
+    value: object, tools: Sequence[ToolDefinition], *, is_parallel: bool = True
 ) -> ToolChoice:
-    """Read a choice as OpenAI's chats and responses have it: a mode, a tool, or tools that are allowed.
+    """Parse a tool choice of OpenAI's chat completions and responses: a mode, a tool, or a list of allowed tools.
 
-    It raises an `InvalidRequestError` where it is none of these, or chooses what is not among the tools.
+    Raises:
+        InvalidRequestError: the value is none of these, or names a tool that is not in `tools`.
     """
-    if isinstance(given, ToolChoice):
-        choice = attrs.evolve(given, is_parallel=given.is_parallel and is_parallel)
-    elif given is None or given in _MODES:
-        choice = ToolChoice(given or "auto", (), is_parallel)  # type: ignore[arg-type]
+    if isinstance(value, ToolChoice):
+        choice = attrs.evolve(value, is_parallel=value.is_parallel and is_parallel)
+    elif value is None or value in _MODES:
+        choice = ToolChoice(value or "auto", (), is_parallel)  # type: ignore[arg-type]
     else:
-        choice = _named(given, is_parallel)
+        choice = _choice_by_name(value, is_parallel)
+    known_names = [tool.name for tool in tools]
     for name in choice.names:
-        if all(name != tool.name for tool in tools):
-            raise InvalidRequestError("names a tool that is not among tools", "tool_choice", name)
+        if name not in known_names:
+            raise InvalidRequestError.must_be("tool_choice", "the name of a tool in tools", name)
     if choice.mode == "required" and not tools:
         raise InvalidRequestError("needs tools to choose from", "tool_choice")
     return choice
 
 
-def _named(given: object, is_parallel: bool) -> ToolChoice:
-    kind = given.get("type") if isinstance(given, Mapping) else None
-    inner = given.get(kind, given) if isinstance(given, Mapping) and isinstance(kind, str) else None
-    match kind, inner:
+def _choice_by_name(value: object, is_parallel: bool) -> ToolChoice:
+    """Parse a choice of one tool or of several allowed tools, each with or without an object of its type inside."""
+    choice_type = value.get("type") if isinstance(value, Mapping) else None
+    body: object = value
+    if isinstance(value, Mapping) and isinstance(choice_type, str):
+        body = value.get(choice_type, value)
+    match choice_type, body:
         case "function", {"name": str(name)}:
             return ToolChoice("required", (name,), is_parallel=False)
-        case "allowed_tools", {"mode": ("auto" | "required") as mode, "tools": [_, *_] as some}:
-            functions = [
-                one.get("function", one) if isinstance(one, Mapping) else None for one in some
-            ]
-            names = tuple(
-                one["name"] for one in functions if isinstance(one, Mapping) and "name" in one
-            )
-            if len(names) == len(some):
-                return ToolChoice(mode, names, is_parallel)
+        case "allowed_tools", {"mode": ("auto" | "required") as mode, "tools": [_, *_] as tools}:
+            names = []
+            for tool in tools:
+                function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+                if isinstance(function, Mapping) and "name" in function:
+                    names.append(function["name"])
+            if len(names) == len(tools):
+                return ToolChoice(mode, tuple(names), is_parallel)
     allowed = '"auto", "none", "required", a function, or allowed_tools'
-    raise InvalidRequestError.must_be("tool_choice", allowed, given)
+    raise InvalidRequestError.must_be("tool_choice", allowed, value)

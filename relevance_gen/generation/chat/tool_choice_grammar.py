@@ -1,141 +1,167 @@
-"""Grammars of turns: calls that fit their schemas in a syntax, and answers behind thoughts."""
+"""Build the grammar of a turn: tool calls that match their schemas, and constrained answers after reasoning."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import Conversation, ToolDefinition
 from relevance_gen.generation.constraints.json_schemas import without_unknown_formats
 from relevance_gen.generation.constraints.token_constraint import (
-    NAMED_FOR,
+    FIELD_COMMENT,
+    grammar_source,
     guidance_module,
-    source_of,
 )
 from relevance_gen.generation.output_parsing.tool_call_formats import ToolCallFormat
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS, MAX_GRAMMAR_CHARACTERS
 from relevance_gen.types import GenerationRequest
 
-_AS_PYTHON: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Templates write arguments as Python's json does: so the next prompt repeats what the model has written."""
+_PYTHON_JSON_STYLE: Final = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+"""Templates write arguments with Python's `json.dumps`. The next prompt then repeats the output of the model, so that
+the prefix cache can reuse it."""
 _ANY_TEXT: Final = r"/(.|\n)*/"
 _SPACE: Final = r"/\s{0,4}/"
-_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
+_LARK_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
+"""A comment, string or regular expression of a Lark grammar, or the name of its start rule."""
 
 
-def grammar_of(
+def grammar_fields(
     conversation: Conversation,
     request: GenerationRequest,
-    syntax: ToolCallFormat | None,
-    thought_end: str,
+    tool_calls: ToolCallFormat | None,
+    reasoning_end: str,
 ) -> dict[str, Any]:
-    """Return what a turn in a conversation must be, as fields of a `GenerationRequest` to change.
+    """Return the fields of `request` to replace so that the output is a valid turn; empty if any text is valid.
 
-    The request may say what the answer must be; where there has to be a call, that says nothing. Tools are called in
-    the syntax, or not at all, and `thought_end` ends the thoughts that the turn begins with; it is empty where it does
-    not. It raises an `InvalidRequestError` where answers and calls cannot be told apart.
+    If a call is required, the request's own constraint is ignored.
+
+    Args:
+        conversation: the tools, and which of them must be called.
+        request: may constrain the answer.
+        tool_calls: the format of calls; None if the model may not call tools.
+        reasoning_end: the text that ends the reasoning with which the turn starts; empty if it does not.
+
+    Raises:
+        InvalidRequestError: constrained answers cannot be distinguished from calls, or the grammar is too long.
     """
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
-    choice, tools = conversation.choice, conversation.callable if syntax else ()
+    choice = conversation.choice
+    tools = conversation.callable if tool_calls else ()
+    has_strict_tool = any(tool.strict for tool in tools)
     must_call = bool(tools) and choice.mode == "required"
-    may_only = bool(tools) and (
-        field is not None or not choice.is_parallel or any(tool.strict for tool in tools)
+    restricts_calls = bool(tools) and (
+        field is not None or not choice.is_parallel or has_strict_tool
     )
-    if not must_call and not may_only and not (thought_end and field):
+    if not must_call and not restricts_calls and not (reasoning_end and field):
         return {}
-    rules = ["start: thought SPACE turn" if thought_end else "start: turn"]
-    if thought_end:
-        rules += [
-            f"thought[lazy]: ANY {_quoted(thought_end)}",
+
+    rules = ["start: turn"]
+    if reasoning_end:
+        rules = [
+            "start: thought SPACE turn",
+            f"thought[lazy]: ANY {_lark_string(reasoning_end)}",
             f"SPACE: {_SPACE}",
             f"ANY: {_ANY_TEXT}",
         ]
     if field is not None and not must_call:
-        rules.append(_answer(request, field))
-    if not tools or syntax is None:
+        rules.append(_answer_rules(request, field))
+    if not tools or tool_calls is None:
         rules.append("turn: answer")
     else:
-        is_checked = must_call or any(tool.strict for tool in tools)
-        fields = conversation.schema_fields if is_checked else None
-        rules += _calls(tools, syntax, fields, is_parallel=choice.is_parallel)
-        rules += _turn(syntax, must_call=must_call, has_answer=field is not None)
-    named = "tools" if tools else str(field)
-    text = NAMED_FOR.format(named) + "\n".join(rules)
-    if len(text) > MAX_GRAMMAR_CHARACTERS:
+        schema_fields = None
+        if must_call or has_strict_tool:
+            schema_fields = conversation.schema_fields
+        rules += _call_rules(tools, tool_calls, schema_fields, is_parallel=choice.is_parallel)
+        rules += _turn_rules(tool_calls, must_call=must_call, has_answer=field is not None)
+    field_name = "tools" if tools else str(field)
+    grammar = FIELD_COMMENT.format(field_name) + "\n".join(rules)
+    if len(grammar) > MAX_GRAMMAR_CHARACTERS:
         raise InvalidRequestError(
-            f"must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters as a grammar", named
+            f"must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters as a grammar", field_name
         )
-    return {**dict.fromkeys(GRAMMAR_FIELDS), "grammar": text}
+    return {**dict.fromkeys(GRAMMAR_FIELDS), "grammar": grammar}
 
 
-def _calls(
-    tools: tuple[ToolDefinition, ...],
-    syntax: ToolCallFormat,
-    fields: Mapping[str, str] | None,
+def _call_rules(
+    tools: Sequence[ToolDefinition],
+    tool_calls: ToolCallFormat,
+    schema_fields: Mapping[str, str] | None,
     *,
     is_parallel: bool,
 ) -> list[str]:
-    """Return the rules of calls, the first without the rule ``lead``; with `fields` they fit the schemas so called."""
-    more = f"({_quoted(syntax.separator + syntax.before)} one)*" if is_parallel else ""
+    """Return the rules of calls: ``lead`` is the start of the first call, ``rest`` everything after it.
+
+    If `schema_fields` is not None, arguments must match the schemas of the tools; it maps the name of a tool to the
+    field that errors in its schema name.
+    """
+    between = _lark_string(tool_calls.between_calls + tool_calls.before_name)
+    more = f"({between} one)*" if is_parallel else ""
+    alternatives = " | ".join(f"one{index}" for index in range(len(tools)))
     rules = [
-        f"rest: one {more} {_quoted(syntax.closing)}",
-        f"lead: {_quoted(syntax.opening + syntax.before)}",
+        f"rest: one {more} {_lark_string(tool_calls.after_calls)}",
+        f"lead: {_lark_string(tool_calls.before_calls + tool_calls.before_name)}",
+        f"one: {alternatives}",
     ]
-    rules.append("one: " + " | ".join(f"one{place}" for place in range(len(tools))))
-    for place, tool in enumerate(tools):
-        schema = json.dumps(
-            {"type": "object", "x-guidance": _AS_PYTHON} if fields is None else _schema(tool)
-        )
-        if fields is not None:
-            rules.append(NAMED_FOR.format(fields.get(tool.name, "tools")).rstrip())
-        rules.append(
-            f"one{place}: {_quoted(tool.name + syntax.between)} %json {schema} {_quoted(syntax.after)}".rstrip()
-        )
+    for index, tool in enumerate(tools):
+        schema: Mapping[str, Any] = {"type": "object", "x-guidance": _PYTHON_JSON_STYLE}
+        if schema_fields is not None:
+            schema = _arguments_schema(tool)
+            schema_field = schema_fields.get(tool.name, "tools")
+            rules.append(FIELD_COMMENT.format(schema_field).rstrip())
+        before = _lark_string(tool.name + tool_calls.before_arguments)
+        after = _lark_string(tool_calls.after_arguments)
+        rules.append(f"one{index}: {before} %json {json.dumps(schema)} {after}".rstrip())
     return rules
 
 
-def _turn(syntax: ToolCallFormat, *, must_call: bool, has_answer: bool) -> list[str]:
-    """Return the rules of a turn: calls, or also what may come in their place or before them."""
-    lead = syntax.opening + syntax.before
+def _turn_rules(tool_calls: ToolCallFormat, *, must_call: bool, has_answer: bool) -> list[str]:
+    """Return the rules of a turn: calls, or an answer, or text with calls after it."""
     if must_call:
         return ["turn: lead rest"]
-    if not lead.startswith("{"):
+    call_start = tool_calls.before_calls + tool_calls.before_name
+    if not call_start.startswith("{"):
         if has_answer:
             return ["turn: lead rest | answer"]
-        return [f"turn: SAID | said rest\nSAID: {_ANY_TEXT}\nsaid[lazy]: SAID {_quoted(lead)}"]
+        return [
+            "turn: SAID | said rest",
+            f"SAID: {_ANY_TEXT}",
+            f"said[lazy]: SAID {_lark_string(call_start)}",
+        ]
     if has_answer:
-        why = "must be none where the answer must have a form: this model's calls cannot be told from it"
-        raise InvalidRequestError(why, "tool_choice")
-    return [r"turn: lead rest | SAID", r"SAID: /([^{](.|\n)*)?/"]
+        raise InvalidRequestError(
+            'must be "none" if the answer is constrained: this model\'s calls cannot be distinguished from answers',
+            "tool_choice",
+        )
+    return ["turn: lead rest | SAID", r"SAID: /([^{](.|\n)*)?/"]
 
 
-def _quoted(text: str) -> str:
+def _lark_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def _schema(tool: ToolDefinition) -> Mapping[str, Any]:
-    """Return the schema of a tool's arguments, which has no others than it names."""
+def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
+    """Return the schema of a tool's arguments; if it lists properties, it allows only these by default."""
     schema = without_unknown_formats(dict(tool.parameters))
-    closed = {"additionalProperties": False} if "properties" in schema else {}
     options = schema.get("x-guidance")
-    return {
-        **closed,
-        **schema,
-        "x-guidance": {**(options if isinstance(options, dict) else {}), **_AS_PYTHON},
-    }
+    style = {**(options if isinstance(options, dict) else {}), **_PYTHON_JSON_STYLE}
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return {**closed, **schema, "x-guidance": style}
 
 
-def _answer(request: GenerationRequest, field: str) -> str:
-    """Return the rules of a request's own grammar, which begin with ``answer``."""
-    value = getattr(request, field)
+def _answer_rules(request: GenerationRequest, field: str) -> str:
+    """Return the rules of the request's own constraint, with ``answer`` as the start rule."""
     if field == "choice":
-        return "answer: " + " | ".join(map(_quoted, value))
-    text = source_of(request).lark()
-    if field == "grammar" and guidance_module().GBNF.search(text):
+        return "answer: " + " | ".join(map(_lark_string, getattr(request, field)))
+    grammar = grammar_source(request).to_lark()
+    if field == "grammar" and guidance_module().GBNF.search(grammar):
         raise InvalidRequestError(
-            "must be Lark, and not GBNF, where a turn may have calls or thoughts", field
+            "must be Lark, not GBNF, in a conversation with tools or reasoning", field
         )
-    return _START.sub(lambda found: "answer" if found[0] == "start" else found[0], text)
+    return _LARK_START.sub(lambda match: "answer" if match[0] == "start" else match[0], grammar)

@@ -1,8 +1,7 @@
-"""Keep a sample to one of a few texts: each token goes on with one of those that begin as the sample does.
+"""Constrain a sample to one of a few texts: each token must continue a text that starts with the sample.
 
-The texts are compared as bytes, so it does not matter how a tokenizer would cut them, nor what script they are in: a
-token may come next where its bytes do. Sorted texts with the same beginning stand together, so that what is still
-possible is a range, which each token narrows.
+Texts are compared as bytes, so neither the tokenization nor the script matters: a token is allowed if its bytes follow.
+In sorted order, the texts with a common prefix are a range, which each token narrows.
 """
 
 from __future__ import annotations
@@ -17,85 +16,88 @@ from relevance_gen.generation.constraints.token_constraint import Constraint, Ma
 from relevance_gen.generation.sampling.sampler import Mask
 
 FIELD = "choice"
-"""The request's field."""
+"""The field of the request."""
 
 
-class Pieces:
-    """What the tokens of a vocabulary print, sorted, so that those that begin a text are found without looking at all.
+class TokenPrefixIndex:
+    """Finds the tokens of a vocabulary whose bytes are a prefix of a text, without scanning the vocabulary.
 
-    Tokens that print nothing begin no text.
+    Tokens that print nothing are not indexed.
     """
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self.of_tokens = pieces
-        self._tokens = sorted(
-            (token for token, piece in enumerate(pieces) if piece), key=pieces.__getitem__
-        )
-        self._sorted = [pieces[token] for token in self._tokens]
-        self._longest = max(map(len, self._sorted), default=0)
-        self._shorter: list[
-            int
-        ] = []  # of each the place of the longest other that it begins with, or -1
-        begun: list[int] = []
-        for place, piece in enumerate(self._sorted):
-            while begun and not piece.startswith(self._sorted[begun[-1]]):
-                begun.pop()
-            self._shorter.append(begun[-1] if begun else -1)
-            begun.append(place)
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self.token_bytes = token_bytes
+        tokens = [token for token, printed in enumerate(token_bytes) if printed]
+        self._tokens = sorted(tokens, key=token_bytes.__getitem__)
+        self._sorted = [token_bytes[token] for token in self._tokens]
+        self._max_bytes = max(map(len, self._sorted), default=0)
+        # For each row, the row of the longest other entry that is a prefix of it, or -1.
+        self._prefix_rows: list[int] = []
+        open_prefixes: list[int] = []
+        for row, printed in enumerate(self._sorted):
+            while open_prefixes and not printed.startswith(self._sorted[open_prefixes[-1]]):
+                open_prefixes.pop()
+            self._prefix_rows.append(open_prefixes[-1] if open_prefixes else -1)
+            open_prefixes.append(row)
 
-    def beginning(self, text: bytes, start: int) -> list[int]:
-        """Return the tokens that print what `text` goes on with from `start`.
+    def tokens_at(self, text: bytes, start: int) -> list[int]:
+        """Return the tokens with which `text` continues at `start`.
 
-        Whatever `text` begins with also begins the last piece that does not sort behind it.
+        All prefixes of a text are also prefixes of the last entry that is not sorted after the text.
         """
-        rest = text[start : start + self._longest]
-        found, place = [], bisect_right(self._sorted, rest) - 1
-        while place >= 0:
-            if rest.startswith(self._sorted[place]):
-                found.append(self._tokens[place])
-            place = self._shorter[place]
-        return found
+        rest = text[start : start + self._max_bytes]
+        tokens = []
+        row = bisect_right(self._sorted, rest) - 1
+        while row >= 0:
+            if rest.startswith(self._sorted[row]):
+                tokens.append(self._tokens[row])
+            row = self._prefix_rows[row]
+        return tokens
 
 
 @frozen(eq=False)
 class Choices:
-    """The texts that the samples of a request may be, sorted, each once, and what the model's tokens print."""
+    """The texts that the samples of a request may have, sorted and distinct, and the index of the model's tokens."""
 
     texts: Sequence[bytes]
-    pieces: Pieces
+    token_index: TokenPrefixIndex
 
-    def begin(self, ends: Collection[int], effort: MaskTimeBudget) -> Constraint:
-        """Return the constraint of a sample, as `Grammar.begin` does."""
-        return _Chooser(self, ends, effort)
+    def begin(self, ends: Collection[int], budget: MaskTimeBudget) -> Constraint:
+        """Return the constraint of a new sample; see `Constraint`."""
+        return _ChoiceConstraint(self, ends, budget)
 
 
-class _Chooser(Constraint):
-    """Follows one of the texts, with all others that begin as it does."""
+class _ChoiceConstraint(Constraint):
+    """Follows all texts that start with the sample."""
 
-    def __init__(self, choices: Choices, ends: Collection[int], effort: MaskTimeBudget) -> None:
-        super().__init__(FIELD, len(choices.pieces.of_tokens), ends, effort)
-        self._texts, self._pieces = choices.texts, choices.pieces
-        self._first, self._stop = 0, len(choices.texts)
-        self._said = b""
+    def __init__(self, choices: Choices, ends: Collection[int], budget: MaskTimeBudget) -> None:
+        super().__init__(FIELD, len(choices.token_index.token_bytes), ends, budget)
+        self._texts = choices.texts
+        self._token_index = choices.token_index
+        self._first = 0
+        self._stop = len(choices.texts)
+        self._sample = b""
 
     def _is_complete(self) -> bool:
-        return self._texts[self._first] == self._said  # the shortest of a range stands first
+        # The shortest text of a range is the first.
+        return self._texts[self._first] == self._sample
 
     def _fill(self, mask: Mask) -> bool:
         is_complete = self._is_complete()
-        going_on = self._texts[self._first + is_complete : self._stop]
-        tokens = {
-            token for text in going_on for token in self._pieces.beginning(text, len(self._said))
-        }
-        places = np.fromiter(tokens, np.intp, len(tokens))
+        first_longer = self._first + is_complete
+        allowed: set[int] = set()
+        for text in self._texts[first_longer : self._stop]:
+            allowed.update(self._token_index.tokens_at(text, len(self._sample)))
+        tokens = np.fromiter(allowed, np.intp, len(allowed))
         mask[:] = 0
-        np.bitwise_or.at(mask, places // 8, (1 << places % 8).astype(np.uint8))
+        np.bitwise_or.at(mask, tokens // 8, (1 << tokens % 8).astype(np.uint8))
         return is_complete
 
-    def _follow(self, token: int) -> bool:
-        said = self._said = self._said + self._pieces.of_tokens[token]
-        self._first = bisect_left(self._texts, said, self._first, self._stop)
+    def _append(self, token: int) -> bool:
+        sample = self._sample + self._token_index.token_bytes[token]
+        self._sample = sample
+        self._first = bisect_left(self._texts, sample, self._first, self._stop)
         self._stop = bisect_right(
-            self._texts, said, self._first, self._stop, key=lambda text: text[: len(said)]
+            self._texts, sample, self._first, self._stop, key=lambda text: text[: len(sample)]
         )
         return self._stop - self._first == 1 and self._is_complete()

@@ -1,9 +1,10 @@
-"""Compile the grammars of requests, so that whoever sends slow ones waits for them alone.
+"""Compile the grammars of requests in the background, so that a client with slow grammars delays only itself.
 
-Clients with a name and those without have a lane each: a thread, and the process that tries a grammar first. What takes
-too much time, memory or stack is an error of its request. Within a lane grammars are compiled one after another, and a
-client may have only so many different ones of them compiled for only so long; this process's own requests are not
-counted. A grammar that was compiled before is at hand at once, for its own client alone: its time tells nobody of it.
+Authenticated and anonymous clients have a queue each, with a thread and a trial process that compiles each grammar
+first. A grammar that takes too much time, memory or stack is an error of its request. A queue compiles one grammar
+after another; the number of grammars that a client has waiting, and the CPU time that it uses, are limited. This
+process's own requests (no client) are not limited. Compiled grammars are cached for their own client only, so that no
+client can learn the grammars of others from their timing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from attrs import frozen
 
 from relevance_gen.errors import OverloadedError
 from relevance_gen.generation.constraints.token_constraint import (
@@ -32,105 +35,136 @@ from relevance_gen.sandbox import Sandbox
 if TYPE_CHECKING:
     from relevance_gen.generation.constraints.llguidance_backend import LLTokenizer
 
-_TRIAL_S = 3.0
-_MOST_WAITING = 32
-"""Different grammars of one client that may wait."""
-_MOST_S = 5.0
-_REGAINED = 0.2
-"""A client may use the lane for so many seconds of the processor, and gets back so many in each second."""
-_KNOWN_BYTES = 160 << 20
-"""Of the compiled grammars that a lane remembers."""
+_TRIAL_TIMEOUT_S = 3.0
+_TRIAL_MEMORY_BYTES = 512 << 20
+_MAX_WAITING_PER_CLIENT = 32
+"""Distinct grammars of one client that may wait."""
+_MAX_CLIENT_S = 5.0
+"""CPU seconds that a client may use at once; `_REFILL_PER_S` of them are refilled each second."""
+_REFILL_PER_S = 0.2
+_CACHE_BYTES = 160 << 20
+"""Size of the cache of compiled grammars of each queue."""
 _GRAMMAR_BYTES = 10 << 20
-_KNOWN_S = 0.25
-"""A grammar that took the processor longer is not remembered, because it may hold more than `_GRAMMAR_BYTES`."""
+"""Estimated size of a compiled grammar."""
+_MAX_CACHED_COMPILE_S = 0.25
+"""A grammar that took more CPU time is not cached, because it may be larger than `_GRAMMAR_BYTES`."""
 
 
-def _trial() -> Sandbox:
+def _trial_sandbox() -> Sandbox:
     sandbox = Sandbox(
         Path(__file__).with_name("llguidance_backend.py"),
-        timeout_s=_TRIAL_S,
-        memory_bytes=512 << 20,
+        timeout_s=_TRIAL_TIMEOUT_S,
+        memory_bytes=_TRIAL_MEMORY_BYTES,
     )
     atexit.register(sandbox.close)
     return sandbox
 
 
-_TRIALS = {is_anonymous: _trial() for is_anonymous in (True, False)}
-"""Where the grammars of either lane are tried, for all models of this process."""
+# The trial processes, shared by all models of this process.
+_AUTHENTICATED_TRIAL = _trial_sandbox()
+_ANONYMOUS_TRIAL = _trial_sandbox()
 
 
 class Grammars:
-    """Compiles grammars for one model, told what each token of its vocabulary prints."""
+    """Compiles grammars for one model, given the bytes that each token of its vocabulary prints."""
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._lanes = {
-            is_anonymous: _Lane(trial, len(pieces)) for is_anonymous, trial in _TRIALS.items()
-        }
-        # Nothing is before it in its lane.
-        tokenizer = self._lanes[False].thread.submit(guidance_module().tokenizer_of, pieces)
-        for lane in self._lanes.values():
-            lane.tokenizer = tokenizer
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self._authenticated = _CompilerQueue(_AUTHENTICATED_TRIAL, len(token_bytes))
+        self._anonymous = _CompilerQueue(_ANONYMOUS_TRIAL, len(token_bytes))
+        # The first job of this thread, before any grammar.
+        create_tokenizer = guidance_module().create_tokenizer
+        tokenizer = self._authenticated.thread.submit(create_tokenizer, token_bytes)
+        self._authenticated.tokenizer = tokenizer
+        self._anonymous.tokenizer = tokenizer
 
     def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
-        """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done.
+        """Return the future of a compiled grammar; it fails with `InvalidRequestError` if compilation fails.
 
-        It raises an `OverloadedError` where this client, named as in a `RequestContext`, has too many that wait, or has had too
-        slow ones.
+        Args:
+            source: the grammar.
+            client: the client, as in `RequestContext`.
+
+        Raises:
+            OverloadedError: the client has too many grammars waiting, or used too much CPU time.
         """
-        return self._lanes[client == ANONYMOUS].compile(source, client)
+        return self._queue_of(client).compile(source, client)
 
-    def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
-        """Forget a grammar that took so much time to follow, and count that as if it had been compiled so long."""
-        self._lanes[client == ANONYMOUS].give_up(source, client, seconds)
+    def discard(self, source: GrammarSource, client: str | None, seconds: float) -> None:
+        """Remove a grammar whose masks took too much CPU time from the cache, and charge that time to the client."""
+        self._queue_of(client).discard(source, client, seconds)
 
     def close(self) -> None:
-        """End the threads with what they are doing."""
-        for lane in self._lanes.values():
-            lane.thread.shutdown(wait=False, cancel_futures=True)
+        """End the threads after their current grammars."""
+        for queue in (self._authenticated, self._anonymous):
+            queue.thread.shutdown(wait=False, cancel_futures=True)
+
+    def _queue_of(self, client: str | None) -> _CompilerQueue:
+        return self._anonymous if client == ANONYMOUS else self._authenticated
 
 
-class _Lane:
-    """Compiles the grammars of some clients, one after another, in its `thread`, by one `tokenizer`."""
+@frozen
+class _Trial:
+    """The result of compiling a grammar in the trial process: its text in Lark, its error or "", and CPU seconds."""
+
+    lark: str
+    error: str
+    seconds: float
+
+
+class _CompilerQueue:
+    """Compiles grammars one after another in its own thread; `tokenizer` must be set before the first grammar."""
 
     tokenizer: Future[LLTokenizer]
 
-    def __init__(self, trial: Sandbox, n_vocab: int) -> None:
+    def __init__(self, trial_sandbox: Sandbox, n_vocab: int) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")
         with guidance_module().deep_stack():
-            self.thread.submit(int)  # starts it
-        self._trial = trial
+            self.thread.submit(int)  # starts the thread
+        self._trial_sandbox = trial_sandbox
         self._n_vocab = n_vocab
         self._lock = threading.Lock()
-        self._known: SharedCache[Grammar] = SharedCache(_KNOWN_BYTES, lambda _: _GRAMMAR_BYTES)
-        self._places = Quota(client_limit=_MOST_WAITING)
-        self._seconds = Quota(client_limit=_MOST_S, refill_per_s=_REGAINED)
+        self._cache: SharedCache[Grammar] = SharedCache(_CACHE_BYTES, lambda _: _GRAMMAR_BYTES)
+        self._slots = Quota(client_limit=_MAX_WAITING_PER_CLIENT)
+        self._cpu_seconds = Quota(client_limit=_MAX_CLIENT_S, refill_per_s=_REFILL_PER_S)
         self._waiting: Counter[tuple[str | None, GrammarSource]] = Counter()
 
     def compile(self, source: GrammarSource, client: str | None) -> Future[Grammar]:
-        if (grammar := self._known.get((client, source))) is not None:
-            at_hand: Future[Grammar] = Future()
-            at_hand.set_result(grammar)
-            return at_hand
-        self._check_time(client)
-        with self._lock:
-            if (
-                client is not None
-                and (client, source) not in self._waiting
-                and not self._places.acquire(1, client)
-            ):
-                raise OverloadedError(
-                    f"{_MOST_WAITING} grammars of this client wait to be compiled already"
-                )
-            self._waiting[client, source] += 1
         future: Future[Grammar] = Future()
+        cached = self._cache.get((client, source))
+        if cached is not None:
+            future.set_result(cached)
+            return future
+        self._check_cpu_time(client)
+        self._enter(source, client)
 
-        def leave(_: Future[None]) -> None:
-            future.cancel()  # if the thread ends before its turn
+        def on_done(_: Future[None]) -> None:
+            future.cancel()  # if the thread ended before it compiled this grammar
             self._leave(source, client)
 
-        # Not that future itself: one that is cancelled leaves its place in the thread's queue, and its client's, later.
-        self.thread.submit(self._settle, future, source, client).add_done_callback(leave)
+        # A cancelled future stays in the thread's queue, so the slot is released when the thread reaches it.
+        self.thread.submit(self._settle, future, source, client).add_done_callback(on_done)
         return future
+
+    def discard(self, source: GrammarSource, client: str | None, seconds: float) -> None:
+        self._cache.drop((client, source))
+        if client is not None:
+            self._cpu_seconds.charge(seconds, client)
+
+    def _enter(self, source: GrammarSource, client: str | None) -> None:
+        """Count a waiting grammar; a client's first request for it takes one of the client's slots."""
+        with self._lock:
+            is_new = client is not None and (client, source) not in self._waiting
+            if is_new and not self._slots.acquire(1, client):
+                raise OverloadedError(
+                    f"this client has {_MAX_WAITING_PER_CLIENT} grammars waiting to be compiled"
+                )
+            self._waiting[client, source] += 1
+
+    def _leave(self, source: GrammarSource, client: str | None) -> None:
+        with self._lock:
+            self._waiting -= Counter([(client, source)])  # removes counts of 0
+            if client is not None and (client, source) not in self._waiting:
+                self._slots.release(1, client)
 
     def _settle(self, future: Future[Grammar], source: GrammarSource, client: str | None) -> None:
         if not future.set_running_or_notify_cancel():
@@ -140,57 +174,55 @@ class _Lane:
         except BaseException as error:
             future.set_exception(error)
 
-    def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
-        self._known.drop((client, source))
-        if client is not None:
-            self._seconds.charge(seconds, client)
-
-    def _leave(self, source: GrammarSource, client: str | None) -> None:
-        with self._lock:
-            self._waiting -= Counter([(client, source)])  # which forgets what is waited for no more
-            if client is not None and (client, source) not in self._waiting:
-                self._places.release(1, client)
-
-    def _check_time(self, client: str | None) -> None:
-        """Refuse a client that has used the lane for too long."""
-        if client is not None and (wait_s := self._seconds.seconds_until_available(client)):
+    def _check_cpu_time(self, client: str | None) -> None:
+        wait_s = 0.0 if client is None else self._cpu_seconds.seconds_until_available(client)
+        if wait_s:
             raise OverloadedError(
                 "the grammars of this client took too long to compile or to follow",
                 retry_after_s=math.ceil(wait_s),
             )
 
     def _compile(self, source: GrammarSource, client: str | None) -> Grammar:
-        if (grammar := self._known.get((client, source))) is not None:  # since this was asked for
-            return grammar
-        self._check_time(client)
-        lark, why, seconds = self._try(source.lark())
-        if not why:
-            guidance, began_s = guidance_module(), time.thread_time()
-            matcher = guidance.compiled(self.tokenizer.result(), lark)
-            compiled_s = time.thread_time() - began_s
-            seconds += compiled_s
-            why = guidance.reason(matcher)
-        blamed = source
-        for part in source.parts() if why else ():
-            if blamed is source and seconds < _TRIAL_S:
-                _, why_not, more_s = self._try(part.lark())
-                seconds += more_s
-                blamed, why = (part, why_not) if why_not else (blamed, why)
+        cached = self._cache.get((client, source))
+        if cached is not None:  # compiled while this request waited
+            return cached
+        self._check_cpu_time(client)
+        guidance = guidance_module()
+        trial = self._try(source.to_lark())
+        error = trial.error
+        seconds = trial.seconds
+        if not error:
+            started_s = time.thread_time()
+            matcher = guidance.compile_grammar(self.tokenizer.result(), trial.lark)
+            compile_s = time.thread_time() - started_s
+            seconds += compile_s
+            error = guidance.error_of(matcher)
+        failed_source = source
+        if error:
+            for schema in source.schemas():
+                if failed_source is source and seconds < _TRIAL_TIMEOUT_S:
+                    schema_trial = self._try(schema.to_lark())
+                    seconds += schema_trial.seconds
+                    if schema_trial.error:
+                        failed_source = schema
+                        error = schema_trial.error
         if client is not None:
-            self._seconds.charge(seconds, client)
-        if why:
-            raise blamed.uncompilable(why)
+            self._cpu_seconds.charge(seconds, client)
+        if error:
+            raise failed_source.compile_error(error)
         grammar = Grammar(source, matcher, self._n_vocab, guidance)
-        if compiled_s <= _KNOWN_S:
-            self._known.put((client, source), grammar)
+        if compile_s <= _MAX_CACHED_COMPILE_S:
+            self._cache.put((client, source), grammar)
         return grammar
 
-    def _try(self, grammar: str) -> tuple[str, str, float]:
-        """Return a grammar in Lark, what a trial finds wrong with it, if anything, and the time that took."""
+    def _try(self, grammar: str) -> _Trial:
+        """Compile a grammar in the trial process."""
         try:
-            found = self._trial.call({"grammar": grammar})
+            result = self._trial_sandbox.call({"grammar": grammar})
         except EOFError:
-            return grammar, "that takes too much memory or nests too deeply", _TRIAL_S
+            error = "it takes too much memory or nests too deeply"
+            return _Trial(grammar, error, _TRIAL_TIMEOUT_S)
         except TimeoutError:
-            return grammar, f"that takes more than {_TRIAL_S:g} seconds", _TRIAL_S
-        return found["lark"], found["error"], found["seconds"]
+            error = f"it takes more than {_TRIAL_TIMEOUT_S:g} seconds"
+            return _Trial(grammar, error, _TRIAL_TIMEOUT_S)
+        return _Trial(result["lark"], result["error"], result["seconds"])

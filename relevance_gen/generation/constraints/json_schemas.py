@@ -1,4 +1,4 @@
-"""JSON schemas as people write them: what a grammar is made of, and where in a schema something stands."""
+"""JSON schemas: removing unknown formats, and finding the paths of keys."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ FORMATS: Final = frozenset(
         "unknown",
     )
 )
-"""The formats that llguidance knows. Any other is a note for readers, by the standard, and excludes no text."""
-_DATA: Final = frozenset(("const", "default", "enum", "examples"))
-"""What these keys hold is no schema."""
-_NAMED: Final = frozenset(
+"""The formats that llguidance supports. By the standard, any other format is an annotation and excludes no text."""
+_DATA_KEYS: Final = frozenset(("const", "default", "enum", "examples"))
+"""Keys whose values are not schemas."""
+_NAMED_SCHEMA_KEYS: Final = frozenset(
     ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 )
-"""What these hold is a schema for each name."""
+"""Keys whose values map names to schemas."""
 
 
 def without_unknown_formats(schema: Any) -> Any:
-    """Return a schema without the formats that nobody here knows.
+    """Return a schema without the formats that llguidance does not support.
 
     >>> without_unknown_formats({"properties": {"format": {"type": "string", "format": "password"}}})
     {'properties': {'format': {'type': 'string'}}}
     """
-    match schema:
-        case list():
-            return [without_unknown_formats(each) for each in schema]
-        case dict():
-            return {
-                key: value
-                if key in _DATA
-                else {name: without_unknown_formats(each) for name, each in value.items()}
-                if key in _NAMED and isinstance(value, dict)
-                else without_unknown_formats(value)
-                for key, value in schema.items()
-                if key != "format" or not isinstance(value, str) or value in FORMATS
-            }
-    return schema
+    if isinstance(schema, list):
+        return [without_unknown_formats(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "format" and isinstance(value, str) and value not in FORMATS:
+            continue
+        if key in _DATA_KEYS:
+            known[key] = value
+        elif key in _NAMED_SCHEMA_KEYS and isinstance(value, dict):
+            known[key] = {name: without_unknown_formats(item) for name, item in value.items()}
+        else:
+            known[key] = without_unknown_formats(value)
+    return known
 
 
-def paths_of(wanted: str, schema: Any, path: str = "") -> Iterator[str]:
-    """Yield where in a schema a key stands.
+def paths_of(key: str, schema: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of each occurrence of a key in a schema.
 
     >>> list(paths_of("not", {"items": [{}, {"not": {}}]}))
     ['items[1].not']
     """
     if isinstance(schema, list):
-        for place, each in enumerate(schema):
-            yield from paths_of(wanted, each, f"{path}[{place}]")
+        for index, item in enumerate(schema):
+            yield from paths_of(key, item, f"{path}[{index}]")
     elif isinstance(schema, dict):
-        for key, value in schema.items():
-            here = f"{path}.{key}" if path else key
-            if key == wanted:
-                yield here
-            yield from paths_of(wanted, value, here)
+        for name, value in schema.items():
+            value_path = f"{path}.{name}" if path else name
+            if name == key:
+                yield value_path
+            yield from paths_of(key, value, value_path)

@@ -1,8 +1,8 @@
-"""Compile grammars with llguidance, of which this is the only importer; also a program that tries one in a sandbox.
+"""Compile grammars with llguidance; this module is its only importer, and also a program that runs in a sandbox.
 
-A grammar is a stranger's: it may take any time and memory to compile, or so much stack that the process dies. So it is
-compiled once in a process that may die, with more narrow limits, and only then here. This imports nothing of this
-package, so that the sandbox starts fast.
+A grammar is untrusted input: compiling it may take any time and memory, or so much stack that the process crashes. So
+it is first compiled with lower limits in a process that may crash, and then in this one. This module imports nothing of
+this package, so that the sandbox starts fast.
 """
 
 from __future__ import annotations
@@ -22,101 +22,113 @@ __all__ = [
     "LLMatcher",
     "LLTokenizer",
     "answer",
-    "compiled",
+    "compile_grammar",
+    "create_tokenizer",
     "deep_stack",
-    "reason",
+    "error_of",
     "regex_to_lark",
-    "tokenizer_of",
 ]
 
 _TRIAL_STACK_BYTES = 8 << 20
 STACK_BYTES = 2 * _TRIAL_STACK_BYTES
-"""What a thread that compiles a grammar needs: with room to spare beyond what the trial had."""
+"""Stack of a thread that compiles a grammar: twice that of the trial, as a margin."""
 
 _LIMITS = LLParserLimits(
-    step_lexer_fuel=50_000,  # a mask that takes more than some 20 ms ends its request,
-    step_max_items=10_000,  # and so does one that follows too many ways to read the text at once
-    max_lexer_states=50_000,  # some 10 MB for each request
-    precompute_large_lexemes=False,  # this would take longer for a larger vocabulary than it took in the trial
+    # A mask that takes more than about 20 ms ends its request.
+    step_lexer_fuel=50_000,
+    # So does a grammar with too many ways to parse the text.
+    step_max_items=10_000,
+    # About 10 MB for each request.
+    max_lexer_states=50_000,
+    # Precomputing would take longer for a larger vocabulary than it took in the trial.
+    precompute_large_lexemes=False,
     verbose_errors=False,
 )
 
-
-NO_TEXT = "no text fits it"
+NO_MATCHING_TEXT = "no text matches it"
 NO_FORCING = '\n%llguidance {"no_forcing": true}'
-"""Lets the model itself choose how a text that must come is cut into tokens."""
+"""Lets the model choose the tokenization of text that the grammar makes the only possibility."""
 GBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 
 
-class _Pieces:
-    """A model's vocabulary, as llguidance wants to see it: only what the tokens print.
+class _Vocabulary:
+    """A model's vocabulary in the form that llguidance expects: the bytes that each token prints.
 
-    Its end token is none of the model's; it only tells that the text may end. Tokens are never asked for: grammars say
-    ``no_forcing``, so that the model itself chooses among the tokens that begin what must come.
+    llguidance appends an end token of its own, which only means that the text may end. It never tokenizes text, because
+    grammars set ``no_forcing``.
     """
 
-    eos_token_id = None  # one more is appended
+    eos_token_id = None
     bos_token_id = None
     special_token_ids: Sequence[int] = ()
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self.tokens = pieces
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self.tokens = token_bytes
 
     def __call__(self, text: bytes) -> NoReturn:
         raise NotImplementedError
 
 
-def tokenizer_of(pieces: Sequence[bytes]) -> LLTokenizer:
-    """Return the tokenizer of a vocabulary, given what each token prints; at V = 152,000 this takes half a second."""
-    return LLTokenizer(TokenizerWrapper(_Pieces(pieces)))
+def create_tokenizer(token_bytes: Sequence[bytes]) -> LLTokenizer:
+    """Return the tokenizer of a vocabulary, given the bytes of each token; takes 0.5 s for 152,000 tokens."""
+    return LLTokenizer(TokenizerWrapper(_Vocabulary(token_bytes)))
 
 
-def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """Compile a Lark grammar as far as the first mask, which finds those that no text fits; see `reason`."""
+def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    """Compile a Lark grammar and its first mask, which detects grammars that no text matches; see `error_of`."""
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()
     return matcher
 
 
-def reason(matcher: LLMatcher) -> str:
-    """Return in one line what is wrong with a matcher, empty if nothing is."""
+def error_of(matcher: LLMatcher) -> str:
+    """Return the error of a matcher in one line; empty if it has none."""
     line = matcher.get_error().partition("\n")[0]
-    if line.startswith("panic"):  # what follows tells of this machine, and nothing of the grammar
-        return "it asks for what is not done here"
-    return NO_TEXT if line.startswith("NoExtension") else line[:300]
+    if line.startswith("panic"):  # the rest of the message describes this machine, not the grammar
+        return "it uses an unsupported feature"
+    return NO_MATCHING_TEXT if line.startswith("NoExtension") else line[:300]
 
 
 @contextmanager
 def deep_stack(n_bytes: int = STACK_BYTES) -> Iterator[None]:
-    """Give threads that start inside this context so much stack."""
-    before = threading.stack_size(n_bytes)
+    """Give threads that start inside this context a stack of `n_bytes`."""
+    previous_bytes = threading.stack_size(n_bytes)
     try:
         yield
     finally:
-        threading.stack_size(before)
+        threading.stack_size(previous_bytes)
 
 
-def _in_thread(work: Callable[[], str]) -> str:
-    outcome: list[str] = []
-    thread = threading.Thread(target=lambda: outcome.append(work()))
+def _run_in_thread(function: Callable[[], str]) -> str:
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
     with deep_stack(_TRIAL_STACK_BYTES):
         thread.start()
     thread.join()
-    return outcome[0]
+    return results[0]
 
 
 @functools.cache
-def _bytes() -> LLTokenizer:
-    return tokenizer_of([bytes([byte]) for byte in range(256)])
+def _byte_tokenizer() -> LLTokenizer:
+    return create_tokenizer([bytes([byte]) for byte in range(256)])
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return a ``grammar`` in ``lark``, its ``error``, empty where there is none, and the ``seconds`` that it took."""
-    began_s, lark, error = time.process_time(), question["grammar"], ""
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile a ``grammar`` for a vocabulary of bytes.
+
+    Returns:
+        The grammar as ``lark``, its ``error``, empty if it has none, and the CPU ``seconds`` that it took.
+    """
+    started_s = time.process_time()
+    lark = request["grammar"]
+    error = ""
     try:
-        lark = gbnf_to_lark(lark) if GBNF.search(lark) else lark
-    except Exception as wrong:  # the converter indexes and recurses wherever a grammar leads it
-        error = f"{str(wrong)[:300]} (in GBNF)"
-    error = error or _in_thread(lambda: reason(compiled(_bytes(), lark + NO_FORCING)))
-    return {"lark": lark + NO_FORCING, "error": error, "seconds": time.process_time() - began_s}
+        if GBNF.search(lark):
+            lark = gbnf_to_lark(lark)
+    except Exception as reason:  # the converter raises any exception for an invalid grammar
+        error = f"{str(reason)[:300]} (in GBNF)"
+    lark += NO_FORCING
+    if not error:
+        error = _run_in_thread(lambda: error_of(compile_grammar(_byte_tokenizer(), lark)))
+    return {"lark": lark, "error": error, "seconds": time.process_time() - started_s}

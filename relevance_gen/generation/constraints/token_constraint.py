@@ -1,13 +1,12 @@
-"""Keep a sample to a JSON schema, a regular expression or a grammar: which tokens may come next, and when it must end.
+"""Constraints on the text of a sample: which tokens may follow, and when the text is complete.
 
-llguidance, behind `guidance`, follows the text; a mask of the tokens that may come next goes to `sampling` at every
-step. What is one of a few texts needs none of this, and is followed by `relevance_gen.generation.constraints.choices`.
+llguidance, imported by `llguidance_backend`, follows JSON schemas, regular expressions and grammars. At each step the
+sampler applies a mask of the allowed tokens. `choices` follows a list of texts without llguidance.
 """
 
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import re
 import time
@@ -15,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from attrs import define, frozen
@@ -29,109 +28,122 @@ from relevance_gen.types import GenerationRequest
 if TYPE_CHECKING:
     from relevance_gen.generation.constraints.llguidance_backend import LLMatcher
 
-_WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
-"""What may stand between the parts of JSON: without a bound, small models write white space for ever."""
-_SHARE_S, _TOKEN_SHARE_S = 0.5, 0.002
-"""The processor's time that following its grammar may take a request, and how much more for each of its tokens."""
-NAMED_FOR = "// of {}\n"
-"""Begins a grammar that was made of another field, which errors name."""
-_CALLED = re.compile(NAMED_FOR.format(r"(\w+)"))
-_PART = re.compile(NAMED_FOR.format(r"(\S+)") + ".*?%json ")
-"""Stands before a schema within a grammar, and tells the field that it is of."""
-_BITS = (1 << np.arange(8)).astype(np.uint8)
+_JSON_WHITE_SPACE: Final = r"( |\n{1,2}[ \t]{0,20})?"
+"""White space between the elements of JSON, bounded because small models otherwise write white space endlessly."""
+_MASK_BUDGET_S: Final = 0.5
+"""CPU seconds that the masks of a request may take, plus `_MASK_BUDGET_PER_TOKEN_S` for each token."""
+_MASK_BUDGET_PER_TOKEN_S: Final = 0.002
+FIELD_COMMENT: Final = "// of {}\n"
+"""The first line of a grammar that was built from another field, which errors must name."""
+_FIELD_COMMENT_PATTERN: Final = re.compile(FIELD_COMMENT.format(r"(\w+)"))
+_SCHEMA_START: Final = re.compile(FIELD_COMMENT.format(r"(\S+)") + ".*?%json ")
+"""The text before a schema inside a grammar, with the field that holds the schema."""
+_BITS: Final = (1 << np.arange(8)).astype(np.uint8)
 
 
 @define
 class MaskTimeBudget:
-    """The processor's time that it takes to follow the grammar of a request, in all its samples."""
+    """The CPU time that the grammar masks of a request, over all its samples, have taken."""
 
     seconds: float = 0.0
     n_tokens: int = 0
 
     @property
-    def is_too_much(self) -> bool:
-        """Whether it is over the request's share, which is many times what ordinary grammars take."""
-        return self.seconds > _SHARE_S + _TOKEN_SHARE_S * self.n_tokens
+    def is_exceeded(self) -> bool:
+        """Whether the time exceeds the limit, which is many times what ordinary grammars take."""
+        return self.seconds > _MASK_BUDGET_S + _MASK_BUDGET_PER_TOKEN_S * self.n_tokens
 
 
 class Constraint(ABC):
-    """What one sample may still say, by a field of its request; it is `complete` once nothing may follow.
+    """The state of one sample's constraint.
 
-    The `ends` are the tokens that end the sample, where its text is complete, and may not come before. What the
-    request's samples take is added to their `effort`. It `is_quick` where its last mask took little time.
+    Args:
+        field: the field of the request that sets the constraint.
+        n_vocab: the size of the vocabulary.
+        ends: tokens that end the sample; allowed only if its text is complete.
+        budget: shared by all samples of the request; the time of each mask is added to it.
+
+    Attributes:
+        complete: whether the text is complete and nothing may follow.
+        is_fast: whether the last mask took less than 2 ms.
     """
 
     def __init__(
-        self, field: str, n_vocab: int, ends: Collection[int], effort: MaskTimeBudget
+        self, field: str, n_vocab: int, ends: Collection[int], budget: MaskTimeBudget
     ) -> None:
         self.complete = False
-        self.is_quick = True
+        self.is_fast = True
         self._field = field
-        self._effort = effort
+        self._budget = budget
         self._ends = np.array([token for token in ends if token < n_vocab], np.intp)
+        # One bit for each token and for llguidance's own end token, in whole 32-bit words.
         self._mask = np.zeros((n_vocab // 32 + 1) * 4, np.uint8)
 
     def mask(self, *, may_end: bool) -> Mask:
-        """Return the tokens that may come next, none of them where there is none; valid until the next call.
+        """Return the tokens that may follow; valid until the next call.
 
-        There is none, either, once this has taken too much time. Where the text is complete but others may follow, an
-        end token is among them if it `may_end`.
+        The mask is empty if no token may follow or the time budget is exceeded. If the text is complete but may
+        continue, end tokens are allowed only if it `may_end`.
         """
-        mask, before_s = self._mask, self._effort.seconds
-        with self._measured():
+        mask = self._mask
+        seconds_before = self._budget.seconds
+        with self._timed():
             is_complete = self._fill(mask)
-        self.is_quick = self._effort.seconds - before_s < _TOKEN_SHARE_S
-        if self._effort.is_too_much:
+        self.is_fast = self._budget.seconds - seconds_before < _MASK_BUDGET_PER_TOKEN_S
+        if self._budget.is_exceeded:
             mask[:] = 0
             return mask
-        np.bitwise_and.at(mask, self._ends // 8, ~_BITS[self._ends % 8])
+        end_bits = _BITS[self._ends % 8]
+        np.bitwise_and.at(mask, self._ends // 8, ~end_bits)
         if is_complete and (may_end or not mask.any()):
-            np.bitwise_or.at(mask, self._ends // 8, _BITS[self._ends % 8])
+            np.bitwise_or.at(mask, self._ends // 8, end_bits)
         return mask
 
     def accept(self, token: int) -> None:
-        """Take note of a token that was drawn, no end token."""
-        with self._measured():
-            self.complete = self._follow(token)
-        self._effort.n_tokens += 1
+        """Append a sampled token, which is not an end token, to the text."""
+        with self._timed():
+            self.complete = self._append(token)
+        self._budget.n_tokens += 1
 
-    def dead_end(self) -> InvalidRequestError:
-        """Return why no token may come next."""
-        effort, why = self._effort, self._why()
-        if effort.is_too_much:
-            why = f"{effort.seconds:.2f} seconds of the processor for {effort.n_tokens} tokens; make it simpler"
-        told = (
-            f"takes too much to follow: {why}"
-            if why
-            else "allows no token here that this model has"
-        )
-        return InvalidRequestError(told, self._field)
+    def no_valid_token_error(self) -> InvalidRequestError:
+        """Return the error for an empty mask, with its reason."""
+        budget = self._budget
+        reason = self._failure()
+        if budget.is_exceeded:
+            reason = f"{budget.seconds:.2f} CPU seconds for {budget.n_tokens} tokens; simplify it"
+        if reason:
+            return InvalidRequestError(f"is too expensive to follow: {reason}", self._field)
+        return InvalidRequestError("allows no token of this model at this position", self._field)
 
     @abstractmethod
     def _fill(self, mask: Mask) -> bool:
-        """Write which tokens may come next, and tell whether the text is complete."""
+        """Set the bits of the tokens that may follow, and return whether the text is complete."""
 
     @abstractmethod
-    def _follow(self, token: int) -> bool:
-        """Take a token, and tell whether the text is complete and nothing may follow."""
+    def _append(self, token: int) -> bool:
+        """Append a token, and return whether the text is complete and nothing may follow."""
 
-    def _why(self) -> str:
-        """Return what made it impossible to follow, empty if nothing did."""
+    def _failure(self) -> str:
+        """Return why the text cannot be followed any more; empty if it can."""
         return ""
 
     @contextmanager
-    def _measured(self) -> Iterator[None]:
-        """Count the time that this thread spends inside this context."""
-        began_s = time.thread_time()
+    def _timed(self) -> Iterator[None]:
+        """Add the CPU time of this thread inside the context to the budget."""
+        started_s = time.thread_time()
         yield
-        self._effort.seconds += time.thread_time() - began_s
+        self._budget.seconds += time.thread_time() - started_s
 
 
 @frozen(eq=False)
 class Grammar:
-    """What the samples of a request must be, compiled for a model with the module `guidance`.
+    """A grammar compiled for one model.
 
-    The `matcher` is at the beginning of a text; `n_vocab` is the size of the model's vocabulary.
+    Attributes:
+        source: the request's field and text.
+        matcher: llguidance's state at the start of a text.
+        n_vocab: the size of the model's vocabulary.
+        guidance: the module `llguidance_backend`.
     """
 
     source: GrammarSource
@@ -139,115 +151,120 @@ class Grammar:
     n_vocab: int
     guidance: ModuleType
 
-    def begin(self, ends: Collection[int], effort: MaskTimeBudget) -> Constraint:
-        """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
-        return _Parser(self, ends, effort)
+    def begin(self, ends: Collection[int], budget: MaskTimeBudget) -> Constraint:
+        """Return the constraint of a new sample; see `Constraint`."""
+        return _GrammarConstraint(self, ends, budget)
 
 
-class _Parser(Constraint):
-    """Follows a grammar."""
+class _GrammarConstraint(Constraint):
+    """Follows a compiled grammar."""
 
-    def __init__(self, grammar: Grammar, ends: Collection[int], effort: MaskTimeBudget) -> None:
-        super().__init__(grammar.source.field, grammar.n_vocab, ends, effort)
+    def __init__(self, grammar: Grammar, ends: Collection[int], budget: MaskTimeBudget) -> None:
+        super().__init__(grammar.source.field, grammar.n_vocab, ends, budget)
         self._matcher = grammar.matcher.deep_copy()
         self._guidance = grammar.guidance
-        self._end = (
-            grammar.n_vocab // 8,
-            _BITS[grammar.n_vocab % 8],
-        )  # the end token that llguidance has of its own
+        # llguidance's own end token follows the model's tokens.
+        self._end_byte = grammar.n_vocab // 8
+        self._end_bit = _BITS[grammar.n_vocab % 8]
 
     def _fill(self, mask: Mask) -> bool:
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        place, bit = self._end
-        is_complete = bool(mask[place] & bit) and not self._matcher.is_error()
-        mask[place] &= ~bit
-        return is_complete
+        is_end_allowed = bool(mask[self._end_byte] & self._end_bit)
+        mask[self._end_byte] &= ~self._end_bit
+        return is_end_allowed and not self._matcher.is_error()
 
-    def _follow(self, token: int) -> bool:
+    def _append(self, token: int) -> bool:
         self._matcher.consume_token(token)
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
-    def _why(self) -> str:
-        why = self._guidance.reason(self._matcher)
-        return "" if why == self._guidance.NO_TEXT else why
+    def _failure(self) -> str:
+        reason = str(self._guidance.error_of(self._matcher))
+        return "" if reason == self._guidance.NO_MATCHING_TEXT else reason
 
 
 @frozen
 class GrammarSource:
-    """A request's own words for what its samples must be: a field and what it holds, a schema as JSON.
+    """The constraint of a request before it is compiled.
 
-    Where that was made of another field, it is `called` that.
+    Attributes:
+        field: the field of the request.
+        text: its value; a schema as JSON.
+        original_field: the field from which this one was built, for errors; empty if it was sent by the client.
     """
 
     field: str
     text: str
-    called: str = ""
+    original_field: str = ""
 
-    def lark(self) -> str:
-        """Write the same in llguidance's dialect of Lark, GBNF where it came so; refuse what cannot be written."""
-        match self.field:
-            case "json_schema":
-                try:
-                    schema = without_unknown_formats(json.loads(self.text))
-                except RecursionError:
-                    raise self.refused("nests too deeply") from None
-                options = schema.get("x-guidance", {})
-                if isinstance(options, Mapping):
-                    options = {"whitespace_pattern": _WHITE_SPACE, **options}
-                lark = "start: %json " + json.dumps({**schema, "x-guidance": options})
-            case "regex":
-                if (len(self.text) - len(self.text.rstrip("\\"))) % 2:
-                    raise self.refused("must not end with a single backslash")
-                lark = f"start: /{guidance_module().regex_to_lark(self.text)}/"
-            case _:
-                lark = self.text
-        return lark
+    def to_lark(self) -> str:
+        """Return the grammar in llguidance's dialect of Lark; a GBNF grammar unchanged."""
+        if self.field == "json_schema":
+            return self._schema_to_lark()
+        if self.field == "regex":
+            n_backslashes = len(self.text) - len(self.text.rstrip("\\"))
+            if n_backslashes % 2:
+                raise self.error("must not end with a single backslash")
+            return f"start: /{guidance_module().regex_to_lark(self.text)}/"
+        return self.text
 
-    def parts(self) -> Iterator[GrammarSource]:
-        """Yield the schemas that this was made of, where it was made of several fields."""
-        for found in _PART.finditer(self.text):
-            schema, _ = json.JSONDecoder().raw_decode(self.text, found.end())
-            yield GrammarSource("json_schema", json.dumps(schema), found[1])
+    def _schema_to_lark(self) -> str:
+        try:
+            schema = without_unknown_formats(json.loads(self.text))
+        except RecursionError:
+            raise self.error("nests too deeply") from None
+        options = schema.get("x-guidance", {})
+        if isinstance(options, Mapping):
+            options = {"whitespace_pattern": _JSON_WHITE_SPACE, **options}
+        return "start: %json " + json.dumps({**schema, "x-guidance": options})
 
-    def uncompilable(self, why: str) -> InvalidRequestError:
-        """Return the error that says `why` it cannot be compiled, of a schema also where, and what can be done."""
-        what = why.rpartition("JSON schema: ")[2]
-        if self.field != "json_schema" or what == why:
-            return self.refused(f"cannot be compiled: {why}")
-        keys, schema = re.findall(r'"([^"]+)"', what), json.loads(self.text)
-        places = [path for key in keys for path in itertools.islice(paths_of(key, schema), 1)]
-        where = f" at {shorten(', '.join(places))}" if places else ""
-        remedy = (
-            'leave it out, or put "x-guidance": {"lenient": true} into the schema, '
-            "which ignores what is not done here"
-        )
+    def schemas(self) -> Iterator[GrammarSource]:
+        """Yield the schemas inside a grammar that was built from several fields."""
+        for start in _SCHEMA_START.finditer(self.text):
+            schema, _ = json.JSONDecoder().raw_decode(self.text, start.end())
+            yield GrammarSource("json_schema", json.dumps(schema), start[1])
+
+    def compile_error(self, reason: str) -> InvalidRequestError:
+        """Return the error of a failed compilation; for a schema with the paths of the unsupported keys."""
+        schema_reason = reason.rpartition("JSON schema: ")[2]
+        if self.field != "json_schema" or schema_reason == reason:
+            return self.error(f"cannot be compiled: {reason}")
+        keys = re.findall(r'"([^"]+)"', schema_reason)
+        schema = json.loads(self.text)
+        first_paths = [next(paths_of(key, schema), None) for key in keys]
+        paths = [path for path in first_paths if path is not None]
+        location = f" at {shorten(', '.join(paths))}" if paths else ""
+        remedy = 'omit it, or add "x-guidance": {"lenient": true} to the schema to ignore unsupported keys'
         return InvalidRequestError(
-            f"cannot be compiled: {what}{where}",
-            self.called or self.field,
-            remedy=remedy if places else None,
+            f"cannot be compiled: {schema_reason}{location}",
+            self.original_field or self.field,
+            remedy=remedy if paths else None,
         )
 
-    def refused(self, why: str) -> InvalidRequestError:
-        """Return the error that says `why` it cannot be followed."""
-        return InvalidRequestError(why, self.called or self.field)
+    def error(self, rule: str) -> InvalidRequestError:
+        """Return an error that names the original field."""
+        return InvalidRequestError(rule, self.original_field or self.field)
 
 
-def source_of(request: GenerationRequest) -> GrammarSource:
-    """Return what the samples of `request` must be, which has a grammar; refuse it where the extra is not installed."""
-    name = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
-    value = getattr(request, name)
+def grammar_source(request: GenerationRequest) -> GrammarSource:
+    """Return the constraint of a request that has one.
+
+    Raises:
+        InvalidRequestError: llguidance is not installed.
+    """
+    field = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
+    value = getattr(request, field)
     text = value if isinstance(value, str) else json.dumps(value)
-    called = _CALLED.match(text)
-    source = GrammarSource(name, text, called[1] if called else "")
+    comment = _FIELD_COMMENT_PATTERN.match(text)
+    source = GrammarSource(field, text, comment[1] if comment else "")
     try:
         guidance_module()
     except ImportError:
-        raise source.refused(
+        raise source.error(
             f"needs a package that is not installed: {to_install('constrained')}"
         ) from None
     return source
 
 
 def guidance_module() -> ModuleType:
-    """Return the module that imports llguidance, which need not be installed."""
+    """Return the module that imports llguidance, an optional dependency."""
     return importlib.import_module("relevance_gen.generation.constraints.llguidance_backend")

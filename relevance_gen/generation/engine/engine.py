@@ -384,7 +384,7 @@ class Engine:
             if sample.constraint is not None and sampled.token == NO_TOKEN:
                 self._compilations.give_up(request)
                 self.drop(request.id)
-                self._events.append(Failed(request.id, sample.constraint.dead_end()))
+                self._events.append(Failed(request.id, sample.constraint.no_valid_token_error()))
                 continue
             released = sample.accept(sampled, self._model.piece(sampled.token))
             sample.start_mask(self._mask_threads[request.priority])

@@ -8,9 +8,9 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen.errors import RelevanceGenError
-from relevance_gen.generation.constraints.choices import Choices, Pieces
+from relevance_gen.generation.constraints.choices import Choices, TokenPrefixIndex
 from relevance_gen.generation.constraints.grammar_compiler import Grammars
-from relevance_gen.generation.constraints.token_constraint import Grammar, source_of
+from relevance_gen.generation.constraints.token_constraint import Grammar, grammar_source
 from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.llama.language_model import LanguageModel
 
@@ -37,7 +37,7 @@ class PendingCompilations:
         self.futures: dict[ActiveRequest, Future[Any]] = {}
         self._model = model
         self._grammars: Grammars | None = None
-        self._pieces: Pieces | None = None
+        self._token_index: TokenPrefixIndex | None = None
 
     def add(self, request: ActiveRequest) -> None:
         """Start to compile the grammar of a request."""
@@ -48,15 +48,15 @@ class PendingCompilations:
         compiled: Future[Any] = Future()
         try:
             if choices is None:
-                source = source_of(request.params)
+                source = grammar_source(request.params)
                 if self._grammars is None:
                     self._grammars = Grammars(self._vocabulary())
                 return self._grammars.compile(source, request.client)
-            if self._pieces is None:
-                self._pieces = Pieces(self._vocabulary())
+            if self._token_index is None:
+                self._token_index = TokenPrefixIndex(self._vocabulary())
             # Lone surrogates become "?", as they do in a prompt.
             texts = {text.encode(errors="replace") for text in choices}
-            compiled.set_result(Choices(sorted(texts), self._pieces))
+            compiled.set_result(Choices(sorted(texts), self._token_index))
         except RelevanceGenError as error:
             compiled.set_exception(error)
         return compiled
@@ -85,7 +85,7 @@ class PendingCompilations:
         """Drop a grammar whose masks take too much time, and count that time for its client."""
         if self._grammars is not None and isinstance(request.grammar, Grammar):
             source, n_seconds = request.grammar.source, request.mask_budget.seconds
-            self._grammars.give_up(source, request.client, n_seconds)
+            self._grammars.discard(source, request.client, n_seconds)
 
     def drop(self, request_id: int) -> None:
         """Drop a request, if it is waiting here."""

@@ -107,7 +107,7 @@ class SampleState:
         """Whether `mask` returns at once, or soon as at the previous token."""
         if self._next_mask is None or self._next_mask.done():
             return True
-        return self.constraint is None or self.constraint.is_quick
+        return self.constraint is None or self.constraint.is_fast
 
     def start_mask(self, executor: Executor) -> None:
         """Start computing the next result of `mask` in another thread."""
@@ -144,7 +144,7 @@ class SampleState:
         self.logits_processor.count(token)
         is_eos = token in self._eos_token_ids
         if self._reasoning_counter is not None and not is_eos:
-            self._reasoning_counter.note(piece)
+            self._reasoning_counter.add_token(piece)
         if is_eos:
             released = self._assembler.flush()
             self.finish_reason = "eos"

@@ -1,4 +1,4 @@
-"""Read a turn as the model writes it: what is said, what is thought, and which tools are called."""
+"""Parse the output of a chat model into text, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -7,267 +7,262 @@ import codecs
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from attrs import field, frozen
 
+from relevance_gen.generation.output_parsing.opening_markers import MarkerMatch, OpeningMarker
 from relevance_gen.generation.output_parsing.tool_call_arguments import (
-    BareArguments,
+    ArgumentsParser,
+    JsonArguments,
     TaggedArguments,
+    UnquotedArguments,
 )
 from relevance_gen.generation.output_parsing.tool_call_formats import (
-    OpeningMarker,
     ReasoningFormat,
     ToolCallFormat,
 )
 from relevance_gen.types import ContentPart, PartKind
 
-ID_CHARACTERS = 9
-"""Of the ids of calls: so many the templates of Mistral want, and nobody else wants a number."""
-_STEP = 1 << 12
-"""Characters that are read together: what is read is taken off their beginning, so more of them take longer each."""
-_JSON = re.compile(r'["\\{}\[\]]')
-_MARKER = re.compile(r"<(?:(?!NAME)[^<>\s])+>?|\[[A-Z_]+\]")
+CALL_ID_CHARACTERS = 9
+"""The length of call ids that Mistral's templates require; other templates accept any length."""
+_BATCH_CHARACTERS = 1 << 12
+"""Characters parsed at once: parsed text is removed from the start of the buffer, which takes time in proportion to
+its length."""
+_FIRST_WORD = re.compile(r"<(?:(?!NAME)[^<>\s])+>?|\[[A-Z_]+\]")
 
 
 def call_id(text: str) -> str:
-    """Return an id of a call that is made of a text."""
-    return (
-        base64.b32encode(hashlib.blake2b(text.encode(errors="replace")).digest())[:ID_CHARACTERS]
-        .decode()
-        .lower()
-    )
+    """Return the id of a call, derived from `text`: 9 lower-case letters and digits."""
+    digest = hashlib.blake2b(text.encode(errors="replace")).digest()
+    return base64.b32encode(digest)[:CALL_ID_CHARACTERS].decode().lower()
 
 
 @frozen
 class OutputFormat:
-    """How a model writes a turn.
+    """The format of a model's turn in one conversation.
 
-    Args:
-        tools: the names of the tools that it may call.
-        syntax: how it does so; ``None`` where it may not.
-        thoughts: how it thinks; ``None`` where it does not.
-        is_thinking: whether it does so from the beginning, as its prompt ends with what leads to that.
-        schemas: of the arguments of each tool, by their names if they are any, where they are not written as JSON.
+    Attributes:
+        tools: the names of the tools that the model may call.
+        tool_calls: the format of tool calls; None if the model may not call tools.
+        reasoning: the format of reasoning; None if the model does not reason.
+        starts_with_reasoning: whether the prompt already ends with the opening marker of reasoning.
+        schemas: for each tool, the JSON schemas of its arguments by their names; read only if `tool_calls` has tags.
     """
 
     tools: frozenset[str] = frozenset()
-    syntax: ToolCallFormat | None = None
-    thoughts: ReasoningFormat | None = None
-    is_thinking: bool = False
+    tool_calls: ToolCallFormat | None = None
+    reasoning: ReasoningFormat | None = None
+    starts_with_reasoning: bool = False
     schemas: Mapping[str, Any] = field(factory=dict)
 
 
 class ReasoningTokenCounter:
-    """Counts the tokens that a model writes while it thinks, `n_tokens` so far.
+    """Counts the reasoning tokens of a sample: `n_tokens` so far.
 
-    Those are all from behind the mark that begins that to its end. The last token of the mark counts, and so does all
-    of the one that ends it.
+    Reasoning begins after its opening marker, whose last token counts, and ends with its closing marker, which counts.
     """
 
-    def __init__(self, form: OutputFormat) -> None:
+    def __init__(self, output_format: OutputFormat) -> None:
         self.n_tokens = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._reader = OutputParser(form, "") if form.thoughts else None
+        self._parser = OutputParser(output_format, "") if output_format.reasoning else None
 
-    def note(self, piece: bytes) -> None:
-        """Take the next token, as it is printed."""
-        if self._reader is not None:
-            was_thinking = self._reader.is_thinking
-            self._reader.push(self._decoder.decode(piece))
-            self.n_tokens += was_thinking or self._reader.is_thinking
+    def add_token(self, token_bytes: bytes) -> None:
+        """Count the next token, given the bytes that it prints."""
+        if self._parser is None:
+            return
+        was_reasoning = self._parser.is_reasoning
+        self._parser.push(self._decoder.decode(token_bytes))
+        if was_reasoning or self._parser.is_reasoning:
+            self.n_tokens += 1
 
 
 class OutputParser:
-    """Reads one turn, wherever its text is cut; the `nonce` makes the ids of its calls unique.
+    """Parses one turn incrementally; `nonce` makes the ids of its calls unique.
 
-    The pieces that `push` and `end` return are, joined, what the whole text alone would have given: whatever can still
-    become something else is held back. What looks like a call but names no tool, or is none, is text.
+    The pieces returned by `push` and `end` merge to the same parts regardless of how the text is split: text that may
+    still turn out to be a marker is held back. A call of an unknown tool, or an incomplete opening marker, is text.
     """
 
-    def __init__(self, form: OutputFormat, nonce: str) -> None:
-        self._form, self._nonce = form, nonce
-        calls = form.syntax.heads if form.syntax else ()
-        thoughts = form.thoughts.heads if form.thoughts else ()
-        self._behind_call = form.syntax.behind if form.syntax else ()
-        self._at_first = calls + thoughts
-        self._anywhere = calls + (thoughts if form.thoughts and form.thoughts.is_kept else ())
-        self._starts = {found[0] for head in self._anywhere if (found := _MARKER.match(head.text))}
-        self._any_start = re.compile("|".join(map(re.escape, self._starts)) or r"(?!)")
-        self._state: Literal["text", "thought", "call"] = "thought" if form.is_thinking else "text"
-        self._next = self._at_first  # what may stand where the text begins
-        self._was_marked = form.is_thinking
+    def __init__(self, output_format: OutputFormat, nonce: str) -> None:
+        self._format = output_format
+        self._nonce = nonce
+        tool_calls = output_format.tool_calls
+        reasoning = output_format.reasoning
+        call_openings = tool_calls.first_openings if tool_calls else ()
+        reasoning_openings = reasoning.openings if reasoning else ()
+        self._next_call_openings = tool_calls.next_openings if tool_calls else ()
+        self._first_openings = call_openings + reasoning_openings
+        # Openings that are accepted anywhere, and the words that they begin with.
+        self._openings = call_openings
+        if reasoning and reasoning.ends_are_openings:
+            self._openings += reasoning_openings
+        first_words = [_FIRST_WORD.match(opening.text) for opening in self._openings]
+        self._first_words = {word[0] for word in first_words if word}
+        self._any_first_word = re.compile("|".join(map(re.escape, self._first_words)) or r"(?!)")
+        self._state: PartKind = "reasoning" if output_format.starts_with_reasoning else "text"
+        self._is_after_marker = output_format.starts_with_reasoning
+        self._expected = self._first_openings  # openings accepted at the start of the buffer only
         self._buffer = ""
-        self._space: list[
-            str
-        ] = []  # behind what was told: it counts if something of the same kind follows
+        self._pending_space: list[str] = []  # white space that counts only if the part continues
         self._kind: PartKind | None = None
         self._place = -1
         self._n_calls = 0
-        self._depth, self._outer, self._in_string, self._is_own = 0, 0, False, False
-        self._arguments: TaggedArguments | BareArguments | None = None
+        self._arguments: ArgumentsParser | None = None
 
     @property
-    def is_thinking(self) -> bool:
-        """Whether what comes next is thought."""
-        return self._state == "thought"
+    def is_reasoning(self) -> bool:
+        """Whether the next text is reasoning."""
+        return self._state == "reasoning"
 
-    def push(self, text: str, *, is_whole: bool = False) -> list[ContentPart]:
-        """Return the pieces that more of the text releases; all that is left where this `is_whole`."""
+    def push(self, text: str, *, is_last: bool = False) -> list[ContentPart]:
+        """Return the pieces that `text` completes; all remaining ones if the text `is_last`."""
         pieces: list[ContentPart] = []
-        steps = {"text": self._read_text, "thought": self._read_thought, "call": self._read_noted}
-        for start in range(0, len(text) or 1, _STEP):
-            self._buffer += text[start : start + _STEP]
-            while self._buffer and steps[self._state](pieces, is_whole):
+        steps = {
+            "text": self._read_text,
+            "reasoning": self._read_reasoning,
+            "tool_call": self._read_arguments,
+        }
+        for start in range(0, len(text) or 1, _BATCH_CHARACTERS):
+            self._buffer += text[start : start + _BATCH_CHARACTERS]
+            while self._buffer and steps[self._state](pieces, is_last):
                 pass
         return pieces
 
     def end(self) -> list[ContentPart]:
-        """Return the pieces that were held back, now that nothing follows."""
-        pieces = self.push("", is_whole=True)
-        if self._kind == "text" and (space := "".join(self._space)):
+        """Return the pieces that were held back, after the last text."""
+        pieces = self.push("", is_last=True)
+        space = "".join(self._pending_space)
+        if self._kind == "text" and space:
             pieces.append(ContentPart("text", space, self._place))
-        self._space = []
+        self._pending_space = []
         return pieces
 
-    # ── What is said and thought ─────────────────────────────────────────────────────────────────────────────────────
+    # Each of these methods reads from the buffer and returns whether the rest of the buffer can be read now.
 
-    def _read_text(self, pieces: list[ContentPart], is_whole: bool) -> bool:
-        """Say what comes before the next head, and follow that; tell whether there is more to read."""
-        if self._next and (found := self._head_at(self._next, is_whole)) is not None:
-            return found != "partly" and self._follow(pieces, *found)
-        self._next = ()
-        begun = self._any_start.search(self._buffer)
-        self._add(
-            pieces,
-            "text",
-            self._take(begun.start() if begun else self._free(self._starts, is_whole)),
-        )
-        if begun is None:
+    def _read_text(self, pieces: list[ContentPart], is_last: bool) -> bool:
+        """Read text up to the next opening marker, and the marker."""
+        match = self._match_opening(self._expected, is_last)
+        if match is None:
+            self._expected = ()
+            word = self._any_first_word.search(self._buffer)
+            n_text = word.start() if word else self._n_certain(self._first_words, is_last)
+            self._add_text(pieces, "text", self._take(n_text))
+            if word is None:
+                return False
+            match = self._match_opening(self._openings, is_last)
+            if match is None:
+                self._add_text(pieces, "text", self._take(1))
+                return True
+        if match.is_partial:
             return False
-        if (found := self._head_at(self._anywhere, is_whole)) is not None:
-            return found != "partly" and self._follow(pieces, *found)
-        self._add(pieces, "text", self._take(1))
+        self._take(match.end)
+        self._begin(match.marker.opens)
+        if match.marker.opens == "tool_call":
+            self._begin_call(pieces, match)
         return True
 
-    def _read_thought(self, pieces: list[ContentPart], is_whole: bool) -> bool:
-        thoughts = self._form.thoughts
-        ends = thoughts.ends if thoughts else ()
-        place, end = min(
-            ((place, end) for end in ends if (place := self._buffer.find(end)) >= 0),
-            default=(-1, ""),
-        )
-        self._add(pieces, "reasoning", self._take(place if end else self._free(ends, is_whole)))
-        if end:
-            self._take(0 if thoughts and thoughts.is_kept else len(end))
-            self._close("text")
-        return bool(end)
+    def _read_reasoning(self, pieces: list[ContentPart], is_last: bool) -> bool:
+        """Read reasoning up to the text that ends it."""
+        reasoning = self._format.reasoning
+        ends = reasoning.ends if reasoning else ()
+        end_positions = [(self._buffer.find(end), end) for end in ends]
+        start, end = min((item for item in end_positions if item[0] >= 0), default=(-1, ""))
+        n_reasoning = start if end else self._n_certain(ends, is_last)
+        self._add_text(pieces, "reasoning", self._take(n_reasoning))
+        if not end:
+            return False
+        if not (reasoning and reasoning.ends_are_openings):
+            self._take(len(end))
+        self._begin("text")
+        return True
 
-    def _free(self, words: Collection[str], is_whole: bool) -> int:
-        """Return how much of the text begins none of some words, however it goes on."""
-        n = len(self._buffer)
-        lengths = () if is_whole else range(min(max(map(len, words), default=1) - 1, n), 0, -1)
-        return n - next(
-            (k for k in lengths if any(word.startswith(self._buffer[n - k :]) for word in words)), 0
-        )
+    def _read_arguments(self, pieces: list[ContentPart], is_last: bool) -> bool:
+        """Read the arguments of a call."""
+        if self._arguments is None:
+            return False
+        chunk = self._arguments.read(self._buffer, is_last=is_last)
+        self._take(chunk.n_read)
+        if chunk.json:
+            pieces.append(ContentPart("tool_call", chunk.json, self._place))
+        if chunk.is_finished:
+            self._begin("text")
+        return chunk.is_finished or chunk.n_read > 0
 
-    def _take(self, n: int) -> str:
-        taken, self._buffer = self._buffer[:n], self._buffer[n:]
+    def _match_opening(
+        self, openings: Sequence[OpeningMarker], is_last: bool
+    ) -> MarkerMatch | None:
+        """Return the first opening marker that the buffer starts with, or may start with when more text arrives."""
+        for opening in openings:
+            match = opening.match(self._buffer)
+            if match is None:
+                continue
+            if match.is_partial:
+                if not is_last:
+                    return match
+            elif opening.opens != "tool_call" or match.tool_name in self._format.tools:
+                return match
+        return None
+
+    def _n_certain(self, words: Collection[str], is_last: bool) -> int:
+        """Return how many characters of the buffer cannot be the beginning of any of `words`."""
+        n_buffer = len(self._buffer)
+        if is_last:
+            return n_buffer
+        longest = max(map(len, words), default=1)
+        for n_rest in range(min(longest - 1, n_buffer), 0, -1):
+            rest = self._buffer[n_buffer - n_rest :]
+            if any(word.startswith(rest) for word in words):
+                return n_buffer - n_rest
+        return n_buffer
+
+    def _take(self, n_characters: int) -> str:
+        """Remove characters from the start of the buffer and return them."""
+        taken = self._buffer[:n_characters]
+        self._buffer = self._buffer[n_characters:]
         return taken
 
-    def _add(self, pieces: list[ContentPart], kind: PartKind, text: str) -> None:
-        """Add what is said or thought, without the white space between that and what is marked."""
+    def _add_text(self, pieces: list[ContentPart], kind: PartKind, text: str) -> None:
+        """Add text or reasoning, without the white space between it and a marker."""
         if self._kind != kind:
-            text = text.lstrip() if self._was_marked else text
+            if self._is_after_marker:
+                text = text.lstrip()
             if not text:
                 return
-            self._kind, self._place = kind, self._place + 1
-        said = text.rstrip()
-        if said:
-            pieces.append(ContentPart(kind, "".join(self._space) + said, self._place))
-            self._space = []
-        self._space.append(text[len(said) :])
+            self._kind = kind
+            self._place += 1
+        stripped = text.rstrip()
+        if stripped:
+            piece_text = "".join(self._pending_space) + stripped
+            pieces.append(ContentPart(kind, piece_text, self._place))
+            self._pending_space = []
+        self._pending_space.append(text[len(stripped) :])
 
-    def _close(self, state: Literal["text", "thought", "call"]) -> None:
-        """End a part, and go on behind what is marked."""
-        self._kind, self._space, self._state, self._was_marked = None, [], state, True
-        self._next = (*(self._behind_call if self._n_calls else ()), *self._at_first)
+    def _begin(self, state: PartKind) -> None:
+        """End the current part, and expect one of another kind after a marker."""
+        self._state = state
+        self._kind = None
+        self._pending_space = []
+        self._is_after_marker = True
+        self._expected = self._first_openings
+        if self._n_calls:
+            self._expected = (*self._next_call_openings, *self._first_openings)
 
-    # ── What is called ───────────────────────────────────────────────────────────────────────────────────────────────
+    def _begin_call(self, pieces: list[ContentPart], match: MarkerMatch) -> None:
+        """Begin a call, whose opening marker `match` was read."""
+        self._place += 1
+        self._n_calls += 1
+        self._arguments = self._arguments_parser(match)
+        new_id = call_id(f"{self._nonce} {self._n_calls}")
+        pieces.append(ContentPart("tool_call", "", self._place, match.tool_name, new_id))
 
-    def _head_at(
-        self, heads: Sequence[OpeningMarker], is_whole: bool
-    ) -> tuple[OpeningMarker, int, str] | Literal["partly"] | None:
-        """Return the head that the text begins with, where it ends, and the tool's name."""
-        is_partly = False
-        for head in heads:
-            found = head.find(self._buffer, 0)
-            if found == "partly":
-                is_partly = True
-            elif found is None or (head.leads_to == "call" and found[1] not in self._form.tools):
-                continue
-            elif is_whole or not is_partly:
-                return head, *found
-        return "partly" if is_partly and not is_whole else None
-
-    def _follow(self, pieces: list[ContentPart], head: OpeningMarker, end: int, name: str) -> bool:
-        """Go on behind a head."""
-        self._take(end)
-        self._close(head.leads_to)
-        if head.leads_to == "call":
-            syntax, self._arguments = self._form.syntax, None
-            if syntax and syntax.tags and not self._buffer.startswith("{"):
-                self._arguments = TaggedArguments(syntax.tags, self._form.schemas.get(name))
-            elif syntax and syntax.mark:
-                self._arguments = BareArguments(syntax.mark)
-            self._depth, self._outer, self._in_string, self._is_own = (
-                0,
-                -head.text.count("{"),
-                False,
-                True,
-            )
-            self._place, self._n_calls = self._place + 1, self._n_calls + 1
-            pieces.append(
-                ContentPart(
-                    "tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}")
-                )
-            )
-        return True
-
-    def _read_noted(self, pieces: list[ContentPart], is_whole: bool) -> bool:
-        """Take arguments in a notation that is not JSON, where there is one."""
-        if self._arguments is None:
-            return self._read_arguments(pieces, is_whole)
-        n_read, told, is_over = self._arguments.read(self._buffer, is_whole=is_whole)
-        self._take(n_read)
-        pieces += [ContentPart("tool_call", told, self._place)] if told else []
-        if is_over:
-            self._close("text")
-        return is_over or n_read > 0
-
-    def _read_arguments(self, pieces: list[ContentPart], is_whole: bool) -> bool:
-        """Take the arguments as they come, up to the brace that closes them, and skip the rest of their object."""
-        end, is_closed, escaped = len(self._buffer), False, -1
-        for found in _JSON.finditer(self._buffer):
-            sign, place = found[0], found.start()
-            if place == escaped:
-                continue
-            if self._in_string:
-                self._in_string = sign != '"'
-                escaped = place + 1 if sign == "\\" else -1
-                continue
-            self._in_string = sign == '"'
-            self._depth += (sign in "{[") - (sign in "}]")
-            if sign in "}]" and self._depth <= (0 if self._is_own else self._outer):
-                end, is_closed = place + 1, True
-                break
-        if escaped == end and not is_whole:  # what it escapes has not come yet
-            end -= 1
-        text = self._take(end)
-        if self._is_own and text:
-            pieces.append(ContentPart("tool_call", text, self._place))
-        if is_closed and self._is_own and self._outer:
-            self._is_own = False
-        elif is_closed:
-            self._close("text")
-        return is_closed
+    def _arguments_parser(self, match: MarkerMatch) -> ArgumentsParser:
+        """Return the parser of the arguments that the buffer starts with."""
+        tool_calls = self._format.tool_calls
+        if tool_calls and tool_calls.argument_tags and not self._buffer.startswith("{"):
+            schemas = self._format.schemas.get(match.tool_name)
+            return TaggedArguments(tool_calls.argument_tags, schemas)
+        if tool_calls and tool_calls.string_delimiter:
+            return UnquotedArguments(tool_calls.string_delimiter)
+        return JsonArguments(n_outer=match.marker.text.count("{"))

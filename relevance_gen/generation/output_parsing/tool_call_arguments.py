@@ -1,161 +1,260 @@
-"""Read the arguments of a call as JSON where a model writes them in another notation."""
+"""Incremental parsers of tool-call arguments, which return JSON: for JSON itself, tagged values and unquoted names."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.output_parsing.opening_markers import may_become
+from relevance_gen.generation.output_parsing.tool_call_formats import ArgumentTags
 
-_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
-"""Templates write some values as Python does, and so models do, too."""
-_CONTROLS: Final = {number: json.dumps(chr(number))[1:-1] for number in range(32)}
-"""How JSON writes line ends and their like, which models write into texts as they are."""
+_PYTHON_VALUES: Final = {"True": "true", "False": "false", "None": "null"}
+"""Some templates write values in Python's syntax, so models do, too."""
+_CONTROL_CHARACTERS: Final = {code: json.dumps(chr(code))[1:-1] for code in range(32)}
+"""The JSON escapes of line breaks and other control characters, which models write unescaped into strings."""
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<unknown>.))', re.DOTALL)
-_LONGEST_HEAD: Final = 600
-"""Characters in which a tag before a name, the name and what stands behind it end, if they do."""
+_JSON_DELIMITER: Final = re.compile(r'["\\{}\[\]]')
+_MAX_OPENING_CHARACTERS: Final = 600
+"""Characters within which the tag before a name, the name and the tag after it must end."""
+
+
+@frozen
+class ArgumentsChunk:
+    """The result of parsing a piece of a call's arguments.
+
+    Attributes:
+        n_read: characters parsed; the caller passes the rest again when more text has arrived. The rest is short.
+        json: the JSON of the parsed characters.
+        is_finished: whether the arguments are complete.
+    """
+
+    n_read: int
+    json: str = ""
+    is_finished: bool = False
+
+
+class ArgumentsParser(Protocol):
+    """An incremental parser of the arguments of one call."""
+
+    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+        """Parse the unparsed text of the arguments; no more text follows if it `is_last`.
+
+        If the last text ends inside the arguments, the incomplete end is omitted from the JSON.
+        """
+
+
+class JsonArguments:
+    """Parses arguments that are a JSON object, and skips the rest of `n_outer` objects and lists around them."""
+
+    def __init__(self, n_outer: int) -> None:
+        self._outer_depth = -n_outer
+        self._depth = 0
+        self._in_string = False
+        self._is_inside = (
+            True  # whether the text belongs to the arguments, not to the object around them
+        )
+
+    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+        """Parse up to the brace that closes the arguments; see `ArgumentsParser`."""
+        end = len(text)
+        is_closed = False
+        escaped = -1
+        for match in _JSON_DELIMITER.finditer(text):
+            delimiter = match[0]
+            if match.start() == escaped:
+                continue
+            if self._in_string:
+                self._in_string = delimiter != '"'
+                escaped = match.end() if delimiter == "\\" else -1
+                continue
+            self._in_string = delimiter == '"'
+            self._depth += _depth_change(delimiter)
+            if delimiter in "}]" and self._depth <= (0 if self._is_inside else self._outer_depth):
+                end = match.end()
+                is_closed = True
+                break
+        if escaped == end and not is_last:  # the escaped character has not arrived yet
+            end -= 1
+        arguments = text[:end] if self._is_inside else ""
+        is_finished = is_closed and not (self._is_inside and self._outer_depth)
+        if is_closed:
+            self._is_inside = False
+        return ArgumentsChunk(end, arguments, is_finished)
+
+
+class TaggedArguments:
+    """Parses arguments with tags around each name and value; a value is a string, JSON or a Python constant.
+
+    `schemas` maps the names of arguments to their JSON schemas; it is ignored if it is not a mapping.
+    """
+
+    def __init__(self, tags: ArgumentTags, schemas: object) -> None:
+        self._before_name = tags.before_name
+        self._after_value = tags.after_value.strip()
+        before_value = r"\s{0,200}".join(map(re.escape, tags.before_value.split()))
+        if tags.before_value.endswith("\n"):
+            before_value += r"(?:\n|(?=.))"
+        self._opening = re.compile(
+            rf'{re.escape(self._before_name)}([^<>"]{{1,300}}+){before_value}', re.DOTALL
+        )
+        self._value_end = "\n" if tags.after_value.startswith("\n") else ""
+        self._schemas = schemas if isinstance(schemas, Mapping) else {}
+        self._separator = "{"  # before the next argument
+        self._name: str | None = None
+        self._value: list[str] = []
+
+    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+        """Parse the next name or value; see `ArgumentsParser`."""
+        if self._name is not None:
+            return self._read_value(self._name, text, is_last=is_last)
+        n_space = len(text) - len(text.lstrip())
+        if opening := self._opening.match(text, n_space):
+            self._name = opening[1].strip()
+            return ArgumentsChunk(opening.end())
+        n_rest = len(text) - n_space
+        is_opening = text.startswith(self._before_name, n_space)
+        if is_opening and n_rest < _MAX_OPENING_CHARACTERS:
+            return ArgumentsChunk(len(text) if is_last else n_space)
+        if may_become(self._before_name, text, n_space):
+            return ArgumentsChunk(len(text) if is_last else n_space)
+        return ArgumentsChunk(n_space, "}" if self._separator == ", " else "{}", is_finished=True)
+
+    def _read_value(self, name: str, text: str, *, is_last: bool) -> ArgumentsChunk:
+        end = text.find(self._after_value)
+        if end < 0:
+            n_read = len(text) if is_last else max(0, len(text) - len(self._after_value) + 1)
+            self._value.append(text[:n_read])
+            return ArgumentsChunk(n_read)
+        value = "".join((*self._value, text[:end])).removesuffix(self._value_end)
+        key = json.dumps(name, ensure_ascii=False)
+        argument = f"{self._separator}{key}: {as_json(value, self._schemas.get(name))}"
+        self._separator = ", "
+        self._name = None
+        self._value = []
+        return ArgumentsChunk(end + len(self._after_value), argument)
+
+
+class UnquotedArguments:
+    """Parses an object whose names are unquoted and whose strings are between delimiters; JSON is accepted, too."""
+
+    def __init__(self, delimiter: str) -> None:
+        first = re.escape(delimiter[0])
+        rest = re.escape(delimiter[1:])
+        prefixes = "|".join(re.escape(delimiter[1:n]) for n in range(1, len(delimiter)))
+        no_delimiter = rf"{first}(?!{rest}|(?:{prefixes})\Z)"
+        self._contents = {
+            delimiter: re.compile(rf"(?:[^{first}]|{no_delimiter})*+"),
+            '"': re.compile(r'(?:[^"\\]|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*+'),
+            "": re.compile(rf'(?:[^{{}}\[\],:"{first}]|{no_delimiter})*+'),
+        }
+        self._delimiter = delimiter
+        self._depth = 0
+        # The delimiter that ends the current string; empty inside an unquoted name or value, None between values.
+        self._end: str | None = None
+        self._unquoted: list[str] = []
+
+    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+        """Parse the next delimiter, string or unquoted text; see `ArgumentsParser`."""
+        if self._end:
+            return self._read_string(self._end, text, is_last=is_last)
+        if self._end is not None:
+            return self._read_unquoted(text, 0, is_last=is_last)
+        start = len(text) - len(text.lstrip())
+        if may_become(self._delimiter, text, start):
+            return ArgumentsChunk(len(text) if is_last else start)
+        delimiter = text[start]
+        if text.startswith(self._delimiter, start):
+            delimiter = self._delimiter
+        if delimiter in self._contents:
+            self._end = delimiter
+            return ArgumentsChunk(start + len(delimiter), '"')
+        if delimiter in "{}[],:":
+            self._depth += _depth_change(delimiter)
+            json_text = {",": ", ", ":": ": "}.get(delimiter, delimiter)
+            return ArgumentsChunk(start + 1, json_text, is_finished=not self._depth)
+        self._end = ""
+        return self._read_unquoted(text, start, is_last=is_last)
+
+    def _read_unquoted(self, text: str, start: int, *, is_last: bool) -> ArgumentsChunk:
+        end = self._end_of_content("", text, start)
+        self._unquoted.append(text[start:end])
+        if may_become(self._delimiter, text, end):
+            return ArgumentsChunk(len(text) if is_last else end)
+        unquoted = "".join(self._unquoted).strip()
+        self._unquoted = []
+        self._end = None
+        is_name = text.startswith(":", end)
+        written = json.dumps(unquoted, ensure_ascii=False) if is_name else as_json(unquoted)
+        return ArgumentsChunk(end, written)
+
+    def _read_string(self, delimiter: str, text: str, *, is_last: bool) -> ArgumentsChunk:
+        end = self._end_of_content(delimiter, text, 0)
+        if delimiter == self._delimiter:
+            written = json.dumps(text[:end], ensure_ascii=False)[1:-1]
+        else:
+            written = _ESCAPE.sub(_to_json_escape, text[:end]).translate(_CONTROL_CHARACTERS)
+        if not text.startswith(delimiter, end):
+            return ArgumentsChunk(len(text) if is_last else end, written)
+        self._end = None
+        return ArgumentsChunk(end + len(delimiter), written + '"')
+
+    def _end_of_content(self, delimiter: str, text: str, start: int) -> int:
+        content = self._contents[delimiter].match(text, start)
+        return content.end() if content else start
+
+
+def _depth_change(delimiter: str) -> int:
+    """Return how a delimiter changes the depth of nested objects and lists."""
+    return {"{": 1, "[": 1, "}": -1, "]": -1}.get(delimiter, 0)
+
+
+def _to_json_escape(escape: re.Match[str]) -> str:
+    """Return an escape as JSON allows it.
+
+    Models write escapes of other languages, and single backslashes that should be doubled.
+    """
+    unknown = escape["unknown"]
+    if unknown is None:
+        return escape[0]
+    return "'" if unknown == "'" else "\\\\" + unknown
 
 
 def as_json(text: str, schema: Any = None) -> str:
-    """Return the JSON that a text is, or that of the text itself, where it is none or its schema allows a text.
+    """Return `text` if it is a JSON value or a Python constant; otherwise return it as a JSON string.
+
+    A text that `schema` allows as a string is a JSON string, except ``null`` if the schema allows that, too.
 
     >>> optional = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     >>> as_json("5"), as_json("5", optional), as_json("null", optional), as_json("null", {"type": "string"})
     ('5', '"5"', 'null', '"null"')
     """
-    written = _PYTHON.get(text.strip(), text.strip())
+    value = _PYTHON_VALUES.get(text.strip(), text.strip())
     try:
-        is_text = isinstance(wire.parse(written.encode(errors="replace")), str)
+        is_string = isinstance(wire.parse(value.encode(errors="replace")), str)
     except InvalidRequestError:
-        is_text = True
-    may_be = _allows(schema, "string") and not (written == "null" and _allows(schema, "null"))
-    return json.dumps(text, ensure_ascii=False) if is_text or may_be else written
+        is_string = True
+    is_allowed_null = value == "null" and _allows_type(schema, "null")
+    if is_string or (_allows_type(schema, "string") and not is_allowed_null):
+        return json.dumps(text, ensure_ascii=False)
+    return value
 
 
-def _allows(schema: Any, kind: str) -> bool:
-    """Tell whether a schema says that it allows a type of JSON."""
-    given = schema if isinstance(schema, Mapping) else {}
-    named = given.get("type")
-    inner = [
-        one
-        for name in ("anyOf", "oneOf")
-        if isinstance(some := given.get(name), list)
-        for one in some
-    ]
-    return kind in (named if isinstance(named, list) else [named]) or any(
-        _allows(one, kind) for one in inner
-    )
-
-
-class TaggedArguments:
-    """Reads arguments that stand between tags each: texts as they are, and all else as JSON or as Python writes it.
-
-    The `tags` stand before, between and behind name and value; a line's end there belongs to neither. `schemas` are
-    those of the arguments, by their names; anything else where they are not known.
-    """
-
-    def __init__(self, tags: tuple[str, str, str], schemas: object) -> None:
-        self._before, self._after = tags[0], tags[2].strip()
-        between = r"\s{0,200}".join(map(re.escape, tags[1].split()))
-        between += r"(?:\n|(?=.))" * tags[1].endswith("\n")
-        self._head = re.compile(rf'{re.escape(self._before)}([^<>"]{{1,300}}+){between}', re.DOTALL)
-        self._line_end, self._sign = "\n" * tags[2].startswith("\n"), "{"
-        self._schemas = schemas if isinstance(schemas, Mapping) else {}
-        self._name: str | None = None
-        self._value: list[str] = []
-
-    def read(self, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
-        """Return how much of a text is read, its JSON, and whether the call is over.
-
-        What is not read is short, so that it costs little to look at it again. The text is what has come, without what
-        was read before. Where it `is_whole`, nothing follows, and what is cut off is left out.
-        """
-        if self._name is not None:
-            return self._read_value(self._name, text, is_whole=is_whole)
-        space = len(text) - len(text.lstrip())
-        if found := self._head.match(text, space):
-            self._name = found[1].strip()
-            return found.end(), "", False
-        if _may_become(self._before, text, space) or (
-            text.startswith(self._before, space) and len(text) - space < _LONGEST_HEAD
-        ):
-            return len(text) if is_whole else space, "", False
-        return space, "}" if self._sign == ", " else "{}", True
-
-    def _read_value(self, name: str, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
-        end = text.find(self._after)
-        if end < 0:
-            n_read = len(text) if is_whole else max(0, len(text) - len(self._after) + 1)
-            self._value.append(text[:n_read])
-            return n_read, "", False
-        value = "".join((*self._value, text[:end])).removesuffix(self._line_end)
-        told = f"{self._sign}{json.dumps(name, ensure_ascii=False)}: {as_json(value, self._schemas.get(name))}"
-        self._sign, self._name, self._value = ", ", None, []
-        return end + len(self._after), told, False
-
-
-class BareArguments:
-    """Reads an object whose names are bare and whose texts stand between marks; JSON itself is read, too."""
-
-    def __init__(self, mark: str) -> None:
-        first, beginnings = (
-            re.escape(mark[0]),
-            "|".join(re.escape(mark[1:n]) for n in range(1, len(mark))),
-        )
-        no_mark = rf"{first}(?!{re.escape(mark[1:])}|(?:{beginnings})\Z)"
-        self._inside = {
-            mark: re.compile(rf"(?:[^{first}]|{no_mark})*+"),
-            '"': re.compile(r'(?:[^"\\]|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*+'),
-            "": re.compile(rf'(?:[^{{}}\[\],:"{first}]|{no_mark})*+'),
-        }
-        self._mark, self._depth = mark, 0
-        self._end: str | None = (
-            None  # what ends that of which a part is read; nothing does so of its own if it is bare
-        )
-        self._bare: list[str] = []
-
-    def read(self, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
-        """Return how much of a text is read, its JSON, and whether the call is over, as `TaggedArguments` do."""
-        start = 0
-        if self._end is None:
-            start = len(text) - len(text.lstrip())
-            if _may_become(self._mark, text, start):
-                return len(text) if is_whole else start, "", False
-            sign = self._mark if text.startswith(self._mark, start) else text[start]
-            if sign in "{}[],:":
-                self._depth += (sign in "{[") - (sign in "}]")
-                return start + 1, {",": ", ", ":": ": "}.get(sign, sign), not self._depth
-            self._end = sign if sign in self._inside else ""
-            if self._end:
-                return start + len(sign), '"', False
-        said = self._inside[self._end].match(text, start)[0]  # type: ignore[index]
-        end = start + len(said)
-        if not self._end:
-            self._bare.append(said)
-            if _may_become(self._mark, text, end):
-                return len(text) if is_whole else end, "", False
-            bare, self._bare, self._end = "".join(self._bare).strip(), [], None
-            is_name = text.startswith(":", end)
-            return end, json.dumps(bare, ensure_ascii=False) if is_name else as_json(bare), False
-        if self._end == self._mark:
-            told = json.dumps(said, ensure_ascii=False)[1:-1]
-        else:
-            told = _ESCAPE.sub(_known_escape, said).translate(_CONTROLS)
-        if not text.startswith(self._end, end):
-            return len(text) if is_whole else end, told, False
-        end, self._end = end + len(self._end), None
-        return end, told + '"', False
-
-
-def _known_escape(found: re.Match[str]) -> str:
-    """Return an escape as JSON knows it: models write those of other languages, or a backslash that is meant as one."""
-    unknown = found["unknown"]
-    return found[0] if unknown is None else unknown if unknown == "'" else "\\\\" + unknown
-
-
-def _may_become(word: str, text: str, start: int) -> bool:
-    """Tell whether what a text has from a place on may become a word when more of it comes."""
-    return len(text) - start < len(word) and word.startswith(text[start:])
+def _allows_type(schema: Any, type_name: str) -> bool:
+    """Return whether a JSON schema names a type among the allowed types."""
+    if not isinstance(schema, Mapping):
+        return False
+    types = schema.get("type")
+    if type_name in (types if isinstance(types, list) else [types]):
+        return True
+    for keyword in ("anyOf", "oneOf"):
+        alternatives = schema.get(keyword)
+        if isinstance(alternatives, list):
+            if any(_allows_type(alternative, type_name) for alternative in alternatives):
+                return True
+    return False

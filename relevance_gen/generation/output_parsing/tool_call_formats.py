@@ -1,300 +1,345 @@
-"""How models write calls of tools and what they think: a table, chosen from by what stands in a chat template."""
+"""Tables of the formats in which model families write tool calls and reasoning, selected by the chat template."""
 
 from __future__ import annotations
 
-import functools
 import re
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 from attrs import frozen
 
-Found: TypeAlias = tuple[int, str] | Literal["partly"] | None
-"""Where a head ends, and the tool's name in it; or that it may stand there when more of the text is known."""
-_WORD: Final = re.compile(
-    r'(?:<(?:(?!NAME)[^<>\s])+>|\[/?[A-Z_]+\]|"(?!NAME|ANY)\w+"|NAME|ANY|```|(?:(?!NAME|ANY)[\w.=])+|[^\s\w])~?'
-)
-_NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
-_SPACE: Final = re.compile(r"\s{0,200}")
-_ALIKE: Final = dict.fromkeys(('"arguments"', '"parameters"'), ('"arguments"', '"parameters"'))
-_TYPED: Final = '{"type"~:~"function"~,~"name'
-"""What an object that begins with a tool's name may begin with, too."""
-
-
-@functools.cache
-def _words(text: str) -> tuple[str, ...]:
-    """Return the words of a head."""
-    return tuple(_WORD.findall(text.replace('{"name', _TYPED)))
+from relevance_gen.generation.output_parsing.opening_markers import OpeningMarker, split_words
 
 
 @frozen
-class OpeningMarker:
-    """What a model writes before it calls, thinks or speaks.
+class ArgumentTags:
+    """The tags around each argument of a call whose arguments are not one JSON object.
 
-    The `text` is words, with white space between them or none; NAME is a tool's name, ANY any other, and what a tilde
-    follows may lack. Behind it one of the texts in `ahead` has to stand: of a call, what its arguments begin with.
+    A line break at the start or the end of a tag belongs neither to the name nor to the value.
     """
 
-    text: str
-    leads_to: Literal["call", "thought", "text"] = "call"
-    ahead: tuple[str, ...] = ()
-
-    def find(self, text: str, start: int) -> Found:
-        """Tell whether it stands at `start` of a text."""
-        at, name = start, ""
-        for word in _words(self.text):
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            if word in ("NAME", "ANY"):
-                named = _NAME.match(text, at)
-                if at == len(text) or (named is not None and named.end() == len(text)):
-                    return "partly"
-                if named is None:
-                    return None
-                name, at = named[0] if word == "NAME" else name, named.end()
-                continue
-            alike = _ALIKE.get(word, (word.rstrip("~"),))
-            if given := next((one for one in alike if text.startswith(one, at)), ""):
-                at += len(given)
-            elif any(len(text) - at < len(one) and one.startswith(text[at:]) for one in alike):
-                return "partly"
-            elif not word.endswith("~"):
-                return None
-        start = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-        if not self.ahead or text.startswith(self.ahead, start):
-            return start if self.leads_to == "call" else at, name
-        return "partly" if any(one.startswith(text[start:]) for one in self.ahead) else None
+    before_name: str
+    before_value: str
+    after_value: str
 
 
-@frozen
+@frozen(kw_only=True)
 class ToolCallFormat:
-    """How a family of models calls tools: all that is written, but for what may stand between the words.
+    """The text that a model family writes around the names and arguments of its tool calls.
 
-    Args:
-        signs: a template with all of these words is of this family; but not with one behind an exclamation mark.
-        before, between, after: what stands around the name and the arguments of a call.
-        opening, separator, closing: what stands around all calls of a turn, and between two.
-        others: further heads of calls, which are read and not written.
-        tags: what stands before, between and behind the name and the value of an argument, where arguments are no JSON;
-            a line's end there belongs to neither, and JSON is read in their place, too.
-        mark: what stands around texts in arguments whose names are bare.
+    When output is parsed, white space may separate the words of these texts.
+
+    Attributes:
+        template_markers: a chat template that contains all of these belongs to the family.
+        excluded_markers: a chat template that contains one of these does not.
+        before_calls, between_calls, after_calls: the texts around and between all calls of a turn.
+        before_name, before_arguments, after_arguments: the texts around the name and the arguments of one call.
+        alternative_openings: further texts of opening markers that the parser accepts and the renderer does not write.
+        argument_tags: the tags around each argument, for families that do not write JSON. JSON is accepted, too.
+        string_delimiter: the text around string values in arguments with unquoted names.
     """
 
-    signs: tuple[str, ...]
-    before: str
-    between: str
-    after: str = ""
-    opening: str = ""
-    separator: str = ""
-    closing: str = ""
-    others: tuple[str, ...] = ()
-    tags: tuple[str, str, str] | None = None
-    mark: str = ""
+    template_markers: tuple[str, ...]
+    excluded_markers: tuple[str, ...] = ()
+    before_calls: str = ""
+    between_calls: str = ""
+    after_calls: str = ""
+    before_name: str
+    before_arguments: str
+    after_arguments: str = ""
+    alternative_openings: tuple[str, ...] = ()
+    argument_tags: ArgumentTags | None = None
+    string_delimiter: str = ""
+
+    def matches_template(self, template: str) -> bool:
+        """Return whether a chat template belongs to this family."""
+        has_all = all(marker in template for marker in self.template_markers)
+        return has_all and not any(marker in template for marker in self.excluded_markers)
 
     @property
-    def _ends(self) -> tuple[str, ...]:
-        """The words that close a call."""
-        return _words(
-            (self.after.removeprefix("}") if self.before.endswith('"') else self.after)
-            + self.closing
-        )
-
-    def _head(self, text: str) -> OpeningMarker:
-        return OpeningMarker(
-            text, ahead=("{",) if self.tags is None else ("{", self.tags[0], self._ends[0])
-        )
+    def first_openings(self) -> tuple[OpeningMarker, ...]:
+        """The opening markers of the first call of a turn."""
+        first = f"{self.before_calls}{self.before_name}NAME{self.before_arguments}"
+        return tuple(self._opening(text) for text in (first, *self.alternative_openings))
 
     @property
-    def heads(self) -> tuple[OpeningMarker, ...]:
-        """What leads to a call anywhere; what has no word of its own does so only where a turn begins."""
-        written = f"{self.opening}{self.before}NAME{self.between}"
-        return tuple(map(self._head, (written, *self.others)))
+    def next_openings(self) -> tuple[OpeningMarker, ...]:
+        """The markers after a call: the opening of another call, or the words that close this one."""
+        another = f"{self.before_name}NAME{self.before_arguments}"
+        texts = [self.between_calls + text for text in (another, *self.alternative_openings)]
+        openings = [self._opening(text) for text in texts]
+        closings = [OpeningMarker(word, "text") for word in self._closing_words]
+        return (*openings, *closings)
 
     @property
-    def behind(self) -> tuple[OpeningMarker, ...]:
-        """What may stand behind a call: another one, or what closes this one."""
-        another = (f"{self.before}NAME{self.between}", *self.others)
-        return *(self._head(self.separator + text) for text in another), *(
-            OpeningMarker(word, "text") for word in self._ends
-        )
+    def _closing_words(self) -> tuple[str, ...]:
+        """The words after the arguments of a call; the brace of a JSON object around the call is not one of them."""
+        after = self.after_arguments
+        if self.before_name.endswith('"'):
+            after = after.removeprefix("}")
+        return split_words(after + self.after_calls)
 
-    def call(self, name: str, arguments: str) -> str:
-        """Return a call as it is written."""
-        return self.before + name + self.between + arguments + self.after
+    def _opening(self, text: str) -> OpeningMarker:
+        """Return the opening marker of a call, which the beginning of arguments must follow."""
+        lookahead = ["{"]
+        if self.argument_tags is not None:
+            lookahead += [self.argument_tags.before_name, self._closing_words[0]]
+        return OpeningMarker(text, lookahead=tuple(lookahead))
+
+    def render_call(self, name: str, arguments: str) -> str:
+        """Return one call as the model writes it."""
+        return f"{self.before_name}{name}{self.before_arguments}{arguments}{self.after_arguments}"
+
+    def render_turn(self, calls: Iterable[str]) -> str:
+        """Return all calls of a turn, each rendered by `render_call`, as the model writes them."""
+        return f"{self.before_calls}{self.between_calls.join(calls)}{self.after_calls}"
 
 
-@frozen
+@frozen(kw_only=True)
 class ReasoningFormat:
-    """How a family of models thinks, whose templates have the word `sign`.
+    """The text that a model family writes around its reasoning.
 
-    The `heads` lead to thoughts, and to speech where that needs words, too, and the `ends` end them. Where an end
-    `is_kept`, it is read as a head again, and heads may stand anywhere; otherwise a turn begins with its thoughts.
+    Attributes:
+        template_marker: a chat template that contains this text belongs to the family.
+        openings: the markers before reasoning, and before the answer if the family marks it.
+        ends: the texts that end reasoning.
+        ends_are_openings: whether the end of reasoning starts the next opening marker. Openings are then accepted
+            anywhere; otherwise reasoning is accepted only at the start of a turn.
     """
 
-    sign: str
-    heads: tuple[OpeningMarker, ...]
+    template_marker: str
+    openings: tuple[OpeningMarker, ...]
     ends: tuple[str, ...]
-    is_kept: bool = False
+    ends_are_openings: bool = False
 
 
-_OBJECT: Final = ('{"name": "', '", "arguments": ', "}")
-_NAMED: Final = "NAME".join(_OBJECT[:2])
-_BEGIN, _SEP, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-_ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_FOR, _JSON = "to=functions.NAME", "<|constrain|>~json~<|message|>"
-_CHANNELS: Final = ("<|channel|>commentary", "<|channel|>analysis")
+# ── Tool calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+HARMONY: Final = ToolCallFormat(
+    template_markers=("<|channel|>", "functions."),
+    before_name="<|channel|>commentary to=functions.",
+    before_arguments=" <|constrain|>json<|message|>",
+    alternative_openings=(
+        "<|channel|>commentary to=functions.NAME<|constrain|>~json~<|message|>",
+        "<|start|>~assistant~to=functions.NAME<|channel|>commentary<|constrain|>~json~<|message|>",
+        "<|channel|>analysis to=functions.NAME<|constrain|>~json~<|message|>",
+        "<|start|>~assistant~to=functions.NAME<|channel|>analysis<|constrain|>~json~<|message|>",
+    ),
+)
+MISTRAL_WITH_ARGS: Final = ToolCallFormat(
+    template_markers=("[TOOL_CALLS]", "[ARGS]"),
+    before_name="[TOOL_CALLS]",
+    before_arguments="[ARGS]",
+    alternative_openings=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
+)
+MISTRAL: Final = ToolCallFormat(
+    template_markers=("[TOOL_CALLS]",),
+    before_calls="[TOOL_CALLS] [",
+    between_calls=", ",
+    after_calls="]",
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    after_arguments="}",
+    alternative_openings=("[TOOL_CALLS]NAME[ARGS]~",),
+)
+DEEPSEEK_R1: Final = ToolCallFormat(
+    template_markers=("<｜tool▁calls▁begin｜>", "```json"),
+    before_calls="<｜tool▁calls▁begin｜>",
+    between_calls="\n",
+    after_calls="<｜tool▁calls▁end｜>",
+    before_name="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    before_arguments="\n```json\n",
+    after_arguments="\n```<｜tool▁call▁end｜>",
+)
+DEEPSEEK_V31: Final = ToolCallFormat(
+    template_markers=("<｜tool▁calls▁begin｜>",),
+    before_calls="<｜tool▁calls▁begin｜>",
+    after_calls="<｜tool▁calls▁end｜>",
+    before_name="<｜tool▁call▁begin｜>",
+    before_arguments="<｜tool▁sep｜>",
+    after_arguments="<｜tool▁call▁end｜>",
+)
+GRANITE: Final = ToolCallFormat(
+    template_markers=("<|tool_call|>",),
+    before_calls="<|tool_call|>[",
+    between_calls=", ",
+    after_calls="]",
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    after_arguments="}",
+    alternative_openings=('<tool_call>[{"name": "NAME", "arguments": ',),
+)
 HERMES: Final = ToolCallFormat(
-    ("<tool_call>", "!<function=", "!<arg_key>"),
-    *("<tool_call>\n" + _OBJECT[0], _OBJECT[1], "}\n</tool_call>"),
-    separator="\n",
+    template_markers=("<tool_call>",),
+    excluded_markers=("<function=", "<arg_key>"),
+    between_calls="\n",
+    before_name='<tool_call>\n{"name": "',
+    before_arguments='", "arguments": ',
+    after_arguments="}\n</tool_call>",
 )
-_ACTION: Final = [
-    id_ + '"tool_name":"NAME","parameters":' for id_ in ('{"tool_call_id":"ANY",', "{")
-]
-_ONE, _GIVEN = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
-_FUNCTION: Final = f"{_ONE}functions.~NAME:ANY{_GIVEN}"
-_SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+LLAMA: Final = ToolCallFormat(
+    template_markers=('"parameters"', "<|start_header_id|>"),
+    between_calls="; ",
+    before_name='{"name": "',
+    before_arguments='", "parameters": ',
+    after_arguments="}",
+    alternative_openings=('<|python_tag|>{"name": "NAME", "arguments": ',),
+)
+COMMAND: Final = ToolCallFormat(
+    template_markers=("<|START_ACTION|>",),
+    before_calls="<|START_ACTION|>[\n    ",
+    between_calls=",\n    ",
+    after_calls="\n]<|END_ACTION|>",
+    before_name='{"tool_call_id": "0", "tool_name": "',
+    before_arguments='", "parameters": ',
+    after_arguments="}",
+    alternative_openings=(
+        '<|START_ACTION|>[{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
+        '<|START_ACTION|>[{"tool_name":"NAME","parameters":',
+        '{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
+        '{"tool_name":"NAME","parameters":',
+    ),
+)
+KIMI: Final = ToolCallFormat(
+    template_markers=("tool_declare",),
+    before_calls="<|tool_calls_section_begin|>",
+    after_calls="<|tool_calls_section_end|>",
+    before_name="<|tool_call_begin|>functions.",
+    before_arguments=":0<|tool_call_argument_begin|>",
+    after_arguments="<|tool_call_end|>",
+    alternative_openings=(
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.~NAME:ANY<|tool_call_argument_begin|>",
+        "<|tool_call_begin|>functions.~NAME:ANY<|tool_call_argument_begin|>",
+    ),
+)
+GEMMA_4: Final = ToolCallFormat(
+    template_markers=("<|tool_call>", "call:"),
+    before_name="<|tool_call>call:",
+    before_arguments="",
+    after_arguments="<tool_call|>",
+    string_delimiter='<|"|>',
+)
+MINIMAX: Final = ToolCallFormat(
+    template_markers=("<minimax:tool_call>",),
+    before_calls="<minimax:tool_call>\n",
+    after_calls="</minimax:tool_call>",
+    before_name='<invoke name="',
+    before_arguments='">\n',
+    after_arguments="</invoke>\n",
+    argument_tags=ArgumentTags('<parameter name="', '">', "</parameter>"),
+)
+QWEN3_CODER: Final = ToolCallFormat(
+    template_markers=("<tool_call>", "<function="),
+    between_calls="\n",
+    before_name="<tool_call>\n<function=",
+    before_arguments=">\n",
+    after_arguments="</function>\n</tool_call>",
+    alternative_openings=("<function=NAME>",),
+    argument_tags=ArgumentTags("<parameter=", ">\n", "\n</parameter>"),
+)
+SEED_OSS: Final = ToolCallFormat(
+    template_markers=("<seed:tool_call>", "<function="),
+    between_calls="\n",
+    before_name="<seed:tool_call>\n<function=",
+    before_arguments=">\n",
+    after_arguments="</function>\n</seed:tool_call>",
+    alternative_openings=("<function=NAME>",),
+    argument_tags=ArgumentTags("<parameter=", ">\n", "\n</parameter>"),
+)
+GLM: Final = ToolCallFormat(
+    template_markers=("<tool_call>", "<arg_key>"),
+    between_calls="\n",
+    before_name="<tool_call>",
+    before_arguments="\n",
+    after_arguments="\n</tool_call>",
+    argument_tags=ArgumentTags("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+)
+
 TOOL_CALL_FORMATS: Final = (
-    ToolCallFormat(
-        *(
-            ("<|channel|>", "functions."),
-            "<|channel|>commentary to=functions.",
-            " <|constrain|>json<|message|>",
-        ),
-        others=tuple(
-            text
-            for one in _CHANNELS
-            for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
-        ),
-    ),
-    ToolCallFormat(
-        ("[TOOL_CALLS]", "[ARGS]"),
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        others=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
-    ),
-    ToolCallFormat(
-        ("[TOOL_CALLS]",),
-        *_OBJECT,
-        "[TOOL_CALLS] [",
-        ", ",
-        "]",
-        others=("[TOOL_CALLS]NAME[ARGS]~",),
-    ),
-    ToolCallFormat(
-        *((_ALL_BEGIN, "```json"), f"{_BEGIN}function{_SEP}", "\n```json\n", f"\n```{_END}"),
-        *(_ALL_BEGIN, "\n", _ALL_END),
-    ),
-    ToolCallFormat((_ALL_BEGIN,), _BEGIN, _SEP, _END, _ALL_BEGIN, "", _ALL_END),
-    ToolCallFormat(
-        ("<|tool_call|>",), *_OBJECT, "<|tool_call|>[", ", ", "]", others=(f"<tool_call>[{_NAMED}",)
-    ),
+    HARMONY,
+    MISTRAL_WITH_ARGS,
+    MISTRAL,
+    DEEPSEEK_R1,
+    DEEPSEEK_V31,
+    GRANITE,
     HERMES,
-    ToolCallFormat(
-        *(('"parameters"', "<|start_header_id|>"), _OBJECT[0], '", "parameters": ', "}"),
-        separator="; ",
-        others=(f"<|python_tag|>{_NAMED}",),
-    ),
-    ToolCallFormat(
-        *(("<|START_ACTION|>",), '{"tool_call_id": "0", "tool_name": "', '", "parameters": ', "}"),
-        *("<|START_ACTION|>[\n    ", ",\n    ", "\n]<|END_ACTION|>"),
-        others=(*("<|START_ACTION|>[" + text for text in _ACTION), *_ACTION),
-    ),
-    ToolCallFormat(
-        *(
-            ("tool_declare",),
-            f"{_ONE}functions.",
-            f":0{_GIVEN}",
-            "<|tool_call_end|>",
-            _SECTION,
-            "",
-            _SECTION_END,
-        ),
-        others=(_SECTION + _FUNCTION, _FUNCTION),
-    ),
-    ToolCallFormat(
-        ("<|tool_call>", "call:"), "<|tool_call>call:", "", "<tool_call|>", mark='<|"|>'
-    ),
-    ToolCallFormat(
-        *(("<minimax:tool_call>",), '<invoke name="', '">\n', "</invoke>\n"),
-        *("<minimax:tool_call>\n", "", "</minimax:tool_call>"),
-        tags=('<parameter name="', '">', "</parameter>"),
-    ),
-    *(
-        ToolCallFormat(
-            *(
-                (f"<{tag}>", "<function="),
-                f"<{tag}>\n<function=",
-                ">\n",
-                f"</function>\n</{tag}>",
-                "",
-                "\n",
-            ),
-            others=("<function=NAME>",),
-            tags=("<parameter=", ">\n", "\n</parameter>"),
-        )
-        for tag in ("tool_call", "seed:tool_call")
-    ),
-    ToolCallFormat(
-        *(("<tool_call>", "<arg_key>"), "<tool_call>", "\n", "\n</tool_call>", "", "\n"),
-        tags=("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
-    ),
+    LLAMA,
+    COMMAND,
+    KIMI,
+    GEMMA_4,
+    MINIMAX,
+    QWEN3_CODER,
+    SEED_OSS,
+    GLM,
 )
-"""The syntaxes; of several that a template may be of, the first counts. Sources: the chat templates of gpt-oss, Mistral
-7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1, Granite 3, Qwen 2.5 and 3, Hermes 2 Pro, Llama 3.1 to 3.3, Command R7B
-and A, Kimi K2, Gemma 4, MiniMax M2, Seed-OSS, Qwen3-Coder and 3.5, and GLM 4.5 to 4.7."""
+"""The tool-call formats; the first format that matches a template is used.
 
-_SPOKEN: Final = (
-    f"<|channel|>final{_JSON}",
-    f"<|channel|>commentary{_JSON}",
-    "<|start|>assistant",
-    "<|end|>",
-    "<|call|>",
+Sources: the chat templates of gpt-oss, Mistral 7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1, Granite 3, Qwen 2.5 and
+3, Hermes 2 Pro, Llama 3.1 to 3.3, Command R7B and A, Kimi K2, Gemma 4, MiniMax M2, Seed-OSS, Qwen3-Coder and 3.5, and
+GLM 4.5 to 4.7.
+"""
+
+# ── Reasoning ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_HARMONY_REASONING: Final = ReasoningFormat(
+    template_marker="<|channel|>",
+    openings=(
+        OpeningMarker("<|channel|>analysis<|message|>", "reasoning"),
+        OpeningMarker("<|channel|>final<|constrain|>~json~<|message|>", "text"),
+        OpeningMarker("<|channel|>commentary<|constrain|>~json~<|message|>", "text"),
+        OpeningMarker("<|start|>assistant", "text"),
+        OpeningMarker("<|end|>", "text"),
+        OpeningMarker("<|call|>", "text"),
+    ),
+    ends=("<|end|>", "<|start|>", "<|channel|>"),
+    ends_are_openings=True,
 )
-_PAIRS: Final = (
-    ("<|channel>thought", "<channel|>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<think>", "</think>"),
-)
-REASONING_FORMATS: Final = (
+_REASONING_TAGS: Final = {
+    "<|channel>thought": "<channel|>",
+    "[THINK]": "[/THINK]",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+    "<seed:think>": "</seed:think>",
+    "<think>": "</think>",
+}
+_TAGGED_REASONING: Final = [
     ReasoningFormat(
-        "<|channel|>",
-        (
-            OpeningMarker("<|channel|>analysis<|message|>", "thought"),
-            *(OpeningMarker(words, "text") for words in _SPOKEN),
-        ),
-        ("<|end|>", "<|start|>", "<|channel|>"),
-        is_kept=True,
-    ),
-    *(ReasoningFormat(begin, (OpeningMarker(begin, "thought"),), (end,)) for begin, end in _PAIRS),
-)
-"""How gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others think."""
+        template_marker=start,
+        openings=(OpeningMarker(start, "reasoning"),),
+        ends=(end,),
+    )
+    for start, end in _REASONING_TAGS.items()
+]
+REASONING_FORMATS: Final = (_HARMONY_REASONING, *_TAGGED_REASONING)
+"""The reasoning formats of gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others."""
 
-_HEADS: Final = [head for row in TOOL_CALL_FORMATS for head in (*row.heads, *row.behind)]
-_HEADS.extend(head for row in REASONING_FORMATS for head in row.heads)
-_AROUND: Final = [text for row in TOOL_CALL_FORMATS for text in (row.mark, *(row.tags or ()))]
+
+def _marker_texts() -> Iterable[str]:
+    """Yield all texts of these formats that may contain special tokens."""
+    openings = []
+    for tool_calls in TOOL_CALL_FORMATS:
+        openings += [*tool_calls.first_openings, *tool_calls.next_openings]
+        yield tool_calls.string_delimiter
+        if tags := tool_calls.argument_tags:
+            yield from (tags.before_name, tags.before_value, tags.after_value)
+    for reasoning in REASONING_FORMATS:
+        openings += reasoning.openings
+    yield from (opening.text for opening in openings)
+    yield from _REASONING_TAGS.values()
+
+
+_MARKER_WORDS = [word for text in _marker_texts() for word in split_words(text)]
 MARKERS: Final = frozenset(
-    word.rstrip("~")
-    for text in (*(head.text for head in _HEADS), *(end for _, end in _PAIRS), *_AROUND)
-    for word in _words(text)
-    if re.match(r"<.|\[/?[A-Z]", word)
+    word.rstrip("~") for word in _MARKER_WORDS if re.match(r"<.|\[/?[A-Z]", word)
 )
-"""The words of all these that may be single tokens of a model, which prints nothing for them unless it is told to."""
+"""Words of these formats that may be single control tokens of a model, which llama.cpp prints as an empty text unless
+`Tokenizer.show` is called with them."""
 
 
 def tool_call_format_of(template: str) -> ToolCallFormat | None:
-    """Return how the models of a template call tools; ``None`` where it does not tell."""
-    return next(
-        (row for row in TOOL_CALL_FORMATS if all(_holds(template, sign) for sign in row.signs)),
-        None,
-    )
-
-
-def _holds(template: str, sign: str) -> bool:
-    return sign[1:] not in template if sign.startswith("!") else sign in template
+    """Return the tool-call format of a chat template's model family; None if no format matches."""
+    return next((item for item in TOOL_CALL_FORMATS if item.matches_template(template)), None)
 
 
 def reasoning_format_of(template: str) -> ReasoningFormat | None:
-    """Return how the models of a template think; ``None`` where it does not tell."""
-    return next((row for row in REASONING_FORMATS if row.sign in template), None)
+    """Return the reasoning format of a chat template's model family; None if no format matches."""
+    return next((item for item in REASONING_FORMATS if item.template_marker in template), None)

@@ -55,7 +55,7 @@ class RequestContext:
     """Request options set by the calling code rather than by the client that sent the request.
 
     Args:
-        is_chat: whether the text is a conversation that `Runner.write_chat` has rendered.
+        is_chat: whether the text is a conversation that `Runner.render_chat` has rendered.
         use_model_eos: whether the EOS tokens of the model end a sample, in addition to ``eos_token_ids``.
         return_token_texts: whether the response has ``token_texts``.
         prompt: token ids to continue in place of the request's text; empty to use the text.

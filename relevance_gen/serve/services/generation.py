@@ -23,8 +23,8 @@ from relevance_gen.errors import (
     RequestCancelledError,
     TimedOutError,
 )
+from relevance_gen.generation.chat.chat_rendering import RenderedChat
 from relevance_gen.generation.chat.conversation import Conversation
-from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.pending_request import OnText
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.llama.options import MAX_SLOTS
@@ -58,14 +58,14 @@ class Backend(Model, Protocol):
     ) -> Future[types.GenerationResponse]:
         """Queue `request` without waiting; the runner's thread calls `on_text(sample, piece)`."""
 
-    def write_chat(
+    def render_chat(
         self,
         conversation: Conversation,
         request: types.GenerationRequest,
         *,
         client: str | None = None,
-    ) -> tuple[types.GenerationRequest, OutputFormat]:
-        """Return the request for the rendered conversation, and the format of the model's output."""
+    ) -> RenderedChat:
+        """Render a conversation to a request, and the format of the model's output."""
 
     @property
     def closed(self) -> bool:
@@ -210,13 +210,11 @@ class Generator:
             return task
         (request,) = task.requests
         try:
-            rendered, output_format = task.backend.write_chat(
-                conversation, request, client=task.context.client
-            )
+            rendered = task.backend.render_chat(conversation, request, client=task.context.client)
         except InvalidRequestError as error:
             raise error.with_field_names(task.names) from None
-        context = attrs.evolve(task.context, is_chat=True, output_format=output_format)
-        return attrs.evolve(task, requests=(rendered,), conversation=None, context=context)
+        context = attrs.evolve(task.context, is_chat=True, output_format=rendered.output_format)
+        return attrs.evolve(task, requests=(rendered.request,), conversation=None, context=context)
 
     async def complete(self, task: GenerationTask) -> Responses:
         """Return the complete response to each prompt. Cancelling this coroutine frees their slots.

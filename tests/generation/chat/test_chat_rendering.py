@@ -10,8 +10,8 @@ import jsonschema_rs
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.chat_rendering import write
-from relevance_gen.generation.chat.chat_template import prompt_of
+from relevance_gen.generation.chat.chat_rendering import render_chat
+from relevance_gen.generation.chat.chat_template import render_prompt
 from relevance_gen.generation.chat.conversation import (
     Conversation,
     ToolDefinition,
@@ -42,7 +42,7 @@ USER, RESULT = (
 CALLED = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [CALL]}
 
 TURN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
-DEFAULT_CONTEXT = f"{TURN}<assistant>"
+PLAIN = f"{TURN}<assistant>"
 TEXTUAL = (  # as DeepSeek's first template: tools are not told of, and arguments are texts
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m['tool_calls'] is defined %}"
     "{% for tool in m['tool_calls'] %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ tool['type'] }}<｜tool▁sep｜>"
@@ -62,7 +62,7 @@ HARMONY = (
     "{% for m in messages %}{{ m.tool_calls }}{{ m.thinking }}{% endfor %}"
 )
 ALL = {
-    "plain": DEFAULT_CONTEXT,
+    "plain": PLAIN,
     "hermes": HERMES,
     "deepseek": TEXTUAL,
     "mistral": MISTRAL,
@@ -93,23 +93,28 @@ FORMS = {
 
 
 def written(messages, template, tools=(), choice="auto", request=None, **variables):
-    """Return the request and the form of its answer."""
+    """Return the rendered conversation: a request and an output format."""
     known = tools_of(tools)
     conversation = Conversation(messages, known, choice_of(choice, known), variables)
-    return write(conversation, request or GenerationRequest(""), ChatFormat(), template)
+    return render_chat(conversation, request or GenerationRequest(""), ChatFormat(), template)
 
 
 def test_a_template_that_knows_tools_is_told_of_them():
     """It gets tools, calls with their arguments as objects, results, and thoughts, as transformers hands them over."""
-    request, form = written([USER, CALLED, RESULT], HERMES, [SEARCH])
+    chat = written([USER, CALLED, RESULT], HERMES, [SEARCH])
+    request, form = chat.request, chat.output_format
     assert request.text == (
         json.dumps(SEARCH) + "\n<user>hi</user><assistant><think>Hm.</think>"
         '<tool_call>\n{"name": "search", "arguments": {"query": "a", "n": 1}}'
         "\n</tool_call></assistant><tool>found</tool><assistant>"
     )
-    assert (form.tools, form.syntax is not None, form.is_thinking) == ({"search"}, True, False)
-    assert written([USER], HERMES, [SEARCH], enable_thinking=True)[1].is_thinking
-    assert written([USER], HERMES, [SEARCH], "none")[1].syntax is None
+    assert form.tools == {"search"}
+    assert form.tool_calls is not None
+    assert not form.starts_with_reasoning
+    assert written(
+        [USER], HERMES, [SEARCH], enable_thinking=True
+    ).output_format.starts_with_reasoning
+    assert written([USER], HERMES, [SEARCH], "none").output_format.tool_calls is None
 
 
 def test_a_template_without_tools_is_told_in_words():
@@ -121,8 +126,8 @@ def test_a_template_without_tools_is_told_in_words():
         {**CALLED, "tool_calls": [CALL, second]},
     ]
     text = written(
-        [*turns, RESULT, {**RESULT, "tool_call_id": "call_2"}], DEFAULT_CONTEXT, [SEARCH, FETCH]
-    )[0].text
+        [*turns, RESULT, {**RESULT, "tool_call_id": "call_2"}], PLAIN, [SEARCH, FETCH]
+    ).request.text
     assert text.startswith("<system>Be brief.\n\nYou may call these tools.")
     assert (
         '{"name": "search", "description": "Find texts.", "parameters": {"type": "object"' in text
@@ -139,20 +144,22 @@ def test_a_template_without_tools_is_told_in_words():
     ]
     said = written(
         [in_parts[0], USER, {**CALLED, "content": [{"type": "text", "text": "So:"}]}, in_parts[1]],
-        DEFAULT_CONTEXT,
+        PLAIN,
     )
-    assert "<assistant>So:\n<tool_call>" in said[0].text
-    assert said[0].text.endswith("<user><tool_response>\nfound\n</tool_response></user><assistant>")
-    said = written([in_parts[0], USER], DEFAULT_CONTEXT, [SEARCH])
-    assert said[0].text.startswith("<system>Be brief.\n\nYou may call these tools.")
-    assert written([USER], DEFAULT_CONTEXT, [FETCH])[0].text.startswith("<system>You may call")
-    assert written([USER], DEFAULT_CONTEXT)[0].text == "<user>hi</user><assistant>"
+    assert "<assistant>So:\n<tool_call>" in said.request.text
+    assert said.request.text.endswith(
+        "<user><tool_response>\nfound\n</tool_response></user><assistant>"
+    )
+    said = written([in_parts[0], USER], PLAIN, [SEARCH])
+    assert said.request.text.startswith("<system>Be brief.\n\nYou may call these tools.")
+    assert written([USER], PLAIN, [FETCH]).request.text.startswith("<system>You may call")
+    assert written([USER], PLAIN).request.text == "<user>hi</user><assistant>"
 
 
 def test_a_template_of_a_known_family_may_lack_a_part():
     """Granite's writes no calls: they are texts in its own syntax. DeepSeek's first is told of no tools: in words."""
-    granite = "<|tool_call|>{{ tools | length }}" + DEFAULT_CONTEXT
-    text = written([USER, CALLED, RESULT], granite, [SEARCH])[0].text
+    granite = "<|tool_call|>{{ tools | length }}" + PLAIN
+    text = written([USER, CALLED, RESULT], granite, [SEARCH]).request.text
     assert text.startswith("<|tool_call|>1<user>hi</user>")
     assert (
         '<assistant><|tool_call|>[{"name": "search", "arguments": {"query": "a", "n": 1}}]</assistant>'
@@ -218,7 +225,7 @@ def test_ids_of_calls_tell_their_names_where_nothing_else_does():
         {**RESULT, "tool_call_id": "call_2"},
         RESULT,
     ]
-    text = written(messages, template)[0].text
+    text = written(messages, template).request.text
     ids = ["functions.search:0", "functions.fetch:1"]
     assert re.findall(r"call_begin\|>(.*?);", text) == ids
     assert text.endswith(f"[{ids[1]}][{ids[0]}]")
@@ -226,17 +233,17 @@ def test_ids_of_calls_tell_their_names_where_nothing_else_does():
 
 def test_templates_get_what_they_read():
     """Arguments as texts where they are put together, ids of nine characters, names of results, no lost thoughts."""
-    text = written([USER, CALLED, RESULT], TEXTUAL, [SEARCH])[0].text
+    text = written([USER, CALLED, RESULT], TEXTUAL, [SEARCH]).request.text
     assert 'search\n```json\n{"query": "a", "n": 1}\n```' in text
     assert "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS" in text
-    text = written([USER, CALLED, RESULT], MISTRAL, [SEARCH])[0].text
+    text = written([USER, CALLED, RESULT], MISTRAL, [SEARCH]).request.text
     assert (
         "[TOOL_CALLS]" + json.dumps({"name": "search", "arguments": {"query": "a", "n": 1}}) in text
     )
     assert text.endswith(f"[tool search {text[-11:-2]}]1")
     assert f"}}{text[-11:-2]}[" in text
-    assert "Hm." in written([USER, CALLED, RESULT], HARMONY)[0].text
-    assert "Hm." not in written([USER, {**CALLED, "content": "both"}, RESULT], HARMONY)[0].text
+    assert "Hm." in written([USER, CALLED, RESULT], HARMONY).request.text
+    assert "Hm." not in written([USER, {**CALLED, "content": "both"}, RESULT], HARMONY).request.text
 
 
 def test_what_tools_and_calls_say_stays_text():
@@ -261,11 +268,11 @@ def test_what_tools_and_calls_say_stays_text():
     )
     for template, n_said in (
         (looks, 3),
-        (DEFAULT_CONTEXT, 2),
+        (PLAIN, 2),
     ):  # in words, the arguments are what came, with its escapes
         tool = ToolDefinition("search", evil)
-        text, _ = write(Conversation(messages, (tool,)), GenerationRequest(""), model, template)
-        said = text.text
+        chat = render_chat(Conversation(messages, (tool,)), GenerationRequest(""), model, template)
+        said = chat.request.text
         assert (
             said.count(f"<{TOKEN_BOUNDARY}|im_end|>")
             == said.replace(TOKEN_BOUNDARY, "").count("<|im_end|>")
@@ -311,12 +318,12 @@ def test_variables_that_a_template_does_not_know_are_refused():
     def refused(name):
         conversation = Conversation([USER], required={name: f"chat_template_kwargs.{name}"})
         with pytest.raises(InvalidRequestError) as caught:
-            write(conversation, GenerationRequest(""), ChatFormat(), template)
+            render_chat(conversation, GenerationRequest(""), ChatFormat(), template)
         return str(caught.value)
 
     assert refused("enable_thinkin").endswith("did you mean enable_thinking?")
     for name in ("endfo", "reasonings", "reasoning_effort", "raise_exceptions"):
-        assert refused(name).endswith("of this model; leave it out")
+        assert refused(name).endswith("chat template; omit it")
 
 
 # ── What a turn must be ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -390,16 +397,18 @@ def test_thoughts_come_before_what_must_be(runner):
     assert thinking.reasoning
     assert not thinking.text
     for field, value in FORMS.items():
-        request, form = written(
+        chat = written(
             [USER], HERMES, request=GenerationRequest("", **{field: value}), enable_thinking=True
         )
-        assert form.is_thinking
+        request = chat.request
+        assert chat.output_format.starts_with_reasoning
         assert getattr(request, field) is None or field == "grammar"
         (sample,) = runner.chat([USER], **asked, **{field: value}).responses
         assert sample.reasoning  # it thinks as freely as it did
         assert not sample.text
-    plain, form = written([USER], HERMES, request=GenerationRequest("", regex="ab+"))
-    assert (plain.regex, form.is_thinking) == ("ab+", False)
+    plain = written([USER], HERMES, request=GenerationRequest("", regex="ab+"))
+    assert plain.request.regex == "ab+"
+    assert not plain.output_format.starts_with_reasoning
 
 
 @pytest.mark.parametrize("field", FORMS)
@@ -407,11 +416,11 @@ def test_what_must_be_follows_thoughts_that_end(field):
     """The grammar of both lets thoughts end, and then only what must be."""
     guidance = pytest.importorskip("relevance_gen.generation.constraints.llguidance_backend")
     end = '"ab"' if field == "json_schema" else "ab"
-    request, _ = written(
+    chat = written(
         [USER], HERMES, request=GenerationRequest("", **{field: FORMS[field]}), enable_thinking=True
     )
-    matcher = guidance.compiled(
-        guidance.tokenizer_of([bytes([n]) for n in range(256)]), request.grammar
+    matcher = guidance.compile_grammar(
+        guidance.create_tokenizer([bytes([n]) for n in range(256)]), chat.request.grammar
     )
     for text, is_good in (
         (f"Hm ab</thin</think>\n\n{end}", True),
@@ -434,7 +443,7 @@ def test_a_form_beside_tools_is_the_answers_where_nothing_is_called(runner):
     assert caught.value.field == "tool_choice"
     commented = GenerationRequest("", grammar='// do not "start yet\nstart: "start" // start\n')
     (answer,) = re.findall(
-        "answer: .*", written([USER], HERMES, [SEARCH], request=commented)[0].grammar
+        "answer: .*", written([USER], HERMES, [SEARCH], request=commented).request.grammar
     )
     assert answer == 'answer: "start" // start'
     gbnf = GenerationRequest("", grammar='root ::= "a"')
@@ -468,7 +477,7 @@ def test_a_schema_that_cannot_be_followed_is_the_tools_fault(runner):
         runner.chat([USER], tools=[tool], tool_choice="required", chat_template=HERMES)
     assert caught.value.field == "tools[0].function.parameters"
     broken = ToolDefinition("f", "", {"type": "object", "not": {}})
-    with pytest.raises(InvalidRequestError, match=r"at not; leave it out") as caught:
+    with pytest.raises(InvalidRequestError, match=r"at not; omit it") as caught:
         runner.chat(
             [USER], tools=[SEARCH, FETCH, broken], tool_choice="required", chat_template=HERMES
         )
@@ -507,14 +516,14 @@ def test_a_call_that_is_cut_off_says_so(runner):
 
 def test_counting_counts_tools(runner):
     """As the chat writes them."""
-    options = {"tools": [SEARCH], "chat_template": DEFAULT_CONTEXT}
+    options = {"tools": [SEARCH], "chat_template": PLAIN}
     assert (
         runner.count_chat_tokens([USER], **options)
         == runner.chat([USER], max_tokens=1, **options).prompt_tokens
     )
 
 
-@pytest.mark.parametrize("template", [DEFAULT_CONTEXT, HERMES], ids=["described", "hermes"])
+@pytest.mark.parametrize("template", [PLAIN, HERMES], ids=["described", "hermes"])
 @pytest.mark.parametrize(
     ("devices", "n_conversations"), [(None, 1), ([0, 1], 3)], ids=["one", "two"]
 )
@@ -536,7 +545,9 @@ def test_a_turn_computes_only_what_is_new(template, devices, n_conversations, mo
 
 
 def test_prompts_without_tools_are_as_before():
-    """A conversation that has neither tools nor thoughts is written as `prompt_of` writes it."""
+    """A conversation that has neither tools nor thoughts is written as `render_prompt` writes it."""
     for template in ALL.values():
         messages = [USER, {"role": "assistant", "content": "a"}, USER]
-        assert written(messages, template)[0].text == prompt_of(messages, ChatFormat(), template)
+        assert written(messages, template).request.text == render_prompt(
+            messages, ChatFormat(), template
+        )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import relevance_gen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
-from relevance_gen.generation.chat.chat_template import Renderer, prompt_of, renderer_for
+from relevance_gen.generation.chat.chat_template import Renderer, render_prompt, renderer_for
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
@@ -62,13 +62,13 @@ CONVERSATIONS = {
 }
 MODEL = ChatFormat(bos="<s>", eos="</s>")
 HI = [{"role": "user", "content": "ab"}]
-DEFAULT_CONTEXT = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+PLAIN = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def rendered(template, messages, variables):
-    """Return what `prompt_of` makes of a conversation, ``None`` where the template refuses it."""
+    """Return what `render_prompt` makes of a conversation, ``None`` where the template refuses it."""
     try:
-        return prompt_of(messages, MODEL, template, variables)
+        return render_prompt(messages, MODEL, template, variables)
     except InvalidRequestError as error:
         assert error.field == "messages"
         return None
@@ -124,9 +124,9 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
     """Clients with a name, and this process itself, have a sandbox that those without one cannot hold."""
     monkeypatch.setattr(renderer_for("")._sandbox, "_timeout_s", 2)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(prompt_of, HI, MODEL, LOOP, renderer=renderer_for(""))
+        slow = pool.submit(render_prompt, HI, MODEL, LOOP, renderer=renderer_for(""))
         for client in ("me", None):
-            assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer_for(client)) == "<s>ab"
+            assert render_prompt(HI, MODEL, PLAIN, renderer=renderer_for(client)) == "<s>ab"
         assert not slow.done()
         assert isinstance(slow.exception(), InvalidRequestError)
 
@@ -153,38 +153,38 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
 def test_a_template_that_goes_wrong_is_an_error(renderer, template, field, says):
     """Whatever a template does, it is refused by its name, and the next one is rendered."""
     with pytest.raises(InvalidRequestError, match=says) as caught:
-        prompt_of(HI, MODEL, template, renderer=renderer)
+        render_prompt(HI, MODEL, template, renderer=renderer)
     assert caught.value.field == field
     assert len(str(caught.value)) < 700
-    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
+    assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 
 
 def test_a_template_that_does_not_end_is_an_error_in_time():
     """What takes too long is refused, and the next one is rendered."""
     renderer = Renderer(timeout_s=0.5)
     with pytest.raises(InvalidRequestError, match=r"within 0\.5 seconds") as caught:
-        prompt_of(HI, MODEL, LOOP, renderer=renderer)
+        render_prompt(HI, MODEL, LOOP, renderer=renderer)
     assert caught.value.field == "chat_template"
-    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
+    assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
     renderer.close()
 
 
 def test_a_process_that_was_killed_is_replaced(renderer):
     """Where the process has died since, the next conversation starts another."""
-    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
+    assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
     renderer._sandbox._process.popen.kill()
     renderer._sandbox._process.popen.wait()
-    assert prompt_of(HI, MODEL, DEFAULT_CONTEXT, renderer=renderer) == "<s>ab"
+    assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 
 
 def test_many_threads_share_one_process(renderer):
     """Conversations rendered at the same time do not get each other's text."""
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(
-            lambda n: prompt_of(
+            lambda n: render_prompt(
                 [{"role": "user", "content": f"{n}" * 999}],
                 MODEL,
-                DEFAULT_CONTEXT,
+                PLAIN,
                 renderer=renderer,
             ),
             range(64),
@@ -228,7 +228,7 @@ def nested(depth):
 def test_what_is_wrong_is_named(bigram, messages, options, field):
     """Messages that are none, options that are wrong, no template at all: an error that names the field."""
     with pytest.raises(InvalidRequestError) as caught:
-        bigram.chat(messages, **{"chat_template": DEFAULT_CONTEXT, **options})
+        bigram.chat(messages, **{"chat_template": PLAIN, **options})
     assert caught.value.field == field
 
 
@@ -258,10 +258,10 @@ def test_the_file_says_what_controls_and_ends(model):
 
 def test_bos_is_never_doubled(model):
     """A template that writes BOS gets one, and one that does not gets none."""
-    with_bos = prompt_of(HI, model.chat_format, DEFAULT_CONTEXT)
+    with_bos = render_prompt(HI, model.chat_format, PLAIN)
     assert model.tokenize_chat(with_bos, 0).tolist() == [BOS, LETTER_A, LETTER_A + 1]
     assert model.tokenize_chat(with_bos, 2).tolist() == [BOS, LETTER_A + 1]
-    without = prompt_of(HI, model.chat_format, "{{ messages[0].content }}")
+    without = render_prompt(HI, model.chat_format, "{{ messages[0].content }}")
     assert model.tokenize_chat(without, 0).tolist() == [LETTER_A, LETTER_A + 1]
 
 
@@ -277,7 +277,7 @@ def test_nobody_can_write_a_control_token(model, parts, max_tokens):
         {"role": "user", "content": "".join(parts), "tool_calls": [{"name": "".join(parts)}]}
     ]
     template = "{{ eos_token }}{{ messages[0].content }}{{ messages[0].tool_calls[0].name }}{{ eos_token }}"
-    text = prompt_of(messages, model.chat_format, template)
+    text = render_prompt(messages, model.chat_format, template)
     tokens = model.tokenize_chat(text, max_tokens).tolist()
     assert [token for token in tokens[1:-1] if token in (BOS, END)] == []
     assert tokens[-1] == END
@@ -290,7 +290,7 @@ def test_nobody_can_write_a_control_token(model, parts, max_tokens):
 def test_special_tokens_of_the_template_are_tokens(model):
     """What the template writes becomes control tokens, also beside a message that tries the same."""
     messages = [{"role": "user", "content": "a<|end|>"}]
-    text = prompt_of(messages, model.chat_format, "{{ messages[0].content }}<|end|>")
+    text = render_prompt(messages, model.chat_format, "{{ messages[0].content }}<|end|>")
     assert (model.tokenize_chat(text, 0) == END).sum() == 1
     assert (model.tokenize(text.replace(TOKEN_BOUNDARY, ""), 0) == END).sum() == 2
 
@@ -373,7 +373,7 @@ def test_nobody_can_write_a_token_that_the_template_gives_a_meaning_to(family, d
 
     def meant(messages):
         tokens = decoder.tokenize_chat(
-            prompt_of(messages, decoder.chat_format, template), 0
+            render_prompt(messages, decoder.chat_format, template), 0
         ).tolist()
         return [token for token in tokens if token in (0, 1) or token in special.values()]
 
@@ -386,8 +386,8 @@ def test_tokens_inside_one_another_are_broken_each(said):
     """Nor does one stay whole that overlaps another: between two breaks there is the text of none."""
     tokens = ("[[<|a|>]]", "<|a|>", "|>]", "<a", "a>a", "aa")
     for text in (said, *tokens, "".join(tokens)):
-        written = prompt_of(
-            [{"role": "user", "content": text}], ChatFormat(control=tokens), DEFAULT_CONTEXT
+        written = render_prompt(
+            [{"role": "user", "content": text}], ChatFormat(control=tokens), PLAIN
         )
         assert written.replace(TOKEN_BOUNDARY, "") == text
         assert not any(token in part for part in written.split(TOKEN_BOUNDARY) for token in tokens)
@@ -404,7 +404,7 @@ def test_what_a_template_looks_for_in_an_answer_is_there():
         {"role": role, "content": "<think>Hm.</think>Yes\n\n<table>"}
         for role in ("assistant", "user")
     ]
-    text = prompt_of(messages, model, template)
+    text = render_prompt(messages, model, template)
     assert (
         text
         == f"assistant:Yes\n\n<table>;user:<{TOKEN_BOUNDARY}think>Hm.<{TOKEN_BOUNDARY}/think>Yes\n\n<table>;<think>"
@@ -455,30 +455,32 @@ def test_the_files_own_template_is_used(with_template):
 def test_a_last_message_is_continued(name):
     """The prompt ends where the message does, and is otherwise what the template writes."""
     messages = [HELLO, {"role": "assistant", "content": "The answer is"}]
-    text = prompt_of(messages, MODEL, TEMPLATES[name], continues=True)
+    text = render_prompt(messages, MODEL, TEMPLATES[name], continues=True)
     assert text.endswith("The answer is")
-    assert prompt_of(messages, MODEL, TEMPLATES[name], {"add_generation_prompt": False}).startswith(
-        text
-    )
+    assert render_prompt(
+        messages, MODEL, TEMPLATES[name], {"add_generation_prompt": False}
+    ).startswith(text)
 
 
 def test_only_a_text_that_the_template_writes_is_continued():
     """Parts, or a template that leaves the message out, are errors that say so."""
-    for content, template in (([], DEFAULT_CONTEXT), ("a", "nothing")):
+    for content, template in (([], PLAIN), ("a", "nothing")):
         with pytest.raises(InvalidRequestError, match="messages"):
-            prompt_of([{"role": "assistant", "content": content}], MODEL, template, continues=True)
+            render_prompt(
+                [{"role": "assistant", "content": content}], MODEL, template, continues=True
+            )
 
 
 def test_what_a_system_says_is_not_left_out():
     """A template that knows no such role writes it in front of what the user says."""
     users = "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}: {{ m.content }}]{% endif %}{% endfor %}"
-    text = prompt_of([SYSTEM, HELLO, ANSWER, AGAIN], MODEL, users)
+    text = render_prompt([SYSTEM, HELLO, ANSWER, AGAIN], MODEL, users)
     assert text.startswith("[user:   Be brief. \n\nHello!\n][assistant: ")
-    assert text == prompt_of(
+    assert text == render_prompt(
         [{**HELLO, "content": "  Be brief. \n\nHello!\n"}, ANSWER, AGAIN], MODEL, users
     )
     as_json = "{{ messages | tojson }}"
-    assert prompt_of([SYSTEM, HELLO], MODEL, as_json).count("Be brief") == 1
+    assert render_prompt([SYSTEM, HELLO], MODEL, as_json).count("Be brief") == 1
 
 
 FIRST_ONLY = (
@@ -492,7 +494,7 @@ def said(*messages, template=FIRST_ONLY, **options):
     """Return the prompt that contents make, each behind the first letter of its role."""
     roles = {"s": "system", "u": "user", "a": "assistant"}
     one = [{"role": roles[role], "content": content} for role, content in messages]
-    return prompt_of(one, MODEL, template, **options)
+    return render_prompt(one, MODEL, template, **options)
 
 
 def test_a_system_keeps_its_turn_where_the_template_has_one():
@@ -509,9 +511,7 @@ def test_what_a_system_says_after_all_users_stands_behind_the_last_of_them():
     """Also where an answer is to be continued; where no user speaks it is refused by its place."""
     assert said(("u", "a"), ("s", "b"), ("s", "c")) == "[a\n\nb\n\nc]"
     assert said(("u", "a"), ("s", "b"), ("a", "c"), continues=True) == "[a\n\nb][c"
-    with pytest.raises(
-        InvalidRequestError, match=r"messages\[1\] is left out by the chat template"
-    ):
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\] is omitted by the chat template"):
         said(("s", "a"), ("s", "b"), ("a", "c"))
 
 
@@ -532,7 +532,8 @@ def test_what_a_system_says_in_parts_is_moved_as_text():
 def test_a_model_without_a_template_says_so(bigram):
     """Where the file has none and none is given, the error names what is missing."""
     with pytest.raises(
-        InvalidRequestError, match="chat_template is required: the model's file has none"
+        InvalidRequestError,
+        match="chat_template is required: the model's file has no chat template",
     ):
         bigram.chat(HI)
 
@@ -541,11 +542,11 @@ def test_the_models_own_end_of_turn_ends_a_chat(bigram):
     """A chat ends with the model's end token, which a plain generation runs past; eos_token_ids adds others."""
     forced = {"logit_bias": {END: 100}, "max_tokens": 5, "return_tokens": True}
     (plain,) = bigram.generate({"text": "a", **forced}).responses
-    (chat,) = bigram.chat(HI, chat_template=DEFAULT_CONTEXT, **forced).responses
+    (chat,) = bigram.chat(HI, chat_template=PLAIN, **forced).responses
     assert (plain.generated_tokens, plain.finish_reason) == (5, "length")
     assert (chat.tokens, chat.finish_reason, chat.text) == ((END,), "eos", "")
     (other,) = bigram.chat(
-        HI, chat_template=DEFAULT_CONTEXT, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}
+        HI, chat_template=PLAIN, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}
     ).responses
     assert other.finish_reason == "eos"
 
@@ -597,7 +598,7 @@ def test_a_closed_runner_takes_no_chat():
     with Runner(BIGRAM, n_slots=1, n_ctx=64, n_threads=1) as runner:
         pass
     with pytest.raises(RunnerClosedError):
-        runner.chat(HI, chat_template=DEFAULT_CONTEXT)
+        runner.chat(HI, chat_template=PLAIN)
 
 
 def test_a_bigram_prompt_is_what_its_tokens_print():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.constraints.choices import Choices, Pieces
+from relevance_gen.generation.constraints.choices import Choices, TokenPrefixIndex
 from relevance_gen.generation.constraints.token_constraint import MaskTimeBudget
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest
@@ -41,7 +41,7 @@ def test_the_tokens_that_begin_a_text_are_those_that_a_look_at_all_finds(vocabul
     slow = {
         token for token, piece in enumerate(vocabulary) if piece and text[start:].startswith(piece)
     }
-    found = Pieces(vocabulary).beginning(text, start)
+    found = TokenPrefixIndex(vocabulary).tokens_at(text, start)
     assert len(found) == len(set(found))
     assert set(found) == slow
 
@@ -55,7 +55,7 @@ def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
     """After any allowed tokens: those after which a text still begins with what was said; an end where one is whole."""
     vocabulary = [*vocabulary, b"|"]
     end, some = len(vocabulary) - 1, sorted({*some, b"a"} - {b""})
-    constraint = Choices(some, Pieces(vocabulary)).begin([end], MaskTimeBudget())
+    constraint = Choices(some, TokenPrefixIndex(vocabulary)).begin([end], MaskTimeBudget())
     said = b""
     for _ in range(8):
         going_on = {
@@ -131,7 +131,7 @@ def test_neighbours_have_the_bits_that_they_have_alone(embedded):
 def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
     """A vocabulary may lack a letter: the request fails, and says so of its own field."""
     with pytest.raises(
-        InvalidRequestError, match="choice allows no token here that this model has"
+        InvalidRequestError, match="choice allows no token of this model at this position"
     ):
         made(bigram, choice=["語"])
 

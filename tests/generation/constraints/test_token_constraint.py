@@ -19,7 +19,7 @@ from relevance_gen.generation.constraints import llguidance_backend as guidance
 from relevance_gen.generation.constraints.token_constraint import (
     GrammarSource,
     MaskTimeBudget,
-    source_of,
+    grammar_source,
 )
 from relevance_gen.generation.queue.request import ANONYMOUS, RequestContext
 from relevance_gen.generation.runner import Runner
@@ -196,7 +196,9 @@ def test_max_tokens_and_stop_strings_cut(bigram):
 def test_where_the_model_has_no_token_for_what_must_come_the_request_fails(bigram):
     """A dead end is an error of that request; its neighbour goes on."""
     neighbour = bigram.submit({"text": "z", "max_tokens": 50, "temperature": 0})
-    with pytest.raises(InvalidRequestError, match="regex allows no token here that this model has"):
+    with pytest.raises(
+        InvalidRequestError, match="regex allows no token of this model at this position"
+    ):
         bigram.generate({"text": "a", "regex": "abQ", "num_samples": 3})
     assert neighbour.result().responses[0].generated_tokens == 50
     assert bigram.stats().backlog == 0
@@ -283,7 +285,7 @@ def test_cancelling_frees_the_slots_at_once(bigram):
     [
         ({"json_schema": {"type": "array", "uniqueItems": True}}, "Unimplemented keys"),
         ({"json_schema": {"type": "string", "minLength": 3, "maxLength": 2}}, "nsatisfiable"),
-        ({"json_schema": {"$ref": "#"}}, "no text fits it"),
+        ({"json_schema": {"$ref": "#"}}, "no text matches it"),
         ({"json_schema": {"$ref": "file:///etc/passwd"}}, "not present in a registry"),
         ({"json_schema": SLOW[0]}, "takes more than 3 seconds"),
         (
@@ -297,7 +299,7 @@ def test_cancelling_frees_the_slots_at_once(bigram):
         ({"json_schema": {"x-guidance": 3}}, "cannot be compiled"),
         ({"regex": "("}, "unclosed group|invalid regex"),
         ({"regex": "(?=a)b"}, "look-around|invalid regex"),
-        ({"regex": r"[^\s\S]"}, "no text fits it"),
+        ({"regex": r"[^\s\S]"}, "no text matches it"),
         ({"regex": "a\\"}, "single backslash"),
         ({"regex": "\ud800"}, "lone surrogates"),
         ({"regex": "(" * 100_000 + "a" + ")" * 100_000}, "invalid regex|nest"),
@@ -310,7 +312,7 @@ def test_cancelling_frees_the_slots_at_once(bigram):
         ({"grammar": "root ::= other"}, "'other' not found"),
         ({"grammar": 'root ::= "a' + chr(92)}, "in GBNF"),
         ({"grammar": "root ::= " + "(" * 50_000}, "in GBNF"),
-        ({"grammar": "root ::= root"}, "no text fits it"),
+        ({"grammar": "root ::= root"}, "no text matches it"),
         ({"grammar": "start: /a/", "regex": "a"}, "cannot be combined with regex"),
     ],
     ids=lambda value: str(value)[:40],
@@ -345,7 +347,7 @@ def test_schemas_are_taken_as_python_has_them(bigram):
     for schema in (Account, json.dumps(Account.model_json_schema())):
         request = GenerationRequest("a", json_schema=schema)
         assert request.json_schema == Account.model_json_schema()
-        assert compiler.compile(source_of(request)).result(60)
+        assert compiler.compile(grammar_source(request)).result(60)
     compiler.close()
     assert GenerationRequest("a", stop="b").stop == ("b",)
     with pytest.raises(InvalidRequestError, match="json_schema must be an object"):
@@ -358,8 +360,8 @@ def test_a_schema_that_cannot_be_followed_says_where_and_what_to_do(bigram):
     with pytest.raises(InvalidRequestError) as caught:
         bigram.generate("a", json_schema={"type": "object", "properties": {"names": names}})
     assert str(caught.value) == (
-        'json_schema cannot be compiled: Unimplemented keys: ["uniqueItems"] at properties.names.uniqueItems; leave it '
-        'out, or put "x-guidance": {"lenient": true} into the schema, which ignores what is not done here'
+        'json_schema cannot be compiled: Unimplemented keys: ["uniqueItems"] at properties.names.uniqueItems; omit it, '
+        'or add "x-guidance": {"lenient": true} to the schema to ignore unsupported keys'
     )
 
 
@@ -404,7 +406,7 @@ def test_masks_that_take_too_long_end_their_request(tiny):
     """A grammar that compiles, and explodes later, is an error when it does."""
     words = " & ".join(f"/.*{a}.{{35}}{b}.*/" for a, b in ("ab", "bc", "de", "fg"))
     neighbour = tiny.submit({"text": "z", "max_tokens": 50})
-    with pytest.raises(InvalidRequestError, match="grammar takes too much to follow"):
+    with pytest.raises(InvalidRequestError, match="grammar is too expensive to follow"):
         tiny.generate(
             {
                 "text": "a",
@@ -428,12 +430,12 @@ def test_what_takes_long_to_follow_is_in_its_requests_account(embedded):
     """Masks and tokens count, not compiling alone: over its share the request ends with an error that says so."""
     with pytest.raises(
         InvalidRequestError,
-        match=r"grammar takes too much to follow: .* seconds of the processor|items",
+        match=r"grammar is too expensive to follow: .* CPU seconds|items",
     ):
         embedded.generate(AMBIGUOUS)
     with pytest.raises(
         InvalidRequestError,
-        match=r"grammar takes too much to follow: 9\.00 seconds .* for 3 tokens",
+        match=r"grammar is too expensive to follow: 9\.00 CPU seconds for 3 tokens",
     ):
         raise overdrawn(9.0)
     assert overdrawn(0.2) is None
@@ -454,7 +456,7 @@ def overdrawn(seconds):
     effort.seconds = seconds
     goes_on = constraint.mask(may_end=True).any()
     compiler.close()
-    return None if goes_on else constraint.dead_end()
+    return None if goes_on else constraint.no_valid_token_error()
 
 
 def test_a_grammar_that_took_too_long_to_follow_is_in_its_clients_account():
@@ -462,7 +464,7 @@ def test_a_grammar_that_took_too_long_to_follow_is_in_its_clients_account():
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     source = GrammarSource("regex", "abc")
     assert compiler.compile(source, "slow").result(60)
-    compiler.give_up(source, "slow", 6.0)
+    compiler.discard(source, "slow", 6.0)
     with pytest.raises(OverloadedError, match="too long to compile or to follow"):
         compiler.compile(source, "slow")
     assert compiler.compile(source, "other").result(60)
@@ -505,7 +507,7 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
         assert not any(
             future.done() for future in slow[3:32]
         )  # they have not waited for the slow ones
-        with pytest.raises(OverloadedError, match="32 grammars of this client wait"):
+        with pytest.raises(OverloadedError, match="this client has 32 grammars waiting"):
             slow[-1].result(60)
         for future in slow:
             future.cancel()
@@ -516,12 +518,12 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     known, new = GrammarSource("regex", "abc"), GrammarSource("regex", "abcd")
     now_s = 100.0
-    lane = compiler._lanes[False]
-    lane._seconds = Quota(client_limit=5.0, refill_per_s=0.2, clock=lambda: now_s)
+    lane = compiler._authenticated
+    lane._cpu_seconds = Quota(client_limit=5.0, refill_per_s=0.2, clock=lambda: now_s)
     assert compiler.compile(known, "slow").result(60).source == known
-    lane._seconds.charge(4.0, "slow")
+    lane._cpu_seconds.charge(4.0, "slow")
     assert compiler.compile(GrammarSource("regex", "ab"), "slow").result(60)
-    lane._seconds.charge(3.0, "slow")
+    lane._cpu_seconds.charge(3.0, "slow")
     with pytest.raises(OverloadedError, match="too long to compile") as caught:
         compiler.compile(new, "slow")
     assert 10 <= caught.value.retry_after_s <= 15  # two seconds, and what the two have taken
@@ -539,21 +541,21 @@ def test_one_grammar_for_many_requests_waits_once():
     source = GrammarSource("regex", "abc")
     futures = [compiler.compile(source, "busy") for _ in range(100)]
     assert len({id(future.result(60)) for future in futures}) == 1  # and it is compiled once
-    lane = compiler._lanes[False]
+    lane = compiler._authenticated
     lane.thread.submit(int).result(60)
     assert not lane._waiting
-    assert lane._places.held == 0
+    assert lane._slots.held == 0
     compiler.close()
 
 
 def test_a_cancelled_grammar_keeps_its_place_until_its_turn():
     """Until then its text is held, so cancelling makes no room for more; closing ends what still waits."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
-    lane, goes_on = compiler._lanes[False], threading.Event()
+    lane, goes_on = compiler._authenticated, threading.Event()
     lane.thread.submit(goes_on.wait)
     for n in range(1, 33):
         assert compiler.compile(GrammarSource("regex", f"a{{{n}}}"), "hasty").cancel()
-    with pytest.raises(OverloadedError, match="32 grammars of this client wait"):
+    with pytest.raises(OverloadedError, match="this client has 32 grammars waiting"):
         compiler.compile(GrammarSource("regex", "b"), "hasty")
     goes_on.set()
     lane.thread.submit(int).result(60)
@@ -564,7 +566,7 @@ def test_a_cancelled_grammar_keeps_its_place_until_its_turn():
     compiler.close()
     goes_on.set()
     assert left.cancelled()
-    assert lane._places.held == 0
+    assert lane._slots.held == 0
 
 
 def test_a_grammar_is_at_hand_for_its_own_client_alone():
@@ -575,7 +577,7 @@ def test_a_grammar_is_at_hand_for_its_own_client_alone():
     assert own is not other
     for n in range(1, 20):
         compiler.compile(GrammarSource("regex", f"a{{{n}}}"), "b").result(60)
-    compiler.give_up(source, "b", 0.0)
+    compiler.discard(source, "b", 0.0)
     assert compiler.compile(source, "a").result(60) is own
     assert compiler.compile(source, "b").result(60) is not other
     compiler.close()
@@ -604,10 +606,12 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 @pytest.mark.parametrize("grammar", ['start[temperature=9]: "a"', "start: <|x|>", "start: /^a$/"])
 def test_a_panic_of_the_compiler_is_not_shown(grammar):
     """What a grammar has gone wrong inside the compiler tells nothing of that, or of this machine's files."""
-    why = guidance.reason(
-        guidance.compiled(guidance.tokenizer_of([bytes([byte]) for byte in range(256)]), grammar)
+    why = guidance.error_of(
+        guidance.compile_grammar(
+            guidance.create_tokenizer([bytes([byte]) for byte in range(256)]), grammar
+        )
     )
-    assert why == "it asks for what is not done here"
+    assert why == "it uses an unsupported feature"
 
 
 def test_where_no_thread_can_begin_a_mask_it_is_computed(bigram, monkeypatch):

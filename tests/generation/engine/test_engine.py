@@ -457,7 +457,7 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
 
 def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
     """While one is computed, others get their tokens, strangers among them; then its samples are what they would be."""
-    monkeypatch.setattr(constraints, "_TOKEN_SHARE_S", 0.0)  # so that every mask is slow
+    monkeypatch.setattr(constraints, "_MASK_BUDGET_PER_TOKEN_S", 0.0)  # so that every mask is slow
     engine, recorder = make_engine(ScriptedModel(5))
     gate = threading.Event()
     engine._mask_threads[RequestPriority.ANONYMOUS].submit(gate.wait, 60)

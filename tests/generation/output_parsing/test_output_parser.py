@@ -17,7 +17,7 @@ from relevance_gen.generation.output_parsing.output_parser import (
     OutputParser,
     ReasoningTokenCounter,
 )
-from relevance_gen.generation.output_parsing.tool_call_arguments import BareArguments, as_json
+from relevance_gen.generation.output_parsing.tool_call_arguments import UnquotedArguments, as_json
 from relevance_gen.generation.output_parsing.tool_call_formats import (
     HERMES,
     REASONING_FORMATS,
@@ -173,10 +173,10 @@ def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
     """From the one that completes the mark to the one that completes the end, also where characters are cut."""
     count = ReasoningTokenCounter(form_of(family, is_thinking=is_thinking))
     for token in tokens:
-        count.note(token.encode("latin-1"))
+        count.add_token(token.encode("latin-1"))
     assert count.n_tokens == n
     none = ReasoningTokenCounter(OutputFormat(TOOLS, HERMES, None))
-    none.note(b"<think>")
+    none.add_token(b"<think>")
     assert none.n_tokens == 0
 
 
@@ -211,14 +211,14 @@ def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
     arguments = [
         json.dumps(given, ensure_ascii=ascii_only, separators=separators) for _, given in calls
     ]
-    written = syntax.opening
-    written += syntax.separator.join(
-        syntax.call(name, one) for (name, _), one in zip(calls, arguments, strict=True)
+    written = syntax.before_calls
+    written += syntax.between_calls.join(
+        syntax.render_call(name, one) for (name, _), one in zip(calls, arguments, strict=True)
     )
-    written += syntax.closing
+    written += syntax.after_calls
     form = OutputFormat(TOOLS, syntax, None)
     whole = read(form, written)
-    if syntax.mark:  # whose white space is not kept
+    if syntax.string_delimiter:  # whose white space is not kept
         arguments = [json.dumps(given, ensure_ascii=ascii_only) for _, given in calls]
     assert told(whole) == [(name, one) for (name, _), one in zip(calls, arguments, strict=True)]
     assert read(form, *cut(written, cuts)) == whole
@@ -228,13 +228,14 @@ names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1,
 
 
 @given(
-    syntax=st.sampled_from([syntax for syntax in TOOL_CALL_FORMATS if syntax.tags]),
+    syntax=st.sampled_from([syntax for syntax in TOOL_CALL_FORMATS if syntax.argument_tags]),
     arguments=st.dictionaries(names, values, max_size=3),
     cuts=st.sets(st.integers(0, 200)),
 )
 def test_arguments_between_tags_are_read(syntax, arguments, cuts):
     """Texts are told as they are, lines' ends included, and all else as JSON, whatever tags stand in it."""
-    before, between, after = syntax.tags
+    tags = syntax.argument_tags
+    before, between, after = tags.before_name, tags.before_value, tags.after_value
     schemas = {
         name: {"type": "string" if isinstance(value, str) else ["array", "object"]}
         for name, value in arguments.items()
@@ -245,7 +246,9 @@ def test_arguments_between_tags_are_read(syntax, arguments, cuts):
     }
     assume(not any(after.strip() in value or "\r" in value for value in said.values()))
     written = "\n".join(before + name + between + value + after for name, value in said.items())
-    written = syntax.opening + syntax.call("search", f"{written}\n") + syntax.closing
+    written = (
+        syntax.before_calls + syntax.render_call("search", f"{written}\n") + syntax.after_calls
+    )
     form = OutputFormat(TOOLS, syntax, None, schemas={"search": schemas})
     whole = read(form, written)
     ((name, read_as),) = told(whole)
@@ -338,23 +341,24 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thi
 def beginning(syntax):
     """Return how a call is written up to the text of its first argument."""
     before = (
-        syntax.tags[0] + "q" + syntax.tags[1]
-        if syntax.tags
-        else "{q:" + syntax.mark
-        if syntax.mark
+        syntax.argument_tags.before_name + "q" + syntax.argument_tags.before_value
+        if syntax.argument_tags
+        else "{q:" + syntax.string_delimiter
+        if syntax.string_delimiter
         else '{"q": "'
     )
-    return syntax.opening + syntax.before + "search" + syntax.between + before
+    return syntax.before_calls + syntax.before_name + "search" + syntax.before_arguments + before
 
 
 def test_lines_within_quotation_marks_become_json():
     """A model that writes a text of two lines as it is has written two lines."""
-    reader = BareArguments('<|"|>')
-    text, told, is_over = '{a: "one\n\ttwo"}', "", False
-    while not is_over:
-        n_read, some, is_over = reader.read(text, is_whole=True)
-        text, told = text[n_read:], told + some
-    assert json.loads(told) == {"a": "one\n\ttwo"}
+    parser = UnquotedArguments('<|"|>')
+    text, arguments, is_finished = '{a: "one\n\ttwo"}', "", False
+    while not is_finished:
+        chunk = parser.read(text, is_last=True)
+        text, arguments = text[chunk.n_read :], arguments + chunk.json
+        is_finished = chunk.is_finished
+    assert json.loads(arguments) == {"a": "one\n\ttwo"}
 
 
 @pytest.mark.parametrize(
@@ -371,13 +375,14 @@ def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, me
     """Wherever the text is cut, what is told is JSON."""
     text = f'{{a: "{written}"}}'
     for cut in range(len(text)):
-        reader, told, left = BareArguments('<|"|>'), "", ""
-        for part, is_whole in ((text[:cut], False), (text[cut:], True)):
-            left, is_going = left + part, True
-            while left and is_going:
-                n_read, some, _ = reader.read(left, is_whole=is_whole)
-                left, told, is_going = left[n_read:], told + some, bool(n_read or some)
-        assert json.loads(told) == {"a": meant}
+        parser, arguments, rest = UnquotedArguments('<|"|>'), "", ""
+        for part, is_last in ((text[:cut], False), (text[cut:], True)):
+            rest, is_reading = rest + part, True
+            while rest and is_reading:
+                chunk = parser.read(rest, is_last=is_last)
+                rest, arguments = rest[chunk.n_read :], arguments + chunk.json
+                is_reading = bool(chunk.n_read or chunk.json)
+        assert json.loads(arguments) == {"a": meant}
 
 
 @pytest.mark.parametrize(
@@ -387,19 +392,19 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
     """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
     starts = [(syntax, beginning(syntax)) for syntax in TOOL_CALL_FORMATS]
     starts += [
-        (syntax, syntax.opening + syntax.before + "search" + syntax.between)
+        (syntax, syntax.before_calls + syntax.before_name + "search" + syntax.before_arguments)
         for syntax in TOOL_CALL_FORMATS
     ]
     starts += [
         (syntax, start + "{q:" + quote)
         for syntax, start in starts
-        if syntax.mark
+        if syntax.string_delimiter
         for quote in ('"', "")
     ]
     starts += [
         (HERMES, ""),
         (HERMES, "<think>"),
-        *((syntax, syntax.opening) for syntax in TOOL_CALL_FORMATS),
+        *((syntax, syntax.before_calls) for syntax in TOOL_CALL_FORMATS),
     ]
     for syntax, start in starts:
         reader = OutputParser(OutputFormat(TOOLS, syntax, REASONING_FORMATS[-1]), "")

@@ -1,0 +1,113 @@
+"""Opening markers: the text that a model writes before a tool call, before reasoning or before its answer."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final
+
+from attrs import frozen
+
+from relevance_gen.types import PartKind
+
+_WORD: Final = re.compile(
+    r'(?:<(?:(?!NAME)[^<>\s])+>|\[/?[A-Z_]+\]|"(?!NAME|ANY)\w+"|NAME|ANY|```|(?:(?!NAME|ANY)[\w.=])+|[^\s\w])~?'
+)
+_IDENTIFIER: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_SPACE: Final = re.compile(r"\s{0,200}")
+_SYNONYMS: Final = dict.fromkeys(
+    ('"arguments"', '"parameters"'),
+    ('"arguments"', '"parameters"'),
+)
+_TYPED_NAME: Final = '{"type"~:~"function"~,~"name'
+"""An object that starts with the name of a tool may have its type before the name."""
+
+
+@functools.cache
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a marker."""
+    return tuple(_WORD.findall(text.replace('{"name', _TYPED_NAME)))
+
+
+@frozen
+class OpeningMarker:
+    """The text before a tool call, before reasoning or before an answer.
+
+    Attributes:
+        text: words, which white space may separate in the output. NAME matches the name of a tool, ANY any other name,
+            and a word with a tilde after it is optional.
+        opens: the kind of part that follows.
+        lookahead: the marker matches only if one of these texts follows; a tool call has the beginnings of arguments.
+    """
+
+    text: str
+    opens: PartKind = "tool_call"
+    lookahead: tuple[str, ...] = ()
+
+    def match(self, text: str) -> MarkerMatch | None:
+        """Match the marker and its lookahead at the start of `text`."""
+        words = self._match_words(text)
+        if words is None or words.is_partial:
+            return words
+        next_text = _skip_space(text, words.end)
+        if not self.lookahead or text.startswith(self.lookahead, next_text):
+            is_call = self.opens == "tool_call"
+            return MarkerMatch(self, next_text if is_call else words.end, words.tool_name)
+        rest = text[next_text:]
+        if any(beginning.startswith(rest) for beginning in self.lookahead):
+            return MarkerMatch(self, is_partial=True)
+        return None
+
+    def _match_words(self, text: str) -> MarkerMatch | None:
+        end = 0
+        tool_name = ""
+        for word in split_words(self.text):
+            end = _skip_space(text, end)
+            if word in ("NAME", "ANY"):
+                identifier = _IDENTIFIER.match(text, end)
+                identifier_end = identifier.end() if identifier else end
+                if identifier_end == len(text):
+                    return MarkerMatch(self, is_partial=True)
+                if identifier is None:
+                    return None
+                if word == "NAME":
+                    tool_name = identifier[0]
+                end = identifier_end
+                continue
+            spellings = _SYNONYMS.get(word, (word.rstrip("~"),))
+            spelling = next((item for item in spellings if text.startswith(item, end)), "")
+            if spelling:
+                end += len(spelling)
+            elif any(may_become(item, text, end) for item in spellings):
+                return MarkerMatch(self, is_partial=True)
+            elif not word.endswith("~"):
+                return None
+        return MarkerMatch(self, end, tool_name)
+
+
+@frozen
+class MarkerMatch:
+    """A match of an opening marker at the start of a text.
+
+    Attributes:
+        marker: the marker.
+        end: where it ends.
+        tool_name: the name in the marker; empty if it has none.
+        is_partial: whether the text ends inside the marker, so that more text may complete it or contradict it.
+    """
+
+    marker: OpeningMarker
+    end: int = 0
+    tool_name: str = ""
+    is_partial: bool = False
+
+
+def may_become(word: str, text: str, start: int) -> bool:
+    """Return whether the rest of `text` from `start` is a proper prefix of `word`, which more text may complete."""
+    return len(text) - start < len(word) and word.startswith(text[start:])
+
+
+def _skip_space(text: str, start: int) -> int:
+    """Return the end of the white space at `start`, at most 200 characters."""
+    space = _SPACE.match(text, start)
+    return space.end() if space else start
