@@ -1,4 +1,4 @@
-"""Quotas: what is bounded is never exceeded, and what is given back can be had again."""
+"""Quotas: limits are never exceeded, and released amounts are available again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENTS = st.sampled_from(["a", "b", None])
 def test_neither_the_whole_nor_a_share_is_exceeded(
     whole: int, share: int, steps: list[tuple[bool, str | None, int]]
 ) -> None:
-    """Whoever takes or gives back what, all hold at most the whole and each client its share; all else is admitted."""
+    """For any sequence of changes, all clients hold at most the limit and each its client limit; the rest is admitted."""
     told: list[float] = []
     quota = Quota(whole, share, on_change=told.append)
     held: dict[str | None, int] = dict.fromkeys(("a", "b", None), 0)
@@ -40,7 +40,7 @@ def test_neither_the_whole_nor_a_share_is_exceeded(
 
 
 def test_a_thread_waits_for_room() -> None:
-    """A thread that finds no room gets it when another gives back, and is told when none came in time."""
+    """A waiting thread acquires an amount when it is released, and returns false after its timeout."""
     quota, has_it = Quota(2), threading.Event()
     assert quota.acquire(2)
     assert not quota.acquire(1, timeout_s=0.01)
@@ -59,7 +59,7 @@ def test_a_thread_waits_for_room() -> None:
 
 
 def test_what_is_used_up_is_regained_with_time() -> None:
-    """A client over its share comes back when it has regained the rest; the others are not kept waiting."""
+    """A client above its limit can acquire again after the refill; other clients do not wait."""
     now = [100.0]
     quota = Quota(client_limit=5, refill_per_s=0.5, clock=lambda: now[0])
     quota.charge(7, "slow")
@@ -75,7 +75,7 @@ def test_what_is_used_up_is_regained_with_time() -> None:
 
 
 def test_what_is_never_regained_takes_for_ever() -> None:
-    """Where nothing is regained, whoever holds more than its share waits without end; and whoever watches is told."""
+    """Without refills a client above its limit waits forever; every change is reported."""
     told: list[float] = []
     now = [0.0]
     quota = Quota(client_limit=2, on_change=told.append)

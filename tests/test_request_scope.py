@@ -1,4 +1,4 @@
-"""What work asks of its caller: it is given up when nobody wants it, and says what it is about to make."""
+"""Request scopes: work is cancelled when its result is not required, and reserves memory in advance."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CHUNKS = [f"{n} cats and dogs in a garden" for n in range(200)]
 
 
 class Patience:
-    """Wants work for so many looks."""
+    """Requires work for a number of checks."""
 
     def __init__(self, n_looks: int) -> None:
         self.n_left = n_looks
 
     def __call__(self) -> bool:
-        """Tell whether it does, this time."""
+        """Return whether it is required this time."""
         self.n_left -= 1
         return self.n_left >= 0
 
@@ -45,7 +45,7 @@ def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
 
 
 def test_what_is_wanted_is_said_for_a_context_alone() -> None:
-    """Behind the context, and in an inner one that says otherwise, work goes on."""
+    """After the context, and in an inner context with a different condition, work continues."""
     with cancel_scope(lambda: False):
         with cancel_scope(lambda: True):
             raise_if_cancelled()
@@ -55,7 +55,7 @@ def test_what_is_wanted_is_said_for_a_context_alone() -> None:
 
 
 def test_spans_are_announced_before_they_are_made() -> None:
-    """All spans of an answer are announced, and what is raised then ends the search."""
+    """All spans of a response are reserved, and an exception from the reservation ends the search."""
     told: Counter[str] = Counter()
 
     def tell(unit: str, number: int) -> None:
@@ -74,7 +74,7 @@ def test_spans_are_announced_before_they_are_made() -> None:
 
 
 def test_what_a_phrase_is_sought_in_is_announced() -> None:
-    """Of the texts that have all of its words the most that are cut at once; nothing where no phrase is asked."""
+    """The largest block of texts that contain all words is reserved; without a phrase, nothing."""
     for texts, n_announced in (
         (["black cat", "cat", "a black " + "cat " * 10], 9 + 48),
         (["cat"], 0),
@@ -90,7 +90,7 @@ def test_what_a_phrase_is_sought_in_is_announced() -> None:
 
 
 def test_a_phrase_holds_few_texts_at_a_time() -> None:
-    """Of many texts no more is announced than of one block, and of a long one a part, for it is cut in pieces."""
+    """For many texts a single block is reserved, and for a long text a part, because it is split."""
     for texts in (["a black cat " * 50] * 1000, ["a black cat " * 50_000]):
         told: Counter[str] = Counter()
 

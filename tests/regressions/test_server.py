@@ -71,7 +71,7 @@ def test_plans_that_are_remembered_are_bounded() -> None:
 
 
 def test_a_million_empty_lists() -> None:
-    """``[[],[],…]`` of some kilobytes of gzip was parsed for 26 seconds, with gigabytes."""
+    """A small gzip body of nested empty lists was parsed for 26 seconds and took gigabytes."""
     bomb = gzip.compress(b'{"query":"x","chunk_txts":[' + b"[]," * (64 << 18) + b"[]]}", 9)
     bomb_of_generation = gzip.compress(b'{"text":[' + b"[]," * (1 << 20) + b"[]]}", 9)
     with Server("--model", "none", "--rate-limit", "off", program=REAL) as server:
@@ -96,7 +96,7 @@ def test_token_ids_that_collide(server: Server) -> None:
 
 
 def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
-    """Behind many pipelined requests the server read no more, and did not see that the client had left."""
+    """After many pipelined requests the server stopped reading and did not detect a disconnect."""
     body = json.dumps({"text": "x", "max_tokens": 10**6, "num_samples": 8}).encode()
     with server.raw() as sock:
         sock.sendall(request_bytes("POST", "/generate", body, JSON))
@@ -109,7 +109,7 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
 
 
 def test_slow_grammars_without_a_key() -> None:
-    """Grammars were compiled one after another for all, so that whoever had no key kept the others waiting."""
+    """Grammars were compiled in one queue for all clients, so that anonymous clients delayed all others' requests."""
     slow = [
         {**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}}
         for n in range(40)
@@ -199,7 +199,7 @@ def test_no_memory() -> None:
                 server.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY)
             )
             answer = answer_or_none(server, {"query": "words 7", "chunk_txts": chunks})
-            if answer is None:  # docs/operations.md says so
+            if answer is None:  # as documented in docs/operations.md
                 assert eventually(
                     lambda: re.search("MemoryError|memory allocation of", server.log)
                 ), f"{more_mib} MiB"

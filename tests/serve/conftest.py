@@ -17,7 +17,7 @@ PATIENT = ("--search-threads", "16", "--encoder-search-timeout-s", "600")
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A scripted server with default settings, but for a rate limit that no test meets by accident."""
+    """A scripted server with default settings, except for a rate limit that tests do not reach."""
     with Server("--rate-limit", "off") as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
         yield started
@@ -43,7 +43,7 @@ def by_words() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The real server with the bigram model, whose template says of a conversation the last message alone."""
+    """The real server with the bigram model, whose template renders only the last message."""
     with chat_server(BIGRAM, tmp_path_factory.mktemp("chat")) as started:
         yield started
 

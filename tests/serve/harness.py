@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def error(self) -> dict[str, str]:
-        """Return the error object, which nothing else may stand beside."""
+        """Return the error object, the only field of the body."""
         assert self.headers["Content-Type"] == "application/json"
         assert list(self.json) == ["error"]
         error: dict[str, str] = self.json["error"]
@@ -96,7 +96,7 @@ class Server:
         self._log.close()
 
     def end(self, timeout_s: float = 60) -> bool:
-        """Ask the server to end; tell whether it did."""
+        """Request the server to end; return whether it did."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout_s)
@@ -106,19 +106,19 @@ class Server:
 
     @property
     def log(self) -> str:
-        """Return what the server has logged."""
+        """Return the log of the server."""
         self._log.flush()
         return Path(f"/proc/self/fd/{self._log.fileno()}").read_text()
 
     @property
     def log_lines(self) -> list[dict[str, Any]]:
-        """Return the parsed lines of the log, without one that is being written."""
+        """Return the parsed lines of the log, without an incomplete last line."""
         return [
             json.loads(line) for line in self.log.splitlines(keepends=True) if line.endswith("\n")
         ]
 
     def logged(self, request_id: str) -> dict[str, Any]:
-        """Return the line of the log that tells of a request, which is written once its answer is sent."""
+        """Return the access log line of a request, which is written after its response is sent."""
 
         def lines() -> list[dict[str, Any]]:
             return [
@@ -215,7 +215,7 @@ class Held:
         self._file.touch()
 
     def has_begun(self) -> bool:
-        """Tell whether the server is at work; a model that loads does not say so."""
+        """Return whether the server has begun the work; loading a model does not report that."""
         return Path(f"{self._file}.begun").exists()
 
     def let_go(self) -> None:
@@ -258,7 +258,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return what a process has computed; 0 if it is gone."""
+    """Return the CPU seconds of a process; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             user, system = stat.read().rsplit(") ", 1)[1].split()[11:13]

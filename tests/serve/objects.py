@@ -32,7 +32,7 @@ run_simple("127.0.0.1", 0, one_at_a_time, threaded=True)
 
 @contextmanager
 def object_store() -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server of S3's interface, and have this process and those that it starts find it, and a bucket in it."""
+    """Run an S3 server with a bucket, and configure this process and its children to use it."""
     with (
         tempfile.NamedTemporaryFile() as log,
         pytest.MonkeyPatch.context() as patch,

@@ -51,12 +51,12 @@ OnText = Callable[[int, str], None]
 
 
 def begin(text: str) -> None:
-    """Tell a test that holds work by the words ``hold FILE`` that it has begun: see `harness.Held`."""
+    """Report to a test with the query ``hold FILE`` that the work has begun: see `harness.Held`."""
     Path(f"{text.split()[1]}.begun").touch()
 
 
 def is_held(text: str) -> bool:
-    """Tell whether `text` is ``hold FILE``, and the file is still there."""
+    """Return whether `text` is ``hold FILE`` and the file exists."""
     words = text.split()
     return words[:1] == ["hold"] and Path(words[1]).exists()
 
@@ -71,7 +71,7 @@ class ObviousIndex:
     def answer_all(
         self, asked: Sequence[SearchParams], encoder: object = None
     ) -> list[SearchResponse]:
-        """Rank the chunks for each of some questions."""
+        """Rank the chunks for each query."""
         del encoder
         return [self._answer(question) for question in asked]
 
@@ -204,7 +204,7 @@ class ScriptedBackend:
 
     @property
     def chat_format(self) -> ChatFormat:
-        """Say that there is room for some pages, and a template if this is a chat model."""
+        """Return a context of a few pages, and a template if this is a chat model."""
         return ChatFormat(template="{{ messages }}" if self._is_chat else None, n_ctx=4096)
 
     def count_tokens(self, text: str) -> int:
@@ -232,7 +232,7 @@ class ScriptedBackend:
 
     @property
     def closed(self) -> bool:
-        """Tell whether the thread has ended."""
+        """Return whether the thread has ended."""
         return not self._open
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Agents over HTTP: both eras by the official client, the edge's own admission, and what is refused."""
+"""Agents over HTTP: both protocol versions with the official client, admission, and rejected messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OF_2026 = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two folders, and a secret beside them."""
+    """Two folders, and a secret file outside them."""
     top = tmp_path_factory.mktemp("served")
     for name, text in (
         ("fruit", "Bananas ripen in the dark.\n"),
@@ -59,7 +59,7 @@ def offering(folders: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def indexing(folders: Path) -> Iterator[Server]:
-    """A real server of two workers that offers indexes and no folder, one of them for another key alone."""
+    """A real server of two workers with indexes and without folders; one index is for a second key only."""
     ChunkIndex(["Cats purr at night.", "Dogs bark at noon."]).save(folders / "pets.index")
     ChunkIndex(["A secret about cats."]).save(folders / "secret.index")
     flags = ["--index", f"pets={folders}/pets.index", "--index", f"secret={folders}/secret.index"]
@@ -85,7 +85,7 @@ def message(method: str = "tools/call", number: Any = 1, **params: Any) -> dict[
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
 def test_the_official_client_searches_over_http(offering: Server, mode: str) -> None:
-    """In either era it lists three tools, finds in both folders, and is not told where they lie."""
+    """With each protocol version the client lists three tools, and searches both folders without learning their paths."""
 
     async def use() -> None:
         async with official(offering, mode) as client:
@@ -107,7 +107,7 @@ def test_the_official_client_searches_over_http(offering: Server, mode: str) -> 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) -> None:
-    """Those of others are not in the schema, and to name one is to name none that exists."""
+    """Indexes of other keys are not in the schema, and selecting them gives the same error as an unknown name."""
 
     async def use(key: str) -> tuple[list[str], str, bool]:
         async with official(indexing, mode, key) as client:
@@ -132,7 +132,7 @@ def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) ->
 
 
 def test_a_key_without_an_index_is_told_that_there_is_no_tool_for_it(folders: Path) -> None:
-    """Where all indexes are for another key."""
+    """All indexes are for a second key."""
     flags = [
         "--index",
         f"secret={folders}/secret.index",
@@ -160,7 +160,7 @@ def test_an_index_is_read_before_it_answers(indexing: Server, folders: Path) -> 
 
 @pytest.mark.parametrize("name", ["", 5, None, "x" * 300, ["pets"]])
 def test_a_name_that_is_none_is_refused_by_the_tool(indexing: Server, name: object) -> None:
-    """Whatever stands in its place; and a list of the tools is for one key alone."""
+    """An invalid index name is rejected; the list of tools depends on the key."""
     asked = message(name="search", arguments={"question": "cats", "index": name})
     result = indexing.call("POST", "/mcp", asked, TAKES).json["result"]
     assert result["isError"]
@@ -221,12 +221,12 @@ def test_what_is_wrong_is_refused(
 
 
 def test_there_is_no_other_method(offering: Server) -> None:
-    """A client that asks for a stream of the server's own learns that there is none."""
+    """A request for a server-initiated stream is rejected."""
     assert offering.call("GET", "/mcp", None, TAKES).status == 405
 
 
 def test_a_server_without_folders_says_so(server: Server) -> None:
-    """The error says how to start one that has some."""
+    """The error contains the flags to start a server with folders or indexes."""
     answer = server.call("POST", "/mcp", message(**CALL), TAKES)
     assert answer.status == 400
     assert answer.json["error"]["message"] == (

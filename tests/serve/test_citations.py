@@ -9,7 +9,7 @@ from tests.serve.harness import KEY, Server, eventually
 
 TALE = "It rained. A story of word0 word1 word2."
 TEXT = "word0 word1 word2 "
-"""What the scripted server says in three steps."""
+"""The text of the scripted server after three steps."""
 
 
 @pytest.mark.parametrize("kind", ["text", "content"])

@@ -60,7 +60,7 @@ def test_search_takes_its_options(server: Server) -> None:
 
 
 def test_explain_adds_up_to_the_score(real: Server) -> None:
-    """POST /explain tells the parts of the score that /search gives the chunk, and they add up to it."""
+    """POST /explain returns the contributions to the score of /search, which add up to it."""
     (found, *_) = real.search({**SEARCH, "true_order": False}).json["results"]
     position = found["original_index"]
     asked = {
@@ -110,7 +110,7 @@ def test_explain_refuses_what_is_not_allowed(
 
 
 def test_extract_returns_the_text(server: Server) -> None:
-    """POST /extract returns the parts of a document with their places; what it cannot read is a 400; it needs a key."""
+    """POST /extract returns the parts of a document with their locations; an unreadable document is a 400; a key is required."""
     content = base64.b64encode(pdf("Apples are red")).decode()
     answer = server.call("POST", "/extract", {"name": "a.pdf", "content": content}, KEYED)
     assert answer.json == {
@@ -128,7 +128,7 @@ def test_extract_returns_the_text(server: Server) -> None:
 
 
 def test_compress_keeps_sentences(real: Server) -> None:
-    """POST /compress answers as the library does, and names what is wrong as the client calls it."""
+    """POST /compress answers like the library, and errors use the client's field names."""
     question, chunks = (
         "Who was fun?",
         ["It rained. Machine learning was fun. It snowed.", {"text": "So it goes."}],
@@ -158,7 +158,7 @@ def test_compress_keeps_sentences(real: Server) -> None:
 
 
 def test_cite_says_what_supports_each_sentence(real: Server) -> None:
-    """POST /cite answers as the library does, and names what is wrong as the client calls it."""
+    """POST /cite answers like the library, and errors use the client's field names."""
     text, chunks = "Cats purr. Cows moo loudly.", ["It rained.", {"text": "Dogs bark. Cats purr."}]
     asked = {"text": text, "chunk_txts": chunks}
     answer = real.call("POST", "/cite", asked, KEYED)
@@ -181,7 +181,7 @@ def test_cite_says_what_supports_each_sentence(real: Server) -> None:
 
 
 def test_prompt_writes_what_to_ask(real: Server) -> None:
-    """POST /prompt tells the sources that it shows, and a request that its path takes as it stands."""
+    """POST /prompt returns the sources of the prompt, and a request that can be posted unchanged."""
     question, chunks = (
         "Who was fun?",
         ["It rained. Machine learning was fun.", "The weather is sunny.", "Learning is fun."],
@@ -200,7 +200,7 @@ def test_prompt_writes_what_to_ask(real: Server) -> None:
 
 
 def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
-    """POST /prompt reads quotes and signs, and leaves corrections out, where it is asked to, as POST /search does."""
+    """POST /prompt supports operators and disables spelling correction on request, like POST /search."""
     chunks = ["It rained on the machines.", "Learning is fun for machines."]
 
     def sources(**asked: object) -> list[int]:
@@ -235,7 +235,7 @@ def test_prompt_refuses_what_is_not_allowed(
 
 
 def test_no_chunks_no_results(server: Server) -> None:
-    """An empty chunk_txts is no error."""
+    """An empty chunk_txts is valid."""
     assert server.search({"query": "x", "chunk_txts": []}).json["results"] == []
 
 
@@ -319,7 +319,7 @@ def test_search_wants_json(server: Server, content_type: str | None) -> None:
 
 
 def test_search_allows_media_type_parameters(server: Server) -> None:
-    """A charset parameter, which clients add unasked, is no reason to refuse a search."""
+    """A charset parameter, which clients add by default, is accepted for a search."""
     assert (
         server.search(SEARCH, {**KEYED, "Content-Type": "application/json; charset=utf-8"}).status
         == 200
@@ -437,7 +437,7 @@ def test_generate_refuses_what_is_not_allowed(
     ],
 )
 def test_malformed_json_is_a_400(server: Server, body: bytes) -> None:
-    """What is not strict JSON, or no object, is a 400 on every path that takes a body."""
+    """A body that is not strict JSON, or not an object, is a 400 on every path with a body."""
     for path in ("/search", "/generate", "/generate_stream"):
         answer = server.call("POST", path, body, KEYED)
         assert answer.status == 400
@@ -445,7 +445,7 @@ def test_malformed_json_is_a_400(server: Server, body: bytes) -> None:
 
 
 def test_of_a_key_given_twice_the_last_counts(server: Server) -> None:
-    """Duplicate keys are no error."""
+    """Duplicate keys are valid."""
     answer = server.search(b'{"query": "", "query": "x", "chunk_txts": ["x"]}')
     assert answer.status == 200
     assert answer.json["metadata"]["num_query_tokens"] == 1
@@ -465,7 +465,7 @@ def test_stats_tells_backlog_and_runners(server: Server) -> None:
 
 
 def test_unknown_paths_are_404(server: Server) -> None:
-    """A path that is none is a 404 with a JSON error, whatever the method."""
+    """An unknown path is a 404 with a JSON error, for any method."""
     for method in ("GET", "POST", "DELETE", "OPTIONS", "PATCH"):
         for path in ("/x", "/searchx", "/search/", "/%00", "//search", "/..%2fsearch"):
             answer = server.call(method, path)
@@ -517,7 +517,7 @@ def test_a_bug_is_a_500_that_names_no_internals(server: Server) -> None:
 
 
 def test_request_ids_go_in_and_out(server: Server) -> None:
-    """X-Request-ID comes back; one is made where none is sent, or where it could not be a header or a log line."""
+    """X-Request-ID is returned; if it is missing or not fit for a header or a log line, an id is generated."""
     assert (
         server.call("GET", "/stats", headers={"X-Request-ID": "abc-1"}).headers["X-Request-ID"]
         == "abc-1"
@@ -532,7 +532,7 @@ def test_request_ids_go_in_and_out(server: Server) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity"])
 def test_request_bodies_may_be_compressed(server: Server, encoding: str) -> None:
-    """Gzip and zstd bodies are read as what they hold, on every path."""
+    """Gzip and zstd bodies are decoded on every path."""
     squeeze = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}[encoding]
     encoded = {**KEYED, "Content-Encoding": encoding}
     assert (
@@ -543,7 +543,7 @@ def test_request_bodies_may_be_compressed(server: Server, encoding: str) -> None
 
 
 def test_other_encodings_are_415(server: Server) -> None:
-    """A content coding that is not known is a 415 that names those that are."""
+    """An unknown content coding is a 415 that lists the supported codings."""
     for encoding in ("br", "deflate", "gzip, gzip", "x"):
         answer = server.search(SEARCH, {**KEYED, "Content-Encoding": encoding})
         assert (answer.status, answer.headers["Accept-Encoding"]) == (415, "zstd, gzip")
@@ -576,7 +576,7 @@ def test_responses_are_compressed_on_request(
 
 
 def test_expect_100_continue_is_answered_when_the_body_is_wanted(server: Server) -> None:
-    """A client that asks first is told to go on, unless it is refused anyway: then it need not send the body at all."""
+    """A client that sends Expect gets 100 Continue unless the request is rejected: then it need not send the body."""
     body = json.dumps(SEARCH).encode()
     expecting = {**KEYED, "Expect": "100-continue", "Content-Length": str(len(body))}
     with server.raw() as sock:
@@ -612,7 +612,7 @@ def test_cors_is_off_unless_set(server: Server) -> None:
 
 
 def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
-    """`where` finds only chunks that have the value, or one of the values, under each key, also from a kept index."""
+    """`where` returns only chunks that have the value, or a value in the list, for each key, also from a cached index."""
     chunks = [
         {"text": f"red apples {n}", "metadata": {"page": n, "tags": ["a", "b"][: n % 3]}}
         for n in range(5)
@@ -643,7 +643,7 @@ def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
 
 
 def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
-    """Spans and confidence stand in an answer only if they were asked for, and `min_relative_score` drops weaker results."""
+    """Spans and confidence are returned only on request, and `min_relative_score` drops weaker results."""
     body = {"query": "red apples", "chunk_txts": ["red apples here", "red", "blue"]}
     plain, full = (
         server.search(body).json,

@@ -1,4 +1,4 @@
-"""What examples/deploy holds is as hard as its documentation says."""
+"""The files in examples/deploy are as restrictive as documented."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.serve.harness import ROOT
 
 
 def test_the_unit_is_hardened() -> None:
-    """By systemd's own score the service's exposure is what docs/operations.md says, and below 2.0."""
+    """The exposure score of systemd equals the documented value, and is below 2.0."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not installed")
@@ -32,7 +32,7 @@ def test_the_unit_is_hardened() -> None:
 
 
 def test_the_image_is_built_from_the_package_alone() -> None:
-    """Nothing goes into the image's context but what is named."""
+    """The context of the image contains only the listed files."""
     kept = [
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()

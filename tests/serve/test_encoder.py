@@ -1,4 +1,4 @@
-"""A server with an encoder: searches have it when it is loaded, and say so when they do without."""
+"""A server with an encoder: searches use it when it is loaded, and report when they do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ASKED = {"query": "What does a cat do?", "chunk_txts": CHUNKS}
 
 
 def test_searches_have_the_encoder_once_it_is_loaded() -> None:
-    """Scores are those of `search(encoder=)`; until it is loaded, those of words, and a header says so."""
+    """Scores equal those of `search(encoder=)`; before the encoder is loaded they are lexical, with a header."""
     with Encoder(ENCODER) as encoder:
         expected = search(ASKED["query"], CHUNKS, encoder=encoder).to_dict()
     words = search(ASKED["query"], CHUNKS).to_dict()
@@ -30,7 +30,7 @@ def test_searches_have_the_encoder_once_it_is_loaded() -> None:
 
 
 def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
-    """A server whose encoder cannot be loaded serves searches all the same, and says why the encoder has no part."""
+    """A server whose encoder cannot be loaded serves searches, and reports why the encoder is not used."""
     with Server("--encoder", str(TINY), program=REAL) as server:
 
         def says_so() -> bool:

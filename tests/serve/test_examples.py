@@ -30,7 +30,7 @@ def open_server() -> Iterator[Server]:
 
 
 def run(server: Server, *command: str | Path) -> str:
-    """Run an example and return what it prints."""
+    """Run an example and return its output."""
     environ = {**os.environ, "SERVER_URL": server.url, "SERVER_KEY": KEY}
     done = subprocess.run(
         command, env=environ, capture_output=True, text=True, timeout=300, check=False
@@ -40,7 +40,7 @@ def run(server: Server, *command: str | Path) -> str:
 
 
 def test_curl(open_server: Server) -> None:
-    """examples/curl.sh calls the paths of the interface and prints what comes."""
+    """examples/curl.sh calls the paths of the interface and prints the responses."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     printed = run(open_server, "bash", EXAMPLES / "curl.sh")

@@ -1,4 +1,4 @@
-"""Whatever is sent, the server answers as described, and never with a 500 or a hang."""
+"""For any input the server answers as described, without a 500 and without hanging."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_no_request_is_a_500(
 
 
 def assert_an_error(answer: Answer, *, is_peers: bool) -> None:
-    """Demand one of the documented shapes of an error."""
+    """Require a documented shape of an error."""
     if not is_peers:
         assert set(answer.error) >= {"type", "message"}
     elif isinstance(answer.json["error"], str):
@@ -237,7 +237,7 @@ def assert_an_error(answer: Answer, *, is_peers: bool) -> None:
 def test_a_generation_for_peers_is_answered_or_refused_with_a_reason(
     chatting: Server, body: dict[str, Any], chat: dict[str, Any]
 ) -> None:
-    """A completion or a chat gets a choice for each sample, streamed or not, or a 400 that says why."""
+    """A completion or a chat gets a choice for each sample, streamed or not, or a 400 with the reason."""
     for path, sent in (("/v1/completions", body), ("/v1/chat/completions", chat)):
         limit = {} if "max_completion_tokens" in sent else {"max_tokens": sent.get("max_tokens", 4)}
         answer = chatting.call("POST", path, json.dumps({**sent, **limit}).encode(), KEYED)
@@ -256,7 +256,7 @@ def test_a_generation_for_peers_is_answered_or_refused_with_a_reason(
 
 @given(body=embeddings)
 def test_vectors_are_given_or_refused_with_a_reason(real: Server, body: dict[str, Any]) -> None:
-    """A request for vectors gets one of the same length for each text, or a 400 that says why."""
+    """A request for vectors gets vectors of equal length, or a 400 with the reason."""
     answer = real.call("POST", "/v1/embeddings", json.dumps(body).encode(), KEYED)
     if answer.status != 200:
         assert answer.status == 400, answer.body
@@ -271,7 +271,7 @@ def test_vectors_are_given_or_refused_with_a_reason(real: Server, body: dict[str
 def test_a_rerank_is_answered_or_refused_with_a_reason(
     real: Server, body: dict[str, Any], path: str
 ) -> None:
-    """A rerank gets every document that it wanted, with scores in [0, 1], best first, or a 400 in its dialect."""
+    """A rerank gets the requested number of documents, with scores in [0, 1], best first, or a 400 in its API format."""
     answer = real.call("POST", path, json.dumps(body).encode(), KEYED)
     if answer.status != 200:
         assert answer.status == 400
@@ -310,7 +310,7 @@ def test_a_search_is_answered_or_refused_with_a_reason(real: Server, body: dict[
 
 
 def test_schemathesis_finds_nothing(real: Server, tmp_path: Path) -> None:
-    """schemathesis, trying what the description allows and what it does not, finds no answer that contradicts it."""
+    """schemathesis, with inputs that the description allows and forbids, finds no contradicting response."""
     run_schemathesis(real, tmp_path, "--max-examples=2", "--phases=examples,fuzzing")
 
 
@@ -321,7 +321,7 @@ def test_schemathesis_finds_nothing_in_a_long_run(real: Server, tmp_path: Path) 
 
 
 def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
-    """Run it against a server, writing whatever it writes into `directory`."""
+    """Run schemathesis against a server, with its output in `directory`."""
     program = Path(sys.executable).with_name("schemathesis")
     if not program.exists():
         pytest.skip("schemathesis is not installed")
@@ -334,7 +334,7 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
                 f"--header=X-API-Key: {KEY}",
                 "--checks=all",
             ),
-            # JSON Schema calls 10.0 an integer; the contract does not. The laws above hold what must be accepted.
+            # JSON Schema calls 10.0 an integer; the contract does not. The properties above check valid inputs.
             *(
                 "--exclude-checks=positive_data_acceptance",
                 "--suppress-health-check=all",

@@ -41,7 +41,7 @@ def test_a_seed_repeats_a_request(real: Server) -> None:
 
 
 def test_many_at_once_are_each_as_alone(real: Server) -> None:
-    """Greedy requests that run together get what each gets alone."""
+    """Greedy requests that run together give the same results as alone."""
     requests = [{**GREEDY, "text": f"hello {n}"} for n in range(8)]
     alone = [real.generate(request).json["responses"][0]["tokens"] for request in requests]
     with ThreadPoolExecutor(8) as pool:
@@ -77,7 +77,7 @@ def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
 
 
 def test_a_schema_is_kept_over_the_wire(real: Server) -> None:
-    """What is generated fits the schema, in the answer and in the stream; one that cannot be compiled is a 400."""
+    """Generated text matches the schema, in the response and in the stream; an invalid schema is a 400."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     schema["additionalProperties"] = False
     request = {"text": "hello", "json_schema": schema, "max_tokens": 100, "seed": 3}
@@ -108,7 +108,7 @@ def test_a_prompt_without_room_is_a_400(real: Server) -> None:
 
 
 def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
-    """Streams that are left behind make room for others at once."""
+    """Abandoned streams free their slots at once."""
     for _ in range(6):
         _, events = events_of(real, {"text": "hello", "max_tokens": 200, "num_samples": 4})
         next(events)
@@ -200,7 +200,7 @@ def test_search_over_http_is_search(real: Server, by_words: Server) -> None:
 
 
 def test_two_million_tokens_are_one_search(by_words: Server) -> None:
-    """20,000 chunks of 10 MB, compressed on the way, are searched like any others, in bounded time."""
+    """20,000 chunks of 10 MB, compressed in transit, are searched in bounded time."""
     chance = random.Random(5)  # noqa: S311
     words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(5000)]
     chunks = [" ".join(chance.choices(words, k=75)) for _ in range(20_000)]

@@ -1,4 +1,4 @@
-"""Indexes that a real server offers by name: what they answer, and what happens to them while questions run."""
+"""Indexes that a real server offers by name: responses, and changes of the indexes during searches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def id_of(key: str) -> str:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved index, saved shards, a folder of texts, and a file that is no index."""
+    """A saved index, saved shards, a folder of texts, and a file that is not an index."""
     top = tmp_path_factory.mktemp("offered")
     ChunkIndex(PETS).save(top / "pets.index")
     ChunkIndex(["A secret about cats."]).save(top / "secret.index")
@@ -49,7 +49,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def offering(places: Path) -> Iterator[Server]:
-    """A server of two workers that offers all of them, and one that is not there."""
+    """A server of two workers that offers all of them, and an index whose file is missing."""
     indexes = [f"pets={places}/pets.index", f"shards=file://{places}/shards", f"docs={places}/docs"]
     indexes += [
         f"secret={places}/secret.index",
@@ -128,7 +128,7 @@ def test_all_are_listed_with_their_state(offering: Server) -> None:
 
 
 def test_what_cannot_be_searched_is_so_for_its_name_alone(offering: Server) -> None:
-    """A damaged file and one that is not there are a 503 that says why; the log has told it at the start."""
+    """A damaged or missing file is a 503 with the reason, which is also in the log at the start."""
     for name, why in (("broken", "what is there is damaged"), ("gone", "No such file")):
         answer = offering.search({"query": "cats", "index": name})
         assert (answer.status, answer.error["type"], answer.error["field"]) == (
@@ -143,7 +143,7 @@ def test_what_cannot_be_searched_is_so_for_its_name_alone(offering: Server) -> N
 
 
 def test_an_index_of_other_keys_is_like_one_that_is_not_there(offering: Server) -> None:
-    """In its answers, in the list and in what is suggested; the key that may ask it, may."""
+    """Responses, the list and suggestions hide the index from other keys; its own key can use it."""
     for path, field in (("/search", "query"), ("/compress", "question")):
         body = {field: "cats", **({"max_tokens": 9} if path == "/compress" else {})}
         secret, nothing = (
@@ -171,7 +171,7 @@ def test_an_index_of_other_keys_is_like_one_that_is_not_there(offering: Server) 
     ],
 )
 def test_what_is_wrong_is_named(offering: Server, change: dict[str, Any], parts: list[str]) -> None:
-    """Chunks beside an index, too many results, and what is wrong with any question."""
+    """Chunks in addition to an index, too many results, and invalid search parameters are rejected."""
     answer = offering.search({"query": "cats", "index": "pets", **change})
     assert answer.status == 400
     assert all(part in answer.error["message"] for part in parts)
@@ -207,7 +207,7 @@ def test_a_folder_is_searched_as_it_is(offering: Server, places: Path) -> None:
 def test_an_index_is_replaced_while_questions_run(
     offering: Server, places: Path, kind: str
 ) -> None:
-    """Every answer is of one state, none fails, and soon all are of the last; what is damaged then is told."""
+    """Every response is from a single version, none fails, and finally all are from the last version; damage is reported."""
     name = "pets" if kind == "file" else "shards"
 
     def write(number: int) -> None:
@@ -270,11 +270,11 @@ class _Silent(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 named by the library
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 def test_a_slow_place_takes_no_thread_from_others() -> None:
-    """While a place does not answer, others are searched, and those who ask it are told so after two seconds."""
+    """While a store does not answer, other indexes are searched, and its searches fail after two seconds."""
     with (
         http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as store,
         ThreadPoolExecutor(8) as pool,

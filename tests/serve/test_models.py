@@ -1,4 +1,4 @@
-"""Several models in one server: requests name one, it is loaded when it is asked for, and the others do not notice."""
+"""Several models in one server: requests select a model, which is loaded on demand, without affecting other models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def several() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, str]:
-    """What each model writes."""
+    """The output of each model."""
     written = {}
     for name, path in (("tiny", TINY), ("bigram", BIGRAM)):
         with Runner(path, n_ctx=256, n_slots=4, n_threads=1) as runner:
@@ -81,7 +81,7 @@ def test_a_model_that_nobody_has_is_asked_by_any_name_where_there_is_one(
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_requests_name_their_model(workers: str, several: Server, alone: dict[str, str]) -> None:
-    """Each model writes what it writes alone, by whatever dialect; one that is not named is the first."""
+    """Each model generates the same text as alone, in every API format; without a name the first model is used."""
     own = (
         Server(*BOTH, *ENCODERS, "--workers", workers, "--rate-limit", "off", program=REAL)
         if workers > "1"
@@ -116,7 +116,7 @@ def test_requests_name_their_model(workers: str, several: Server, alone: dict[st
 
 
 def test_a_name_that_no_model_has_is_refused_in_the_clients_words(several: Server) -> None:
-    """Where there are several it is a 404, on every path, with the nearest name; no model is asked for it."""
+    """With several models an unknown name is a 404 on every path, with the nearest name; no model is loaded for it."""
     n_before = asked_for(several)
     says = "model must be a model that this server has, got 'tinny'; did you mean tiny?"
     assert several.generate({**GREEDY, "model": "tinny"}).error == {
@@ -159,7 +159,7 @@ def asked_for(server: Server) -> list[float]:
 
 
 def test_a_prompt_is_for_the_model_that_is_named(several: Server) -> None:
-    """What `/prompt` writes names the model, and is posted as it stands."""
+    """The request of `/prompt` contains the name of the model, and can be posted unchanged."""
     n_before = asked_for(several)[1]
     asked = {"question": "what?", "chunk_txts": ["what is this"], "model": "bigram"}
     written = several.call("POST", "/prompt", asked, KEYED).json
@@ -169,7 +169,7 @@ def test_a_prompt_is_for_the_model_that_is_named(several: Server) -> None:
 
 
 def test_models_are_unloaded_when_idle_and_loaded_again() -> None:
-    """Health and stats count what is at rest; the answer after a rest is the one before it."""
+    """Health and stats include unloaded models; a model generates the same text after it was unloaded."""
     with Server(*BOTH, "--model-idle-s", "0.2", "--rate-limit", "off", program=REAL) as server:
         first = generated(server.generate({**GREEDY, "model": "bigram"}))
         assert eventually(lambda: {state(server, "tiny"), state(server, "bigram")} == {"unloaded"})
@@ -200,7 +200,7 @@ def test_models_share_the_room_that_there_is() -> None:
 
 
 def test_a_model_that_loads_slowly_keeps_nobody_else_waiting() -> None:
-    """Others are answered meanwhile; two who wait for it get it together; one who leaves harms neither."""
+    """Other models answer meanwhile; two waiting requests get the model together; a disconnect affects neither."""
     with Held() as loading, ThreadPoolExecutor(2) as pool:
         flags = ("--model", "quick=fast", "--model", f"slow={loading.words}", "--rate-limit", "off")
         with Server(*flags, program=SCRIPTED) as server:
@@ -217,7 +217,7 @@ def test_a_model_that_loads_slowly_keeps_nobody_else_waiting() -> None:
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -> None:
-    """Who asks for it is told why, without its path; a server whose first model is damaged is ready by the second."""
+    """Requests for the damaged model get the reason without its path; the server is ready with the second model."""
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(TINY.read_bytes()[:1000])
     with Server("--model", f"bad={damaged}", *BOTH, "--rate-limit", "off", program=REAL) as server:
@@ -235,7 +235,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -
 
 
 def test_a_server_ends_while_a_model_loads() -> None:
-    """Who waits for it is told that the server ends, and it does end."""
+    """Waiting requests are rejected because the server ends, and the server ends."""
     with Held() as loading, ThreadPoolExecutor(1) as pool:
         flags = (
             "--model",
@@ -274,7 +274,7 @@ def test_a_server_ends_while_a_model_loads() -> None:
 def test_what_cannot_be_is_refused_at_the_start(
     flags: tuple[str, ...], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One line says what is wrong, with status 2."""
+    """A single line with the problem, and status 2."""
     assert refused_start(*flags) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert says in line

@@ -1,4 +1,4 @@
-"""OpenAI's paths: what is sent and answered, on the scripted server and on a real model."""
+"""The paths of OpenAI's API on the scripted server and on a real model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELLO = {"messages": [{"role": "user", "content": "hello you"}], "max_tokens": 3
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
-    """Return a tool as OpenAI's clients describe one."""
+    """Return a tool in OpenAI's format."""
     return {"type": "function", "function": {"name": name, **more}}
 
 
@@ -32,7 +32,7 @@ def post(server: Server, path: str, body: object) -> Any:
 
 
 def events_of(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
-    """Return the data of a stream's events, having checked that it is told that it ends."""
+    """Return the data of a stream's events, after checking its end marker."""
     answer = server.call("POST", path, {**body, "stream": True}, JSON)
     assert answer.status == 200, answer.body
     assert answer.headers["Content-Type"] == "text/event-stream"
@@ -62,7 +62,7 @@ def test_a_chat_is_answered(server: Server) -> None:
 
 
 def test_a_chat_streams(server: Server) -> None:
-    """Each sample's role comes first, then its text, then its finish reason; the usage last, where it is asked for."""
+    """For each sample the role comes first, then its text, then its finish reason; the usage is last, on request."""
     events = events_of(server, CHAT, {**HELLO, "n": 2, "stream_options": {"include_usage": True}})
     assert {(event["object"], event["id"], event["model"]) for event in events} == {
         ("chat.completion.chunk", events[0]["id"], "relevance_gen")
@@ -230,7 +230,7 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
 def test_a_chat_that_is_not_allowed_is_named(
     server: Server, change: dict[str, Any], param: str
 ) -> None:
-    """A field that is wrong, or that asks for what is not done, is a 400 that names it, streamed or not."""
+    """An invalid or unsupported field is a 400 that names it, streamed or not."""
     for stream in ({}, {"stream": True}):
         answer = server.call("POST", CHAT, {**HELLO, **stream, **change}, JSON)
         assert (answer.status, peer_error(answer.json)["param"]) == (400, param), answer.body
@@ -238,7 +238,7 @@ def test_a_chat_that_is_not_allowed_is_named(
 
 
 def test_a_model_without_a_template_names_the_other_path(server: Server) -> None:
-    """A conversation that no template can write is refused, and the path that needs none is named."""
+    """A conversation without a chat template is rejected, with the path that needs no template."""
     answer = server.call(
         "POST", CHAT, {"messages": [{"role": "user", "content": "no template"}]}, JSON
     )
@@ -250,7 +250,7 @@ def test_a_model_without_a_template_names_the_other_path(server: Server) -> None
 
 
 def test_completions_of_several_prompts_are_numbered_through(server: Server) -> None:
-    """The choices are each prompt's samples, one prompt after the other; with echo the prompt stands before each."""
+    """The choices are the samples of each prompt in order; with echo each begins with its prompt."""
     answer = post(
         server, COMPLETIONS, {"prompt": ["one", "two three"], "n": 2, "max_tokens": 2, "echo": True}
     )
@@ -269,7 +269,7 @@ def test_completions_of_several_prompts_are_numbered_through(server: Server) -> 
 
 
 def test_completions_stream(server: Server) -> None:
-    """Each choice's text, in pieces, is what it is as a whole; the prompt comes first where it is echoed."""
+    """The pieces of each choice add up to the complete text; an echoed prompt comes first."""
     body = {
         "prompt": ["one", "two"],
         "n": 2,
@@ -288,7 +288,7 @@ def test_completions_stream(server: Server) -> None:
 
 
 def test_completions_tell_their_tokens(server: Server) -> None:
-    """Log probabilities line up with tokens, the likeliest and where each begins; echo puts the prompt's before."""
+    """Log probabilities are aligned with tokens, top log probabilities and text offsets; echo adds those of the prompt."""
     (choice,) = post(server, COMPLETIONS, {"prompt": "a b", "max_tokens": 2, "logprobs": 1})[
         "choices"
     ]
@@ -345,7 +345,7 @@ def test_completions_tell_their_tokens(server: Server) -> None:
 def test_a_completion_that_is_not_allowed_is_named(
     server: Server, change: dict[str, Any], param: str
 ) -> None:
-    """A field that is wrong, or that asks for what is not done, is a 400 that names it as the client does."""
+    """An invalid or unsupported field is a 400 with the client's name of the field."""
     for stream in ({}, {"stream": True}):
         answer = server.call(
             "POST", COMPLETIONS, {"prompt": "x", "max_tokens": 2, **stream, **change}, JSON
@@ -383,7 +383,7 @@ def test_models_are_listed(server: Server, by_words: Server) -> None:
 
 
 def test_a_model_is_described_by_its_name(server: Server, by_words: Server) -> None:
-    """The path that ends with a model's name tells what the list tells, also of a name with a slash; others are 404."""
+    """The path with a model's name returns its entry in the list, also for a name with a slash; other names are 404."""
     not_found = 'http_requests_total{endpoint="v1_models_id",status="404"}'
     with Server("--model", "owner/name") as slashed:
         for name, asked in (("relevance_gen", server), ("owner/name", slashed)):
@@ -423,7 +423,7 @@ def test_failures_have_the_clients_form() -> None:
 
 
 def test_keys_are_asked_for_by_setting() -> None:
-    """Where generation asks for a key, so do these paths, in either header; each is counted under its own name."""
+    """If generation requires a key, so do these paths, in either header; each is counted under its own name."""
     with Server("--generation-requires-key", "on", "--rate-limit", "5/hour") as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         for method, path, body in (("POST", CHAT, HELLO), ("GET", "/v1/models", None)):
@@ -451,7 +451,7 @@ def embedded(server: Server, **body: Any) -> Any:
 
 
 def test_texts_become_the_encoders_vectors(real: Server) -> None:
-    """Vectors are those of the library's encoder for the same kind of text, as numbers or as bytes."""
+    """Vectors equal those of the library's encoder for the same kind of text, as numbers or as bytes."""
     texts = ["Cats purr.", "", "Dogs bark, and 😀 too."]
     with Encoder(ENCODER, n_threads=1) as encoder:
         expected = {kind: encoder.encode(texts, kind=kind) for kind in (None, "query", "passage")}
@@ -486,14 +486,14 @@ def test_texts_become_the_encoders_vectors(real: Server) -> None:
 def test_a_request_for_vectors_that_is_not_allowed_is_named(
     real: Server, change: dict[str, Any], param: str
 ) -> None:
-    """A field that is wrong, or that asks for what is not done, is a 400 that names it."""
+    """An invalid or unsupported field is a 400 that names it."""
     answer = real.call("POST", EMBEDDINGS, {"input": "x", **change}, KEYED)
     assert (answer.status, peer_error(answer.json)["param"]) == (400, param)
     assert answer.json["message"].startswith(param)
 
 
 def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
-    """Without a key it is a 401, without an encoder a 400, which no waiting mends; too many texts are a 413."""
+    """Without a key it is a 401; without an encoder a 400, which clients do not retry; too many texts are a 413."""
     refused = server.call("POST", EMBEDDINGS, {"input": "x"}, JSON)
     assert (refused.status, peer_error(refused.json)["type"]) == (401, "unauthorized")
     without = server.call("POST", EMBEDDINGS, {"input": "x"}, KEYED)
@@ -512,7 +512,7 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
 
 
 def test_a_completion_is_the_same_as_by_the_other_path(real: Server) -> None:
-    """The text and the log probabilities of a real model are those of /generate with the same seed."""
+    """The text and the log probabilities of a real model equal those of /generate with the same seed."""
     same = {"max_tokens": 6, "seed": 5, "temperature": 1.0}
     own = real.generate(
         {"text": "hello", "num_samples": 2, "logprobs": True, "top_k": 0, **same}
@@ -557,7 +557,7 @@ def test_an_echoed_prompt_has_the_models_log_probabilities(real: Server) -> None
 
 
 def score(answer: Any, n_context: list[int]) -> list[tuple[float, bool]]:
-    """Read an answer as lm-evaluation-harness's local-completions does: the last token is the one it did not want."""
+    """Parse a response like local-completions of lm-evaluation-harness, which ignores the last token."""
     scores = []
     for choice, begin in zip(answer["choices"], n_context, strict=True):
         logprobs, likeliest = (
@@ -571,7 +571,7 @@ def score(answer: Any, n_context: list[int]) -> list[tuple[float, bool]]:
 
 
 def test_an_evaluation_harness_scores_texts(real: Server) -> None:
-    """What lm-evaluation-harness sends for a score, tokens or texts, is answered with what the model finds of them."""
+    """Scoring requests of lm-evaluation-harness, with tokens or texts, return the log probabilities of the model."""
     asked = {
         "model": "any",
         "temperature": 0,
@@ -610,7 +610,7 @@ def test_an_evaluation_harness_scores_texts(real: Server) -> None:
 
 
 def test_a_prompt_may_only_be_read(real: Server) -> None:
-    """With max_tokens 0 nothing is generated or counted, and the prompt is told; a stream ends at once."""
+    """With max_tokens 0 no token is generated or counted, and the prompt is returned; a stream ends at once."""
     asked = {
         "prompt": [2 + byte for byte in b"xq \xc3\xa9\xc3"],
         "max_tokens": 0,
@@ -641,13 +641,13 @@ def test_a_prompt_may_only_be_read(real: Server) -> None:
 
 
 def test_a_token_that_the_model_has_not_is_named(real: Server) -> None:
-    """Only the model knows; the error is the prompt's."""
+    """Only the model can detect this; the error names the prompt."""
     answer = real.call("POST", COMPLETIONS, {"prompt": [1, 10**6]}, JSON)
     assert (answer.status, peer_error(answer.json)["param"]) == (400, "prompt")
 
 
 def test_what_each_sample_repeats_of_the_likeliest_is_bounded(real: Server) -> None:
-    """An echoed prompt stands before each sample, with the likeliest in the place of each of its tokens."""
+    """Each sample begins with the echoed prompt, with the top log probabilities of its tokens."""
     asked = {
         "prompt": [2 + byte for byte in b"a" * 240],
         "n": 256,
@@ -664,7 +664,7 @@ STORY_CHAT = {"messages": [{"role": "user", "content": "z"}], "temperature": 0, 
 
 
 def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
-    """What the template does not know is refused where the answer depends on it; a last message is continued."""
+    """A variable unknown to the template is rejected if the response depends on it; a final assistant message is continued."""
     for name, value in (
         ("reasoning_effort", "low"),
         ("enable_thinking", False),
@@ -721,7 +721,7 @@ def test_a_real_chat_is_written_by_the_template(chatting: Server) -> None:
 
 
 def test_the_models_own_end_ends_a_sample(chatting: Server) -> None:
-    """Here the model's end token ends a sample; it is said as "stop", and stands nowhere else."""
+    """The model's end token ends a sample; it is reported as "stop", and is not part of the text."""
     forced = {"logit_bias": {str(END): 100}, "logprobs": True}
     (choice,) = post(chatting, CHAT, {**STORY_CHAT, **forced})["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")

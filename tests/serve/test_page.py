@@ -1,4 +1,4 @@
-"""The page at ``/`` in a real Chromium: what it finds, marks, writes, refuses and withstands."""
+"""The page at ``/`` in a real Chromium: search, highlights, generation, errors and security."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ class Visit:
         self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
 
     def close(self) -> None:
-        """End the session: no policy was violated, and there is no error but those that the test took away."""
+        """End the session: no policy was violated, and there are no errors except those that the test removed."""
         troubles = self.page.evaluate("troubles")
         self.context.close()
         assert (troubles, self.errors) == ([], [])
 
     def ask(self, question: str) -> None:
-        """Ask, and wait for what is found."""
+        """Submit a question, and wait for the results."""
         self.page.fill("#question", question)
         self.page.press("#question", "Enter")
         self.page.wait_for_selector("#found li")
@@ -207,7 +207,7 @@ def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
 
 
 def test_it_finds_what_the_library_finds(visit: Visit) -> None:
-    """The list has the scores of `search`, best first; what was found is on the strip, and the best is shaded most."""
+    """The list has the scores of `search`, best first; results are marked on the strip, and the best is shaded most."""
     visit.ask(QUESTION)
     best = search(QUESTION, visit.chunks(), 30, true_order=False)
     assert visit.page.locator(".hit .score").all_inner_texts() == [
@@ -230,7 +230,7 @@ def test_it_finds_what_the_library_finds(visit: Visit) -> None:
     ],
 )
 def test_marks_stand_where_the_server_says(visit: Visit, text: str) -> None:
-    """Words and passages are marked at the server's code points, whatever the browser counts in."""
+    """Words and passages are highlighted at the server's code points, although the browser counts UTF-16 units."""
     visit.forget_example()
     visit.add(text)
     question = "Where is the café at the harbour, im Hafen, 港?"
@@ -264,7 +264,7 @@ def test_a_click_goes_there(visit: Visit) -> None:
 
 
 def test_it_says_why(visit: Visit) -> None:
-    """On demand, the parts of a score are shown, largest first, and are those that the library gives."""
+    """On demand, the contributions to a score are shown, largest first; they equal those of the library."""
     visit.ask(QUESTION)
     visit.open_why()
     shown = [
@@ -297,7 +297,7 @@ def test_keys_do_it_all(visit: Visit) -> None:
 
 
 def test_nothing_found_is_said(visit: Visit) -> None:
-    """A question that no chunk answers, and one without documents, get a plain sentence."""
+    """A question without an answer in the chunks, and a question without documents, get a plain sentence."""
     visit.page.fill("#question", "zzyzx")
     visit.page.press("#question", "Enter")
     visit.page.wait_for_selector("text=Nothing found")
@@ -308,7 +308,7 @@ def test_nothing_found_is_said(visit: Visit) -> None:
 
 
 def test_what_is_not_sure_is_faint(visit: Visit) -> None:
-    """Where search is not sure of an answer that is said, nothing is much shaded, and no word of it is marked."""
+    """If the confidence is low, the page reports that, results have a light shade, and words are not highlighted."""
     visit.ask("Who won the cup of the readers in Chile?")
     visit.wait_for_end()
     assert "No answer found" in visit.page.inner_text("#answers")
@@ -345,7 +345,7 @@ def test_one_document_or_all_and_from_mark_to_mark(visit: Visit) -> None:
 
 
 def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> None:
-    """What the server offers can be chosen; what was found there is shown, explained, and marked as documents are."""
+    """The server's indexes can be selected; their results are shown, explained and highlighted like documents."""
     visit.page.select_option("#scope", "index:harbour")
     visit.ask("What is the fee for a boat?")
     visit.wait_for_end()
@@ -361,7 +361,7 @@ def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> 
 
 
 def test_the_address_keeps_which_index_was_asked(visit: Visit) -> None:
-    """Back and a reload bring what was found, with its title and status, and choose the index that was asked."""
+    """Back and reload restore the results with title and status, and select the same index."""
 
     def assert_shown(question: str, scope: str, source: str) -> None:
         visit.page.wait_for_selector(f".from:text-is('{source}')" if source else "#found li")
@@ -479,7 +479,7 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
 
 
 def test_lines_of_prose_run_on(visit: Visit) -> None:
-    """Where a long line of a text goes on in the next they are one; verse, lists and logs keep their lines."""
+    """A wrapped line is joined with the next line; verse, lists and logs keep their lines."""
     prose = (
         "The keeper of the light had seen the ship go down\n"
         "with all her sails, and rowed to where he had seen\nMary"
@@ -496,7 +496,7 @@ def test_lines_of_prose_run_on(visit: Visit) -> None:
 
 
 def test_the_text_behind_markdown_stays_whole(visit: Visit) -> None:
-    """Whatever signs stand in a text, its elements hold all of it, ranges find each part, and none takes long."""
+    """For any characters in a text, its elements contain all of it, ranges find each part, and no step is slow."""
     pieces = [
         "a",
         "b c",
@@ -548,7 +548,7 @@ def test_the_text_behind_markdown_stays_whole(visit: Visit) -> None:
 
 
 def test_texts_come_in_by_every_way(visit: Visit) -> None:
-    """Files are dropped or chosen, texts pasted or written, PDFs read by the server; what is no text is refused."""
+    """Files are dropped or selected, texts pasted or typed, PDFs read by the server; binary files are rejected."""
     visit.forget_example()
     for name, content in (
         ("a.md", "# Größe\n\nÄpfel".encode()),
@@ -580,7 +580,7 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
 
 
 def test_a_pdf_has_its_pages(visit: Visit) -> None:
-    """Passages tell their page, which opens the file itself there; an empty file is named, and then forgotten."""
+    """Passages show their page, which opens the file at that page; an empty file is named, and then removed."""
     visit.forget_example()
     visit.page.evaluate(DROP, ["empty.txt", []])
     visit.page.wait_for_selector("text=empty.txt is empty.")
@@ -647,7 +647,7 @@ def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: S
 
 
 def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
-    """A question in one tab leaves those of another tab: after a reload both are there."""
+    """A question in one tab does not change a second tab: after a reload both are restored."""
     other = visit.context.new_page()
     other.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
     other.goto(visit.page.url)
@@ -672,7 +672,7 @@ def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
 
 
 def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -> None:
-    """A line of at most 60 characters is the name; a longer one is cut after a word, or where it must be."""
+    """A line of at most 60 characters is the name; a longer line is truncated after a word if possible."""
     names = {
         "Heavy rain flooded parts of Lisbon on Tuesday, closing two metro stations.\nMore.": (
             "Heavy rain flooded parts of Lisbon on Tuesday, closing two…"
@@ -686,7 +686,7 @@ def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -
 
 
 def test_a_document_is_shown_when_it_comes_and_by_its_name(visit: Visit) -> None:
-    """What is added comes into view; its name, and those of the others, go there."""
+    """An added document scrolls into view; its name, and the names of the rest, are links to the documents."""
     top = """name => {
       const [pane, sheet] = ["#text", name].map((one) => document.querySelector(one).getBoundingClientRect());
       return sheet.top - pane.top;
@@ -700,7 +700,7 @@ def test_a_document_is_shown_when_it_comes_and_by_its_name(visit: Visit) -> None
 
 
 def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
-    """Hebrew stands at the right edge of the text and English at the left, in one document and with either first."""
+    """Hebrew is aligned right and English left, in one document and in either order."""
     edges = """() => {
       const [chunk] = document.querySelectorAll(".sheet:last-child .chunk"), all = chunk.getBoundingClientRect();
       const start = chunk.textContent.indexOf("\\n\\n"), range = document.createRange();
@@ -721,7 +721,7 @@ def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
 
 
 def test_the_halves_of_a_long_name_stand_in_the_order_of_its_script(visit: Visit) -> None:
-    """A name that runs from right to left has its beginning on the right; a short one is in one piece."""
+    """A right-to-left name begins on the right; a short name is not split."""
     names = {
         "תקציר-של-הדוח-על-הנמל-ועל-הסירות-בשנה.txt": -1,
         "A long report on the harbour and its boats.txt": 1,
@@ -793,7 +793,7 @@ def slow() -> Iterator[Server]:
 
 
 def test_it_streams_stops_and_tries_again(browser: Any, slow: Server) -> None:
-    """The answer grows; stopping keeps what is there and frees the server's slot; retry writes anew."""
+    """The answer grows; stopping keeps its text and frees the server's slot; retry generates again."""
     visit = Visit(browser, slow.url)
     visit.ask(QUESTION)
     for word in ("word0 ", "word10 ", "word20 "):
@@ -814,7 +814,7 @@ def test_it_streams_stops_and_tries_again(browser: Any, slow: Server) -> None:
 
 
 def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
-    """Where the server has a chat model, its answer streams from the chat interface, and can be stopped as well."""
+    """With a chat model on the server, the answer streams from the chat API, and can be stopped as well."""
     with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
         assert eventually(lambda: chatty.call("GET", "/health").status == 200)
         visit = Visit(browser, chatty.url)
@@ -883,7 +883,7 @@ def test_markdown_becomes_elements_and_nothing_else(visit: Visit) -> None:
 
 
 def test_sentences_say_what_they_are_from(visit: Visit) -> None:
-    """Behind a sentence stand the numbers of its sources, which show theirs and lead there; or that it has none."""
+    """A sentence is followed by the numbers of its sources, which are links and show them; or it is marked as unsupported."""
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
     said = "They count their steps, the desert ants. Cows moo at night."
     end = {
@@ -916,7 +916,7 @@ def test_sentences_say_what_they_are_from(visit: Visit) -> None:
 
 
 def test_samples_stand_side_by_side(visit: Visit) -> None:
-    """Several samples are written at once, in columns; what is copied is all of them."""
+    """Several samples are generated at once, in columns; copying copies all of them."""
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit.ask(QUESTION)
     visit.page.select_option("#samples", "2")
@@ -932,7 +932,7 @@ def test_samples_stand_side_by_side(visit: Visit) -> None:
 
 
 def test_four_samples_stand_two_by_two(visit: Visit) -> None:
-    """Where three fit beside each other, the fourth does not stand alone below them."""
+    """If a row fits three columns, a fourth column does not have a row of its own."""
     visit.page.set_viewport_size({"width": 1920, "height": 1080})
     visit.ask(QUESTION)
     visit.page.select_option("#samples", "4")
@@ -956,7 +956,7 @@ def test_nothing_scrolls_by_itself(visit: Visit) -> None:
 
 
 def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
-    """A key that the server does not know is asked for again, and the search then goes on; without one it ends."""
+    """An invalid key is requested again, and the search then continues; without a key it ends."""
     visit = Visit(browser, server.url, key=None)
     visit.page.click("#ask button")
     for key in ("wrong", KEY):
@@ -990,7 +990,7 @@ def test_a_key_in_the_address_is_taken(browser: Any, server: Server) -> None:
 
 
 def test_a_server_that_goes_is_noticed(browser: Any) -> None:
-    """A server that dies in mid-answer, and one that is not there, are said in plain words; nothing is lost."""
+    """A server that ends during an answer, and a server that does not respond, are reported in plain words; texts are kept."""
     with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as mortal:
         assert eventually(lambda: mortal.call("GET", "/health").status == 200)
         visit = Visit(browser, mortal.url)
@@ -1012,7 +1012,7 @@ def test_a_server_that_goes_is_noticed(browser: Any) -> None:
 
 
 def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(visit: Visit) -> None:
-    """What went wrong stands out where the answer would be, without a gap, and Retry asks again."""
+    """An error is shown in place of the answer, without a gap, and Retry repeats the request."""
     error = {"error": {"type": "unavailable", "message": "the model is being loaded"}}
     visit.page.route("**/prompt", lambda route: route.fulfill(status=503, json=error))
     visit.ask(QUESTION)
@@ -1057,7 +1057,7 @@ def test_what_is_too_much_is_refused_when_it_is_added(browser: Any, flags: tuple
 
 
 def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
-    """A page that could not learn the limits hears of them when it asks, and says what to do."""
+    """A page that could not load the limits gets them from the error of a request, and shows what to do."""
     with Server("--rate-limit", "off", "--max-chunks", "40", program=HALF_SCRIPTED) as narrow:
         visit = Visit(browser, narrow.url)
         visit.page.route(
@@ -1083,7 +1083,7 @@ def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
 
 
 def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visit) -> None:
-    """Of a long document few chunks are drawn; the browser finds the others, and scrolling draws them."""
+    """For a long document few chunks are drawn; the browser's search finds the rest, and scrolling draws them."""
     entries = [
         f"Entry {number} of the log: {'wind and weather ' * 12}and **no** ship."
         for number in range(4000)
@@ -1104,7 +1104,7 @@ def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visi
 
 @pytest.mark.parametrize("n_tokens", [300_000, pytest.param(2_000_000, marks=pytest.mark.soak)])
 def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int) -> None:
-    """With 2 million tokens no task of the page takes a second, and what is found at their end comes into view."""
+    """With 2 million tokens no task of the page takes a second, and results at the end scroll into view."""
     filler = "\n\n".join(
         f"Entry {number} of the log was written by hand, and tells of wind {number % 97} and of weather {number % 89}, "
         f"of {number % 13} ships that passed and of what the keeper of the light had for supper that evening."
@@ -1195,7 +1195,7 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
 def test_everybody_can_use_the_description(
     browser: Any, server: Server, scheme: str, width: int
 ) -> None:
-    """axe-core finds nothing in /docs; nothing overflows, links open what they name, and the tab's key is used."""
+    """axe-core finds no violations in /docs; no overflow, links have valid targets, and the tab's key is used."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
     options = {
         "color_scheme": scheme,
@@ -1219,7 +1219,7 @@ def test_everybody_can_use_the_description(
 
 
 def test_high_contrast_tells_which_view_is_shown(browser: Any, server: Server) -> None:
-    """In forced colours, where what is transparent is drawn, the view that is not shown has no line below it."""
+    """With forced colors, which draw transparent borders, the hidden view has no line below it."""
     visit = Visit(
         browser, server.url, viewport={"width": 390, "height": 800}, forced_colors="active"
     )

@@ -1,4 +1,4 @@
-"""The description: held to the types, to the paths, and to what the server does."""
+"""The OpenAPI description matches the types, the paths, and the server's responses."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ TYPES = {
     if hasattr(module, name)
 }
 OF_FOLDERS = {"other_chunks", "file_name", "defined_names", "exact_identifiers"}
-"""What only the score of a chunk in a `FolderIndex` has, which no server is asked for."""
+"""Contributions that exist only for a `FolderIndex`, and not over HTTP."""
 
 
 def test_it_is_openapi_3_1_of_this_version() -> None:
-    """The document says 3.1 and the library's version."""
+    """The document declares 3.1 and the library's version."""
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"]["version"] == relevance_gen.__version__
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_schemas_are_the_types(name: str) -> None:
-    """Every schema has its type's fields in their order, with the same defaults, and requires those without one."""
+    """Every schema has its type's fields in order, with the same defaults; fields without defaults are required."""
     schema, cls = SCHEMAS[name], TYPES[name]
     fields = attrs.fields_dict(cls)
     if name == "SearchResponse":
-        del fields["confidence"]  # on the wire it stands in the metadata, if asked for
+        del fields["confidence"]  # over HTTP it is part of the metadata, on request
     if name == "GenerationResponse":
         del fields["token_texts"], fields["reused_tokens"]  # for other dialects
     if name == "Completion":
@@ -157,7 +157,7 @@ def test_the_schemas_bounds_are_the_types_bounds(name: str) -> None:
 
 
 def test_paths_are_the_routes() -> None:
-    """Every path of every route is described with its method, an alias as what it stands for, and nothing else is."""
+    """Every path of every route is described with its method, aliases with a reference, and no other path is."""
     described = {
         (path, method.upper()) for path, methods in DOCUMENT["paths"].items() for method in methods
     }
@@ -177,7 +177,7 @@ def test_paths_are_the_routes() -> None:
 
 
 def test_keys_are_described_as_they_are_asked_for() -> None:
-    """A path that asks for a key takes it in either header; one that may be open says so; others speak of no key."""
+    """A path with a required key accepts it in either header; paths with an optional key say so; other paths omit keys."""
     either = [{"key": []}, {"bearer": []}]
     for route in ROUTES:
         said = DOCUMENT["paths"][route.path][route.method.lower()]["security"]
@@ -197,7 +197,7 @@ def test_references_lead_somewhere() -> None:
 
 
 def test_examples_are_allowed() -> None:
-    """The example of every request body is accepted by its type, and there is one for each that a path takes."""
+    """The example of every request body is accepted by its type, and each path has an example."""
     for methods in DOCUMENT["paths"].values():
         for operation in methods.values():
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -216,7 +216,7 @@ def test_examples_are_allowed() -> None:
                 if cls := LENIENT.get(name) or TYPES.get(name):
                     wire.structure(
                         cls, example
-                    )  # strictly: an example has no field that is ignored
+                    )  # strictly: an example must not contain ignored fields
                 assert cls or name in READERS
                 READERS.get(name, lambda _: None)(example)
                 taken.add(name)
@@ -233,7 +233,7 @@ def test_every_error_is_documented() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
 def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> None:
-    """Both pages load from this server alone: no address of another, and a policy that would not let them."""
+    """Both pages load from this server only: without foreign addresses, and with a policy that blocks them."""
     answer = server.call("GET", path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     parts = {name: server.call("GET", f"/static/{name}") for name in pages._parts()}
@@ -271,12 +271,12 @@ def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> Non
     "name", ["", "none.js", "../page.html", "..%2Fpage.html", "page/main.js", "\0"]
 )
 def test_no_other_file_is_sent(server: Server, name: str) -> None:
-    """Of the files in the package only the page's parts have a path."""
+    """Only the page's parts are served of all files in the package."""
     assert server.call("GET", f"/static/{name.replace(chr(0), '%00')}").status == 404
 
 
 def test_programs_find_a_list_at_the_root(server: Server) -> None:
-    """Whoever does not ask for HTML gets name, version, every path with its method, and limits; HEAD works for both."""
+    """Clients that do not accept HTML get name, version, every path with its method, and limits; HEAD works for both."""
     for accept in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
         answer = server.call("GET", "/", headers=accept)
         assert (answer.status, answer.headers["Content-Type"], answer.headers["Vary"]) == (
@@ -295,7 +295,7 @@ def test_programs_find_a_list_at_the_root(server: Server) -> None:
 
 
 def test_the_page_shows_every_example_in_words(server: Server) -> None:
-    """In a browser: every example can be chosen, every status is said in words, and nothing shows as a backtick."""
+    """In a browser: every example can be selected, every status has a description, and backticks are not shown."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium is installed")
@@ -334,7 +334,7 @@ def test_the_document_is_served(server: Server) -> None:
 
 
 def test_the_page_names_every_part_of_a_score() -> None:
-    """Whatever an explanation can say a score comes from has a name in the page's table."""
+    """Every contribution that an explanation can have is named in the page's table."""
     parts = set(attrs.fields_dict(types.Explanation))
     parts -= {"score", "terms", "passage", "relevance", "violated_operators", "corrections"}
     parts -= OF_FOLDERS

@@ -1,4 +1,4 @@
-"""The paths of rerank: one search, two dialects, and errors in the words of whichever was spoken."""
+"""The paths of rerank: one search, two API formats, and errors in the format of the request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_body_tells_the_dialect(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_errors_have_the_dialects_form(server: Server, path: str) -> None:
-    """What is wrong in a body with ``texts`` is told as TEI tells it, and all else in the body that all others read."""
+    """An error in a body with ``texts`` has TEI's format, and other errors have the usual format."""
     error = peer_error(server.call("POST", path, {**DOCUMENTS, "top_n": 0}, KEYED).json)
     assert (error["type"], error["param"]) == ("invalid_request", "top_n")
     assert server.call("POST", path, {**TEXTS, "top_n": 0}, KEYED).json == {
@@ -54,7 +54,7 @@ def test_errors_have_the_dialects_form(server: Server, path: str) -> None:
 
 
 def test_a_bug_in_a_search_tells_nothing_in_any_dialect(server: Server) -> None:
-    """Also what goes wrong while searching has the dialect's form, and names no internals."""
+    """Errors during the search also have the API format, and do not reveal internals."""
     answers = [
         server.call("POST", "/rerank", {**body, "query": "crash"}, KEYED)
         for body in (DOCUMENTS, TEXTS)
@@ -92,7 +92,7 @@ def test_the_same_documents_again_are_answered_alike(real: Server) -> None:
 
 
 def test_open_webui_ranks_what_it_found(real: Server) -> None:
-    """The recipe of docs/agents.md: what Open WebUI's external reranker sends, and what it reads of the answer."""
+    """The recipe of docs/agents.md: the request of Open WebUI's external reranker, and the fields that it reads."""
     texts = ["Cats purr.", "Dogs bark."]
     sent = {
         "model": "relevance_gen",

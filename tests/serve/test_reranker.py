@@ -1,4 +1,4 @@
-"""A server with a reranker: it reads documents in every dialect, searches on request, and says where it did not."""
+"""A server with a reranker: documents in every API format, searches on request, and reports when it is not used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS: dict[str, Any] = {"query": ASKED["query"], "texts": CHUNKS}
 
 
 def test_documents_are_read_and_searches_on_request() -> None:
-    """/rerank has all its documents read, in each dialect; /search, /explain and /prompt what they ask for."""
+    """/rerank reranks all documents, in each API format; /search, /explain and /prompt the requested number."""
     with Reranker(RERANKER) as reranker:
         scores = reranker.score(ASKED["query"], CHUNKS).tolist()
         expected = search(ASKED["query"], CHUNKS, reranker=reranker, rerank_top_n=2).to_dict()
@@ -55,7 +55,7 @@ def test_documents_are_read_and_searches_on_request() -> None:
 
 
 def test_one_of_several_rerankers_is_named() -> None:
-    """In each dialect the one that is named reads, or is why nothing is read; a name that none has is refused."""
+    """In each API format the named reranker is used, or the reason is reported; an unknown name is rejected."""
     words = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
     with Reranker(RERANKER) as reranker:
         best = int(reranker.score(ASKED["query"], CHUNKS).argmax())
@@ -88,7 +88,7 @@ def test_one_of_several_rerankers_is_named() -> None:
 
 
 def test_a_reranker_that_cannot_be_loaded_leaves_the_order_of_words() -> None:
-    """A server whose reranker cannot be loaded ranks documents by their words, and says so in every dialect."""
+    """A server whose reranker cannot be loaded ranks documents by lexical score, and reports that in every API format."""
     found = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
     with Server(
         "--reranker", str(TINY), "--model", "none", "--n-ctx", "64", program=REAL

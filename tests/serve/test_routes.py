@@ -1,4 +1,4 @@
-"""The table of routes, and what follows from it."""
+"""The table of routes, and its derived data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_every_path_stands_once() -> None:
 
 
 def test_the_process_of_the_model_answers_what_is_its_own() -> None:
-    """It answers what is generated, and what tells of the model: workers answer the rest."""
+    """The model process answers generations and its state: workers answer the rest."""
     generation = {
         "/prompt",
         "/generate",

@@ -35,7 +35,7 @@ def save(number: int) -> None:
 
 
 def test_servers_search_one_index(tmp_path: Path) -> None:
-    """Three of them, two on one machine and one of these with two workers: whole states, the newest, and always one."""
+    """Three servers, two on one machine, the third with two workers: complete versions, the newest, without interruption."""
     flags = ("--model", "none", "--index", f"cats={PLACE}")
     with object_store() as store, ExitStack() as started, ThreadPoolExecutor(3) as pool:
         save(0)

@@ -53,7 +53,7 @@ def test_a_flag_wins_over_the_environment() -> None:
 def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is empty in the environment counts as not set, as for `generate`; on the command line it is a slip."""
+    """An empty environment variable counts as unset, as for `generate`; an empty flag is an error."""
     environ = {setting.variable: "" for setting in SETTINGS}
     assert read([], environ) == Settings()
     assert "--model must be a GGUF file, owner/name of the hub, or NAME=FILE" in refusal(
@@ -139,7 +139,7 @@ def test_options_of_a_model_are_settings(name: str, text: str, value: object) ->
 def test_values_that_are_not_allowed_are_refused(
     capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
 ) -> None:
-    """The refusal names the flag or the variable, what is allowed, and what was given."""
+    """The error contains the flag or the variable, the rule, and the value."""
     flag, variable = f"--{name.replace('_', '-')}", f"RELEVANCE_GEN_{name.upper()}"
     for line, source in (
         (refusal(capsys, [f"{flag}={text}"], {}), flag),
@@ -170,7 +170,7 @@ def test_a_refusal_does_not_repeat_a_secret(capsys: pytest.CaptureFixture[str]) 
     )
 )
 def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
-    """Whatever the values, the outcome is settings or one clear refusal."""
+    """Any values give settings or a single clear error."""
     try:
         assert isinstance(read([], environ), Settings)
     except SystemExit as ended:
@@ -188,7 +188,7 @@ def test_help_states_the_runner_defaults_of_unset_settings() -> None:
 
 
 def test_the_documentation_has_every_setting() -> None:
-    """docs/settings.md lists every setting with its default and the words of --help, and no others."""
+    """docs/settings.md lists every setting with its default and its help text, and no other settings."""
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `--")]
     assert rows == [

@@ -59,7 +59,7 @@ def many_files() -> Iterator[None]:
 
 
 def statuses_in(received: bytes) -> list[int]:
-    """Return the statuses of all responses in what was received."""
+    """Return the statuses of all responses in the received bytes."""
     return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
@@ -70,7 +70,7 @@ def resident_kb(server: Server) -> int:
 
 
 def is_well(server: Server) -> bool:
-    """Tell whether a search is answered."""
+    """Return whether a search is answered."""
     return server.search(SEARCH).status == 200
 
 
@@ -173,7 +173,7 @@ def test_dropped_streams(real: Server) -> None:
 
 @contextmanager
 def load(ask: Callable[[], int], n_clients: int = 4) -> Iterator[Counter[int]]:
-    """Ask again and again from some threads until the context ends; count the statuses, lost connections as 0."""
+    """Send requests from several threads until the context ends; count the statuses, lost connections as 0."""
     counts: Counter[int] = Counter()
     ended = threading.Event()
 

@@ -60,7 +60,7 @@ def test_the_pieces_make_up_the_response(server: Server) -> None:
 
 
 def test_text_comes_while_it_is_made(server: Server) -> None:
-    """The first piece arrives while the others are still to be made."""
+    """The first piece arrives before the last is generated."""
     with Held() as generating:
         _, events = events_of(server, {"text": generating.words, "max_tokens": 5})
         first = next(events)
@@ -93,7 +93,7 @@ def test_a_full_backlog_is_a_429(server: Server) -> None:
 
 
 def test_many_streams_at_once_do_not_mix(server: Server) -> None:
-    """Every one of several streams gets the whole of its own text."""
+    """Each of several streams gets its complete text."""
     with ThreadPoolExecutor(12) as pool:
         found = list(
             pool.map(
@@ -129,7 +129,7 @@ def test_too_slow_a_generation_is_a_503_or_an_error_event() -> None:
 
 
 def test_a_dead_model_is_told_to_everyone() -> None:
-    """When the model's thread dies, waiters get a 503, streams an error event, /health a 503, and search goes on."""
+    """When the model's thread dies, waiting requests get a 503, streams an error event, /health a 503; search continues."""
     with Server() as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         _, events = events_of(server, {"text": "hello", "max_tokens": 100_000})

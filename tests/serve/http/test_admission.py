@@ -15,7 +15,7 @@ from tests.serve.harness import JSON, Server, request_bytes
 
 
 def status_of(server: Server, path: str = "/stats", **headers: str) -> int:
-    """Ask with some headers and return the status."""
+    """Send a request with the headers and return the status."""
     received = server.exchange(
         request_bytes("GET", path, headers={**headers, "Connection": "close"})
     )
@@ -43,7 +43,7 @@ def status_of(server: Server, path: str = "/stats", **headers: str) -> int:
     ],
 )
 def test_a_host_must_be_known(server: Server, host: str, status: int) -> None:
-    """A page whose own name leads to this server's address is not taken for one of this server's."""
+    """A host name that a page points at this server's address is rejected."""
     for path in ("/stats", "/metrics", "/", "/none") if status == 403 else ("/stats",):
         assert status_of(server, path, Host=host) == status
 
@@ -62,7 +62,7 @@ def test_a_host_must_be_known(server: Server, host: str, status: int) -> None:
     ],
 )
 def test_an_origin_must_be_known(server: Server, origin: str, status: int) -> None:
-    """What a page from elsewhere sends is refused before anything is done, whether it could read the answer or not."""
+    """A cross-origin request is rejected before any work, even if the page could not read the response."""
     assert status_of(server, Origin=origin) == status
     refused = server.generate({"text": "x", "max_tokens": 1}, {**JSON, "Origin": origin})
     assert refused.status == status
@@ -91,6 +91,6 @@ def test_an_origin_must_be_known(server: Server, origin: str, status: int) -> No
 def test_pages_that_may_call_may_have_any_name(
     setting: Any, headers: dict[str, str], is_let_in: bool
 ) -> None:
-    """`--cors-origins` lets origins in, and `--allowed-hosts` names, "*" every one."""
+    """`--cors-origins` allows origins, and `--allowed-hosts` allows names; "*" allows all."""
     with nullcontext() if is_let_in else pytest.raises(ForbiddenError):
         check_host(Settings(**setting), SimpleNamespace(headers=headers))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Keys: where they come from, and that they stay secret."""
+"""API keys: their sources, and that they are not revealed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ BODY = {"query": "x", "chunk_txts": ["x"]}
 
 
 def holds(keys: Keys, key: str | None) -> bool:
-    """Tell whether `key` opens the door, shown in either header alike."""
+    """Return whether `key` is valid; both headers must agree."""
     shown = (
         ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}) if key is not None else ({}, {})
     )
     one, other = (keys.identify(headers) for headers in shown)
-    assert (
-        one == other or key != (key or "").strip()
-    )  # white space around a bearer key is no part of it
+    assert one == other or key != (key or "").strip()  # white space around a bearer key is ignored
     assert one in (None, digest(key or "").hex()[:12])
     return one is not None
 
@@ -42,7 +40,7 @@ def test_each_of_several_keys_holds() -> None:
 def test_a_key_file_is_read_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys come and go with the file's lines: plain ones, hashed ones, comments. A byte order mark is no part of it."""
+    """Keys follow the lines of the file: plain, hashed, comments. A byte order mark is ignored."""
     monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\n plain \nsha256:{hashlib.sha256(b'hashed').hexdigest()}\n")
@@ -66,7 +64,7 @@ def test_a_key_file_is_read_again_when_it_changes(
 def test_a_lost_key_file_leaves_the_last_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is gone, or no text, locks nobody out and lets nobody in."""
+    """A missing or binary key file leaves the last keys valid."""
     monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
     file.write_text("plain\n")
@@ -100,7 +98,7 @@ def test_a_malformed_digest_is_no_key(
 def test_a_server_does_not_start_with_a_malformed_key_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The refusal is one line that says where, and status 2."""
+    """The error is a single line with the location, and the status is 2."""
     file = tmp_path / "keys"
     file.write_text("# new\nother\nsha256:abc\n")
     assert refused_start("--api-keys-file", str(file)) == 2
@@ -109,7 +107,7 @@ def test_a_server_does_not_start_with_a_malformed_key_file(
 
 
 def test_a_key_is_made_where_none_is_configured() -> None:
-    """A server without keys makes one and prints it once, on standard output and not in the log."""
+    """A server without keys generates a key and prints it once, on standard output and not in the log."""
     with Server(RELEVANCE_GEN_API_KEYS="") as server:
         (line,) = [line for line in server.said if "X-API-Key" in line]
         key = line.split()[1]
@@ -121,7 +119,7 @@ def test_a_key_is_made_where_none_is_configured() -> None:
 
 
 def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
-    """A running server takes up a changed key file, and makes no key of its own beside it."""
+    """A running server reloads a changed key file, and does not generate a key."""
     file = tmp_path / "keys"
     file.write_text("first\n")
     with Server("--api-keys-file", str(file), RELEVANCE_GEN_API_KEYS="") as server:
@@ -137,7 +135,7 @@ def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
 
 
 def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
-    """What is logged of a key is the beginning of its digest; of bodies and queries, nothing; printed is neither."""
+    """The log contains the beginning of a key's digest, and no bodies or queries; standard output contains neither."""
     headers = {**KEYED, "X-Request-ID": "log-test"}
     server.call(
         "POST",

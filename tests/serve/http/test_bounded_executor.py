@@ -120,7 +120,7 @@ def test_errors_come_out_and_places_are_given_back() -> None:
 
 
 def test_a_long_wait_is_refused() -> None:
-    """Who waits too long is sent away, and told when to come again."""
+    """A task that waits too long is rejected with a time to retry."""
 
     async def run() -> None:
         tried, go_on = gate(1, 1, 0.02), threading.Event()
@@ -136,7 +136,7 @@ def test_a_long_wait_is_refused() -> None:
 
 
 def test_a_closed_gate_takes_nothing() -> None:
-    """Who still waits when the gate is closed, or comes later, is told that the server ends."""
+    """Tasks in the queue when the executor is closed, and later tasks, are rejected: the server ends."""
 
     async def run() -> list[Any]:
         tried, go_on = gate(1, 10), threading.Event()
@@ -152,7 +152,7 @@ def test_a_closed_gate_takes_nothing() -> None:
 
 
 def test_an_error_keeps_nothing_alive() -> None:
-    """Once the caller has handled an error, what the work held is free, without the garbage collector."""
+    """After the caller has handled an error, the objects of the work are freed without the garbage collector."""
     held: list[weakref.ref[Any]] = []
 
     def work() -> None:
@@ -164,7 +164,7 @@ def test_an_error_keeps_nothing_alive() -> None:
         tried = gate(1, 0)
         with suppress(ValueError):
             await tried.run(work)
-        await tried.run(lambda: None)  # the thread has left the first task behind
+        await tried.run(lambda: None)  # the thread has released the first task
         tried.close()
 
     gc.disable()
@@ -176,7 +176,7 @@ def test_an_error_keeps_nothing_alive() -> None:
 
 
 def test_a_client_has_only_its_share_of_the_threads() -> None:
-    """While a client has its share, what it asks for further waits, and another's later work is done before."""
+    """While a client occupies its share of threads, its further tasks wait, and later tasks of other clients overtake them."""
 
     async def run() -> list[str]:
         tried = BoundedExecutor(
@@ -207,7 +207,7 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
 
 
 def test_a_client_has_only_its_share_of_the_places() -> None:
-    """However much one client asks for, there are places for others; and it has its own again once its work is done."""
+    """A client cannot fill the queue for other clients; it can queue again after its work is done."""
 
     async def run() -> None:
         tried = BoundedExecutor(
@@ -236,7 +236,7 @@ def test_a_client_has_only_its_share_of_the_places() -> None:
 
 
 def test_work_that_nobody_waits_for_learns_of_it() -> None:
-    """When a caller is cancelled, its work is told at its next look, and leaves the thread to others."""
+    """When a caller is cancelled, the next check in its work raises, and the thread becomes free."""
 
     async def run() -> None:
         tried, begun = gate(1, 1), threading.Event()

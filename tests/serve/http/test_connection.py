@@ -40,7 +40,7 @@ def test_aiohttp_still_has_it(owner: type, name: str, user: object) -> None:
 
 
 def test_aiohttp_takes_these_options() -> None:
-    """What is given to a connection is not dropped in silence: aiohttp's own factory would do that."""
+    """Every argument of a connection is used: aiohttp's own factory would drop unknown arguments silently."""
     options = inspect.signature(RequestHandler.__init__).parameters
     assert {
         "access_log",
@@ -53,7 +53,7 @@ def test_aiohttp_takes_these_options() -> None:
 
 
 def test_a_newer_aiohttp_is_not_taken_unseen() -> None:
-    """The version has an upper bound, since private names change without notice."""
+    """The aiohttp version has an upper bound, because private names change without notice."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (wanted,) = (
         one for one in project["optional-dependencies"]["server"] if one.startswith("aiohttp")

@@ -1,4 +1,4 @@
-"""Content codings, apart from HTTP."""
+"""Content codings, without HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPRESS = {"gzip": gzip.compress, "zstd": zstandard.compress}
 
 @given(body=st.binary(max_size=3000), coding=st.sampled_from(["identity", *codings.CODINGS]))
 def test_decoding_undoes_encoding(body: bytes, coding: str) -> None:
-    """What is encoded comes back, whatever it is; every byte that comes out of a coding was asked for."""
+    """Decoding restores any encoded body; the size of every decoded piece is acquired."""
     encoded, headers = codings.encode(body, coding)
     given_coding = headers.get("Content-Encoding", "identity")
     taken: list[int] = []

@@ -1,4 +1,4 @@
-"""What the table of costs says that an answer takes, against what it took."""
+"""The table of costs against the measured memory of responses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from relevance_gen.serve.http.resources import costs
 from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
 
 _FLAT_BYTES = 2 << 20
-"""What an answer takes whatever it holds: JSON is kept in pieces, tens of thousands, before they are joined."""
+"""Memory of any response: JSON is written in tens of thousands of pieces before they are joined."""
 
 
 def response_of(
     n_tokens: int, n_likeliest: int, n_prompt: int, n_samples: int
 ) -> GenerationResponse:
-    """Return a response of as many different tokens as there can be, with all that can be told of them."""
+    """Return a response with as few repeated tokens as possible, and all optional fields."""
     draws = np.random.default_rng(0)
 
     def tokens(n: int) -> tuple[int, ...]:
@@ -95,10 +95,10 @@ MESSAGES = [{"role": "user", "content": "x"}]
 def test_an_answer_takes_no_more_than_the_table_says(
     cost: Any, read: Any, body: Any, shape: Any
 ) -> None:
-    """Nor so little that the table would keep out what has room: ids, log probabilities and what is likeliest."""
+    """The bound is at most four times the memory, for ids, log probabilities and top log probabilities."""
     task, present = read(body)
     outcome = (response_of(*shape),)
-    wire.serialize(present((response_of(1, 1, 0, 1),)))  # what is remembered is
+    wire.serialize(present((response_of(1, 1, 0, 1),)))  # fill the caches
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     try:
@@ -121,7 +121,7 @@ def test_an_answer_takes_no_more_than_the_table_says(
     ],
 )
 def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
-    """The sentences of a text and of its sources, what is found of them, and its JSON, whatever there is most of."""
+    """The bound covers sentences of the text and its sources, matches and JSON, for different proportions."""
     announced_bytes = 0
 
     def expect(unit: str, number: int) -> None:
@@ -129,7 +129,7 @@ def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
         announced_bytes += getattr(costs.CITATION, unit) * number
 
     task, present = own.read_citation({"text": text, "chunk_txts": [source]})
-    Attributor(["x"]).cite("x")  # what is remembered is
+    Attributor(["x"]).cite("x")  # fill the caches
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     try:
@@ -163,11 +163,11 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
 )
 @pytest.mark.parametrize("n_texts", [1, 500])
 def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> None:
-    """Of a saved index, whose texts are made when they are read, many short ones or a long one."""
+    """The bound covers a saved index with lazily decoded texts: many short texts or one long text."""
     said = text * (150_000 // len(text) // n_texts) + " black cat"
     index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
     question = SearchParams('"black cat"', 1, syntax="operators")
-    index.answer_all([question])  # what is remembered is
+    index.answer_all([question])  # fill the caches
     told: Counter[str] = Counter()
     tracemalloc.start()
     try:

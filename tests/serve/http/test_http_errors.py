@@ -31,7 +31,7 @@ from relevance_gen.serve.http.http_errors import problem_of, response_to
 def test_each_error_has_its_status(
     error: Exception, status: int, kind: str, retry_after: str | None
 ) -> None:
-    """An error has the status and word of its own row, before that of what it descends from, and its Retry-After."""
+    """An error has the status and kind of its own row, not of its base class, and its Retry-After."""
     problem = problem_of(error)
     assert (problem.status, problem.kind, problem.headers.get("Retry-After")) == (
         status,
@@ -69,7 +69,7 @@ def test_a_method_that_is_not_allowed_is_told_which_are() -> None:
 
 
 def test_a_dialect_words_the_body() -> None:
-    """The body is what the dialect makes of kind, message and field; the status and the headers are the table's."""
+    """The adapter makes the body of kind, message and field; status and headers come from the table."""
     problem = problem_of(errors.OverloadedError("wait", retry_after_s=3))
     response = response_to(problem, lambda kind, message, field: [kind, message, field])
     assert (response.status, response.headers["Retry-After"]) == (429, "3")

@@ -1,4 +1,4 @@
-"""Shapes: what a JSON text is made of, bounded before it is parsed."""
+"""JSON size estimates: upper bounds before parsing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(value: Any) -> int:
 
 @given(value=values, block=st.integers(1, 9), ascii_only=st.booleans())
 def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: bool) -> None:
-    """However a text is cut into blocks, and whatever its strings hold, no more than each empty container is missed."""
+    """For any block size and any strings, the exact count omits at most the empty containers."""
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shape, "_BLOCK_BYTES", block)
@@ -40,7 +40,7 @@ def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: 
 
 
 def test_text_full_of_marks_is_text() -> None:
-    """A table of numbers in one string is not taken for as many values."""
+    """A table of numbers in a string does not count as values."""
     text = json.dumps(['1,2,3,4\\,"5",[6]:{7}' * 100_000]).encode()
     found = measure_json(text, 1000)
     assert found.n_values <= 3

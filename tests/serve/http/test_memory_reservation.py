@@ -46,7 +46,7 @@ LANE = make_resource_pools(Settings(), Metrics.for_one_process())["search"]
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_parsing_takes_no_more_than_said(shape: str) -> None:
-    """Whatever the JSON is made of, parsing it takes no more memory than the bound that is computed before."""
+    """Parsing any JSON takes at most the memory that was computed before."""
     body = SHAPES[shape].encode()
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
@@ -94,7 +94,7 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
 def test_a_quota_is_never_exceeded_and_ends_at_nothing(
     limit: int, steps: list[tuple[int, str, int]]
 ) -> None:
-    """Whoever takes or replaces what, no more than the limit is held; at the end nothing is."""
+    """After any sequence of changes at most the limit is held; at the end zero bytes are held."""
     memory = Quota(limit)
     with ExitStack() as stack:
         holdings = [stack.enter_context(MemoryReservation(memory)) for _ in range(4)]

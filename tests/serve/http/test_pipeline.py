@@ -41,7 +41,7 @@ SEARCHED = ("search_seconds_count", "search_chunks_total")
 def test_only_small_responses_are_written_on_the_loop(
     n_prompt: int, n_tokens: int, on_loop: bool
 ) -> None:
-    """A response whose prompt or samples are large is written in a thread, so that nobody else waits for it."""
+    """A response with a large prompt or large samples is written in a thread, so that the event loop stays free."""
     response = GenerationResponse(
         0.0, 0.0, 1, "x" * n_prompt, 1, (Completion("x", n_tokens, 0.0, "length"),)
     )
@@ -58,7 +58,7 @@ def test_only_small_responses_are_written_on_the_loop(
 def test_what_an_echo_repeats_counts_for_each_sample(
     n_samples: int, echoes: bool, on_loop: bool, n_alternatives: int
 ) -> None:
-    """A prompt of tokens that each sample repeats, spelled, with its log probabilities or without, is no small one."""
+    """A prompt of tokens that each sample repeats, with or without log probabilities, makes a response large."""
     n_prompt, likeliest = (
         (9, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
     )
@@ -73,7 +73,7 @@ def test_what_an_echo_repeats_counts_for_each_sample(
 
 
 def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
-    """What it takes is held while it is worded and no longer; where there is no room, nothing is worded."""
+    """Memory is held while the last event is written; without memory it is not written."""
     task = GenerationTask((GenerationRequest("x"),))
     responses = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("x", 1000, 0.0, "length"),)),)
     n_bytes = GENERATION.of_responses(responses, task)
@@ -138,7 +138,7 @@ def unread(server: Server, stack: ExitStack) -> None:
 
 
 def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
-    """While it is not read, its bytes are held like those of any other; when the client leaves, nothing is."""
+    """Unread bytes are held like any other memory; after a disconnect zero bytes are held."""
     chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
     received_bytes = server.metric("http_request_body_bytes_total")
     with ExitStack() as stack:
@@ -146,7 +146,7 @@ def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
         assert eventually(
             lambda: server.metric("http_request_body_bytes_total") > received_bytes + (6 << 20)
         )
-        # It is read in the same thread: then the body of the stream is parsed, which takes as much.
+        # The chat is read in the same thread; afterwards the body of the stream is parsed, which takes the same time.
         assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
         assert eventually(lambda: server.metric(HELD) > 6 << 20)
     assert eventually(lambda: server.metric(HELD) == 0)

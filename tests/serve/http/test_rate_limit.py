@@ -34,7 +34,7 @@ BODY = {"query": "x", "chunk_txts": ["x"]}
 
 @given(limit=st.integers(1, 20), calls=st.lists(st.sampled_from("abc"), max_size=60))
 def test_each_key_gets_its_number(limit: int, calls: list[str]) -> None:
-    """Within a window every key is admitted exactly as often as the limit says, whatever the others do."""
+    """Within a window every key is admitted exactly up to the limit, independent of other keys."""
 
     async def admitted() -> dict[str, int]:
         rate = RateLimit(f"{limit}/day", "memory://", Metrics.for_one_process())
@@ -72,7 +72,7 @@ def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It locks nobody out for longer than a window, and the headers stay numbers that make sense."""
+    """No key is locked out for longer than a window, and the headers stay plausible."""
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)
 
@@ -96,14 +96,14 @@ def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Odd(SlidingWindowCounterRateLimiter):
-    """Counts as the storage of somebody else: it admits, and tells of the window whatever it is given."""
+    """Counts like a foreign storage: admits every request, and returns the configured window."""
 
     def __init__(self, reset_time: Any, remaining: Any) -> None:
         super().__init__(MemoryStorage())
         self._told = WindowStats(reset_time, remaining)
 
     async def get_window_stats(self, *_: Any) -> WindowStats:
-        """Tell of the window."""
+        """Return the window."""
         return self._told
 
 
@@ -112,7 +112,7 @@ class Odd(SlidingWindowCounterRateLimiter):
     [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")],
 )
 def test_a_storage_that_tells_no_numbers_is_storage_lost(reset_time: Any, remaining: Any) -> None:
-    """What it says of the window is no number, or none that ends: this process counts for itself."""
+    """If the storage returns a reset time that is not a finite number, this process counts alone."""
 
     async def run() -> None:
         metrics = Metrics.for_one_process()
@@ -129,7 +129,7 @@ def test_a_storage_that_tells_no_numbers_is_storage_lost(reset_time: Any, remain
 
 
 def test_off_is_off() -> None:
-    """Without a limit everything is admitted, and no headers speak of one."""
+    """Without a limit every request is admitted, without RateLimit headers."""
     rate = RateLimit("off", "memory://", Metrics.for_one_process())
     assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
 
@@ -138,7 +138,7 @@ def test_off_is_off() -> None:
     "address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"]
 )
 def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
-    """The refusal of a storage's address names no part of it: a password may stand there."""
+    """The error for a bad storage address does not repeat it: it can contain a password."""
     with pytest.raises(ConfigurationError) as caught:
         RateLimit("1/day", address, Metrics.for_one_process())
     assert not any(part in str(caught.value) for part in ("u:", "pw", "@", "abc"))
@@ -161,11 +161,11 @@ def test_the_server_says_when_to_come_back() -> None:
 
 @pytest.fixture
 def redis() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A Redis server of its own and its socket, where Redis is installed."""
+    """A private Redis server and its socket, if Redis is installed."""
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("redis-server is not installed")
-    # A socket with a name, which must be short, and no port, which somebody else might take.
+    # A socket with a short name instead of a port, which another process could use.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "redis"
         flags = ["--port", "0", "--unixsocket", str(path), "--save", "", "--dir", folder]
@@ -187,7 +187,7 @@ async def shared(limit: str, storage: str, metrics: Metrics) -> AsyncIterator[Ra
 
 
 async def statuses(*limits: RateLimit) -> list[int]:
-    """Ask each of `limits` for one key, and return what the server would answer."""
+    """Send a request with each of `limits` for the same key, and return the outcomes."""
     answers = []
     for limit in limits:
         try:
@@ -248,7 +248,7 @@ def test_a_silent_redis_does_not_hold_search_up(monkeypatch: pytest.MonkeyPatch)
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[str]:
-    """Take connections and answer whatever comes with `reply`; yield the address of such a storage."""
+    """Accept connections and answer everything with `reply`; yield the address of this storage."""
 
     def answer() -> None:
         while True:
@@ -282,7 +282,7 @@ def answering(reply: bytes) -> Iterator[str]:
 def test_a_redis_that_answers_anything_does_not_stop_search(
     reply: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever stands at the storage's address answers, searches go on; the loss is logged once."""
+    """With any server at the storage's address, searches continue; the loss is logged once."""
 
     async def run(storage: str) -> list[int]:
         async with shared("100/day", storage, Metrics.for_one_process()) as rate:
@@ -294,7 +294,7 @@ def test_a_redis_that_answers_anything_does_not_stop_search(
 
 
 def test_a_server_whose_redis_is_none_searches() -> None:
-    """The storage's failure is no request's failure."""
+    """A failure of the storage does not fail a request."""
     with answering(b"+OK\r\n") as storage, Server("--rate-limit-storage", storage) as server:
         assert [server.search(BODY).status for _ in range(5)] == [200] * 5
         assert server.log.count("storage is lost") == 1

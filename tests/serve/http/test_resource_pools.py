@@ -1,4 +1,4 @@
-"""Lanes: nobody without a key stops those who have one, and generation does not stop search."""
+"""Resource pools: anonymous clients do not block authenticated clients, and generation does not block search."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unfinished(server: Server, stack: ExitStack, headers: dict[str, str], n_bodi
 
 
 def test_bodies_without_a_key_leave_room_for_those_with_one(small: Server) -> None:
-    """While bodies without a key fill their lane, those with a key, of searches and generations, are taken."""
+    """While anonymous bodies fill their pool, authenticated searches and generations are accepted."""
     generation = {"text": "x", "max_tokens": 1}
     with ExitStack() as stack:
         unfinished(small, stack, JSON, 5)
@@ -75,7 +75,7 @@ def test_generations_with_a_key_leave_room_for_searches(small: Server) -> None:
 
 
 def test_bodies_of_generations_without_a_key_are_smaller(server: Server) -> None:
-    """What takes the parser too long is refused where anybody may send it, packed or not, and read with a key."""
+    """A body that takes the parser too long is rejected from anonymous clients, compressed or not, and accepted with a key."""
     body = b'["' + b"x" * (17 << 20) + b'"]'
     for sent, coding in ((body, {}), (gzip.compress(body, 1), {"Content-Encoding": "gzip"})):
         refused = server.generate(sent, {**JSON, **coding})
@@ -84,7 +84,7 @@ def test_bodies_of_generations_without_a_key_are_smaller(server: Server) -> None
 
 
 def test_a_wrong_key_is_none(small: Server) -> None:
-    """A wrong key does not open the lane of those who have one."""
+    """A wrong key does not give access to the pool of authenticated clients."""
     with ExitStack() as stack:
         unfinished(small, stack, {**JSON, "X-API-Key": "wrong"}, 2)
         assert eventually(
@@ -94,7 +94,7 @@ def test_a_wrong_key_is_none(small: Server) -> None:
 
 
 def test_bombs_without_a_key_do_not_stop_search(small: Server) -> None:
-    """Bodies of some kilobytes that would become millions of lists are refused unparsed; searches go on meanwhile."""
+    """Small bodies that would decode to millions of lists are rejected without parsing; searches continue."""
     bomb = gzip.compress(b'{"text": [' + b"[]," * (5 << 19) + b"0]}", 9)
     headers = {**JSON, "Content-Encoding": "gzip"}
     assert len(bomb) < 20_000
@@ -120,7 +120,7 @@ def test_parsing_generations_takes_no_thread_of_search(small: Server) -> None:
 
 
 def test_a_long_search_for_a_prompt_keeps_no_chat_waiting(server: Server) -> None:
-    """What a prompt searches takes a thread of the searches; the one that writes conversations stays free."""
+    """The search of a prompt uses a thread of the search pool; the thread that renders conversations stays free."""
     with ThreadPoolExecutor(1) as pool, Held() as searching:
         asked = {"question": searching.words, "chunk_txts": ["hold"]}
         prompt = pool.submit(server.call, "POST", "/prompt", asked, KEYED)
@@ -147,7 +147,7 @@ def test_very_many_spans_count_as_memory() -> None:
 
 @pytest.mark.parametrize("path", ["/search", "/prompt"])
 def test_spans_take_no_more_than_any_search(path: str) -> None:
-    """A chunk that repeats two words takes 12 times the body and 48 MiB at most where it is to be marked, too."""
+    """With spans, a chunk that repeats two words takes 12 times the body plus at most 48 MiB."""
     text = "dog bird " * 300_000
     asked = {"chunk_txts": [text]} | (
         {"question": "dog bird"} if path == "/prompt" else {"query": "dog", "spans": True}
@@ -172,7 +172,7 @@ def read_children(server: Server) -> list[str]:
 
 
 def test_a_document_that_takes_long_keeps_only_its_own_key_waiting() -> None:
-    """While the process that reads one key's document does not answer, another key's document is read by another."""
+    """While the process that reads a document of one key hangs, a document of another key is read by a different process."""
     document = {"name": "a.txt", "content": base64.b64encode(b"Apples").decode()}
     other = {**KEYED, "X-API-Key": "another"}
     with (

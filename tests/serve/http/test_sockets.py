@@ -67,7 +67,7 @@ def test_a_body_that_does_not_come_is_a_408(impatient: Server) -> None:
 
 
 def test_a_dripping_body_is_a_408(impatient: Server) -> None:
-    """A client that sends a byte now and then is cut off all the same."""
+    """A client that sends single bytes slowly is disconnected."""
     with impatient.raw() as sock:
         sock.sendall(request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "100"}))
         for _ in range(600):
@@ -88,7 +88,7 @@ def test_a_head_that_does_not_end_is_closed(impatient: Server) -> None:
 
 
 def test_a_body_cut_short_by_leaving_harms_nobody(small: Server) -> None:
-    """A client that leaves in the middle of its body is forgotten."""
+    """A disconnect during the body releases all resources."""
     for half_close in (True, False):
         with small.raw() as sock:
             sock.sendall(
@@ -101,7 +101,7 @@ def test_a_body_cut_short_by_leaving_harms_nobody(small: Server) -> None:
 
 
 def test_resets_harm_nobody(small: Server) -> None:
-    """A connection reset, before or while the answer comes, is forgotten."""
+    """A connection reset, before or during the response, releases all resources."""
     for sent in (
         b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n",
         request_bytes("POST", "/search", SEARCH, KEYED),
@@ -132,7 +132,7 @@ def test_resets_harm_nobody(small: Server) -> None:
     ],
 )
 def test_what_is_no_http_is_a_400_in_json(small: Server, sent: bytes) -> None:
-    """Bytes that are no HTTP request get a 400 with a JSON error, and the connection is closed; it is in the log."""
+    """Bytes that are not an HTTP request get a 400 with a JSON error; the connection is closed, and the log has a line."""
     received = small.exchange(sent)
     assert status_of(received) == 400
     head, body = received.split(b"\r\n\r\n", 1)
@@ -173,7 +173,7 @@ def test_pipelined_requests_are_answered_in_order(small: Server) -> None:
 
 
 def test_a_body_longer_than_said_ends_the_connection(small: Server) -> None:
-    """Bytes after the body's end are no HTTP: the last answer is a 400, and the connection is closed."""
+    """Bytes after the end of the body that are not HTTP get a 400, and the connection is closed."""
     body = SEARCH + b"rubbish"
     received = small.exchange(
         request_bytes("POST", "/search", body, {**KEYED, "Content-Length": str(len(SEARCH))})
@@ -201,7 +201,7 @@ def test_a_body_longer_than_said_ends_the_connection(small: Server) -> None:
     ],
 )
 def test_bad_compression_is_a_400(small: Server, headers: dict[str, str], body: bytes) -> None:
-    """A body that is not what its content coding says is a 400."""
+    """A body that is invalid in its content coding is a 400."""
     answer = small.search(body, headers)
     assert (answer.status, answer.error["type"]) == (400, "invalid_request")
 
@@ -226,7 +226,7 @@ def peak_kb(server: Server) -> int:
 
 
 def test_large_bodies_are_a_413(small: Server) -> None:
-    """A body above the limit is a 413, whether its length is said first or not."""
+    """A body above the limit is a 413, with or without Content-Length."""
     body = b" " * ((1 << 20) + 1)
     assert small.search(body).status == 413
     head = request_bytes(
@@ -261,7 +261,7 @@ def test_deep_nesting_is_a_400(small: Server) -> None:
 
 
 def test_all_bodies_together_are_bounded(small: Server) -> None:
-    """When the bodies being received are too many bytes together, further ones are a 503, until clients leave."""
+    """When the bodies that are being received are too large together, further bodies are a 503 until clients disconnect."""
     head = request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "1000000"})
     held = 'request_body_bytes_held{lane="search"}'
     with ExitStack() as stack:
@@ -291,7 +291,7 @@ def test_requests_that_run_or_wait_hold_their_memory(small: Server) -> None:
 
     headers = {**GZIP, "Content-Type": "application/json"}
     with small.raw() as first, small.raw() as second:
-        # One after the other: parsing takes more than the text does. There are four slots; other samples wait.
+        # In sequence: parsing takes more memory than the text. There are four slots; further samples wait.
         for sock, n_samples, n_waiting in ((first, 8, 4), (second, 4, 8)):
             sock.sendall(request_bytes("POST", "/generate", body(n_samples), headers))
             assert eventually(lambda n=n_waiting: small.stats()["backlog"] == n)
@@ -348,7 +348,7 @@ def test_the_loop_never_waits_for_a_search(server: Server) -> None:
 
 
 def test_what_is_pipelined_takes_little_memory(small: Server) -> None:
-    """Eighty clients that send a megabyte each behind a request that is answered slowly take some kilobytes each."""
+    """Eighty clients that pipeline a megabyte each after a slow request take some kilobytes each."""
     slow = request_bytes(
         "POST", "/generate", json.dumps({"text": "x", "max_tokens": 10**6}).encode(), JSON
     )
@@ -366,7 +366,7 @@ def test_what_is_pipelined_takes_little_memory(small: Server) -> None:
 
 
 def test_more_connections_than_there_is_memory_for_wait() -> None:
-    """With no place free, a connection is not accepted, a line of log says so, and it is served once one is free."""
+    """At the connection limit a connection is not accepted and a log line reports that; it is served when another closes."""
 
     async def check() -> list[bool]:
         n_free, begun = 0, asyncio.Event()
@@ -406,7 +406,7 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_files")
 def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
-    """With every connection taken by clients without a key, one with a key is answered, and keeps its connection."""
+    """When anonymous clients use all connections, an authenticated client is answered and keeps its connection."""
     with (
         Server("--max-buffered-bytes", "128MiB", "--idle-timeout-s", "600") as server,
         ExitStack() as stack,
@@ -424,7 +424,7 @@ def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
 
 @pytest.mark.usefixtures("many_files")
 def test_strangers_that_are_answered_leave_room_for_a_key() -> None:
-    """Only so many requests without a key are answered at once that there are connections for those with one."""
+    """The number of concurrent anonymous requests leaves connections for authenticated clients."""
     head = request_bytes("POST", "/generate", headers={**JSON, "Content-Length": "100"})
     with (
         Server("--max-buffered-bytes", "128MiB", "--body-timeout-s", "600") as server,

@@ -37,7 +37,7 @@ def test_search_is_served_while_the_model_loads() -> None:
 
 
 def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
-    """A generation that waits for its model has its time, and then a 503 that says so; SIGTERM ends such a server."""
+    """A generation that waits too long for its model gets a 503 with the reason; SIGTERM ends such a server."""
     with (
         Held() as loading,
         Server("--model", loading.words, "--generation-timeout-s", "0.2") as server,
@@ -51,7 +51,7 @@ def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
 
 
 def test_a_load_that_hangs_is_waited_for_no_longer() -> None:
-    """Who waits for it, and who comes later, is told so; search is served, and if it comes it answers."""
+    """Current and later requests get the reason; searches are served, and the model answers once it is loaded."""
     with (
         Held() as loading,
         Server("--model", loading.words, "--model-load-timeout-s", "0.2") as server,
@@ -113,7 +113,7 @@ def test_a_terminal_that_is_closed_ends_the_server_in_order(workers: str) -> Non
 
 
 def test_nohup_keeps_the_server_up_when_its_terminal_is_closed() -> None:
-    """Where SIGHUP is ignored at the start, it stays ignored."""
+    """If SIGHUP is ignored at the start, it stays ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         server = Server()
@@ -210,7 +210,7 @@ def test_a_taken_port_is_said_clearly(workers: str, capfd: pytest.CaptureFixture
 def test_what_keeps_it_from_starting_is_said_by_its_flag(
     flags: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What only a look at the world tells is refused before anything listens, in one line and with status 2."""
+    """Problems that depend on files and packages are reported before the server listens, in one line, with status 2."""
     assert refused_start(*flags) == 2
     printed = capfd.readouterr()
     (line,) = printed.err.splitlines()
@@ -250,7 +250,7 @@ def test_pages_of_allowed_origins_may_call(unusual: Server) -> None:
 
 
 def test_a_queue_that_is_full_is_a_429(unusual: Server) -> None:
-    """So many searches wait for a thread at once; more are refused with Retry-After."""
+    """Beyond the maximum number of waiting searches, further searches are rejected with Retry-After."""
     with ThreadPoolExecutor(3) as pool, Held() as searching:
         first = pool.submit(unusual.search, searching.search)
         assert eventually(searching.has_begun)
@@ -265,7 +265,7 @@ def test_a_queue_that_is_full_is_a_429(unusual: Server) -> None:
 
 
 def test_too_long_a_wait_is_a_503() -> None:
-    """A search that waited for a thread so long is refused with Retry-After."""
+    """A search that exceeds its waiting time is rejected with Retry-After."""
     flags = ("--search-threads", "1", "--queue-timeout-s", "1")
     with ThreadPoolExecutor(1) as pool, Server(*flags) as server, Held() as searching:
         assert eventually(lambda: server.search(BODY).status == 200)

@@ -50,7 +50,7 @@ def several(loading: Held, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     flags = ("--workers", "2", "--rate-limit", "off", "--model", loading.words)
     with Server(*flags, TMPDIR=str(folder)) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
-        # A supervisor that was killed left its folder behind; without that, workers that died could not be replaced.
+        # A killed supervisor left its folder; without the folder dead workers could not be replaced.
         folder.rmdir()
         yield server
 
@@ -63,7 +63,7 @@ def pids(server: Server, role: str) -> list[int]:
 
 
 def test_every_worker_answers_for_both_halves(several: Server) -> None:
-    """Whatever worker a connection meets, search, generation, streams, health and stats are the same."""
+    """Every worker gives the same results for search, generation, streams, health and stats."""
     for _ in range(12):
         assert several.search(BODY).status == 200
         assert (
@@ -83,7 +83,7 @@ def test_every_worker_answers_for_both_halves(several: Server) -> None:
 
 
 def test_refusals_pass_through(several: Server) -> None:
-    """What the process with the model refuses looks as if the worker had refused it."""
+    """An error of the model process looks like an error of the worker."""
     answer = several.generate({"text": "x", "max_tokens": 0}, {**JSON, "X-Request-ID": "through"})
     assert (answer.status, answer.error["field"], answer.headers["X-Request-ID"]) == (
         400,
@@ -96,7 +96,7 @@ def test_refusals_pass_through(several: Server) -> None:
 
 
 def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None:
-    """A client that says nothing of content codings gets none, though the answer comes through two processes."""
+    """Without Accept-Encoding the response is not encoded, also through two processes."""
     body = json.dumps({"text": "x " * 2000, "max_tokens": 1}).encode()
     plain = several.exchange(
         request_bytes("POST", "/generate", body, {**JSON, "Connection": "close"})
@@ -128,7 +128,7 @@ def test_the_process_with_the_model_knows_who_has_a_key(
 
 
 def test_the_search_of_a_prompt_is_counted(several: Server) -> None:
-    """The process with the model searches for it, and nobody asks that for its metrics."""
+    """The model process searches for prompts, and the workers report its metrics."""
     counts = (
         "search_seconds_count",
         "search_chunks_total",
@@ -172,7 +172,7 @@ def test_metrics_are_of_all_processes(several: Server) -> None:
 
 
 def test_a_client_that_leaves_frees_its_slots_behind_the_worker(several: Server) -> None:
-    """A stream left behind ends in the process with the model too."""
+    """An abandoned stream also ends in the model process."""
     _, events = events_of(several, {"text": "x", "max_tokens": 100_000, "num_samples": 8})
     next(events)
     assert eventually(lambda: several.stats()["backlog"] == 4)
@@ -196,7 +196,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_refused(several: Server) -> 
 
 
 def test_a_killed_model_is_replaced_while_search_goes_on(several: Server, loading: Held) -> None:
-    """After SIGKILL of the process with the model, health is 503 and search served; what comes waits for the next."""
+    """After SIGKILL of the model process, health is 503 and search is served; new generations wait for its replacement."""
     loading.hold()
     os.kill(pids(several, "model")[-1], signal.SIGKILL)
     assert eventually(lambda: several.call("GET", "/health").status == 503)
@@ -226,7 +226,7 @@ def test_a_stream_whose_model_is_killed_is_cut(several: Server) -> None:
 
 
 class Process:
-    """A process that ends when it is told to."""
+    """A process that ends on request."""
 
     pid = 1
 
@@ -237,7 +237,7 @@ class Process:
         """Start it."""
 
     def close(self) -> None:
-        """Forget it."""
+        """Ignore it."""
 
 
 def test_a_worker_that_cannot_live_is_not_started_in_a_loop(
@@ -269,7 +269,7 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop(
 
 
 def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
-    """One that died soon after its start has its socket shut: new connections meet those that live, until it starts."""
+    """The socket of a worker that died soon after its start is shut down until it starts again: other workers get its connections."""
 
     class Dead:
         exitcode, pid = -signal.SIGBUS, 1
@@ -310,7 +310,7 @@ def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
     ],
 )
 def test_the_log_says_how_a_process_ended(status: int, said: str) -> None:
-    """By a status, or by the signal's name; where a mapped file was cut, that."""
+    """The log names the status or the signal, and the truncation of a mapped file as a cause."""
     assert said in _end_of(status)
 
 
@@ -337,7 +337,7 @@ def test_sigterm_drains_every_process() -> None:
 
 
 def test_every_processs_drain_has_a_limit() -> None:
-    """What outlasts the limit is cut with a 503, behind a worker too; all processes end, with status 0."""
+    """Requests that exceed the time limit end with a 503, also through a worker; all processes end with status 0."""
     with (
         ThreadPoolExecutor(1) as pool,
         Server("--workers", "2", "--drain-timeout-s", "0.3") as server,
@@ -373,14 +373,14 @@ def test_workers_do_not_outlive_their_supervisor() -> None:
 
 
 def is_quiet(pids: list[int]) -> bool:
-    """Tell whether processes compute next to nothing for a while; some may still have been starting."""
+    """Return whether processes use almost no CPU for a while; they may still have been starting."""
     before_s = sum(map(processor_seconds, pids))
     time.sleep(0.4)
     return sum(map(processor_seconds, pids)) - before_s < 0.1
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process runs: a dead one that nobody has reaped does not."""
+    """Return whether a process runs; a zombie does not count."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(") ", 1)[1][0] != "Z"

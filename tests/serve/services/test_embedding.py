@@ -1,4 +1,4 @@
-"""The server's encoder: loaded behind the start, in turn for everybody, never more than may wait."""
+"""The embedding service: loading in the background, order of arrival, and the limit of the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_embedder(
 
 
 def test_texts_become_vectors_and_are_counted() -> None:
-    """Vectors and tokens are those of the encoder, and metrics count them."""
+    """Vectors and tokens equal the results of the encoder, and metrics count them."""
 
     async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         encoded = await embedder.embed(EmbeddingTask(["a b", "c"], "query"))
@@ -60,7 +60,7 @@ def test_texts_become_vectors_and_are_counted() -> None:
 
 
 def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
-    """Cancelling drops what is left of 100,000 texts, and gives their places in the queue back."""
+    """Cancelling discards the remaining texts of 100,000, and frees their slots in the queue."""
 
     async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
@@ -110,7 +110,7 @@ def test_what_takes_too_long_is_given_up() -> None:
 
 
 def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
-    """The server goes on without; whoever asks is told why, and their places in the queue are free again."""
+    """The server continues without encoder; requests get the reason, and their slots in the queue are freed."""
 
     def fail(_: NamedModel) -> Encoder:
         raise ModelLoadError("the file is missing")
@@ -128,7 +128,7 @@ def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
 
 
 def test_the_settings_name_the_encoder() -> None:
-    """The file is the one that is named."""
+    """The configured file is loaded."""
     encoder = load_encoder(Settings(encoder_threads=1), NamedModel("any", str(ENCODER)))
     assert isinstance(encoder, Encoder)
     encoder.close()

@@ -1,4 +1,4 @@
-"""Documents of clients: their text, and what becomes of those that are made to harm."""
+"""Text extraction: the text of clients' documents, and limits for malicious documents."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def extractor() -> Iterator[Extractor]:
 def test_every_format_is_read(
     extractor: Extractor, name: str, content: bytes, parts: list[tuple[dict[str, int], str]]
 ) -> None:
-    """The parts are those that the command line reads, each with its place."""
+    """The parts equal the parts of the command line, each with its location."""
     found = extractor.extract(asked(content, name))
     assert [(part.place, part.text.strip(" ")) for part in found.parts] == parts
     assert found.warning is None
 
 
 def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor) -> None:
-    """Pages that are whole come back, and what is wrong with the others is said."""
+    """Intact pages are returned, with a warning about the damaged pages."""
     broken = pdf("Apples are red", "Pears").replace(b"/Contents 8 0 R", b"/Contents 1 2 3")
     found = extractor.extract(asked(broken))
     assert found.parts[0] == DocumentPart({"page": 1}, "Apples are red")
@@ -73,7 +73,7 @@ def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor
     ],
 )
 def test_what_cannot_be_read_is_refused(extractor: Extractor, content: bytes, why: str) -> None:
-    """The error says what is wrong with the content."""
+    """The error names the problem of the content."""
     with pytest.raises(InvalidRequestError, match=f"^content {why}") as caught:
         extractor.extract(asked(content))
     assert caught.value.field == "content"
@@ -81,13 +81,13 @@ def test_what_cannot_be_read_is_refused(extractor: Extractor, content: bytes, wh
 
 @pytest.mark.parametrize("content", ["a", "YQ", "YQ==\n", "Ä", "\ud800"])
 def test_content_must_be_base64(extractor: Extractor, content: str) -> None:
-    """What is not strict base64 is refused before any process is asked."""
+    """Content that is not strict base64 is rejected before a process starts."""
     with pytest.raises(InvalidRequestError, match="content must be base64"):
         extractor.extract(ExtractionTask(content))
 
 
 def test_what_takes_too_long_or_too_much_is_ended() -> None:
-    """The process is killed by a document that overruns its limits, and the next document has a new one."""
+    """A document that exceeds a limit ends the process, and the next document gets a new process."""
     for extractor, content, why in (
         (Extractor(timeout_s=0.001), b"Apples " * 1_000_000, "takes longer than 0.001 seconds"),
         (Extractor(memory_bytes=256 << 20), b"x" * (120 << 20), "within the memory allowed"),
@@ -103,14 +103,14 @@ def test_what_takes_too_long_or_too_much_is_ended() -> None:
 
 
 def test_no_process_is_no_fault_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process can be started the request is refused for now."""
+    """If no process can be started, the request is rejected as busy."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(BusyError):
         Extractor().extract(asked(b"Apples"))
 
 
 def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> None:
-    """Whoever kills it, such as a system without memory, has the request refused for now, and the next one answered."""
+    """If the process is killed from outside, for example for lack of memory, the request is rejected as busy, and the next is answered."""
     extractor = Extractor()
     try:
         extractor.extract(asked(b"Apples"))
@@ -135,7 +135,7 @@ def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> 
 
 
 def test_the_names_of_sheets_are_text() -> None:
-    """What sheets are called counts as what stands in them: a small archive may say one name many times."""
+    """Sheet names count as text: a small archive can repeat a name many times."""
     name, extractor = "x" * 30_000, Extractor()
     sheets = "".join(f'<sheet name="{name}" r:id="a"/>' for _ in range(1000))
     book = archive(

@@ -1,4 +1,4 @@
-"""Streams in the server, apart from HTTP: what waits for a slow reader is held, and given back."""
+"""Streams without HTTP: text that waits for a slow client holds memory until it is sent."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ N_PIECES = 1000
 
 
 class Talkative:
-    """A model that says everything at once, and is cancelled then."""
+    """A model that generates all text at once, and is cancelled afterwards."""
 
     def submit(
         self, request: GenerationRequest, *, on_text: OnText, **_: Any
     ) -> Future[GenerationResponse]:
-        """Say it."""
+        """Generate it."""
         del request
         for _ in range(N_PIECES):
             on_text(0, PIECE)
@@ -38,7 +38,7 @@ class Talkative:
 
 
 async def read(hold: Callable[[int], None]) -> list[str]:
-    """Return what a stream says before it is cancelled."""
+    """Return the items of a stream before its cancellation."""
     settings, metrics = Settings(), Metrics.for_one_process()
     generator = Generator(ModelRegistry(settings, {}, metrics), settings, metrics)
     found = []
@@ -64,7 +64,7 @@ def test_pieces_are_held_until_they_are_dealt_with() -> None:
 
 
 def test_a_stream_that_may_hold_no_more_ends() -> None:
-    """Where there is no memory for what waits, the stream ends with that error, and asks for no more."""
+    """Without memory for waiting text, the stream ends with that error, and acquires no more."""
     held = [0]
 
     def hold(n_bytes: int) -> None:

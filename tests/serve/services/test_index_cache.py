@@ -34,7 +34,7 @@ def test_keys_are_equal_exactly_for_equal_content(
 def test_it_holds_the_most_recent_within_its_bytes(
     limit: int, calls: list[tuple[str, int]]
 ) -> None:
-    """It never holds more bytes than allowed, and what it returns is what was put under that key."""
+    """The cache never holds more bytes than allowed, and returns the index that was stored for a key."""
     sizes = dict(calls)
     cache: IndexCache[str] = IndexCache(limit, sizes.__getitem__, Metrics.for_one_process())
     for name, _ in calls:
@@ -47,7 +47,7 @@ def test_it_holds_the_most_recent_within_its_bytes(
 
 
 def test_chunks_are_worth_an_index_when_they_come_again() -> None:
-    """The first time is remembered, and many other chunks in between make it be forgotten."""
+    """The first call is stored; many other chunks in between evict it."""
     cache: IndexCache[str] = IndexCache(100, len, Metrics.for_one_process())
     assert [cache.was_seen(("", "k")) for _ in range(3)] == [False, True, True]
     for number in range(5000):
@@ -56,7 +56,7 @@ def test_chunks_are_worth_an_index_when_they_come_again() -> None:
 
 
 def test_the_longest_unused_goes_first() -> None:
-    """When room is needed, what was used least recently makes it."""
+    """The least recently used index is evicted first."""
     cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.for_one_process())
     for name in ("a", "b"):
         cache.put(("one", name), name)

@@ -1,4 +1,4 @@
-"""What a body that names an index may say, and what is told of it without a cluster."""
+"""Request bodies with an index name, and errors without a cluster."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_a_name_is_read() -> None:
     ],
 )
 def test_bad_input_is_named(change: dict[str, Any], field: str) -> None:
-    """What is not allowed beside the name of an index, or as one, is named."""
+    """Fields that cannot be combined with an index name, and invalid names, are named in the error."""
     with pytest.raises(InvalidRequestError) as caught:
         own.read_search({**ASKED, **change})
     assert caught.value.field == field
 
 
 def test_index_is_among_the_fields_that_are_told() -> None:
-    """Whoever mistypes a field beside the name of an index is told of that, too."""
+    """A misspelled field in a body with an index name is reported, too."""
     for body, remedy in (
         ({**ASKED, "zebra": 1}, ", index"),
         ({"query": "a", "indx": "b"}, "did you mean index?"),
@@ -70,7 +70,7 @@ def test_index_is_among_the_fields_that_are_told() -> None:
     "body", [{"query": "a", "chunk_txts": ["a"], "allow_partial": True}, {"query": "a"}]
 )
 def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
-    """Chunks stay required without a name, and what goes with a name only is no known field."""
+    """Without an index name chunks are required, and fields of named indexes are unknown."""
     with pytest.raises(
         InvalidRequestError, match=r"chunk_txts is required|allow_partial is not a known field"
     ):
@@ -78,7 +78,7 @@ def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
 
 
 def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
-    """A server without a cluster says by name what it cannot do, and what to do."""
+    """A server without a cluster reports that it has no such index, and how to start it with one."""
     for path, body in (("/search", ASKED), ("/explain", {**ASKED, "original_index": 0})):
         answer = real.call("POST", path, body, KEYED)
         assert (answer.status, answer.error["field"]) == (400, "index")
@@ -86,7 +86,7 @@ def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
 
 
 def test_what_is_kept_is_asked_by_name(real: Server) -> None:
-    """`cache_index` answers with a name, which all that bring chunks take in their place; one that is not kept is a 404."""
+    """`cache_index` returns a name, which replaces the chunks in all requests with chunks; an evicted name is a 404."""
     answer = real.search(
         {"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "cache_index": True}
     )
@@ -112,7 +112,7 @@ def test_what_is_kept_is_asked_by_name(real: Server) -> None:
 def test_whoever_comes_while_a_look_runs_shares_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many ask, there are two looks: the one that runs, and one that began after all of them came."""
+    """Any number of requests causes two refreshes: the running one and a second that begins after all requests."""
     (tmp_path / "a.txt").write_text("Cats purr.")
     one, begun, released, n_looks = (
         ServedIndex("docs", str(tmp_path), Settings()),
@@ -145,7 +145,7 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(
 def test_where_no_thread_is_to_be_had_the_next_look_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for a look that never began."""
+    """Callers do not wait for a refresh whose thread could not start."""
 
     def fail(_: Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -160,7 +160,7 @@ def test_where_no_thread_is_to_be_had_the_next_look_is_another(
 
 
 def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
-    """Whatever store `fsspec` knows, answers are those of one index."""
+    """With every store of `fsspec`, the results equal those in memory."""
     chunks = [f"A cat number {n} purrs." for n in range(20)]
     for address in ("memory://named/shards", f"file://{tmp_path}/a", str(tmp_path / "b")):
         save_shards(address, chunks)
@@ -201,7 +201,7 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
 def test_what_no_index_can_be_is_refused(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pair without a name, or with one that means something else, and an id that is none."""
+    """A pair without a name, with a reserved name, or with an invalid id is rejected."""
     with pytest.raises(SystemExit):
         read(flags, {})
     assert message in capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_a_key_for_no_index_is_refused() -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    """Of two indexes of one name, one would never be asked."""
+    """Two indexes with the same name are rejected: the second could never be searched."""
     with pytest.raises(
         InvalidRequestError, match="--index must be given once for each name, got 'pets'"
     ):
@@ -227,7 +227,7 @@ def test_a_name_is_given_once() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=3), st.sampled_from("abcd"))
 def test_only_keys_that_are_named_may_search(allowed: list[str], asking: str) -> None:
-    """An index that no key is named for is for all; one that some are named for is for these alone."""
+    """An index without configured keys is for all clients; an index with keys is for these keys only."""
     pairs = tuple(("pets", key * 12) for key in allowed)
     named = IndexRegistry(Settings(index=(("pets", "a"),), index_key=pairs))
     assert named._may_search(asking * 12, "pets") == (not allowed or asking in allowed)

@@ -36,7 +36,7 @@ LOAD_TIMEOUT_S = 30.0
 
 @define(eq=False)
 class Model:
-    """A model that remembers whether it was closed, or has died."""
+    """A model that records whether it was closed or has failed."""
 
     name: str
     closed: bool = False
@@ -83,7 +83,7 @@ def metrics_of(settings: Settings) -> Metrics:
 
 
 class Stepwise(ModelRegistry):
-    """A registry whose threads are done one after the other, when the test says so."""
+    """A registry whose threads run in sequence, when the test calls them."""
 
     def __init__(self, shop: Shop, settings: Settings) -> None:
         self.pending: list[tuple[Callable[[Any], None], Any]] = []
@@ -97,24 +97,24 @@ class Stepwise(ModelRegistry):
         self.pending.append((work, entry))
 
     def step(self, place: int = 0) -> None:
-        """Do what one of the threads would."""
+        """Run the work of a thread."""
         work, entry = self.pending.pop(place)
         work(entry)
 
     def pass_time(self, seconds: float = MAX_DEFER_S) -> None:
-        """Let time pass: without more, what makes those who wait worth others' room."""
+        """Advance the clock; by default, long enough for a waiting request to evict models."""
         self.shop.now_s += seconds
         self.update()
 
     @property
     def leaving(self) -> list[str]:
-        """Names of those that are being unloaded."""
+        """Names of the models that are being unloaded."""
         return [entry.source.name for _, entry in self.pending if entry.state == "unloading"]
 
 
 @define(eq=False)
 class Borrower:
-    """Somebody who asks for a model."""
+    """A client with a lease."""
 
     name: str
     future: Future[Model]
@@ -122,7 +122,7 @@ class Borrower:
 
 
 def test_who_goes_on_without_a_model_unloads_no_other(tmp_path: Path) -> None:
-    """Where there is no room, one that would not wait is told so at once; where there is, the model is loaded."""
+    """Without free memory, a request that cannot wait is rejected at once; with memory, the model is loaded."""
     shop = Shop(tmp_path)
     registry = Stepwise(shop, shop.settings(("b", "c", "a"), model_bytes=ROOM))
     with registry.lease("generate", "c"):
@@ -156,7 +156,7 @@ def test_what_cannot_fit_beside_a_dead_model_holds_up_nobody(tmp_path: Path) -> 
 
 
 class Borrowing(RuleBasedStateMachine):
-    """Whoever asks, leaves, loads, fails, dies and waits, in whatever order."""
+    """Clients request, release, load, fail and wait in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Borrowing(RuleBasedStateMachine):
         self.borrowers: list[Borrower] = []
 
     def teardown(self) -> None:
-        """Whoever still waits is answered, as soon as those who have a model leave, however the rest goes."""
+        """Every waiting client is answered once the others release their models, in any order of events."""
         self.shop.fails.clear()
         self.shop.now_s += PAUSE_S
         self.registry.update()
@@ -201,7 +201,7 @@ class Borrowing(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from([*SIZES, None]), client=st.sampled_from(["", "key"]))
     def ask(self, name: str | None, client: str) -> None:
-        """Ask for a model; one that failed a moment ago, or loads for long, says so at once."""
+        """Request a model; after a recent failure or a long load the request is rejected at once."""
         stack = ExitStack()
         try:
             future = stack.enter_context(self.registry.lease("generate", name, client=client))
@@ -237,7 +237,7 @@ class Borrowing(RuleBasedStateMachine):
     @precondition(lambda self: any(self.registry.loaded("generate")))
     @rule()
     def die(self) -> None:
-        """A model's thread fails: a model of one byte, so that there is room for each of the others."""
+        """The thread of a model fails: a model of one byte, so that the other models still fit."""
         for entry in self.registry._entries:
             if entry.source.name == "a" and entry.state == "loaded":
                 entry.model.closed = True
@@ -260,7 +260,7 @@ class Borrowing(RuleBasedStateMachine):
 
     @invariant()
     def whoever_has_a_model_can_use_it(self) -> None:
-        """It is the right one, and is not closed unless it has died."""
+        """A leased model is the requested model, and is open unless it failed."""
         for borrower in self.borrowers:
             if (
                 borrower.future.done()
@@ -273,7 +273,7 @@ class Borrowing(RuleBasedStateMachine):
 
     @invariant()
     def a_model_is_in_memory_once(self) -> None:
-        """One thread at a time works on each, and what is not in memory was closed."""
+        """At most one thread works on a model, and an unloaded model was closed."""
         busy = [id(entry) for _, entry in self.registry.pending]
         assert len(set(busy)) == len(busy)
         for name in SIZES:
@@ -281,7 +281,7 @@ class Borrowing(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_what_is_there(self) -> None:
-        """Where nothing waits for room, what is loaded is lent at once."""
+        """If no request waits for memory, loaded models are leased at once."""
         if not self.registry._queue:
             loaded = {
                 entry.source.name for entry in self.registry._entries if entry.state == "loaded"
@@ -310,7 +310,7 @@ def test_many_who_ask_wait_for_one_load(shop: Shop) -> None:
 
 
 def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
-    """Of the idle ones; one that is in use stays, and gets no more requests while another waits for its room."""
+    """Idle models are evicted; a model in use stays, and gets no new requests while a request waits for its memory."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
 
     def use(name: str) -> None:
@@ -335,7 +335,7 @@ def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
 
 
 def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> None:
-    """Requests that come for it meanwhile are answered when the other has been there: neither starves."""
+    """Requests for the evicted model are answered after the other model was used: neither starves."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     order: list[str] = []
     stacks = [ExitStack() for _ in range(6)]
@@ -357,7 +357,7 @@ def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> N
 
 
 def loaded_for(registry: Stepwise, *names: str, client: str = "key") -> None:
-    """Have a client use models, one after the other."""
+    """Use models in sequence as one client."""
     for name in names:
         with registry.lease("generate", name, client=client) as future:
             while registry.pending:
@@ -366,7 +366,7 @@ def loaded_for(registry: Stepwise, *names: str, client: str = "key") -> None:
 
 
 def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
-    """Whatever comes and goes: another makes room for one who has waited a moment, and still does."""
+    """A request that has waited for `_MIN_WAIT_S` and still waits causes evictions, regardless of other requests."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "c", client="")
     for _ in range(10):
@@ -386,7 +386,7 @@ def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
 
 
 def test_strangers_unload_nothing_that_a_key_had_lately(shop: Shop) -> None:
-    """They wait, and hold up neither a key nor who asks for what has room, until no key had it for a minute."""
+    """Anonymous requests wait until no authenticated client used the model for a minute, without delaying other requests."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "b")
     with registry.lease("generate", "c", client="") as wanted:
@@ -401,7 +401,7 @@ def test_strangers_unload_nothing_that_a_key_had_lately(shop: Shop) -> None:
 
 
 def test_those_with_a_key_are_first(shop: Shop) -> None:
-    """Also where a stranger has waited for longer."""
+    """Authenticated requests come first, even if an anonymous client has waited longer."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "c", client="")
     with (
@@ -415,7 +415,7 @@ def test_those_with_a_key_are_first(shop: Shop) -> None:
 
 
 def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> None:
-    """Who waits is told so then, and who comes later at once; if it does come, it is lent."""
+    """Waiting requests are rejected after the load timeout, later requests at once; a late model is leased."""
     registry = Stepwise(shop, shop.settings(model_load_timeout_s=LOAD_TIMEOUT_S))
     says = "the model has been loading for more than 30 seconds"
     with registry.lease("generate", "b", client="") as future:
@@ -434,7 +434,7 @@ def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> No
 
 
 def test_what_waits_for_models_holds_a_part_of_the_memory(shop: Shop) -> None:
-    """A quarter by client, for all models together, and only while it waits; one that is larger may wait alone."""
+    """Each client may hold a quarter of the bytes, for all models together, while it waits; a larger request may wait alone."""
     registry = Stepwise(shop, shop.settings(max_buffered_bytes=400))
     loaded_for(registry, "a")
     with (
@@ -457,7 +457,7 @@ def test_what_waits_for_models_holds_a_part_of_the_memory(shop: Shop) -> None:
 
 
 def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) -> None:
-    """Who waits is told why, without the path; who comes soon after, too; the others are not concerned."""
+    """Waiting requests get the reason without the path, and so do requests soon afterwards; other models are unaffected."""
     registry = Stepwise(shop, shop.settings())
     shop.fails.add("b")
     with registry.lease("generate", "b") as future:
@@ -479,7 +479,7 @@ def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) 
 def test_where_no_thread_is_to_be_had_a_load_is_tried_again(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits is told, and the model is not taken for one that is being loaded."""
+    """Waiting requests are rejected, and the model does not count as loading."""
 
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -501,7 +501,7 @@ def test_where_no_thread_is_to_be_had_a_load_is_tried_again(
 
 
 def test_a_bug_in_loading_is_not_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    """What is no error of the library's stands in the log alone."""
+    """The message of an unexpected exception is only in the log."""
 
     def load(_: NamedModel) -> Model:
         raise ZeroDivisionError("secret internals")
@@ -519,7 +519,7 @@ def test_a_bug_in_loading_is_not_told(shop: Shop, caplog: pytest.LogCaptureFixtu
 def test_a_file_that_changes_is_not_loaded_again(
     shop: Shop, change: Callable[[Path], object]
 ) -> None:
-    """What is loaded stays as it is; once it was unloaded, whoever asks is told that the file is another."""
+    """A loaded model is unaffected; after it was unloaded, requests are rejected because its file has changed."""
     registry = Stepwise(shop, shop.settings(model_idle_s=IDLE_S))
     with registry.lease("generate", "a"):
         registry.step()
@@ -542,7 +542,7 @@ def test_a_file_that_changes_is_not_loaded_again(
     st.none() | st.text(max_size=3),
 )
 def test_names(names: list[str], asked: str | None) -> None:
-    """A known name is itself; none is the first, and so is any where there is one; else it is refused."""
+    """A known name selects its model; None selects the first, and so does any name of a single model; other names are rejected."""
     settings = Settings(model=tuple(NamedModel(name, name) for name in names))
     registry = ModelRegistry(settings, {"generate": Model}, metrics_of(settings))
     if asked in names:
@@ -589,7 +589,7 @@ def test_a_client_that_leaves_leaves_the_load_to_the_others(shop: Shop) -> None:
 
 
 def test_a_burst_for_one_model_leaves_the_others_alone(shop: Shop) -> None:
-    """Of one client so many requests may wait for a model and no more; others, and other models, have their own."""
+    """A client may have a limited number of requests for a model; other clients and other models have their own limits."""
     settings = shop.settings()
     shop.held = threading.Event()
 
@@ -616,7 +616,7 @@ def test_a_burst_for_one_model_leaves_the_others_alone(shop: Shop) -> None:
 
 
 def test_whoever_waits_when_the_server_ends_is_told(shop: Shop) -> None:
-    """Closing answers those who wait, and closes what is loaded; afterwards nothing is lent."""
+    """Closing rejects waiting requests, and closes loaded models; afterwards leases are rejected."""
     registry = Stepwise(shop, shop.settings())
     with registry.lease("generate", "a"):
         registry.step()
@@ -630,7 +630,7 @@ def test_whoever_waits_when_the_server_ends_is_told(shop: Shop) -> None:
 
 
 def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
-    """Many threads that ask for models that do not fit together are all answered, each with the right one."""
+    """Many threads that request models that do not fit together all get the right model."""
     settings = shop.settings(model_bytes=ROOM)
     clock = itertools.count()  # who waits is patient at the next look
     registry = ModelRegistry(

@@ -1,4 +1,4 @@
-"""Prompts in the server, apart from HTTP: for a model with and without a chat template, and without any."""
+"""Prompts without HTTP: for a model with a chat template, without a template, and without a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Worded:
 
     @property
     def chat_format(self) -> ChatFormat:
-        """Return what the test wants."""
+        """Return the configured value."""
         return self._chat_format
 
     def count_tokens(self, text: str) -> int:
@@ -110,14 +110,14 @@ def test_a_copy_is_a_choice() -> None:
 
 
 def test_whether_an_answer_was_found_is_told() -> None:
-    """By the search's confidence against the request's bound; the prompt is written all the same."""
+    """The confidence of the search is compared with the request's minimum; the prompt is written in both cases."""
     for bound, found in ((0.0, True), (0.99, False)):
         written = prompt(Worded(ChatFormat(n_ctx=512)), min_confidence=bound)
         assert (written.found, len(written.sources)) == (found, 1)
 
 
 def test_a_model_that_counts_for_too_long_is_given_up() -> None:
-    """The request ends in its time, and so does its thread: with what is being counted."""
+    """The request ends in time, and its thread ends after the current token count."""
     slow = Slow()
     with pytest.raises(TimedOutError, match="prompt was not written within"):
         prompt(slow, 0.05)  # it waits for the thread
@@ -125,7 +125,7 @@ def test_a_model_that_counts_for_too_long_is_given_up() -> None:
 
 
 class Held(Worded):
-    """A model that counts no word before it is let go, but how many threads ask it."""
+    """A model that blocks in counting tokens until it is released, and counts the threads that call it."""
 
     def __init__(self) -> None:
         super().__init__(ChatFormat(n_ctx=512))

@@ -41,7 +41,7 @@ QUERY = "What does a small cat do?"
 
 
 class HeldReranker:
-    """Answers when it is let, and keeps what it was asked and the futures that it gave."""
+    """Answers when it is released, and records its calls and futures."""
 
     closed = False
 
@@ -50,7 +50,7 @@ class HeldReranker:
         self.futures: list[Future[Scores]] = []
 
     def submit(self, *_: object) -> Future[Scores]:
-        """Return a future that nobody settles yet."""
+        """Return a future that stays pending."""
         self.futures.append(Future())
         self.asked.release()
         return self.futures[-1]
@@ -86,7 +86,7 @@ def with_searcher(
 def ask(
     searcher: Searcher, rerank_top_n: int | None, chunks: list[Any] = CHUNKS
 ) -> tuple[dict[str, str], list[Any]]:
-    """Search, and return why the reranker had no part, if it had none, and positions and scores of what was found."""
+    """Search; return why the reranker was not used, if so, and the positions and scores of the results."""
     task = SearchTask(SearchParams(QUERY, 1000, False, rerank_top_n=rerank_top_n), chunks)
     report = SearchReport()
     found = searcher.search(task, "a-key", report)
@@ -122,7 +122,7 @@ def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
 
 
 def test_agents_search_without_it(tmp_path: Path) -> None:
-    """They cannot say that they want it, and have no threads to wait for it in."""
+    """Named indexes without reranking do not wait for the reranker."""
     ChunkIndex(CHUNKS).save(tmp_path / "facts.index")
 
     def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
@@ -136,7 +136,7 @@ def test_agents_search_without_it(tmp_path: Path) -> None:
 
 
 def test_of_more_than_it_may_read_the_best_are_read() -> None:
-    """Whoever wants more texts read than the settings allow has the best so many by their words read."""
+    """If more texts are requested than the settings allow, the best texts by lexical score are reranked."""
 
     def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
         with Reranker(RERANKER) as reranker:
@@ -147,7 +147,7 @@ def test_of_more_than_it_may_read_the_best_are_read() -> None:
 
 
 def test_without_a_reranker_all_is_as_without() -> None:
-    """Where it could not be loaded or is closed, who asks for it is answered all the same, and told."""
+    """If the reranker could not be loaded or is closed, searches are answered, with the reason."""
 
     def fail() -> Reranker:
         raise ModelLoadError("the file is missing")
@@ -170,7 +170,7 @@ def test_without_a_reranker_all_is_as_without() -> None:
 
 
 def test_more_passages_than_may_wait_are_not_read() -> None:
-    """A search whose texts are longer than all that may wait goes without, and one of short texts does not."""
+    """A search with more passages than may wait is not reranked; a search with short texts is."""
     chunks = ["cat " * 3000, "a small cat"]
 
     def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
@@ -181,7 +181,7 @@ def test_more_passages_than_may_wait_are_not_read() -> None:
 
 
 def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
-    """What takes too long is given up, and what cannot begin is not begun; nothing is held then."""
+    """Slow scores are abandoned, and excess searches are not started; afterwards all quotas are free."""
     held = HeldReranker()
 
     def late(searcher: Searcher, service: RerankingService, _: Metrics) -> None:
@@ -208,7 +208,7 @@ def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
 
 
 def test_a_search_that_nobody_waits_for_is_given_up() -> None:
-    """When its client has left, what waits for the reranker ends, and the reranker is told."""
+    """After a disconnect the wait for the reranker ends, and its future is cancelled."""
     held = HeldReranker()
 
     def work(searcher: Searcher, service: RerankingService, metrics: Metrics) -> None:
@@ -232,7 +232,7 @@ def test_a_search_that_nobody_waits_for_is_given_up() -> None:
 
 
 def test_what_it_says_has_the_law_of_the_library() -> None:
-    """Scores of a scripted reranker are those of a search with the same one."""
+    """Scores with a scripted reranker equal those of `search` with the same reranker."""
 
     class Scripted(HeldReranker):
         def submit(self, query: Any, texts: Any) -> Future[Scores]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Searches in the server, apart from HTTP and from any dialect."""
+"""The search service, without HTTP and API formats."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_no_search_imports_anything() -> None:
 
 
 def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
-    """Metadata is that of the request, whoever's index is asked; chunks that differ by titles alone are others."""
+    """Metadata comes from the request, also with a cached index; chunks with different titles are different."""
     settings = Settings()
     searcher = Searcher(settings, Metrics.for_one_process())
     for title in ("Red", "Blue"):
@@ -132,7 +132,7 @@ def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
 
 
 def test_chunks_that_are_kept_need_not_come_again() -> None:
-    """What an index was kept of is searched and explained by its name, with the same results but for metadata."""
+    """A cached index is searched and explained by its name, with the same results except metadata."""
     tried = searcher(index_cache_bytes=1 << 20)
     asked = SearchParams("What does a cat do?", spans=True)
     first = SearchTask(asked, CHUNKS, cache_index=True)
@@ -156,7 +156,7 @@ def test_chunks_that_are_kept_need_not_come_again() -> None:
 
 
 def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
-    """Blank ones, which bodies of other dialects may have, count as well, and have nothing to explain."""
+    """Blank chunks, which other API formats allow, count for positions, and cannot be explained."""
     tried, question = searcher(), SearchParams("cats", where=[True] * 4)
     first = SearchTask(
         question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", cache_index=True
@@ -183,7 +183,7 @@ def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
 
 
 def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
-    """What is compressed of it is what is compressed of its chunks, and what it tells has an account."""
+    """Compressing a cached index equals compressing its chunks, and its texts are reserved."""
     titled = [
         {"text": "They weigh four kilos.", "title": "Cats"},
         {"text": "They weigh about ten whole kilos each.", "title": "Dogs"},
@@ -206,7 +206,7 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
 
 
 def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:
-    """Another key does not find it, nor does its own when the memory is another's; what was never kept has no name."""
+    """Another key cannot use a cached index; an evicted index, and an index that was too large, have no name."""
     tried = searcher(index_cache_bytes=40_000)
     task = SearchTask(SearchParams("cats"), CHUNKS, cache_index=True)
     report = SearchReport()

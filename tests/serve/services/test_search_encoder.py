@@ -66,7 +66,7 @@ def with_searcher(
 
 
 def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
-    """Search, and return why the encoder had no part, if it had none, and what was found."""
+    """Search; return why the encoder was not used, if so, and the response."""
     task = SearchTask(SearchParams(QUERY, 10, False, rerank_top_n=0), chunks)
     report = SearchReport()
     found = searcher.search(task, "a-key", report)
@@ -75,7 +75,7 @@ def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], Sear
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
-    """Once, again, from a kept index and from one that has vectors, the response is that of `search(encoder=)`."""
+    """First, second, cached, and cached with vectors: the response equals that of `search(encoder=)`."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         with Encoder(ENCODER) as encoder:
@@ -97,7 +97,7 @@ def has_vectors(searcher: Searcher) -> bool:
 
 
 def test_it_explains_as_it_searches() -> None:
-    """An explanation has what the encoder gave, and its score is that of the search."""
+    """An explanation contains the semantic score, and its score equals that of the search."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         _, found = ask(searcher)
@@ -112,7 +112,7 @@ def test_it_explains_as_it_searches() -> None:
 
 
 def test_what_has_too_many_passages_goes_by_words_alone() -> None:
-    """A search of more passages than it may have encoded is answered by words, and the task says why."""
+    """A search with too many passages uses lexical scores, and reports the reason."""
     chunks = [f"cat number {n} does this" for n in range(20)]
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
@@ -124,7 +124,7 @@ def test_what_has_too_many_passages_goes_by_words_alone() -> None:
 
 
 def test_what_is_too_long_to_be_cut_goes_by_words_alone() -> None:
-    """Of a search whose texts are far longer than all its passages not all tokens are counted."""
+    """If texts are far longer than all allowed passages, not all tokens are counted."""
     chunks = ["cat " * 10_000, "does a cat?"]
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
@@ -165,7 +165,7 @@ def test_blank_chunks_keep_their_positions() -> None:
 
 
 def test_without_an_encoder_it_goes_by_words_alone() -> None:
-    """Where the encoder could not be loaded, or is closed, searches are answered, and say that it is missing."""
+    """If the encoder could not be loaded or is closed, searches are answered, and report that."""
     words = search(QUERY, CHUNKS, 10, False)
 
     def fail(_: NamedModel) -> Encoder:
@@ -186,7 +186,7 @@ def _assert_skipped(searcher: Searcher, reason: str, words: Any) -> None:
 
 
 def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
-    """Where too many texts wait, or it takes too long, searches go by words alone."""
+    """If too many texts wait or encoding takes too long, searches use lexical scores."""
     words = search(QUERY, CHUNKS, 10, False)
 
     def refused(searcher: Searcher, _: EmbeddingService) -> None:
@@ -205,7 +205,7 @@ def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
 
 
 def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
-    """While as many searches as allowed have the encoder, another is answered by words at once."""
+    """Beyond the maximum number of searches with the encoder, a search uses lexical scores at once."""
     words = search(QUERY, CHUNKS, 10, False)
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
@@ -229,7 +229,7 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
 
 
 def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
-    """What is wanted no more when its turn comes is passed over, and an error in the background harms nobody."""
+    """Work that is no longer required is skipped, and an exception in the background affects no search."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         lifting = searcher._encoding
@@ -255,7 +255,7 @@ def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
 
 
 def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
-    """Of simultaneous searches one has an index encoded, and texts that the cache has dropped are not kept for it."""
+    """Only one of several simultaneous searches has the index encoded, and evicted texts are not retained for it."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         lifting, cache = searcher._encoding, searcher._cache

@@ -43,7 +43,7 @@ def store() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ServedIndex]:
-    """Makes what a process of this machine offers."""
+    """Creates the served indexes of a process."""
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "of-this-machine"))
     return lambda place: ServedIndex("cats", place, Settings())
 
@@ -54,7 +54,7 @@ def looked(one: ServedIndex) -> ServedIndex:
 
 
 def test_readers_see_whole_states(store: Any, searcher: Callable[[str], ServedIndex]) -> None:
-    """While states replace each other, every answer of every searcher is of one of them, and in the end of the last."""
+    """While versions replace each other, every result is from a single version, and finally from the last."""
     place, ended = "s3://corpora/whole", threading.Event()
     save_shards(place, state(0), 3)
 
@@ -79,7 +79,7 @@ def test_readers_see_whole_states(store: Any, searcher: Callable[[str], ServedIn
 def test_a_store_that_is_away(
     searcher: Callable[[str], ServedIndex], tmp_path: Path, caplog: Any
 ) -> None:
-    """What was opened is searched, by a new process too; it is told since when; what was never opened is refused."""
+    """An opened version is searched, by a new process too since the last contact; an index that was never opened is unavailable."""
     place, away = f"memory://{tmp_path.name}", pytest.MonkeyPatch()
     save_shards(place, state(0), 2)
     one = looked(searcher(place))
@@ -119,7 +119,7 @@ def test_a_store_that_is_away(
 def test_a_change_that_cannot_be_had(
     searcher: Callable[[str], ServedIndex], tmp_path: Path
 ) -> None:
-    """If a file is missing, or there is no room, the state before it is searched, and why is told."""
+    """If a file is missing or the cache is full, the previous version is searched, and the reason is reported."""
     place = f"memory://{tmp_path.name}"
     save_shards(place, state(0), 2)
     one = looked(searcher(place))
@@ -188,7 +188,7 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
 def test_a_damaged_file_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read once, until it is another."""
+    """A damaged file is read once until it changes."""
     path, loads, load = tmp_path / "cats.index", list[Any](), ChunkIndex.load
 
     def counting(*args: Any, **kwargs: Any) -> ChunkIndex:
@@ -213,7 +213,7 @@ def test_a_store_that_hangs(
     searcher: Callable[[str], ServedIndex],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look ends within its limit, and nobody waits for the next one."""
+    """A refresh ends within its limit, and later searches do not wait for the next refresh."""
     place = "s3://corpora/hangs"
     save_shards(place, state(0), 1)
     one = looked(searcher(place))
@@ -231,7 +231,7 @@ def test_whoever_starts_while_a_store_hangs(
     searcher: Callable[[str], ServedIndex],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is on this machine is searched at once; of what is not, questions learn soon that nobody answers."""
+    """The cached version is searched at once; without a cached version, searches soon report that the store does not answer."""
     place, settings = (
         "s3://corpora/starts",
         Settings(index=(("cats", "s3://corpora/starts/other"),)),
@@ -262,7 +262,7 @@ def test_whoever_starts_while_a_store_hangs(
 
 
 class Hanging(MemoryFileSystem):
-    """A store whose package never gives up."""
+    """A store whose client never times out."""
 
     protocol = "hanging"
     released = threading.Event()
@@ -273,7 +273,7 @@ class Hanging(MemoryFileSystem):
         super().__init__(**options)
 
     def cat_file(self, *args: Any, **kwargs: Any) -> bytes:
-        """Return what is in a file, some day."""
+        """Return the content of a file after the release."""
         self.released.wait()
         return bytes(super().cat_file(*args, **kwargs))
 
@@ -282,7 +282,7 @@ class Hanging(MemoryFileSystem):
 def test_a_store_that_hangs_for_ever(
     searcher: Callable[[str], ServedIndex], monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    """Each look ends within its limit though the store's package has none, and few threads are left behind."""
+    """Each refresh ends within its limit although the store's client has none, and few threads remain."""
     place = f"hanging://{is_known}"
     fsspec.register_implementation("hanging", Hanging, clobber=True)
     monkeypatch.setattr("relevance_gen.shards.object_store._CALL_TIMEOUT_S", 0.05)
