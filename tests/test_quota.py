@@ -17,7 +17,7 @@ CLIENTS = st.sampled_from(["a", "b", None])
     share=st.integers(0, 20),
     steps=st.lists(st.tuples(st.booleans(), CLIENTS, st.integers(0, 9)), max_size=40),
 )
-def test_neither_the_whole_nor_a_share_is_exceeded(
+def test_quota_limits_are_never_exceeded(
     whole: int, share: int, steps: list[tuple[bool, str | None, int]]
 ) -> None:
     """For any sequence of changes, all clients hold at most the limit and each its client limit; the rest is admitted."""
@@ -58,7 +58,7 @@ def test_a_thread_waits_for_room() -> None:
     assert (quota.held, quota.held_by("another")) == (2, 1)
 
 
-def test_what_is_used_up_is_regained_with_time() -> None:
+def test_quota_refill_releases_with_time() -> None:
     """A client above its limit can acquire again after the refill; other clients do not wait."""
     now = [100.0]
     quota = Quota(client_limit=5, refill_per_s=0.5, clock=lambda: now[0])
@@ -74,7 +74,7 @@ def test_what_is_used_up_is_regained_with_time() -> None:
     assert quota.held == 0
 
 
-def test_what_is_never_regained_takes_for_ever() -> None:
+def test_quota_without_refill_never_becomes_available() -> None:
     """Without refills a client above its limit waits forever; every change is reported."""
     told: list[float] = []
     now = [0.0]

@@ -25,7 +25,7 @@ class Patience:
         return self.n_left >= 0
 
 
-def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
+def test_cancelled_search_stops_at_its_next_stage() -> None:
     """Whenever its caller loses interest a search ends; it looks at that several times, with an index or without."""
     index = ChunkIndex(CHUNKS)
     for ask in (
@@ -44,7 +44,7 @@ def test_a_search_that_nobody_waits_for_stops_at_its_next_stage() -> None:
         assert ask() == whole
 
 
-def test_what_is_wanted_is_said_for_a_context_alone() -> None:
+def test_cancel_scope_applies_to_its_context() -> None:
     """After the context, and in an inner context with a different condition, work continues."""
     with cancel_scope(lambda: False):
         with cancel_scope(lambda: True):
@@ -73,7 +73,7 @@ def test_spans_are_announced_before_they_are_made() -> None:
         search("cats", CHUNKS, spans=True)
 
 
-def test_what_a_phrase_is_sought_in_is_announced() -> None:
+def test_phrase_search_reserves_its_texts() -> None:
     """The largest block of texts that contain all words is reserved; without a phrase, nothing."""
     for texts, n_announced in (
         (["black cat", "cat", "a black " + "cat " * 10], 9 + 48),
@@ -89,7 +89,7 @@ def test_what_a_phrase_is_sought_in_is_announced() -> None:
         assert told["phrase_char"] == n_announced
 
 
-def test_a_phrase_holds_few_texts_at_a_time() -> None:
+def test_phrase_search_reserves_one_block_at_a_time() -> None:
     """For many texts a single block is reserved, and for a long text a part, because it is split."""
     for texts in (["a black cat " * 50] * 1000, ["a black cat " * 50_000]):
         told: Counter[str] = Counter()

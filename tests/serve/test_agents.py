@@ -131,7 +131,7 @@ def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) ->
     assert text == "index must be one of pets, animals, got 'secret'"
 
 
-def test_a_key_without_an_index_is_told_that_there_is_no_tool_for_it(folders: Path) -> None:
+def test_mcp_without_own_indexes_lists_no_search_tool(folders: Path) -> None:
     """All indexes are for a second key."""
     flags = [
         "--index",
@@ -211,7 +211,7 @@ def test_a_message_of_either_era_is_answered(offering: Server) -> None:
         ({"jsonrpc": "2.0", "id": {}, "method": "tools/list"}, OF_2026, 400, "-32"),
     ],
 )
-def test_what_is_wrong_is_refused(
+def test_invalid_message_is_rejected(
     offering: Server, body: object, headers: dict[str, str], status: int, part: str
 ) -> None:
     """By the edge, whose errors are JSON-RPC's here, or by the protocol."""
@@ -225,7 +225,7 @@ def test_there_is_no_other_method(offering: Server) -> None:
     assert offering.call("GET", "/mcp", None, TAKES).status == 405
 
 
-def test_a_server_without_folders_says_so(server: Server) -> None:
+def test_mcp_without_folders_is_rejected_with_remedy(server: Server) -> None:
     """The error contains the flags to start a server with folders or indexes."""
     answer = server.call("POST", "/mcp", message(**CALL), TAKES)
     assert answer.status == 400

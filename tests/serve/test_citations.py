@@ -63,7 +63,7 @@ def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
     assert client.messages.count_tokens(model="m", messages=asked["messages"]).input_tokens > 3
 
 
-def test_what_is_too_large_to_be_read_is_answered_without_citations(server: Server) -> None:
+def test_large_documents_are_answered_without_citations(server: Server) -> None:
     """An answer comes whole and in a stream, and all memory is given back."""
     client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
     source = {"type": "text", "media_type": "text/plain", "data": f"{TALE} " * 150_000}

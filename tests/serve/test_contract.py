@@ -100,9 +100,7 @@ def test_explain_adds_up_to_the_score(real: Server) -> None:
         ({"top_n": 3}, "top_n"),
     ],
 )
-def test_explain_refuses_what_is_not_allowed(
-    server: Server, change: dict[str, Any], field: str
-) -> None:
+def test_explain_invalid_field_is_400(server: Server, change: dict[str, Any], field: str) -> None:
     """An explanation that is not allowed is a 400 whose error names the field."""
     asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": 0}
     answer = server.call("POST", "/explain", {**asked, **change}, KEYED)
@@ -157,7 +155,7 @@ def test_compress_keeps_sentences(real: Server) -> None:
     assert real.call("POST", "/compress", asked | {"chunk_txts": []}, KEYED).json["text"] == ""
 
 
-def test_cite_says_what_supports_each_sentence(real: Server) -> None:
+def test_cite_returns_supporting_spans(real: Server) -> None:
     """POST /cite answers like the library, and errors use the client's field names."""
     text, chunks = "Cats purr. Cows moo loudly.", ["It rained.", {"text": "Dogs bark. Cats purr."}]
     asked = {"text": text, "chunk_txts": chunks}
@@ -180,7 +178,7 @@ def test_cite_says_what_supports_each_sentence(real: Server) -> None:
     assert real.call("POST", "/cite", asked | {"text": "\ud800 –"}, KEYED).json == {"citations": []}
 
 
-def test_prompt_writes_what_to_ask(real: Server) -> None:
+def test_prompt_returns_sources_and_request(real: Server) -> None:
     """POST /prompt returns the sources of the prompt, and a request that can be posted unchanged."""
     question, chunks = (
         "Who was fun?",
@@ -224,9 +222,7 @@ def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
         ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
     ],
 )
-def test_prompt_refuses_what_is_not_allowed(
-    server: Server, change: dict[str, Any], field: str
-) -> None:
+def test_prompt_invalid_field_is_400(server: Server, change: dict[str, Any], field: str) -> None:
     """A prompt that is not allowed is a 400 whose error names the field; without a key it is a 401."""
     asked = {"question": "machine learning", "chunk_txts": SEARCH["chunk_txts"], **change}
     answer = server.call("POST", "/prompt", asked, KEYED)
@@ -277,9 +273,7 @@ def test_metadata_comes_back_unchanged(server: Server) -> None:
         ({"topn": 3}, "topn"),
     ],
 )
-def test_search_refuses_what_is_not_allowed(
-    server: Server, change: dict[str, Any], field: str
-) -> None:
+def test_search_invalid_field_is_400(server: Server, change: dict[str, Any], field: str) -> None:
     """A search that is not allowed is a 400 whose error names the field by its path."""
     answer = server.search({**SEARCH, **change})
     assert answer.status == 400
@@ -348,7 +342,7 @@ def test_generate_answers_as_documented(server: Server) -> None:
     ] * 2
 
 
-def test_generate_returns_what_was_asked_for(server: Server) -> None:
+def test_generate_returns_requested_fields(server: Server) -> None:
     """Tokens and logprobs are there with their flags, and line up with generated_tokens."""
     response = server.generate({**GENERATE, "return_tokens": True, "logprobs": True}).json[
         "responses"
@@ -406,9 +400,7 @@ def test_generate_wants_exactly_json(server: Server, content_type: str | None) -
         ({"prompt": "x"}, "prompt"),
     ],
 )
-def test_generate_refuses_what_is_not_allowed(
-    server: Server, change: dict[str, Any], field: str
-) -> None:
+def test_generate_invalid_field_is_400(server: Server, change: dict[str, Any], field: str) -> None:
     """A generation that is not allowed is a 400 whose error names the field."""
     for path in ("/generate", "/generate_stream"):
         answer = server.call("POST", path, {**GENERATE, **change}, JSON)
@@ -444,7 +436,7 @@ def test_malformed_json_is_a_400(server: Server, body: bytes) -> None:
         assert answer.error["type"] == "invalid_request"
 
 
-def test_of_a_key_given_twice_the_last_counts(server: Server) -> None:
+def test_duplicate_json_key_last_value_counts(server: Server) -> None:
     """Duplicate keys are valid."""
     answer = server.search(b'{"query": "", "query": "x", "chunk_txts": ["x"]}')
     assert answer.status == 200
@@ -457,7 +449,7 @@ def test_health_is_empty_text(server: Server) -> None:
     assert (answer.status, answer.body, answer.headers["Content-Type"]) == (200, b"", "text/plain")
 
 
-def test_stats_tells_backlog_and_runners(server: Server) -> None:
+def test_stats_returns_backlog_and_runners(server: Server) -> None:
     """GET /stats is JSON with the two documented numbers."""
     answer = server.call("GET", "/stats")
     assert answer.headers["Content-Type"] == "application/json"
@@ -493,7 +485,7 @@ def test_head_is_get_without_the_body(server: Server) -> None:
         assert head.headers["Content-Type"] == get.headers["Content-Type"]
 
 
-def test_options_tells_the_methods(server: Server) -> None:
+def test_options_returns_methods(server: Server) -> None:
     """OPTIONS is a 204 with Allow, without a key."""
     answer = server.call("OPTIONS", "/search")
     assert (answer.status, answer.headers["Allow"], answer.body) == (204, "OPTIONS, POST", b"")
@@ -542,7 +534,7 @@ def test_request_bodies_may_be_compressed(server: Server, encoding: str) -> None
     assert server.generate(squeeze(json.dumps(GENERATE).encode()), encoded).status == 200
 
 
-def test_other_encodings_are_415(server: Server) -> None:
+def test_unknown_content_coding_is_415(server: Server) -> None:
     """An unknown content coding is a 415 that lists the supported codings."""
     for encoding in ("br", "deflate", "gzip, gzip", "x"):
         answer = server.search(SEARCH, {**KEYED, "Content-Encoding": encoding})
@@ -575,7 +567,7 @@ def test_responses_are_compressed_on_request(
     assert json.loads(expand[given](answer.body))["results"][0]["chunk_txt"] == "x " * 1000
 
 
-def test_expect_100_continue_is_answered_when_the_body_is_wanted(server: Server) -> None:
+def test_expect_100_continue_is_answered_before_the_body(server: Server) -> None:
     """A client that sends Expect gets 100 Continue unless the request is rejected: then it need not send the body."""
     body = json.dumps(SEARCH).encode()
     expecting = {**KEYED, "Expect": "100-continue", "Content-Length": str(len(body))}
@@ -600,7 +592,7 @@ def test_expect_100_continue_is_answered_when_the_body_is_wanted(server: Server)
         assert sock.recv(1000).startswith(b"HTTP/1.0 200")
 
 
-def test_other_expectations_are_417(server: Server) -> None:
+def test_unknown_expectation_is_417(server: Server) -> None:
     """An Expect that is not known is a 417 with a JSON error."""
     assert server.search(SEARCH, {**KEYED, "Expect": "miracles"}).status == 417
 

@@ -255,7 +255,7 @@ def test_a_generation_for_peers_is_answered_or_refused_with_a_reason(
 
 
 @given(body=embeddings)
-def test_vectors_are_given_or_refused_with_a_reason(real: Server, body: dict[str, Any]) -> None:
+def test_embeddings_returns_vectors_or_400(real: Server, body: dict[str, Any]) -> None:
     """A request for vectors gets vectors of equal length, or a 400 with the reason."""
     answer = real.call("POST", "/v1/embeddings", json.dumps(body).encode(), KEYED)
     if answer.status != 200:

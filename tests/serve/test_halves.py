@@ -51,7 +51,7 @@ def test_many_at_once_are_each_as_alone(real: Server) -> None:
     assert together == alone
 
 
-def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
+def test_generate_real_model_returns_requested_fields(real: Server) -> None:
     """Alternatives and the prompt's log probabilities are in the answer where asked for; a bias has strings as keys."""
     plain, full = (
         real.generate({**GREEDY, **fields}).json
@@ -76,7 +76,7 @@ def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
     ] * 8
 
 
-def test_a_schema_is_kept_over_the_wire(real: Server) -> None:
+def test_generate_json_schema_constrains_text(real: Server) -> None:
     """Generated text matches the schema, in the response and in the stream; an invalid schema is a 400."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     schema["additionalProperties"] = False
@@ -171,7 +171,7 @@ def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
         assert server.search({"query": "fruit", "chunk_txts": ["red fruit"]}).status == 200
 
 
-def test_without_a_model_a_prompt_says_so(by_words: Server) -> None:
+def test_prompt_without_model_is_503(by_words: Server) -> None:
     """And what to start the server with."""
     answer = by_words.call(
         "POST", "/prompt", {"question": "cats", "chunk_txts": ["Cats purr."]}, KEYED

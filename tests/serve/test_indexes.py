@@ -127,7 +127,7 @@ def test_all_are_listed_with_their_state(offering: Server) -> None:
     assert offering.call("GET", "/indexes").status == 401
 
 
-def test_what_cannot_be_searched_is_so_for_its_name_alone(offering: Server) -> None:
+def test_unavailable_index_affects_only_its_name(offering: Server) -> None:
     """A damaged or missing file is a 503 with the reason, which is also in the log at the start."""
     for name, why in (("broken", "what is there is damaged"), ("gone", "No such file")):
         answer = offering.search({"query": "cats", "index": name})
@@ -142,7 +142,7 @@ def test_what_cannot_be_searched_is_so_for_its_name_alone(offering: Server) -> N
     assert offering.search({"query": "cats", "index": "pets"}).status == 200
 
 
-def test_an_index_of_other_keys_is_like_one_that_is_not_there(offering: Server) -> None:
+def test_index_of_other_keys_looks_like_unknown_index(offering: Server) -> None:
     """Responses, the list and suggestions hide the index from other keys; its own key can use it."""
     for path, field in (("/search", "query"), ("/compress", "question")):
         body = {field: "cats", **({"max_tokens": 9} if path == "/compress" else {})}
@@ -170,7 +170,9 @@ def test_an_index_of_other_keys_is_like_one_that_is_not_there(offering: Server) 
         ({"query": " "}, ["query"]),
     ],
 )
-def test_what_is_wrong_is_named(offering: Server, change: dict[str, Any], parts: list[str]) -> None:
+def test_invalid_index_request_names_the_field(
+    offering: Server, change: dict[str, Any], parts: list[str]
+) -> None:
     """Chunks in addition to an index, too many results, and invalid search parameters are rejected."""
     answer = offering.search({"query": "cats", "index": "pets", **change})
     assert answer.status == 400
@@ -204,9 +206,7 @@ def test_a_folder_is_searched_as_it_is(offering: Server, places: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "shards"])
-def test_an_index_is_replaced_while_questions_run(
-    offering: Server, places: Path, kind: str
-) -> None:
+def test_index_is_replaced_during_searches(offering: Server, places: Path, kind: str) -> None:
     """Every response is from a single version, none fails, and finally all are from the last version; damage is reported."""
     name = "pets" if kind == "file" else "shards"
 
@@ -273,7 +273,7 @@ class _Silent(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_a_slow_place_takes_no_thread_from_others() -> None:
+def test_slow_store_takes_no_threads_from_other_indexes() -> None:
     """While a store does not answer, other indexes are searched, and its searches fail after two seconds."""
     with (
         http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as store,

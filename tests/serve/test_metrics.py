@@ -72,7 +72,7 @@ def test_a_series_not_declared_is_a_bug() -> None:
         )
 
 
-def test_the_server_tells_what_it_did(server: Server) -> None:
+def test_metrics_count_the_requests(server: Server) -> None:
     """Requests, searches and bytes are counted, and the text is what Prometheus reads."""
     before = values(server.call("GET", "/metrics").body.decode())
     server.search({"query": "x", "chunk_txts": ["x y", "z"]})

@@ -72,9 +72,7 @@ def alone() -> dict[str, str]:
     return written
 
 
-def test_a_model_that_nobody_has_is_asked_by_any_name_where_there_is_one(
-    alone: dict[str, str], real: Server
-) -> None:
+def test_single_model_accepts_any_name(alone: dict[str, str], real: Server) -> None:
     """A server of one model takes whatever name a client gives it."""
     assert generated(real.generate({**GREEDY, "model": "anything"})) == alone["tiny"]
 
@@ -181,7 +179,7 @@ def test_models_are_unloaded_when_idle_and_loaded_again() -> None:
         assert server.process.returncode == 0
 
 
-def test_models_share_the_room_that_there_is() -> None:
+def test_models_are_evicted_within_model_bytes() -> None:
     """Requests for models that do not fit together are all answered, each by its own."""
     room = str(max(TINY.stat().st_size, BIGRAM.stat().st_size))
     with (
@@ -199,7 +197,7 @@ def test_models_share_the_room_that_there_is() -> None:
         assert sum(state(server, name) == "loaded" for name in alone) <= 1
 
 
-def test_a_model_that_loads_slowly_keeps_nobody_else_waiting() -> None:
+def test_slow_load_does_not_delay_other_models() -> None:
     """Other models answer meanwhile; two waiting requests get the model together; a disconnect affects neither."""
     with Held() as loading, ThreadPoolExecutor(2) as pool:
         flags = ("--model", "quick=fast", "--model", f"slow={loading.words}", "--rate-limit", "off")
@@ -216,7 +214,7 @@ def test_a_model_that_loads_slowly_keeps_nobody_else_waiting() -> None:
             assert server.metric('model_load_seconds_count{task="generate",model="slow"}') == 1
 
 
-def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_failed_load_does_not_affect_other_models(tmp_path: Path) -> None:
     """Requests for the damaged model get the reason without its path; the server is ready with the second model."""
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(TINY.read_bytes()[:1000])
@@ -271,7 +269,7 @@ def test_a_server_ends_while_a_model_loads() -> None:
         (("--model-bytes", "0"), "--model-bytes must be an integer of at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused_at_the_start(
+def test_invalid_models_are_rejected_at_start(
     flags: tuple[str, ...], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A single line with the problem, and status 2."""

@@ -84,7 +84,7 @@ def test_a_chat_streams(server: Server) -> None:
     assert all(event["choices"] for event in events_of(server, CHAT, HELLO))
 
 
-def test_a_chats_tokens_are_told(server: Server) -> None:
+def test_chat_returns_logprobs(server: Server) -> None:
     """With logprobs each token has its text, its bytes and the likeliest in its place, streamed or not."""
     asked = {**HELLO, "logprobs": True, "top_logprobs": 1}
     entry = {"token": "word1 ", "logprob": 0.0, "bytes": list(b"word1 ")}
@@ -237,7 +237,7 @@ def test_a_chat_that_is_not_allowed_is_named(
         assert answer.json["message"].startswith(param) or param == "messages"
 
 
-def test_a_model_without_a_template_names_the_other_path(server: Server) -> None:
+def test_chat_without_template_names_completions_path(server: Server) -> None:
     """A conversation without a chat template is rejected, with the path that needs no template."""
     answer = server.call(
         "POST", CHAT, {"messages": [{"role": "user", "content": "no template"}]}, JSON
@@ -287,7 +287,7 @@ def test_completions_stream(server: Server) -> None:
     assert [c["choices"][0]["finish_reason"] for c in chunks][-4:] == ["length"] * 4
 
 
-def test_completions_tell_their_tokens(server: Server) -> None:
+def test_completions_return_logprobs(server: Server) -> None:
     """Log probabilities are aligned with tokens, top log probabilities and text offsets; echo adds those of the prompt."""
     (choice,) = post(server, COMPLETIONS, {"prompt": "a b", "max_tokens": 2, "logprobs": 1})[
         "choices"
@@ -355,7 +355,7 @@ def test_a_completion_that_is_not_allowed_is_named(
     assert eventually(lambda: server.stats()["backlog"] == 0)
 
 
-def test_what_asks_for_nothing_is_ignored(server: Server) -> None:
+def test_default_values_of_unsupported_fields_are_ignored(server: Server) -> None:
     """An empty suffix, best_of up to n, and null for every option change nothing."""
     nulls = dict.fromkeys(
         ["stop", "seed", "logit_bias", "logprobs", "n", "stream", "stream_options", "temperature"]
@@ -511,7 +511,7 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
 # ── A real model ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_completion_is_the_same_as_by_the_other_path(real: Server) -> None:
+def test_completion_equals_generate_with_same_seed(real: Server) -> None:
     """The text and the log probabilities of a real model equal those of /generate with the same seed."""
     same = {"max_tokens": 6, "seed": 5, "temperature": 1.0}
     own = real.generate(
@@ -646,7 +646,7 @@ def test_a_token_that_the_model_has_not_is_named(real: Server) -> None:
     assert (answer.status, peer_error(answer.json)["param"]) == (400, "prompt")
 
 
-def test_what_each_sample_repeats_of_the_likeliest_is_bounded(real: Server) -> None:
+def test_echoed_top_logprobs_are_bounded_by_memory(real: Server) -> None:
     """Each sample begins with the echoed prompt, with the top log probabilities of its tokens."""
     asked = {
         "prompt": [2 + byte for byte in b"a" * 240],
@@ -663,7 +663,7 @@ def test_what_each_sample_repeats_of_the_likeliest_is_bounded(real: Server) -> N
 STORY_CHAT = {"messages": [{"role": "user", "content": "z"}], "temperature": 0, "max_tokens": 12}
 
 
-def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
+def test_chat_template_variables_are_checked(chatting: Server) -> None:
     """A variable unknown to the template is rejected if the response depends on it; a final assistant message is continued."""
     for name, value in (
         ("reasoning_effort", "low"),
@@ -792,7 +792,7 @@ def test_a_form_that_is_none_is_named(writing: Server, wanted: dict[str, Any], p
         assert answer.json["message"].startswith(param)
 
 
-def test_what_only_the_model_can_refuse_is_named(chatting: Server) -> None:
+def test_model_error_names_the_prompt(chatting: Server) -> None:
     """A text beyond the context, and a bias of a token that is none, are 400s in the client's own words."""
     for path, body, param in (
         (CHAT, {"messages": [{"role": "user", "content": "ab " * 500}]}, "messages"),

@@ -23,7 +23,7 @@ def peer_error(body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_body_tells_the_dialect(server: Server, path: str) -> None:
+def test_rerank_body_selects_the_api_format(server: Server, path: str) -> None:
     """On every path ``documents`` get Cohere's answer and ``texts`` TEI's, with a key in either header."""
     for headers in (KEYED, {**JSON, "Authorization": f"Bearer {KEY}"}):
         answer = server.call("POST", path, DOCUMENTS, headers)
@@ -36,7 +36,7 @@ def test_the_body_tells_the_dialect(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_errors_have_the_dialects_form(server: Server, path: str) -> None:
+def test_rerank_errors_have_the_api_format(server: Server, path: str) -> None:
     """An error in a body with ``texts`` has TEI's format, and other errors have the usual format."""
     error = peer_error(server.call("POST", path, {**DOCUMENTS, "top_n": 0}, KEYED).json)
     assert (error["type"], error["param"]) == ("invalid_request", "top_n")
@@ -53,7 +53,7 @@ def test_errors_have_the_dialects_form(server: Server, path: str) -> None:
     assert peer_error(server.call("POST", path, b"x", {**KEYED, "Content-Type": "text/plain"}).json)
 
 
-def test_a_bug_in_a_search_tells_nothing_in_any_dialect(server: Server) -> None:
+def test_rerank_internal_error_hides_internals(server: Server) -> None:
     """Errors during the search also have the API format, and do not reveal internals."""
     answers = [
         server.call("POST", "/rerank", {**body, "query": "crash"}, KEYED)
@@ -91,7 +91,7 @@ def test_the_same_documents_again_are_answered_alike(real: Server) -> None:
     assert [result["index"] for result in answers[0]] == [2, 0, 1, 3]
 
 
-def test_open_webui_ranks_what_it_found(real: Server) -> None:
+def test_rerank_answers_open_webui(real: Server) -> None:
     """The recipe of docs/agents.md: the request of Open WebUI's external reranker, and the fields that it reads."""
     texts = ["Cats purr.", "Dogs bark."]
     sent = {

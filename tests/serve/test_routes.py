@@ -15,7 +15,7 @@ def test_every_path_stands_once() -> None:
     assert len({route.endpoint for route in ROUTES}) == len(ROUTES)
 
 
-def test_the_process_of_the_model_answers_what_is_its_own() -> None:
+def test_model_process_routes_are_generation_and_state() -> None:
     """The model process answers generations and its state: workers answer the rest."""
     generation = {
         "/prompt",

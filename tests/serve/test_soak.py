@@ -244,7 +244,7 @@ def test_keys_that_change_under_load(tmp_path: Path) -> None:
     assert counts[200] > 1000
 
 
-def test_a_redis_that_comes_and_goes() -> None:
+def test_redis_loss_and_return() -> None:
     """While the rate limit's storage takes connections, drops, lies and is silent, every search is answered."""
     replies = (b"", b"+OK\r\n", b":x\r\n", b"*-1\r\n", b"\0" * 100, b"-ERR no\r\n")
     ended = threading.Event()

@@ -59,7 +59,7 @@ def test_the_pieces_make_up_the_response(server: Server) -> None:
         assert completion["tokens"] == [0, 1, 2, 3, 4]
 
 
-def test_text_comes_while_it_is_made(server: Server) -> None:
+def test_stream_sends_text_during_generation(server: Server) -> None:
     """The first piece arrives before the last is generated."""
     with Held() as generating:
         _, events = events_of(server, {"text": generating.words, "max_tokens": 5})
@@ -128,7 +128,7 @@ def test_too_slow_a_generation_is_a_503_or_an_error_event() -> None:
         assert eventually(lambda: server.stats()["backlog"] == 0)
 
 
-def test_a_dead_model_is_told_to_everyone() -> None:
+def test_dead_model_fails_requests_and_health() -> None:
     """When the model's thread dies, waiting requests get a 503, streams an error event, /health a 503; search continues."""
     with Server() as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)

@@ -27,7 +27,7 @@ def holds(keys: Keys, key: str | None) -> bool:
     return one is not None
 
 
-def test_each_of_several_keys_holds() -> None:
+def test_each_configured_key_is_valid() -> None:
     """Every configured key opens the door, and nothing else does, not even with no keys at all."""
     keys = Keys([digest("one"), digest("two")])
     assert [holds(keys, key) for key in ("one", "two", "three", "", None, "one ", "ONE")] == [
@@ -81,7 +81,7 @@ def test_a_lost_key_file_leaves_the_last_keys(
     "line",
     ["sha256:", "sha256:abc", "SHA256:" + "0" * 64, "sha256: " + "0" * 64, "sha256:" + "0" * 65],
 )
-def test_a_malformed_digest_is_no_key(
+def test_malformed_digest_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     """A line that begins like a digest and is none refuses the file, at the start and when it is read again."""

@@ -34,7 +34,7 @@ def gate(n_threads: int, max_queued: int, max_wait_s: float = 5) -> BoundedExecu
 
 
 @given(n_threads=st.integers(1, 4), max_queued=st.integers(0, 6), callers=st.integers(0, 14))
-def test_so_many_work_so_many_wait_the_rest_is_refused(
+def test_executor_rejects_tasks_beyond_threads_and_queue(
     n_threads: int, max_queued: int, callers: int
 ) -> None:
     """Of callers that come at once, exactly threads + waiting places are served, never more than threads at a time."""
@@ -66,7 +66,7 @@ def test_so_many_work_so_many_wait_the_rest_is_refused(
     assert running["most"] <= n_threads
 
 
-def test_first_come_first_served() -> None:
+def test_executor_runs_tasks_in_order_of_arrival() -> None:
     """Those who wait are served in the order in which they came."""
     order: list[int] = []
 
@@ -107,7 +107,7 @@ def test_a_cancelled_waiter_leaves_no_gap() -> None:
     asyncio.run(run())
 
 
-def test_errors_come_out_and_places_are_given_back() -> None:
+def test_executor_raises_errors_and_frees_slots() -> None:
     """An exception in the work is the caller's, and the next is served."""
 
     async def run() -> None:
@@ -135,7 +135,7 @@ def test_a_long_wait_is_refused() -> None:
     asyncio.run(run())
 
 
-def test_a_closed_gate_takes_nothing() -> None:
+def test_closed_executor_rejects_tasks() -> None:
     """Tasks in the queue when the executor is closed, and later tasks, are rejected: the server ends."""
 
     async def run() -> list[Any]:
@@ -151,7 +151,7 @@ def test_a_closed_gate_takes_nothing() -> None:
     assert [type(other) for other in others] == [ShuttingDownError] * 4
 
 
-def test_an_error_keeps_nothing_alive() -> None:
+def test_executor_error_frees_objects_of_the_work() -> None:
     """After the caller has handled an error, the objects of the work are freed without the garbage collector."""
     held: list[weakref.ref[Any]] = []
 
@@ -175,7 +175,7 @@ def test_an_error_keeps_nothing_alive() -> None:
         gc.enable()
 
 
-def test_a_client_has_only_its_share_of_the_threads() -> None:
+def test_executor_client_limit_applies_to_threads() -> None:
     """While a client occupies its share of threads, its further tasks wait, and later tasks of other clients overtake them."""
 
     async def run() -> list[str]:
@@ -206,7 +206,7 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
     assert asyncio.run(run()) == ["modest", *["greedy"] * 4]
 
 
-def test_a_client_has_only_its_share_of_the_places() -> None:
+def test_executor_client_limit_applies_to_queue() -> None:
     """A client cannot fill the queue for other clients; it can queue again after its work is done."""
 
     async def run() -> None:
@@ -235,7 +235,7 @@ def test_a_client_has_only_its_share_of_the_places() -> None:
     asyncio.run(run())
 
 
-def test_work_that_nobody_waits_for_learns_of_it() -> None:
+def test_executor_cancelled_caller_cancels_work() -> None:
     """When a caller is cancelled, the next check in its work raises, and the thread becomes free."""
 
     async def run() -> None:

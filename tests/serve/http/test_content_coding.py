@@ -28,7 +28,7 @@ def test_decoding_undoes_encoding(body: bytes, coding: str) -> None:
 
 
 @pytest.mark.parametrize("coding", codings.CODINGS)
-def test_a_bomb_is_left_where_the_limit_is(coding: str) -> None:
+def test_decode_bomb_stops_at_the_limit(coding: str) -> None:
     """Of 256 MiB of zeros no more is kept than allowed, and no more than there is room for."""
     bomb = COMPRESS[coding](bytes(256 << 20))
     taken: list[int] = []

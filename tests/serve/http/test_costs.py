@@ -92,9 +92,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ),
     ],
 )
-def test_an_answer_takes_no_more_than_the_table_says(
-    cost: Any, read: Any, body: Any, shape: Any
-) -> None:
+def test_response_memory_is_within_its_cost(cost: Any, read: Any, body: Any, shape: Any) -> None:
     """The bound is at most four times the memory, for ids, log probabilities and top log probabilities."""
     task, present = read(body)
     outcome = (response_of(*shape),)
@@ -120,7 +118,7 @@ def test_an_answer_takes_no_more_than_the_table_says(
         ("a " * 20_000, "我喜欢猫" * 5000),
     ],
 )
-def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
+def test_citation_memory_is_within_its_reservations(text: str, source: str) -> None:
     """The bound covers sentences of the text and its sources, matches and JSON, for different proportions."""
     announced_bytes = 0
 
@@ -144,7 +142,7 @@ def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
     assert taken_bytes - _FLAT_BYTES <= announced_bytes
 
 
-def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
+def test_queued_task_bytes_counts_tokens_and_texts() -> None:
     """The tokens that it allows once, though it has many prompts, and the texts that it may be."""
     body = {
         "prompt": ["x"] * 8,
@@ -162,7 +160,7 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     "text", ["the black cat sat ", "黑色的猫坐在垫子上", "\U0001f600\U0001f601\U0001f602"]
 )
 @pytest.mark.parametrize("n_texts", [1, 500])
-def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> None:
+def test_phrase_memory_is_within_its_cost(text: str, n_texts: int) -> None:
     """The bound covers a saved index with lazily decoded texts: many short texts or one long text."""
     said = text * (150_000 // len(text) // n_texts) + " black cat"
     index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))

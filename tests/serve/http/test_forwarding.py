@@ -51,7 +51,7 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
     assert (problem_of(error).status, problem_of(error).kind) == (503, "timeout")
 
 
-def test_a_model_process_that_tells_of_an_error_has_no_runners(tmp_path: Path) -> None:
+def test_forwarder_stats_with_error_response_is_zero_runners(tmp_path: Path) -> None:
     """An error in place of the state is the model process's, and not the client's who asked for the server's health."""
 
     async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

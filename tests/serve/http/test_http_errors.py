@@ -50,7 +50,7 @@ def test_each_error_has_its_status(
         ("x, got None", "got 'x, got None'"),
     ],
 )
-def test_what_came_is_told_as_json_has_it(got: object, said: str) -> None:
+def test_error_message_uses_json_values(got: object, said: str) -> None:
     """A client that sent null reads null, not Python's word for it; a string is left as it is."""
     for remedy in (None, "leave it out"):
         message = problem_of(
@@ -61,14 +61,14 @@ def test_what_came_is_told_as_json_has_it(got: object, said: str) -> None:
         )
 
 
-def test_a_method_that_is_not_allowed_is_told_which_are() -> None:
+def test_unsupported_method_lists_allowed_methods() -> None:
     """The body of a 405 names the methods, as its Allow header does."""
     problem = problem_of(web.HTTPMethodNotAllowed("GET", ["POST", "OPTIONS"]))
     assert problem.message == "this path takes OPTIONS, POST, not GET"
     assert problem.headers == {"Allow": "OPTIONS, POST"}
 
 
-def test_a_dialect_words_the_body() -> None:
+def test_error_body_is_written_by_the_adapter() -> None:
     """The adapter makes the body of kind, message and field; status and headers come from the table."""
     problem = problem_of(errors.OverloadedError("wait", retry_after_s=3))
     response = response_to(problem, lambda kind, message, field: [kind, message, field])

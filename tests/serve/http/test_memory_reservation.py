@@ -45,7 +45,7 @@ LANE = make_resource_pools(Settings(), Metrics.for_one_process())["search"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_parsing_takes_no_more_than_said(shape: str) -> None:
+def test_parsing_memory_is_within_the_estimate(shape: str) -> None:
     """Parsing any JSON takes at most the memory that was computed before."""
     body = SHAPES[shape].encode()
     was_tracing = tracemalloc.is_tracing()
@@ -61,7 +61,7 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
     assert peak_bytes - before_bytes <= measure_json(body, 1 << 18).peak_bytes + 4096
 
 
-def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
+def test_decoded_pieces_are_acquired_before_storage() -> None:
     """A body that would become larger than the quota is refused when the first piece too many is there."""
     bomb = gzip.compress(bytes(64 << 20), 9)
     with MemoryReservation(Quota(1 << 20)) as held:
@@ -91,7 +91,7 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
         max_size=30,
     ),
 )
-def test_a_quota_is_never_exceeded_and_ends_at_nothing(
+def test_memory_reservations_never_exceed_the_quota(
     limit: int, steps: list[tuple[int, str, int]]
 ) -> None:
     """After any sequence of changes at most the limit is held; at the end zero bytes are held."""
@@ -117,7 +117,7 @@ def test_a_quota_is_never_exceeded_and_ends_at_nothing(
     assert memory.held == 0
 
 
-def test_the_last_user_gives_back() -> None:
+def test_memory_is_released_by_the_last_user() -> None:
     """A thread that still works on a request holds its memory after the client has left."""
     memory = Quota(10)
     with MemoryReservation(memory) as holding:

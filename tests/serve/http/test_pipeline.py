@@ -55,7 +55,7 @@ def test_only_small_responses_are_written_on_the_loop(
     ("n_samples", "echoes", "on_loop"), [(1, True, True), (16, False, True), (16, True, False)]
 )
 @pytest.mark.parametrize("n_alternatives", [0, 10])
-def test_what_an_echo_repeats_counts_for_each_sample(
+def test_echoed_prompt_counts_for_each_sample(
     n_samples: int, echoes: bool, on_loop: bool, n_alternatives: int
 ) -> None:
     """A prompt of tokens that each sample repeats, with or without log probabilities, makes a response large."""

@@ -111,7 +111,7 @@ class Odd(SlidingWindowCounterRateLimiter):
     ("reset_time", "remaining"),
     [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")],
 )
-def test_a_storage_that_tells_no_numbers_is_storage_lost(reset_time: Any, remaining: Any) -> None:
+def test_storage_with_invalid_reset_time_counts_as_lost(reset_time: Any, remaining: Any) -> None:
     """If the storage returns a reset time that is not a finite number, this process counts alone."""
 
     async def run() -> None:
@@ -144,7 +144,7 @@ def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
     assert not any(part in str(caught.value) for part in ("u:", "pw", "@", "abc"))
 
 
-def test_the_server_says_when_to_come_back() -> None:
+def test_rate_limited_response_has_retry_after() -> None:
     """A key that made too many requests gets a 429 with Retry-After and RateLimit headers; a wrong one still a 401."""
     with Server("--rate-limit", "3/minute", RELEVANCE_GEN_API_KEYS="a-test-key, another") as server:
         answers = [server.search(BODY) for _ in range(4)]
@@ -204,7 +204,7 @@ def n_failures(metrics: Metrics) -> float:
     return float(metrics.table[0, metrics.layout.columns["rate_limit_storage_failures_total", ()]])
 
 
-def test_redis_shares_the_count_and_its_loss_is_survived(
+def test_redis_count_is_shared_and_its_loss_is_tolerated(
     redis: tuple[subprocess.Popen[bytes], Path],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -232,7 +232,7 @@ def test_redis_shares_the_count_and_its_loss_is_survived(
     asyncio.run(run())
 
 
-def test_a_silent_redis_does_not_hold_search_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_redis_does_not_delay_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage that takes connections and never answers costs one short wait, and then none for a while."""
     monkeypatch.setattr(rate_module, "_STORAGE_PAUSE_S", 600)
 
@@ -293,7 +293,7 @@ def test_a_redis_that_answers_anything_does_not_stop_search(
     assert caplog.text.count("storage is lost") <= 1
 
 
-def test_a_server_whose_redis_is_none_searches() -> None:
+def test_search_works_without_redis_at_the_address() -> None:
     """A failure of the storage does not fail a request."""
     with answering(b"+OK\r\n") as storage, Server("--rate-limit-storage", storage) as server:
         assert [server.search(BODY).status for _ in range(5)] == [200] * 5

@@ -58,7 +58,7 @@ def status_of(received: bytes) -> int:
     return int(received.split(b" ", 2)[1]) if received else 0
 
 
-def test_a_body_that_does_not_come_is_a_408(impatient: Server) -> None:
+def test_missing_body_is_408(impatient: Server) -> None:
     """A client that sends half a body and waits gets a 408 when the time is over, and its connection is closed."""
     head = request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "100"})
     received = impatient.exchange(head + b'{"query"')
@@ -87,7 +87,7 @@ def test_a_head_that_does_not_end_is_closed(impatient: Server) -> None:
         assert time.monotonic() - started_s < 30
 
 
-def test_a_body_cut_short_by_leaving_harms_nobody(small: Server) -> None:
+def test_disconnect_during_body_releases_resources(small: Server) -> None:
     """A disconnect during the body releases all resources."""
     for half_close in (True, False):
         with small.raw() as sock:
@@ -100,7 +100,7 @@ def test_a_body_cut_short_by_leaving_harms_nobody(small: Server) -> None:
     assert small.search({"query": "x", "chunk_txts": ["x"]}).status == 200
 
 
-def test_resets_harm_nobody(small: Server) -> None:
+def test_connection_resets_release_resources(small: Server) -> None:
     """A connection reset, before or during the response, releases all resources."""
     for sent in (
         b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -131,7 +131,7 @@ def test_resets_harm_nobody(small: Server) -> None:
         b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % i for i in range(10_000)) + b"\r\n",
     ],
 )
-def test_what_is_no_http_is_a_400_in_json(small: Server, sent: bytes) -> None:
+def test_invalid_http_is_400_in_json(small: Server, sent: bytes) -> None:
     """Bytes that are not an HTTP request get a 400 with a JSON error; the connection is closed, and the log has a line."""
     received = small.exchange(sent)
     assert status_of(received) == 400
@@ -172,7 +172,7 @@ def test_pipelined_requests_are_answered_in_order(small: Server) -> None:
     assert places == sorted(places)
 
 
-def test_a_body_longer_than_said_ends_the_connection(small: Server) -> None:
+def test_bytes_after_body_end_the_connection(small: Server) -> None:
     """Bytes after the end of the body that are not HTTP get a 400, and the connection is closed."""
     body = SEARCH + b"rubbish"
     received = small.exchange(
@@ -301,7 +301,7 @@ def test_requests_that_run_or_wait_hold_their_memory(small: Server) -> None:
     assert eventually(lambda: small.metric('request_body_bytes_held{lane="generation"}') == 0)
 
 
-def test_idle_connections_harm_nobody(server: Server) -> None:
+def test_idle_connections_do_not_block_requests(server: Server) -> None:
     """With 1,000 idle connections open, a search is answered as ever."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
@@ -347,7 +347,7 @@ def test_the_loop_never_waits_for_a_search(server: Server) -> None:
         assert [status_of(read_all(sock)) for sock in socks] == [200] * n_threads
 
 
-def test_what_is_pipelined_takes_little_memory(small: Server) -> None:
+def test_pipelined_bytes_take_little_memory(small: Server) -> None:
     """Eighty clients that pipeline a megabyte each after a slow request take some kilobytes each."""
     slow = request_bytes(
         "POST", "/generate", json.dumps({"text": "x", "max_tokens": 10**6}).encode(), JSON
@@ -405,7 +405,7 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_files")
-def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
+def test_idle_anonymous_connections_are_closed_for_authenticated_client() -> None:
     """When anonymous clients use all connections, an authenticated client is answered and keeps its connection."""
     with (
         Server("--max-buffered-bytes", "128MiB", "--idle-timeout-s", "600") as server,
@@ -423,7 +423,7 @@ def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
 
 
 @pytest.mark.usefixtures("many_files")
-def test_strangers_that_are_answered_leave_room_for_a_key() -> None:
+def test_active_anonymous_requests_leave_connections_for_authenticated_client() -> None:
     """The number of concurrent anonymous requests leaves connections for authenticated clients."""
     head = request_bytes("POST", "/generate", headers={**JSON, "Content-Length": "100"})
     with (

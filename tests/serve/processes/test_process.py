@@ -36,7 +36,7 @@ def test_search_is_served_while_the_model_loads() -> None:
         assert server.call("GET", "/health").status == 200
 
 
-def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
+def test_generation_times_out_while_model_loads() -> None:
     """A generation that waits too long for its model gets a 503 with the reason; SIGTERM ends such a server."""
     with (
         Held() as loading,
@@ -184,7 +184,7 @@ def test_an_idle_server_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_taken_port_is_said_clearly(workers: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported(workers: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
@@ -207,7 +207,7 @@ def test_a_taken_port_is_said_clearly(workers: str, capfd: pytest.CaptureFixture
         ),
     ],
 )
-def test_what_keeps_it_from_starting_is_said_by_its_flag(
+def test_start_error_names_the_flag(
     flags: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Problems that depend on files and packages are reported before the server listens, in one line, with status 2."""
@@ -302,7 +302,7 @@ def test_repeated_chunks_are_found_in_the_cache(unusual: Server) -> None:
     assert unusual.metric("search_index_cache_hits_total") == n_before + 3
 
 
-def test_what_waits_in_the_kernel_at_the_end_is_answered() -> None:
+def test_shutdown_answers_connections_in_the_backlog() -> None:
     """Connections that were begun before SIGTERM, and not accepted yet, have their requests answered or refused."""
     with Server() as server, ExitStack() as stack:
         assert eventually(lambda: server.call("GET", "/health").status == 200)

@@ -95,7 +95,7 @@ def test_refusals_pass_through(several: Server) -> None:
     assert several.generate(b"{}", {"Content-Type": "text/plain"}).body == b""
 
 
-def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None:
+def test_forwarded_response_is_encoded_only_on_request(several: Server) -> None:
     """Without Accept-Encoding the response is not encoded, also through two processes."""
     body = json.dumps({"text": "x " * 2000, "max_tokens": 1}).encode()
     plain = several.exchange(
@@ -110,9 +110,7 @@ def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None
 @pytest.mark.parametrize(
     ("key", "lane"), [("a-test-key", "generation"), ("wrong", "anonymous_generation")]
 )
-def test_the_process_with_the_model_knows_who_has_a_key(
-    several: Server, key: str, lane: str
-) -> None:
+def test_model_process_receives_the_key_id(several: Server, key: str, lane: str) -> None:
     """A generation takes the lane of its key in the worker and in the process that holds the model, and no other."""
     lanes = ("search", "generation", "anonymous_generation")
     body = json.dumps({"text": "x" * 50_000, "max_tokens": 100_000}).encode()
@@ -180,7 +178,7 @@ def test_a_client_that_leaves_frees_its_slots_behind_the_worker(several: Server)
     assert eventually(lambda: several.stats()["backlog"] == 0)
 
 
-def test_a_killed_worker_is_replaced_and_nothing_is_refused(several: Server) -> None:
+def test_killed_worker_is_replaced_without_refused_connections(several: Server) -> None:
     """After SIGKILL of one worker the others serve, new connections are all answered, and counters do not fall."""
     before = several.metric('http_requests_total{endpoint="search",status="200"}')
     victim = pids(several, "front")[0]
@@ -195,7 +193,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_refused(several: Server) -> 
     )
 
 
-def test_a_killed_model_is_replaced_while_search_goes_on(several: Server, loading: Held) -> None:
+def test_killed_model_process_is_replaced_during_searches(several: Server, loading: Held) -> None:
     """After SIGKILL of the model process, health is 503 and search is served; new generations wait for its replacement."""
     loading.hold()
     os.kill(pids(several, "model")[-1], signal.SIGKILL)
@@ -210,7 +208,7 @@ def test_a_killed_model_is_replaced_while_search_goes_on(several: Server, loadin
     assert several.generate({"text": "x", "max_tokens": 1}).status == 200
 
 
-def test_a_stream_whose_model_is_killed_is_cut(several: Server) -> None:
+def test_stream_ends_when_model_process_is_killed(several: Server) -> None:
     """When the process with the model dies in mid-stream, the client sees a cut and no second answer."""
     body = json.dumps({"text": "x", "max_tokens": 100_000}).encode()
     with several.raw() as sock:
@@ -268,7 +266,7 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop(
     assert waited_s == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 0, 0]
 
 
-def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
+def test_socket_of_delayed_worker_is_shut_down() -> None:
     """The socket of a worker that died soon after its start is shut down until it starts again: other workers get its connections."""
 
     class Dead:
@@ -309,7 +307,7 @@ def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
         (-40, "signal 40"),
     ],
 )
-def test_the_log_says_how_a_process_ended(status: int, said: str) -> None:
+def test_log_names_exit_status_or_signal(status: int, said: str) -> None:
     """The log names the status or the signal, and the truncation of a mapped file as a cause."""
     assert said in _end_of(status)
 

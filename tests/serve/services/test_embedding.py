@@ -98,7 +98,7 @@ def test_more_texts_than_may_wait_are_refused() -> None:
     with_embedder(work, encoder_queue=len(LONG))
 
 
-def test_what_takes_too_long_is_given_up() -> None:
+def test_slow_encoding_times_out() -> None:
     """After the time that a request may take it fails, and the encoder is free."""
 
     async def work(embedder: EmbeddingService, _: Metrics) -> None:

@@ -55,7 +55,7 @@ def test_every_format_is_read(
     assert found.warning is None
 
 
-def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor) -> None:
+def test_extract_damaged_document_returns_readable_pages(extractor: Extractor) -> None:
     """Intact pages are returned, with a warning about the damaged pages."""
     broken = pdf("Apples are red", "Pears").replace(b"/Contents 8 0 R", b"/Contents 1 2 3")
     found = extractor.extract(asked(broken))
@@ -72,7 +72,9 @@ def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor
         (b"x" * ((1 << 23) + 1), "has more than 8,388,608 characters"),
     ],
 )
-def test_what_cannot_be_read_is_refused(extractor: Extractor, content: bytes, why: str) -> None:
+def test_extract_unreadable_document_is_rejected(
+    extractor: Extractor, content: bytes, why: str
+) -> None:
     """The error names the problem of the content."""
     with pytest.raises(InvalidRequestError, match=f"^content {why}") as caught:
         extractor.extract(asked(content))
@@ -86,7 +88,7 @@ def test_content_must_be_base64(extractor: Extractor, content: str) -> None:
         extractor.extract(ExtractionTask(content))
 
 
-def test_what_takes_too_long_or_too_much_is_ended() -> None:
+def test_extract_over_limits_ends_the_process() -> None:
     """A document that exceeds a limit ends the process, and the next document gets a new process."""
     for extractor, content, why in (
         (Extractor(timeout_s=0.001), b"Apples " * 1_000_000, "takes longer than 0.001 seconds"),
@@ -102,14 +104,14 @@ def test_what_takes_too_long_or_too_much_is_ended() -> None:
         extractor.close()
 
 
-def test_no_process_is_no_fault_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extract_without_process_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no process can be started, the request is rejected as busy."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(BusyError):
         Extractor().extract(asked(b"Apples"))
 
 
-def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> None:
+def test_extract_killed_process_is_busy() -> None:
     """If the process is killed from outside, for example for lack of memory, the request is rejected as busy, and the next is answered."""
     extractor = Extractor()
     try:

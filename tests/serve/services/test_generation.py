@@ -51,7 +51,7 @@ async def read(hold: Callable[[int], None]) -> list[str]:
     return found
 
 
-def test_pieces_are_held_until_they_are_dealt_with() -> None:
+def test_stream_pieces_hold_memory_until_sent() -> None:
     """A thousand pieces that wait are held together, with more than their characters, and given back when read."""
     held = [0]
 
@@ -63,7 +63,7 @@ def test_pieces_are_held_until_they_are_dealt_with() -> None:
     assert held[-1] == 0
 
 
-def test_a_stream_that_may_hold_no_more_ends() -> None:
+def test_stream_without_memory_ends() -> None:
     """Without memory for waiting text, the stream ends with that error, and acquires no more."""
     held = [0]
 

@@ -31,7 +31,7 @@ def test_keys_are_equal_exactly_for_equal_content(
     limit=st.integers(0, 3000),
     calls=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 1500)), max_size=60),
 )
-def test_it_holds_the_most_recent_within_its_bytes(
+def test_index_cache_holds_recent_indexes_within_limit(
     limit: int, calls: list[tuple[str, int]]
 ) -> None:
     """The cache never holds more bytes than allowed, and returns the index that was stored for a key."""
@@ -46,7 +46,7 @@ def test_it_holds_the_most_recent_within_its_bytes(
         assert sum(map(sizes.__getitem__, kept)) <= limit
 
 
-def test_chunks_are_worth_an_index_when_they_come_again() -> None:
+def test_index_cache_reports_repeated_chunks() -> None:
     """The first call is stored; many other chunks in between evict it."""
     cache: IndexCache[str] = IndexCache(100, len, Metrics.for_one_process())
     assert [cache.was_seen(("", "k")) for _ in range(3)] == [False, True, True]
@@ -55,7 +55,7 @@ def test_chunks_are_worth_an_index_when_they_come_again() -> None:
     assert not cache.was_seen(("", "k"))
 
 
-def test_the_longest_unused_goes_first() -> None:
+def test_index_cache_evicts_least_recently_used() -> None:
     """The least recently used index is evicted first."""
     cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.for_one_process())
     for name in ("a", "b"):
@@ -65,7 +65,7 @@ def test_the_longest_unused_goes_first() -> None:
     assert [cache.get(("one", name)) for name in "abc"] == ["a", None, "c"]
 
 
-def test_no_client_pushes_the_others_out() -> None:
+def test_index_cache_client_evicts_only_its_own_indexes() -> None:
     """However much one client has kept, it makes room by its own, and the others' indexes stay."""
     cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.for_one_process())
     cache.put(("quiet", "a"), "a")

@@ -55,7 +55,7 @@ def test_bad_input_is_named(change: dict[str, Any], field: str) -> None:
     assert caught.value.field == field
 
 
-def test_index_is_among_the_fields_that_are_told() -> None:
+def test_unknown_field_error_lists_index() -> None:
     """A misspelled field in a body with an index name is reported, too."""
     for body, remedy in (
         ({**ASKED, "zebra": 1}, ", index"),
@@ -85,7 +85,7 @@ def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
         assert "start it with --index or --cluster" in answer.error["message"]
 
 
-def test_what_is_kept_is_asked_by_name(real: Server) -> None:
+def test_cached_index_is_searched_by_name(real: Server) -> None:
     """`cache_index` returns a name, which replaces the chunks in all requests with chunks; an evicted name is a 404."""
     answer = real.search(
         {"query": "cats", "chunk_txts": ["Cats purr.", "Dogs bark."], "cache_index": True}
@@ -109,7 +109,7 @@ def test_what_is_kept_is_asked_by_name(real: Server) -> None:
 # ── What is offered ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_whoever_comes_while_a_look_runs_shares_the_next(
+def test_refresh_requests_during_a_refresh_share_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any number of requests causes two refreshes: the running one and a second that begins after all requests."""
@@ -142,9 +142,7 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(
     assert len(one.searchable().search("cats")) == 2
 
 
-def test_where_no_thread_is_to_be_had_the_next_look_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refresh_without_thread_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers do not wait for a refresh whose thread could not start."""
 
     def fail(_: Thread) -> None:
@@ -159,7 +157,7 @@ def test_where_no_thread_is_to_be_had_the_next_look_is_another(
     one.refresh().result(60)
 
 
-def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
+def test_shards_are_opened_from_any_store(tmp_path: Path) -> None:
     """With every store of `fsspec`, the results equal those in memory."""
     chunks = [f"A cat number {n} purrs." for n in range(20)]
     for address in ("memory://named/shards", f"file://{tmp_path}/a", str(tmp_path / "b")):
@@ -198,7 +196,7 @@ def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
         (["--index", "pets=a", "--index-key", "pets=secret"], "--index-key must be NAME=KEY-ID"),
     ],
 )
-def test_what_no_index_can_be_is_refused(
+def test_invalid_index_settings_are_rejected(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pair without a name, with a reserved name, or with an invalid id is rejected."""
@@ -217,7 +215,7 @@ def test_a_key_for_no_index_is_refused() -> None:
     assert read([], environ).index == (("pets", "a,b.index"), ("docs", "/srv/docs"))
 
 
-def test_a_name_is_given_once() -> None:
+def test_duplicate_index_name_is_rejected() -> None:
     """Two indexes with the same name are rejected: the second could never be searched."""
     with pytest.raises(
         InvalidRequestError, match="--index must be given once for each name, got 'pets'"
@@ -226,7 +224,7 @@ def test_a_name_is_given_once() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=3), st.sampled_from("abcd"))
-def test_only_keys_that_are_named_may_search(allowed: list[str], asking: str) -> None:
+def test_index_keys_restrict_access(allowed: list[str], asking: str) -> None:
     """An index without configured keys is for all clients; an index with keys is for these keys only."""
     pairs = tuple(("pets", key * 12) for key in allowed)
     named = IndexRegistry(Settings(index=(("pets", "a"),), index_key=pairs))

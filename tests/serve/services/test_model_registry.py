@@ -121,7 +121,7 @@ class Borrower:
     leave: Callable[[], None]
 
 
-def test_who_goes_on_without_a_model_unloads_no_other(tmp_path: Path) -> None:
+def test_lease_without_eviction_fails_without_memory(tmp_path: Path) -> None:
     """Without free memory, a request that cannot wait is rejected at once; with memory, the model is loaded."""
     shop = Shop(tmp_path)
     registry = Stepwise(shop, shop.settings(("b", "c", "a"), model_bytes=ROOM))
@@ -140,7 +140,7 @@ def test_who_goes_on_without_a_model_unloads_no_other(tmp_path: Path) -> None:
     assert [model.name for model in shop.loaded] == ["c", "a"]
 
 
-def test_what_cannot_fit_beside_a_dead_model_holds_up_nobody(tmp_path: Path) -> None:
+def test_dead_model_memory_rejects_models_that_do_not_fit(tmp_path: Path) -> None:
     """It is refused, and the others go on: nothing is unloaded for it."""
     shop = Shop(tmp_path)
     registry = Stepwise(shop, shop.settings(("c", "b", "a"), model_bytes=ROOM))
@@ -298,7 +298,7 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-def test_many_who_ask_wait_for_one_load(shop: Shop) -> None:
+def test_concurrent_leases_share_one_load(shop: Shop) -> None:
     """A model that is being loaded is loaded once, and those who wait get it together."""
     registry = Stepwise(shop, shop.settings())
     with ExitStack() as stack:
@@ -334,7 +334,7 @@ def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
     assert wanted.cancelled()
 
 
-def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> None:
+def test_busy_model_is_evicted_after_its_leases_end(shop: Shop) -> None:
     """Requests for the evicted model are answered after the other model was used: neither starves."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     order: list[str] = []
@@ -365,7 +365,7 @@ def loaded_for(registry: Stepwise, *names: str, client: str = "key") -> None:
             assert future.done()
 
 
-def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
+def test_short_lease_evicts_nothing(shop: Shop) -> None:
     """A request that has waited for `_MIN_WAIT_S` and still waits causes evictions, regardless of other requests."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "c", client="")
@@ -385,7 +385,7 @@ def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
         assert wanted.done()
 
 
-def test_strangers_unload_nothing_that_a_key_had_lately(shop: Shop) -> None:
+def test_anonymous_lease_does_not_evict_recent_authenticated_model(shop: Shop) -> None:
     """Anonymous requests wait until no authenticated client used the model for a minute, without delaying other requests."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
     loaded_for(registry, "b")
@@ -433,7 +433,7 @@ def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> No
         assert future.done()
 
 
-def test_what_waits_for_models_holds_a_part_of_the_memory(shop: Shop) -> None:
+def test_waiting_leases_hold_a_quarter_of_the_memory(shop: Shop) -> None:
     """Each client may hold a quarter of the bytes, for all models together, while it waits; a larger request may wait alone."""
     registry = Stepwise(shop, shop.settings(max_buffered_bytes=400))
     loaded_for(registry, "a")
@@ -456,7 +456,7 @@ def test_what_waits_for_models_holds_a_part_of_the_memory(shop: Shop) -> None:
             pass
 
 
-def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) -> None:
+def test_failed_load_is_reported_and_retried_after_pause(shop: Shop) -> None:
     """Waiting requests get the reason without the path, and so do requests soon afterwards; other models are unaffected."""
     registry = Stepwise(shop, shop.settings())
     shop.fails.add("b")
@@ -500,7 +500,9 @@ def test_where_no_thread_is_to_be_had_a_load_is_tried_again(
         assert future.result(60).name == "a"
 
 
-def test_a_bug_in_loading_is_not_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_load_error_is_hidden_from_clients(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     """The message of an unexpected exception is only in the log."""
 
     def load(_: NamedModel) -> Model:
@@ -559,7 +561,7 @@ def test_names(names: list[str], asked: str | None) -> None:
         registry.name_of("embed", asked)
 
 
-def test_a_client_that_leaves_leaves_the_load_to_the_others(shop: Shop) -> None:
+def test_disconnect_does_not_end_a_load(shop: Shop) -> None:
     """Cancelling a coroutine that waits harms neither the load nor who else waits for it."""
     settings = shop.settings()
     shop.held = threading.Event()
@@ -588,7 +590,7 @@ def test_a_client_that_leaves_leaves_the_load_to_the_others(shop: Shop) -> None:
     asyncio.run(live())
 
 
-def test_a_burst_for_one_model_leaves_the_others_alone(shop: Shop) -> None:
+def test_request_limit_is_per_client_and_model(shop: Shop) -> None:
     """A client may have a limited number of requests for a model; other clients and other models have their own limits."""
     settings = shop.settings()
     shop.held = threading.Event()
@@ -615,7 +617,7 @@ def test_a_burst_for_one_model_leaves_the_others_alone(shop: Shop) -> None:
     asyncio.run(live())
 
 
-def test_whoever_waits_when_the_server_ends_is_told(shop: Shop) -> None:
+def test_close_rejects_waiting_leases(shop: Shop) -> None:
     """Closing rejects waiting requests, and closes loaded models; afterwards leases are rejected."""
     registry = Stepwise(shop, shop.settings())
     with registry.lease("generate", "a"):

@@ -109,14 +109,14 @@ def test_a_copy_is_a_choice() -> None:
     assert in_chat.request["choice"] == [CHUNKS[1], f" {CHUNKS[1]}"]
 
 
-def test_whether_an_answer_was_found_is_told() -> None:
+def test_prompt_reports_whether_an_answer_was_found() -> None:
     """The confidence of the search is compared with the request's minimum; the prompt is written in both cases."""
     for bound, found in ((0.0, True), (0.99, False)):
         written = prompt(Worded(ChatFormat(n_ctx=512)), min_confidence=bound)
         assert (written.found, len(written.sources)) == (found, 1)
 
 
-def test_a_model_that_counts_for_too_long_is_given_up() -> None:
+def test_prompt_times_out_in_token_counting() -> None:
     """The request ends in time, and its thread ends after the current token count."""
     slow = Slow()
     with pytest.raises(TimedOutError, match="prompt was not written within"):
@@ -141,7 +141,7 @@ class Held(Worded):
         return super().count_tokens(text)
 
 
-def test_a_prompt_that_is_given_up_keeps_its_place_while_its_thread_goes_on() -> None:
+def test_cancelled_prompt_keeps_its_thread_until_it_ends() -> None:
     """However many callers leave, no more prompts are written at once than may be."""
     held = Held()
 

@@ -207,7 +207,7 @@ def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
     with_searcher(crowded, lambda: full)
 
 
-def test_a_search_that_nobody_waits_for_is_given_up() -> None:
+def test_cancelled_search_leaves_the_reranker() -> None:
     """After a disconnect the wait for the reranker ends, and its future is cancelled."""
     held = HeldReranker()
 
@@ -231,7 +231,7 @@ def test_a_search_that_nobody_waits_for_is_given_up() -> None:
     with_searcher(work, lambda: held)
 
 
-def test_what_it_says_has_the_law_of_the_library() -> None:
+def test_scripted_reranker_scores_equal_library() -> None:
     """Scores with a scripted reranker equal those of `search` with the same reranker."""
 
     class Scripted(HeldReranker):

@@ -43,7 +43,7 @@ def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
             assert tried.search(task, "a-key") == search(task.params.query, CHUNKS, 2, true_order)
 
 
-def test_kept_indexes_know_no_metadata() -> None:
+def test_cached_index_returns_metadata_of_the_request() -> None:
     """A kept index gives each request the metadata that came with that request."""
     tried = searcher()
     for page in range(5):
@@ -110,7 +110,7 @@ def test_no_search_imports_anything() -> None:
     assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.split() == []
 
 
-def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
+def test_distinct_and_titles_with_and_without_cached_index() -> None:
     """Metadata comes from the request, also with a cached index; chunks with different titles are different."""
     settings = Settings()
     searcher = Searcher(settings, Metrics.for_one_process())
@@ -131,7 +131,7 @@ def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
         searcher.search(task, "key")
 
 
-def test_chunks_that_are_kept_need_not_come_again() -> None:
+def test_cached_index_replaces_chunks_in_requests() -> None:
     """A cached index is searched and explained by its name, with the same results except metadata."""
     tried = searcher(index_cache_bytes=1 << 20)
     asked = SearchParams("What does a cat do?", spans=True)
@@ -155,7 +155,7 @@ def test_chunks_that_are_kept_need_not_come_again() -> None:
         tried.search(filtered, "a-key")
 
 
-def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
+def test_cached_index_counts_blank_chunks_in_positions() -> None:
     """Blank chunks, which other API formats allow, count for positions, and cannot be explained."""
     tried, question = searcher(), SearchParams("cats", where=[True] * 4)
     first = SearchTask(
@@ -182,7 +182,7 @@ def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
             tried.explain(ExplanationTask(question, (), place, index=named), "a-key")
 
 
-def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
+def test_cached_index_compression_uses_titles_and_reserves_texts() -> None:
     """Compressing a cached index equals compressing its chunks, and its texts are reserved."""
     titled = [
         {"text": "They weigh four kilos.", "title": "Cats"},
@@ -205,7 +205,7 @@ def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
     assert [number for unit, number in announced if unit == "result_char"] == n_chars
 
 
-def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:
+def test_cached_index_is_private_and_can_be_evicted() -> None:
     """Another key cannot use a cached index; an evicted index, and an index that was too large, have no name."""
     tried = searcher(index_cache_bytes=40_000)
     task = SearchTask(SearchParams("cats"), CHUNKS, cache_index=True)

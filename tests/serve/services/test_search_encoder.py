@@ -111,7 +111,7 @@ def test_it_explains_as_it_searches() -> None:
     with_searcher(work)
 
 
-def test_what_has_too_many_passages_goes_by_words_alone() -> None:
+def test_too_many_passages_skip_the_encoder() -> None:
     """A search with too many passages uses lexical scores, and reports the reason."""
     chunks = [f"cat number {n} does this" for n in range(20)]
 
@@ -123,7 +123,7 @@ def test_what_has_too_many_passages_goes_by_words_alone() -> None:
     with_searcher(work, encoder_search_passages=19, encoder_index_passages=0)
 
 
-def test_what_is_too_long_to_be_cut_goes_by_words_alone() -> None:
+def test_too_long_texts_skip_the_encoder() -> None:
     """If texts are far longer than all allowed passages, not all tokens are counted."""
     chunks = ["cat " * 10_000, "does a cat?"]
 
@@ -133,7 +133,7 @@ def test_what_is_too_long_to_be_cut_goes_by_words_alone() -> None:
     with_searcher(work, encoder_search_passages=2, encoder_index_passages=0)
 
 
-def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
+def test_many_chunks_use_the_encoder_after_background_encoding() -> None:
     """Chunks that are too many for one search are encoded in the background when they come a second time."""
     chunks = [f"cat number {n} does this" for n in range(20)]
 
@@ -164,7 +164,7 @@ def test_blank_chunks_keep_their_positions() -> None:
     with_searcher(work)
 
 
-def test_without_an_encoder_it_goes_by_words_alone() -> None:
+def test_unavailable_encoder_is_skipped() -> None:
     """If the encoder could not be loaded or is closed, searches are answered, and report that."""
     words = search(QUERY, CHUNKS, 10, False)
 
@@ -228,7 +228,7 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
     with_searcher(work, search_threads=2)
 
 
-def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
+def test_evicted_chunks_are_not_encoded() -> None:
     """Work that is no longer required is skipped, and an exception in the background affects no search."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
@@ -254,7 +254,7 @@ def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
     with_searcher(work)
 
 
-def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
+def test_pending_encoding_does_not_hold_texts() -> None:
     """Only one of several simultaneous searches has the index encoded, and evicted texts are not retained for it."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:

@@ -53,7 +53,7 @@ def looked(one: ServedIndex) -> ServedIndex:
     return one
 
 
-def test_readers_see_whole_states(store: Any, searcher: Callable[[str], ServedIndex]) -> None:
+def test_searches_see_complete_versions(store: Any, searcher: Callable[[str], ServedIndex]) -> None:
     """While versions replace each other, every result is from a single version, and finally from the last."""
     place, ended = "s3://corpora/whole", threading.Event()
     save_shards(place, state(0), 3)
@@ -139,7 +139,7 @@ def test_a_change_that_cannot_be_had(
 
 
 @pytest.mark.parametrize("room", [1 << 20, 0])
-def test_a_damaged_shard_is_left_alone_for_a_while(
+def test_damaged_shard_is_loaded_with_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, room: int
 ) -> None:
     """It is not fetched at each look, but after a pause that grows, until it is repaired."""
@@ -185,7 +185,7 @@ def test_a_damaged_shard_is_left_alone_for_a_while(
     assert states(looked(one).searchable()) == {"1"}
 
 
-def test_a_damaged_file_is_left_alone_for_a_while(
+def test_damaged_file_is_loaded_with_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged file is read once until it changes."""
@@ -226,7 +226,7 @@ def test_a_store_that_hangs(
         store.send_signal(signal.SIGCONT)
 
 
-def test_whoever_starts_while_a_store_hangs(
+def test_start_while_store_hangs(
     store: subprocess.Popen[bytes],
     searcher: Callable[[str], ServedIndex],
     monkeypatch: pytest.MonkeyPatch,
