@@ -19,6 +19,7 @@ import pytest
 from tests.serve.harness import KEYED, REAL, Server, eventually
 
 ROOT = Path(__file__).parents[1]
+_ROUTES = "ROUTES: tuple[Route, ...] = ("
 _NAMED = re.compile(r"`([\w/]+(?:\.py|/))`")
 
 
@@ -197,12 +198,8 @@ def test_an_interface(extend: Callable[[str], Extended]) -> None:
     copy.add("serve/adapters/places.py", DIALECT)
     routes = "serve/routes.py"
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
-    row = '    Route("POST", "/search",'
-    copy.change(
-        routes,
-        row,
-        f'    Route("POST", "/places", actions.SEARCH, places.read, key="always"),\n{row}',
-    )
+    row = '    Route("POST", "/places", search.search, places.read, pool="search", key="always"),'
+    copy.change(routes, _ROUTES, f"{_ROUTES}\n{row}")
     program = ("-P", *REAL)  # without the current folder, so that the copy is what is found
     with Server("--model", "none", program=program, PYTHONPATH=str(copy.folder)) as server:
         answer = server.call(
@@ -218,6 +215,49 @@ def test_an_interface(extend: Callable[[str], Extended]) -> None:
         )
         series = 'http_requests_total{endpoint="places",status="200"}'
         assert eventually(lambda: server.metric(series) == 1)  # counted when the answer is sent
+
+
+OPERATION = '''
+"""Handler that counts chunks."""
+
+from relevance_gen.serve.http.resources import costs
+
+
+def read(body):
+    """Read ``{"chunk_txts": […]}``."""
+    return body["chunk_txts"], lambda count: {"num_chunks": count}
+
+
+async def count(call):
+    """Count chunks."""
+    async with call.reserve(costs.COUNT) as reservation:
+        chunks, present = await reservation.read_body()
+        n_bytes = costs.COUNT.of(chunk=len(chunks))
+        answer = await reservation.answer(lambda: len(chunks), present, n_bytes)
+        return answer.response
+'''
+
+
+def test_an_http_operation(extend: Callable[[str], Extended]) -> None:
+    """A new operation is admitted, counted and limited in memory like the existing operations."""
+    copy = extend("an HTTP operation")
+    copy.add("serve/handlers/counting.py", OPERATION)
+    table = "EMBEDDING: Final = Cost("
+    copy.change("serve/http/resources/costs.py", table, f"COUNT: Final = Cost(chunk=1000)\n{table}")
+    routes = "serve/routes.py"
+    imports = "from relevance_gen.serve.handlers import agents,"
+    copy.change(routes, imports, f"{imports} counting,")
+    row = '    Route("POST", "/count", counting.count, counting.read, pool="search", key="always"),'
+    copy.change(routes, _ROUTES, f"{_ROUTES}\n{row}")
+    program = ("-P", *REAL)
+    flags = ("--model", "none", "--max-buffered-bytes", "4MiB", "--max-body-bytes", "1MiB")
+    with Server(*flags, program=program, PYTHONPATH=str(copy.folder)) as server:
+        answer = server.call("POST", "/count", {"chunk_txts": ["a", "b"]}, KEYED)
+        assert (answer.status, answer.json) == (200, {"num_chunks": 2})
+        assert server.call("POST", "/count", {"chunk_txts": []}).status == 401
+        assert server.call("POST", "/count", {"chunk_txts": ["a"] * 5000}, KEYED).status == 413
+        series = 'http_requests_total{endpoint="count",status="200"}'
+        assert eventually(lambda: server.metric(series) == 1)
 
 
 FORMAT = '''
