@@ -192,7 +192,7 @@ def test_shards_are_opened_from_any_store(tmp_path: Path) -> None:
     [
         (["--index", "pets"], "--index must be NAME=FILE"),
         (["--index", "=pets.index"], "--index must be NAME=FILE"),
-        (["--index", "cache:a=pets.index"], "a name being letters"),
+        (["--index", "cache:a=pets.index"], "with letters, digits, dots"),
         (["--index", "pets=a", "--index-key", "pets=secret"], "--index-key must be NAME=KEY-ID"),
     ],
 )
@@ -206,7 +206,7 @@ def test_invalid_index_settings_are_rejected(
 
 
 def test_a_key_for_no_index_is_refused() -> None:
-    """With a misspelt name every key might ask the index that was meant."""
+    """With a misspelled name, every key could use the index that was meant."""
     settings = read(["--index", "pets=a,b.index", "--index-key", "pats=0123456789ab"], {})
     assert settings.index == (("pets", "a,b.index"),)
     with pytest.raises(InvalidRequestError, match="--index-key must be the name of an --index"):
