@@ -28,14 +28,14 @@ def generate(
         request: the text, a `GenerationRequest`, or a mapping of its fields; only ``text`` is required.
         runner: by default a runner that the first call creates and the process keeps, with the model named in
             ``RELEVANCE_GEN_MODEL``, else the embedded model.
-        fields: fields of a `GenerationRequest`; they override those of `request`.
+        fields: fields of a `GenerationRequest`; they override the fields of `request`.
 
     Returns:
         The completions, with token counts and times.
 
     Raises:
         InvalidRequestError: a field is wrong; nothing was computed.
-        ModelLoadError: there is no model, or it cannot be loaded; the message names a remedy.
+        ModelLoadError: a model is missing or cannot be loaded; the message names a remedy.
         OverloadedError: too many requests wait already.
         GenerationError: the model failed.
 
@@ -56,15 +56,15 @@ def chat(
 
     Args:
         messages: objects with ``role`` and ``content``, and other fields that the model's template uses.
-        runner: as in `generate`; if its model's file has no chat template, `options` must have one.
+        runner: as in `generate`; if the model's file lacks a chat template, `options` must contain a template.
         options: ``chat_template``, ``template_variables`` and fields of a request; see `Runner.submit_chat`.
 
     Returns:
         The next turn; ``prompt`` is the rendered conversation.
 
     Raises:
-        InvalidRequestError: a field is wrong, or there is no template for these messages.
-        ModelLoadError: there is no model, or it cannot be loaded; the message names a remedy.
+        InvalidRequestError: a field is wrong, or no template accepts these messages.
+        ModelLoadError: a model is missing or cannot be loaded; the message names a remedy.
         OverloadedError: too many requests wait already.
         GenerationError: the model failed.
     """

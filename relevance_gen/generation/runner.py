@@ -1,4 +1,4 @@
-"""A runner: accepts requests from any thread, returns futures and streams, and has one or more workers that generate.
+"""A runner: accepts requests from any thread, returns futures and streams, and generates in worker threads.
 
 The module is long because it documents every method of one public class; the methods delegate to other modules.
 """
@@ -81,7 +81,7 @@ class Runner:
         model: a GGUF file; with the extra ``hub`` also a repository of the Hugging Face hub, ``"owner/name"`` or
             ``"owner/name:Q8_0"``; by default the model named in ``RELEVANCE_GEN_MODEL``, else the embedded model.
         devices: GPU indexes from 0; each GPU gets the whole model and a worker of its own. By default one worker.
-        max_queue: samples of one client that may wait, at least 1; while as many wait, `submit` raises `OverloadedError`.
+        max_queue: samples of one client that may wait, at least 1; at this limit `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory of each worker for computed prompts of recent requests; 0 disables the prefix cache.
         wait: wait until the model is loaded; otherwise return at once and load in the background.
         **options: options of `ModelOptions`.
@@ -166,7 +166,7 @@ class Runner:
                 stop string. It runs in the thread of a model, so it must return quickly; an exception that it raises fails
                 this request.
             context: options set by the calling code.
-            fields: fields of a `GenerationRequest`; they override those of `request`.
+            fields: fields of a `GenerationRequest`; they override the fields of `request`.
 
         Returns:
             A future. Its `cancel()` works until the response is complete; the slots of the request are then free at the
@@ -193,7 +193,7 @@ class Runner:
     def generate(
         self, request: Request | None = None, **fields: Unpack[RequestFields]
     ) -> GenerationResponse:
-        """Submit a request and return its response. Arguments and errors are those of `submit` and of the response."""
+        """Submit a request and return its response. Arguments and errors: see `submit`."""
         return self._wait_for(lambda: self.submit(request, **fields))
 
     def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
@@ -211,7 +211,7 @@ class Runner:
             del future  # It holds the exception, whose traceback holds this frame.
 
     def stream(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> TextStream:
-        """Submit a request and return a stream of its text. Arguments and errors are those of `submit`."""
+        """Submit a request and return a stream of its text. Arguments and errors: see `submit`."""
         return TextStream(lambda on_text: self.submit(request, on_text=on_text, **fields))
 
     def submit_chat(
@@ -236,7 +236,7 @@ class Runner:
             tools: tools that the model may call: `ToolDefinition` values, or objects in OpenAI's format.
             tool_choice: ``"auto"``, ``"none"``, ``"required"``, or an object in OpenAI's format that names tools.
             parallel_tool_calls: whether a turn may have several tool calls.
-            chat_template: a Jinja template instead of the one in the model's file.
+            chat_template: a Jinja template instead of the template in the model's file.
             template_variables: further variables of the template, such as ``enable_thinking``.
             continues: continue the last message, which is the model's own, instead of starting a new turn.
             on_part: called like ``on_text`` of `submit`, with sample index and `ContentPart`.
@@ -244,7 +244,7 @@ class Runner:
                 ``eos_token_ids``.
 
         Raises:
-            InvalidRequestError: a field is wrong, or there is no template for these messages.
+            InvalidRequestError: a field is wrong, or no template accepts these messages.
             RelevanceGenError: see `submit` and `wait_ready`.
         """
         if "text" in fields:
@@ -279,7 +279,7 @@ class Runner:
         Pass the format to `submit` in a context with ``is_chat`` and this ``output_format``.
 
         Raises:
-            InvalidRequestError: there is no template for these messages.
+            InvalidRequestError: no template accepts these messages.
             RelevanceGenError: see `wait_ready`.
         """
         return render_chat(conversation, request, self.chat_format, chat_template, client)
@@ -287,13 +287,13 @@ class Runner:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
     ) -> GenerationResponse:
-        """Generate the next turn of a conversation. Options and errors are those of `submit_chat`."""
+        """Generate the next turn of a conversation. Options and errors: see `submit_chat`."""
         return self._wait_for(lambda: self.submit_chat(messages, **options))
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
     ) -> TextStream:
-        """Stream the next turn of a conversation. Options and errors are those of `submit_chat`."""
+        """Stream the next turn of a conversation. Options and errors: see `submit_chat`."""
         return TextStream(lambda on_part: self.submit_chat(messages, on_part=on_part, **options))
 
     def count_tokens(self, text: str) -> int:
@@ -317,7 +317,7 @@ class Runner:
     ) -> int:
         """Return the number of tokens of a conversation as `submit_chat` renders it.
 
-        Arguments and errors are those of `submit_chat` and `count_tokens`.
+        Arguments and errors: see `submit_chat` and `count_tokens`.
         """
         conversation = Conversation(messages, tools_of(tools), variables=template_variables or {})
         request = GenerationRequest("")
@@ -426,7 +426,7 @@ class Runner:
             worker.stop()
 
     def _join(self, timeout_s: float | None) -> bool:
-        """Wait for the threads of other workers than the calling one; return whether they have ended."""
+        """Wait for the threads of all workers except the calling thread; return whether they have ended."""
         deadline = _Deadline(timeout_s)
         return self._is_worker_thread() or all(
             worker.join(deadline.remaining_s()) for worker in self._workers
@@ -449,7 +449,7 @@ def load_model(
 
 
 class _Deadline:
-    """The time `timeout_s` seconds after the creation of this object; ``None`` is no limit."""
+    """The time `timeout_s` seconds after the creation of this object; ``None`` disables the limit."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._end_s = None if timeout_s is None else time.monotonic() + timeout_s

@@ -79,7 +79,7 @@ class Mailbox:
         cancelled: Sequence[int] = (),
         timeout_s: float = 0.0,
     ) -> Delivery:
-        """Accept requests of a client and return the events of its earlier requests, after waiting for one.
+        """Accept requests of a client and return the events of its earlier requests, after waiting for an event.
 
         Args:
             client: id of the client.

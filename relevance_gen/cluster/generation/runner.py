@@ -36,19 +36,19 @@ _END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 
 @shows_options
 class ClusterRunner(Runner):
-    """A model on the nodes of a cluster. The interface and the samples, bit for bit, are those of `relevance_gen.Runner`.
+    """A model on the nodes of a cluster. Interface and samples equal those of `relevance_gen.Runner`, bit for bit.
 
     Requests wait in one queue of this process. Each runner is an actor with the whole model and takes requests when it has
-    free slots. If a runner dies, another one is started; its requests that have streamed no text are served by other
+    free slots. If a runner dies, another runner is started; its requests that have streamed no text are served by other
     runners, and its other requests fail with a `GenerationError`. A node that joins gets a runner at once, unless
     `n_runners` is given.
 
     Args:
         model: as for `relevance_gen.Runner`; a file must have the same path on every node.
-        n_runners: number of runners; by default one for each GPU of a node, or one for a node without a GPU.
+        n_runners: number of runners; by default one per GPU, and one per node without a GPU.
         address: as for `ClusterIndex`.
         name: name of runners that all processes with this name share; they end a minute after the last process.
-        max_queue: samples of one client that may wait in this process, at least 1; while as many wait, `submit` raises
+        max_queue: samples of one client that may wait in this process, at least 1; at this limit `submit` raises
             `OverloadedError`.
         prefix_cache_bytes: memory of each runner for computed prompts of recent requests; 0 disables the prefix cache.
         wait: wait until the model is loaded; otherwise return at once and load in the background.
@@ -118,7 +118,7 @@ class ClusterRunner(Runner):
         ]
 
     def _create_worker(self, queue: RequestQueue, key: str) -> ClusterWorker:
-        # A worker's thread must not keep a runner alive that has no other reference.
+        # A worker's thread must not keep an otherwise unreferenced runner alive.
         runner_ref = weakref.ref(self)
 
         def choose_node(worker: ClusterWorker) -> Node | None:
@@ -193,7 +193,7 @@ class ClusterRunner(Runner):
 
 
 def _poll_nodes(runner_ref: weakref.ref[ClusterRunner]) -> None:
-    """Check for new nodes until the runner is closed or has no reference."""
+    """Check for new nodes until the runner is closed or garbage-collected."""
     while True:
         time.sleep(_NODE_POLL_S)
         runner = runner_ref()

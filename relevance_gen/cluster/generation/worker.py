@@ -40,7 +40,7 @@ _MAX_RETRY_S: Final = 30.0
 
 @frozen
 class LoadedModel:
-    """What an actor reports about its model: the chat format, and the description of model and options."""
+    """Properties of an actor's model: the chat format, and the description of model and options."""
 
     chat_format: ChatFormat | None
     description: str
@@ -178,7 +178,7 @@ class ClusterWorker(Worker):
                 self._actor.exchange.remote(self._client, (), list(self._forwarded), 0.0)
 
     def _start_runner(self) -> bool:
-        """Start the runner or find the shared one; if it dies while it starts, retry after a pause.
+        """Start the runner or find the shared runner; if it dies while it starts, retry after a pause.
 
         Return whether the runner is ready: not if it is not needed any more.
         """
@@ -216,7 +216,7 @@ class ClusterWorker(Worker):
         return False
 
     def _exchange(self, requests: Sequence[QueuedRequest]) -> Capacity:
-        """Send requests to the runner and deliver the events of earlier ones; return the runner's capacity."""
+        """Send requests to the runner and deliver the events of earlier requests; return the runner's capacity."""
         cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
         self._forwarded.difference_update(cancelled)
         # With no request and free capacity, `take` waits instead.

@@ -46,7 +46,7 @@ class ActiveRequest:
 
     Attributes:
         eos_token_ids: tokens that end a sample.
-        grammar: compiled constraint on the samples; ``None`` without one, and until it is compiled.
+        grammar: compiled constraint on the samples; ``None`` without a grammar, and until it is compiled.
         mask_budget: CPU time used for masks of the grammar, in all samples.
         tokens: token ids of the prompt; empty until `tokenize`.
         stops: compiled stop strings; none until `tokenize`.
@@ -114,7 +114,7 @@ class ActiveRequest:
 
     @property
     def can_batch_prefill(self) -> bool:
-        """Whether the prompt may be computed in a batch with others: not if the logits of all its tokens are needed."""
+        """Whether the prompt may be computed in a batch with other prompts: not if the logits of all its tokens are needed."""
         return not self.params.prompt_logprobs
 
     @property
@@ -138,7 +138,7 @@ class ActiveRequest:
         Not done before the request has a slot, because the compiled stop strings take much more memory than the strings.
 
         Raises:
-            InvalidRequestError: the prompt has no token or does not fit into the context, the request names tokens beyond
+            InvalidRequestError: the prompt is empty or does not fit into the context, the request names tokens beyond
                 the vocabulary, or the response would hold too many top log probabilities.
         """
         if self.context.use_model_eos:
@@ -245,14 +245,14 @@ class ActiveRequest:
         )
 
     def reset_prefill(self) -> None:
-        """Give up the slot before the prompt is computed; the prefill restarts from the beginning in another slot."""
+        """Release the slot before the prompt is computed; the prefill restarts from the beginning in another slot."""
         self.slot = None
         self.n_computed = self.n_reused = 0
         self.prompt_logprobs.clear()
         self.prompt_top_logprobs.clear()
 
     def release(self) -> None:
-        """Free what is needed only to start further samples."""
+        """Free the memory that only further samples would need."""
         self.slot = None
         self.logits, self.state = NO_LOGITS, NO_STATE
 

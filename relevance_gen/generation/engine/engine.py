@@ -1,6 +1,6 @@
 """Run a model for many requests at once: carry out the scheduler's actions, one step at a time.
 
-The engine lives in one thread; only `interrupt` may be called from another one. It uses the model through `LanguageModel`,
+The engine lives in one thread; only `interrupt` may be called from other threads. It uses the model through `LanguageModel`,
 and reports what happens to requests as events that `step` returns.
 
 The module is long because every action of the scheduler is a method, and all of them use the same queue and model.
@@ -95,15 +95,15 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether there is no request, and no event to return."""
+        """Whether the engine has neither a request nor an event to return."""
         has_requests = self._queue or self._running or self._preempted or self._compilations.futures
         return not has_requests and not self._events
 
     @property
     def capacity(self) -> Capacity:
-        """Further requests that can start: the free slots, less one for each queued request without a sample.
+        """Further requests that can start: the free slots minus the queued requests without a sample.
 
-        Slots of anonymous requests count as free for authenticated ones. Requests with a grammar count only while they run:
+        Slots of anonymous requests count as free for authenticated requests. Requests with a grammar count only while they run:
         any number of them is taken to be compiled, and counting them would keep other requests out. Requests for several
         samples retain their prompts: see `scheduler.max_retained_prompts`.
         """
@@ -408,14 +408,14 @@ class Engine:
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
     def _dequeue(self, request: ActiveRequest) -> None:
-        """Remove a request from the queue, and free what is needed only to start further samples."""
+        """Remove a request from the queue, and free the memory that only further samples would need."""
         self._queue.remove(request)
         if request.slot is not None:
             self._model.rewind(request.slot, 0)
         request.release()
 
     def _reusable(self, n_tokens: int) -> int:
-        """Return how many of `n_tokens` cached tokens can be reused without changing a bit of what is computed after."""
+        """Return how many of `n_tokens` cached tokens can be reused without changing a bit of the following results."""
         multiple = self._model.prefill_multiple
         if multiple == 1:
             multiple = self._model.n_batch

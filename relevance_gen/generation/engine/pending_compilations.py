@@ -67,7 +67,7 @@ class PendingCompilations:
     def take_finished(self, *, wait_for_one: bool) -> list[CompiledRequest]:
         """Remove and return the requests whose compilation has ended.
 
-        With `wait_for_one`, first wait up to `_WAIT_S` seconds until one has.
+        With `wait_for_one`, first wait up to `_WAIT_S` seconds for a compilation to end.
         """
         if self.futures and wait_for_one:
             wait(self.futures.values(), _WAIT_S, return_when="FIRST_COMPLETED")

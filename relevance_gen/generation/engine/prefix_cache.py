@@ -37,7 +37,7 @@ class PrefixCache:
     """The most recently used prompts, at most `max_bytes` of them; 0 disables the cache.
 
     A prompt is found only for the client that sent it, so that response times reveal nothing about the prompts of other
-    clients. Prompts of anonymous clients are evicted first, then those of the client that uses the most memory.
+    clients. Prompts of anonymous clients are evicted first, then prompts of the client that uses the most memory.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -112,7 +112,7 @@ class SampleState:
     def start_mask(self, executor: Executor) -> None:
         """Start computing the next result of `mask` in another thread."""
         if self.constraint is not None and self.finish_reason is None:
-            # A RuntimeError means that no thread can be started; `mask` then computes the result.
+            # After a RuntimeError, because threads cannot be started, `mask` computes the result.
             with suppress(RuntimeError):
                 self._next_mask = executor.submit(self.constraint.mask, may_end=self.may_end)
 
@@ -162,7 +162,7 @@ class SampleState:
         return released
 
     def _reason_to_end(self, token: int) -> FinishReason | None:
-        """Return why the sample ends with `token`, which is no EOS token and completes no stop string."""
+        """Return why the sample ends with `token`, which is not an EOS token and does not complete a stop string."""
         if self.constraint is not None:
             self.constraint.accept(token)
             if self.constraint.complete:

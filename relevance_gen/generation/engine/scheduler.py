@@ -4,13 +4,14 @@ One step of the engine consists of the actions that `next_action` returns, up to
 compute at most `n_batch` tokens of prompts, start samples, and compute one token for each running sample.
 
 A free slot is assigned by priority first: anonymous clients get it only if no other client can use it. Then it goes to the
-client with the fewest slots, to that client's request with the fewest slots, and among equal requests to the one that got a
-slot the longest time ago. So while a request waits for its first slot, each other request of its client gets at most one. If
+client with the fewest slots, to that client's request with the fewest slots, and among equal requests to the request whose last
+slot is the longest time ago. So while a request waits for its first slot, each other request of its client gets at most one
+slot. If
 anonymous clients hold all slots and an authenticated client is waiting, the scheduler preempts one anonymous sample. It
 resumes from its saved state when a slot becomes free.
 
 The prompt of a request is computed in its first slot, and the request gets no second slot before that is done. Prompts are
-computed one after another in chunks; a long prompt delays the running samples by one chunk per step. Short chunks of several
+computed sequentially in chunks; a long prompt delays the running samples by one chunk per step. Short chunks of several
 prompts are computed as a batch if that takes less time; the chunk of the request whose turn it is always is among them. No
 slot stays free while samples wait, with one exception: see `max_retained_prompts`.
 
@@ -32,7 +33,7 @@ from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.generation.queue.request import RequestPriority, priority_of
 
 _MAX_PADDING_TOKENS = 16
-"""Rows of padding allowed to compute a chunk together with a longer one. Computing these rows takes about as long as the
+"""Rows of padding allowed to compute a chunk together with a longer chunk. Computing these rows takes about as long as the
 fixed cost of a separate computation, which reads all weights."""
 
 
@@ -157,15 +158,15 @@ def next_action(state: EngineState) -> Action | None:
 def max_retained_prompts(n_slots: int) -> int:
     """Return how many requests of one priority may retain their prompts for samples that have not started.
 
-    Any further request for several samples waits, unless it is the only one of its client: so requests of one client do not
-    block another client. Except for one prompt of each client, retained prompts use at most as much memory as all slots, or
-    as two slots, so that requests take turns even on a single slot.
+    Any further request for several samples waits, unless its client has no other such request: so requests of one client do not
+    block another client. Except for one prompt of each client, retained prompts use at most the memory of all slots, or of
+    two slots, so that requests take turns even on a single slot.
     """
     return max(2, n_slots)
 
 
 def retains_prompt(request: ActiveRequest) -> bool:
-    """Return whether a computed prompt is retained, or will be, for samples beyond the one in its slot."""
+    """Return whether a computed prompt is retained, or will be, for further samples than the sample in its slot."""
     return _is_computed(request) if request.slot is None else request.n_pending_samples > 1
 
 
@@ -218,7 +219,7 @@ def _distribute_slots(
     n_usable: Sequence[int],
     n_held: Mapping[str | None, int],
 ) -> dict[int, list[int]]:
-    """Distribute the free slots one by one; return them by queue index, in the order in which requests get their first.
+    """Distribute the free slots; return them by queue index, in the order in which requests get their first.
 
     Anonymous requests get no slot before all preempted samples have one again.
 
@@ -284,7 +285,7 @@ def _count_usable_slots(state: EngineState) -> list[int]:
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
-    """Tokenize the prompts that have slots, then compute chunks: the first one, and others of about the same length."""
+    """Tokenize the prompts that have slots, then compute the first chunk and further chunks of about the same length."""
     by_priority = sorted(
         enumerate(state.waiting), key=lambda indexed: priority_of(indexed[1].client)
     )

@@ -1,4 +1,4 @@
-"""Events of requests: what an engine reports, and what a worker delivers to the queue."""
+"""Events of requests, which an engine returns and a worker delivers to the queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Prefix-aware routing: a prompt goes to a worker that has computed its prefix, if that worker is not overloaded.
 
 Each worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each worker took. A worker
-defers a request to another worker that knows a longer prefix, has capacity, and is not much busier.
+defers a request to a worker that has computed a longer prefix, has capacity, and is not much busier.
 Source: the routers of SGLang (cache-aware) and of vLLM's production stack (prefix-aware) weigh the same two quantities.
 """
 
@@ -53,7 +53,7 @@ class PrefixTable:
         self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)
 
     def add(self, blocks: Blocks) -> None:
-        """Add a prompt and evict the oldest blocks; the last blocks of a prompt are evicted before its first ones."""
+        """Add a prompt and evict the oldest blocks; the last blocks of a prompt are evicted before its first blocks."""
         for block in reversed(blocks):
             self._blocks.put(block, True)
 
@@ -79,9 +79,9 @@ class WorkerLoad:
 
 
 def should_defer(own: WorkerLoad, other_workers: Iterable[WorkerLoad]) -> bool:
-    """Return whether a worker should leave a request to one of the other workers.
+    """Return whether a worker should leave a request to a worker in `other_workers`.
 
-    Of the workers with capacity, one that knows the longest prefix never defers, so one worker always takes the request.
+    A worker with capacity and the longest known prefix never defers, so some worker always takes the request.
 
     >>> own, near, busy = WorkerLoad(0, 0, True), WorkerLoad(3, 4, True), WorkerLoad(3, 5, True)
     >>> should_defer(own, [near]), should_defer(own, [busy])

@@ -1,4 +1,4 @@
-"""Requests as a queue holds them: all values that a worker needs, in this process or in another one."""
+"""Requests as a queue holds them: all values that a worker needs, in this process or elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_RESPONSE_TOP_LOGPROBS = 1 << 20
 """Maximum number of top log probabilities in a response, which is in memory until it is complete."""
 _NO_FIELDS: Mapping[str, Any] = {}
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar", "choice")
-"""Request fields that constrain the text of samples; a request sets at most one of them."""
+"""Request fields that constrain the text of samples; at most one field per request is set."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18
 """Maximum number of characters in a JSON schema, a regular expression, a grammar, or all choices together."""
 MAX_CHOICES = 1 << 12
@@ -77,7 +77,7 @@ class RequestContext:
 
     @property
     def priority(self) -> RequestPriority:
-        """Priority of the request; anonymous requests come after all others."""
+        """Priority of the request; anonymous requests come last."""
         return priority_of(self.client)
 
 
@@ -92,7 +92,7 @@ class QueuedRequest:
     Args:
         id: number in order of arrival, unique in its queue; two queued requests are equal if their ids are.
         request: sampling parameters and text.
-        seed: seed of the request, or a random one; the samples of any worker are the same.
+        seed: seed of the request, or a random seed; the samples of any worker are the same.
         created: Unix time in seconds at which the request was accepted.
         context: options set by the calling code.
     """
@@ -109,9 +109,9 @@ class Capacity:
     """How many more requests a worker accepts, by priority.
 
     Args:
-        n_requests: requests that can start now. Authenticated requests can preempt anonymous ones, so their number
+        n_requests: requests that can start now. Authenticated requests can preempt anonymous requests, so their number
             includes the slots of anonymous requests.
-        n_retained_prompts: how many of these requests may ask for several samples; ``None`` is no limit. A client's only
+        n_retained_prompts: how many of these requests may ask for several samples; ``None`` disables the limit. A client's only
             such request does not count towards the limit.
     """
 
@@ -130,7 +130,7 @@ class Capacity:
     def after(self, requests: Iterable[QueuedRequest]) -> Capacity:
         """Return the capacity that is left after a worker takes `requests`.
 
-        Anonymous requests take no capacity from authenticated ones.
+        Anonymous requests do not reduce the capacity for authenticated requests.
         """
         n_taken = Counter(request.context.priority for request in requests)
         n_requests = {}
@@ -219,7 +219,8 @@ def _check_token_ids(name: str, token_ids: Sequence[int], max_tokens: int) -> No
 
 def _check_grammar(name: str, value: str | Mapping[str, Any] | tuple[str, ...]) -> None:
     if isinstance(value, tuple) and len(value) > MAX_CHOICES:
-        raise InvalidRequestError(f"must hold at most {MAX_CHOICES:,} texts", name, str(len(value)))
+        rule = f"must hold at most {MAX_CHOICES:,} texts"
+        raise InvalidRequestError(rule, name, str(len(value)))
     try:
         text = json.dumps(value) if isinstance(value, Mapping) else "".join(value)
         text.encode(errors="replace" if isinstance(value, tuple) else "strict")

@@ -2,7 +2,7 @@
 
 A caller puts a request and holds its future. A worker registers, takes requests as far as it has capacity, and delivers the
 events of these requests. Clients take turns; anonymous requests come last; the requests of one client are served in order
-of arrival, except those that a worker defers to another one (see `relevance_gen.generation.queue.prefix_routing`). A
+of arrival, unless a worker defers a request (see `relevance_gen.generation.queue.prefix_routing`). A
 worker may be a thread of this process, or a thread that forwards to another process: only requests and events are exchanged.
 
 The lock is re-entrant, because a garbage collection while it is held may drop a stream and so cancel a request.
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 @define(eq=False)
 class _RegisteredWorker:
-    """A worker as the queue knows it.
+    """State of a worker in the queue.
 
     Attributes:
         on_cancel: called with the id of a request that the worker has and must drop.
@@ -82,7 +82,7 @@ class RequestQueue:
     """Requests that wait or that workers serve. Thread-safe.
 
     Args:
-        max_queue: samples of one client that may wait; while as many wait, further requests of this client are refused.
+        max_queue: samples of one client that may wait; at this limit, further requests of the client are refused.
             Samples whose grammar is being compiled count. All requests without a client count as one client.
         routes_by_prefix: whether workers are faster with prompts whose prefix they have computed before.
 
@@ -110,7 +110,7 @@ class RequestQueue:
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked from the one that created the queue, so that it has no workers."""
+        """Whether this process was forked from the process that created the queue, so that the workers do not exist here."""
         return self._pid != os.getpid()
 
     @property
@@ -178,7 +178,7 @@ class RequestQueue:
     ) -> list[QueuedRequest] | None:
         """Remove and return the next requests: up to the worker's capacity, and up to its share of the queue.
 
-        If there is no request for the worker, wait once for a change: at most `timeout_s` seconds (``None``: no limit),
+        If no request is available for the worker, wait once for a change: at most `timeout_s` seconds (``None``: no limit),
         and at most `MAX_DEFER_S` while requests are deferred to other workers. The result may be empty after that. Return
         ``None`` if no request can follow: the queue is closed and the worker has been removed.
         """
@@ -230,7 +230,7 @@ class RequestQueue:
             failed = self._requeue(worker)
             if not self._workers:
                 self._close_reason = error
-                # Detach the requests first: a garbage collection may cancel one of them in the meantime.
+                # Detach the requests first: a garbage collection may cancel a request in the meantime.
                 waiting, self._waiting = self._waiting, OrderedDict()
                 for pending in waiting.values():
                     self._stop_queueing(pending)
@@ -304,7 +304,7 @@ class RequestQueue:
         return sorted(self._waiting.values(), key=turn)
 
     def _should_defer(self, worker: _RegisteredWorker, pending: PendingRequest) -> bool:
-        """Return whether a request waits for a worker that knows a longer prefix of its prompt."""
+        """Return whether a request waits for a worker that has computed a longer prefix of its prompt."""
         if not pending.blocks:
             return False
         now_s = time.monotonic()
@@ -380,7 +380,7 @@ class RequestQueue:
         pending.settle(outcome)
 
     def _requeue(self, worker: _RegisteredWorker) -> list[PendingRequest]:
-        """Return requests of a removed worker to the front of the queue; return those that must fail instead."""
+        """Return requests of a removed worker to the front of the queue; return the requests that must fail instead."""
         failed: list[PendingRequest] = []
         taken, worker.taken = worker.taken, {}
         for pending in reversed(taken.values()):
@@ -393,7 +393,7 @@ class RequestQueue:
         return failed
 
     def _drop_cancelled(self, request_id: int, future: Future[GenerationResponse]) -> None:
-        """Drop the request of a cancelled future, and tell the worker that has it."""
+        """Drop the request of a cancelled future, and notify the worker that has it."""
         if not future.cancelled():
             return
         future.set_running_or_notify_cancel()  # `concurrent.futures.wait` waits for this.
@@ -411,7 +411,7 @@ class RequestQueue:
             worker.on_cancel(request_id)
 
     def _is_done(self, worker_id: int) -> bool:
-        """Remove a worker if the queue is closed and has no work for it; return whether the worker is removed."""
+        """Remove a worker if the queue is closed and empty and the worker has no request; return whether the worker is removed."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return True

@@ -293,7 +293,7 @@ def _relative_probabilities(logits: Logits, largest: np.float32, temperature: fl
 
 
 def _candidates(weights: Weights, total: float, request: GenerationRequest) -> Ids:
-    """Return the ids of all tokens that top_p and min_p can keep, and of few others, without sorting all weights.
+    """Return the ids of all tokens that top_p and min_p can keep, and of few further tokens, without sorting all weights.
 
     A token with a probability below (1 − top_p) / V is not among the most likely tokens that reach top_p, because all such
     tokens together have less than 1 − top_p. If many tokens are above this bound, a larger bound is estimated from a part
@@ -316,7 +316,7 @@ def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -
     """Return the index at which the cumulative sum of `weights` first reaches (left) or exceeds (right) `target`.
 
     If rounding keeps the sum below the target, return the index of the last weight above 0. Blocks are summed first,
-    because a cumulative sum of all weights takes ten times as long.
+    because a cumulative sum of all weights is ten times slower.
     """
     width = int(len(weights) ** 0.5)
     block_starts = np.arange(0, len(weights), width)
