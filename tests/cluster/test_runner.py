@@ -1,4 +1,4 @@
-"""Runners on the nodes of a cluster serve as one on this machine does, and what dies is made good."""
+"""Runners on the nodes of a cluster give the results of one local runner, and are replaced after failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relevance_gen import InvalidRequestError, Runner
 from relevance_gen.cluster import ClusterRunner, actors
 from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
-from relevance_gen.generation.queue import request_queue as backlog
+from relevance_gen.generation.queue import request_queue
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.types import GenerationRequest
@@ -29,7 +29,7 @@ from tests.conversations import tokens_of
 
 
 def requests(n: int) -> list[GenerationRequest]:
-    """Return requests with seeds, some for several samples."""
+    """Return requests with seeds, half of them for two samples."""
     return [
         GenerationRequest(
             f"once {number}",
@@ -48,14 +48,14 @@ def texts_of(response: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def runner(cluster: Any) -> Iterator[ClusterRunner]:
-    """Two runners, which tests may kill: others come in their place."""
+    """A cluster runner with two runners; tests may kill them, because they are replaced."""
     with ClusterRunner(TINY, n_runners=2, max_queue=10_000, **OPTIONS) as started:
         yield started
 
 
 @pytest.fixture(autouse=True)
-def both_live(request: pytest.FixtureRequest) -> None:
-    """Begin each test with two runners."""
+def wait_for_both(request: pytest.FixtureRequest) -> None:
+    """Start each test with two ready runners."""
     if "runner" in request.fixturenames:
         runner = request.getfixturevalue("runner")
         until(lambda: runner.stats().num_total_runners == 2, "both runners live")
@@ -70,13 +70,13 @@ def alone() -> Iterator[Runner]:
 
 @pytest.fixture(scope="module")
 def single(cluster: Any) -> Iterator[ClusterRunner]:
-    """One runner with a short backlog."""
+    """A cluster runner with one runner and a short queue."""
     with ClusterRunner(BIGRAM, n_runners=1, max_queue=3, **OPTIONS) as started:
         yield started
 
 
-def test_seeds_give_the_same_bits(runner: ClusterRunner, alone: Runner) -> None:
-    """Whichever runner serves a request, and beside whatever else, its samples are those of one runner alone."""
+def test_submit_with_seed_equals_local_runner(runner: ClusterRunner, alone: Runner) -> None:
+    """The samples of a request equal those of a local runner, regardless of the runner and of concurrent requests."""
     assert len({worker.node_id for worker in runner._workers}) == 2
     n_before = runner.counters().generated_tokens
     futures = [runner.submit(request) for request in requests(12)]
@@ -87,8 +87,8 @@ def test_seeds_give_the_same_bits(runner: ClusterRunner, alone: Runner) -> None:
     assert runner.counters().generated_tokens - n_before == n_tokens
 
 
-def test_streams_come_piece_by_piece(runner: ClusterRunner) -> None:
-    """The pieces of a stream are the text of its response, and the first comes before the last token is computed."""
+def test_stream_pieces_arrive_during_generation(runner: ClusterRunner) -> None:
+    """The pieces of a stream concatenate to the text, and the first piece arrives before the last token is computed."""
     with runner.stream({"text": "once", "max_tokens": 120, "seed": 5}) as stream:
         pieces = [(piece.text, runner.counters().generated_tokens) for piece in stream]
         assert stream.response is not None
@@ -96,8 +96,8 @@ def test_streams_come_piece_by_piece(runner: ClusterRunner) -> None:
         assert len(pieces) > 5
 
 
-def test_a_cancelled_request_frees_its_slot(runner: ClusterRunner) -> None:
-    """A request that is cancelled ends over there too, waiting or running."""
+def test_cancel_waiting_or_running_request_frees_slot(runner: ClusterRunner) -> None:
+    """A cancelled request ends in the runner's process too."""
     n_before = runner.counters().generated_tokens
     long = [
         runner.submit({"text": "on and on", "max_tokens": 900, "num_samples": 4}) for _ in range(6)
@@ -114,18 +114,20 @@ def test_a_cancelled_request_frees_its_slot(runner: ClusterRunner) -> None:
     assert runner.stats().backlog == 0
 
 
-def test_conversations_and_counts(runner: ClusterRunner, alone: Runner) -> None:
-    """What needs the model's own tokens or its template is asked over there."""
+def test_chat_and_token_counts_equal_local_runner(runner: ClusterRunner, alone: Runner) -> None:
+    """Chat templates and token counts use the model in the runner's process."""
     assert runner.count_tokens("how many") == alone.count_tokens("how many")
     assert runner.chat_format == alone.chat_format
 
 
-def test_a_prompt_goes_where_its_beginning_was_computed(
+def test_submit_common_prefix_goes_to_one_runner(
     runner: ClusterRunner, alone: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two idle runners, one gets all requests that begin alike, and computes the beginning once; same bits."""
-    monkeypatch.setattr(backlog, "MAX_DEFER_S", 60.0)  # on a busy machine it may come late
-    beginning = "all that was said before " * 24
+    """Of two idle runners, one gets all requests with a common prefix and computes the prefix once; results are equal."""
+    monkeypatch.setattr(
+        request_queue, "MAX_DEFER_S", 60.0
+    )  # a busy machine may need longer than the default
+    beginning = "all that was message before " * 24
     asked = [
         {"text": f"{beginning}{number}", "max_tokens": 4, "seed": number} for number in range(8)
     ]
@@ -139,22 +141,24 @@ def test_a_prompt_goes_where_its_beginning_was_computed(
     ]
 
 
-def test_a_full_backlog_refuses(single: ClusterRunner) -> None:
-    """The one bound on what waits is that of the backlog here."""
+def test_submit_full_queue_raises(single: ClusterRunner) -> None:
+    """Waiting samples are limited by the queue of this process only."""
     accepted: list[Any] = []
     with pytest.raises(OverloadedError):
         accepted.extend(single.submit({"text": "a", "max_tokens": 200}) for _ in range(200))
     wait(accepted, 60)
 
 
-def test_the_only_runner_is_replaced(single: ClusterRunner) -> None:
-    """Where the only runner dies, requests wait for the next one."""
+def test_only_runner_dies_and_is_replaced(single: ClusterRunner) -> None:
+    """If the only runner dies, requests wait for the next runner."""
     kill_process(single._workers[0]._actor)
     assert single.generate({"text": "a", "max_tokens": 5}).responses
 
 
-def test_what_showed_nothing_is_done_elsewhere(runner: ClusterRunner, alone: Runner) -> None:
-    """When a runner's process dies, its streams that have begun fail and say why; all else is answered, once."""
+def test_runner_dies_requests_without_text_are_requeued(
+    runner: ClusterRunner, alone: Runner
+) -> None:
+    """If a runner's process dies, its streams with text fail with the reason; all other requests are answered once."""
     shown = [threading.Event() for _ in range(4)]
     streams = [
         runner.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_, one=one: one.set())
@@ -177,8 +181,8 @@ def test_what_showed_nothing_is_done_elsewhere(runner: ClusterRunner, alone: Run
     assert dead not in runner._workers
 
 
-def test_runners_that_die_while_they_start(single: ClusterRunner) -> None:
-    """However often the next runner dies before it is ready, another one is started, and requests wait for it."""
+def test_runner_dies_while_starting_and_is_replaced(single: ClusterRunner) -> None:
+    """If a runner repeatedly dies before it is ready, another runner is started and requests wait for it."""
     killed: set[Any] = set()
 
     def kill_next() -> bool:
@@ -192,8 +196,8 @@ def test_runners_that_die_while_they_start(single: ClusterRunner) -> None:
     assert single.generate({"text": "a", "max_tokens": 5}).responses
 
 
-def test_a_runner_that_is_stopped_is_replaced(single: ClusterRunner) -> None:
-    """A runner whose process is stopped is given up, with those of its requests of which text was shown."""
+def test_unresponsive_runner_is_replaced(single: ClusterRunner) -> None:
+    """A runner with a stopped process is replaced, and its requests with streamed text fail."""
     shown = threading.Event()
     stream = single.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_: shown.set())
     assert shown.wait(60)
@@ -204,8 +208,8 @@ def test_a_runner_that_is_stopped_is_replaced(single: ClusterRunner) -> None:
         stream.result(120)
 
 
-def test_processes_share_runners_of_a_name(cluster: Any) -> None:
-    """Two backlogs pull for the same runners, numbers of their tickets do not mix, and other options are refused."""
+def test_named_runner_is_shared_by_two_queues(cluster: Any) -> None:
+    """Two queues use the same runners without mixing request ids, and other options are refused."""
     with (
         ClusterRunner(TINY, n_runners=1, name="shared", **OPTIONS) as one,
         ClusterRunner(TINY, n_runners=1, name="shared", **OPTIONS) as other,
@@ -219,17 +223,17 @@ def test_processes_share_runners_of_a_name(cluster: Any) -> None:
         assert other.generate("a").responses
 
 
-def test_a_worker_that_is_not_needed_ends() -> None:
-    """A worker whose node is gone before its runner was there ends, so that nobody waits for it for ever."""
-    backlog = RequestQueue(1)
-    worker = ClusterWorker(backlog, RunnerSpec(nullcontext, 0, ""), lambda _: None, lambda _: None)
+def test_unneeded_worker_ends() -> None:
+    """A worker whose node has left before its runner was ready ends, so that `wait_ready` returns."""
+    queue = RequestQueue(1)
+    worker = ClusterWorker(queue, RunnerSpec(nullcontext, 0, ""), lambda _: None, lambda _: None)
     worker.start()
     assert worker.join(60)
     assert worker.state is ThreadState.CLOSED
 
 
-def test_closing_without_draining(cluster: Any) -> None:
-    """A closed runner answers everybody who waits, and leaves no actor."""
+def test_close_without_drain_fails_requests_and_ends_actors(cluster: Any) -> None:
+    """Closing fails all waiting requests and leaves no actor."""
     runner = ClusterRunner(TINY, n_runners=1, **OPTIONS)
     futures = [runner.submit({"text": "a", "max_tokens": 250, "num_samples": 4}) for _ in range(3)]
     runner.close(drain=False)
@@ -239,7 +243,7 @@ def test_closing_without_draining(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"model": 3}, "model must be"),
         ({"n_runners": 0}, "n_runners must be"),
@@ -249,14 +253,14 @@ def test_closing_without_draining(cluster: Any) -> None:
         ({"address": ""}, "address must be"),
     ],
 )
-def test_bad_input_is_named(options: Any, said: str) -> None:
-    """What is not allowed is named as the caller knows it."""
-    with pytest.raises(InvalidRequestError, match=said):
+def test_init_invalid_option_raises(options: Any, message: str) -> None:
+    """An invalid option raises an error with the name that the caller used."""
+    with pytest.raises(InvalidRequestError, match=message):
         ClusterRunner(**({"model": BIGRAM} | options))
 
 
-def test_a_model_that_is_not_there(cluster: Any) -> None:
-    """A model that no node can load is told as on one machine."""
+def test_init_missing_model_raises(cluster: Any) -> None:
+    """A model that no node can load raises the same error as a local runner."""
     with pytest.raises(ModelLoadError, match="nowhere"):
         ClusterRunner("/nowhere/model.gguf", n_runners=1)
 
@@ -266,10 +270,10 @@ def test_a_model_that_is_not_there(cluster: Any) -> None:
     [(60, 2), pytest.param(10_000, 10**6, marks=pytest.mark.soak)],
     ids=["small", "soak"],
 )
-def test_nothing_is_lost_or_answered_twice(
+def test_killed_runners_lose_no_request(
     runner: ClusterRunner, alone: Runner, n_requests: int, n_kills: int
 ) -> None:
-    """While runners are killed, every request is answered once: with its own samples, or an error with the reason."""
+    """While runners are killed, each request ends once: with its samples, or with an error that has the reason."""
     asked = [
         GenerationRequest(f"number {number}", max_tokens=8, seed=number, temperature=1.0)
         for number in range(40)
@@ -284,7 +288,7 @@ def test_nothing_is_lost_or_answered_twice(
             one for one in runner._workers if one.state is ThreadState.READY and one._forwarded
         ]
         if ready:
-            with suppress(actors.RayActorError):  # it is dying from the last time
+            with suppress(actors.RayActorError):  # the runner has not ended since the last kill
                 kill_process(random.choice(ready)._actor)  # noqa: S311
             n_kills -= 1
         time.sleep(1.0 if n_requests > 1000 else 0.3)
@@ -298,11 +302,13 @@ def test_nothing_is_lost_or_answered_twice(
     assert len(answered) == n_requests
 
 
-def test_a_turn_of_a_conversation_computes_only_what_is_new(
+def test_chat_turn_goes_to_runner_with_earlier_turns(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes to the runner that has computed the turns before it, also where several conversations are held."""
-    monkeypatch.setattr(backlog, "MAX_DEFER_S", 60.0)  # on a busy machine it may come late
+    """A turn goes to the runner that has computed the earlier turns, also with several conversations."""
+    monkeypatch.setattr(
+        request_queue, "MAX_DEFER_S", 60.0
+    )  # a busy machine may need longer than the default
     options = {**OPTIONS, "n_ctx": 8192}
     with ClusterRunner(TINY, n_runners=2, **options) as runner, ThreadPoolExecutor(3) as threads:
         told = list(threads.map(lambda number: tokens_of(runner, number), range(3)))

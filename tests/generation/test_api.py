@@ -1,4 +1,4 @@
-"""`generate()`, in processes of its own where the environment matters."""
+"""`generate()`, in separate processes for tests of environment variables."""
 
 import inspect
 import subprocess
@@ -19,7 +19,7 @@ from small_models import BIGRAM, STORY
 
 
 def run(code, tmp_path, **environment):
-    """Run Python code in a process with nothing but `environment`."""
+    """Run Python code in a process whose environment is `environment`."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)} | environment,
@@ -30,15 +30,15 @@ def run(code, tmp_path, **environment):
     )
 
 
-def test_a_request_and_a_mapping_are_the_same(bigram):
-    """A mapping of the documented fields is a request."""
+def test_generate_mapping_equals_request(bigram):
+    """A mapping of the documented fields equals a request."""
     fields = {"text": "z", "max_tokens": 12, "temperature": 0}
     assert generate(fields, runner=bigram).responses[0].text == STORY
     assert generate(GenerationRequest(**fields), runner=bigram).responses[0].text == STORY
 
 
-def test_a_text_and_keywords_are_a_request(bigram):
-    """A text with fields as keywords is a request; keywords go before the fields of a request or a mapping."""
+def test_generate_text_with_keywords_equals_request(bigram):
+    """Keywords override the fields of a request or a mapping."""
     assert generate("z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
     assert (
         generate(text="z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
@@ -76,14 +76,14 @@ def test_a_text_and_keywords_are_a_request(bigram):
         ),
     ],
 )
-def test_wrong_keywords_are_refused_by_name(request_, fields, message):
-    """A keyword that is no field, or not allowed, is refused as a field is."""
+def test_generate_unknown_keyword_raises(request_, fields, message):
+    """An unknown or invalid keyword raises the same error as a field."""
     with pytest.raises(InvalidRequestError, match=message):
         generate(request_, **fields)
 
 
-def test_what_is_no_runner_is_refused():
-    """The error names it and says how to make one."""
+def test_generate_invalid_runner_raises():
+    """The error names the value and how to create a runner."""
     with pytest.raises(
         InvalidRequestError, match=r"runner must be a Runner or None, got 'model\.gguf'; make one"
     ):
@@ -93,14 +93,14 @@ def test_what_is_no_runner_is_refused():
 @pytest.mark.parametrize(
     "request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None]
 )
-def test_a_wrong_request_is_refused_before_a_model_is_needed(request_):
-    """The fields are checked first: no runner is made for a request that cannot be served."""
+def test_generate_invalid_request_raises_before_loading(request_):
+    """The fields are checked first: no runner is created for an invalid request."""
     with pytest.raises(InvalidRequestError):
         generate(request_)
 
 
-def test_the_default_runner_has_the_model_of_the_environment(tmp_path):
-    """RELEVANCE_GEN_MODEL is loaded when called for and kept until closed; nothing is printed, and the process ends."""
+def test_default_runner_uses_model_of_environment(tmp_path):
+    """RELEVANCE_GEN_MODEL is loaded at the first call and used until closed; nothing is printed, and the process ends."""
     code = """
 from relevance_gen.generation import api
 request = {"text": "z", "max_tokens": 12, "temperature": 0}
@@ -113,8 +113,8 @@ api.generate(request)
     assert (ended.stdout, ended.returncode) == (STORY + "\n", 0), ended.stderr
 
 
-def test_without_a_model_generating_is_refused(tmp_path):
-    """Where RELEVANCE_GEN_MODEL says that there is none, `generate` and `Runner` say in their error what to do."""
+def test_generate_without_model_raises(tmp_path):
+    """If RELEVANCE_GEN_MODEL disables generation, `generate` and `Runner` raise errors with a remedy."""
     code = """
 import relevance_gen
 for ask in (lambda: relevance_gen.generate({"text": "a"}), relevance_gen.Runner):
@@ -126,14 +126,14 @@ for ask in (lambda: relevance_gen.generate({"text": "a"}), relevance_gen.Runner)
     assert run(code, tmp_path, RELEVANCE_GEN_MODEL="none").stdout == "True\nTrue\n"
 
 
-def test_importing_generation_loads_no_model_library(tmp_path):
-    """`import relevance_gen.generation` is light: llama_cpp comes with the first runner."""
+def test_import_loads_no_model_library(tmp_path):
+    """`import relevance_gen.generation` does not import llama_cpp, which the first runner imports."""
     ended = run("import sys, relevance_gen.generation; print('llama_cpp' in sys.modules)", tmp_path)
     assert ended.stdout == "False\n"
 
 
-def test_a_process_may_end_while_a_runner_is_busy(tmp_path):
-    """Leaving a runner open, with a request running, ends its thread before the interpreter ends, and does not hang."""
+def test_process_exit_with_busy_runner_ends(tmp_path):
+    """An open runner with a running request does not delay the end of the process."""
     code = f"""
 import atexit
 from relevance_gen.generation import Runner
@@ -146,8 +146,8 @@ runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=200))
     assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
 
 
-def test_the_example_runs(tmp_path):
-    """examples/generate.py generates with the model that it is given."""
+def test_example_generates(tmp_path):
+    """examples/generate.py generates with the model in its argument."""
     example = Path(__file__).parents[2] / "examples" / "generate.py"
     ended = run(
         f"import runpy, sys; sys.argv[1:] = [{str(BIGRAM)!r}]; runpy.run_path({str(example)!r})",
@@ -157,8 +157,8 @@ def test_the_example_runs(tmp_path):
     assert "tokens in" in ended.stdout
 
 
-def test_the_types_of_fields_name_every_field() -> None:
-    """What type checkers know of keyword arguments is what the request and `Runner.submit_chat` take."""
+def test_field_types_have_all_fields() -> None:
+    """The types for keyword arguments have the fields of the request and of `Runner.submit_chat`."""
     fields = set(attrs.fields_dict(GenerationRequest))
     assert set(typing.get_type_hints(RequestFields)) == fields
     parameters = inspect.signature(Runner.submit_chat).parameters.values()

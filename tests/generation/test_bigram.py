@@ -1,4 +1,4 @@
-"""The whole engine on real llama.cpp, against closed forms: the next token's logits are a row of a table."""
+"""The engine on llama.cpp, compared with closed forms: the logits of the next token are a row of a table."""
 
 import itertools
 
@@ -15,14 +15,14 @@ STORY_PIECES = 12
 
 
 def complete(runner, text="a", **fields):
-    """Return the completions of a request that asks for everything."""
+    """Return the completions of a request that returns tokens and log probabilities."""
     return runner.generate(
         GenerationRequest(text, return_tokens=True, logprobs=True, **fields)
     ).responses
 
 
-def test_greedy_is_the_argmax_of_the_table(bigram):
-    """Temperature 0 follows the largest logit from token to token, from every letter."""
+def test_greedy_follows_argmax_of_table(bigram):
+    """With temperature 0 each token is the argmax of the row of the previous token, from each letter."""
     for letter in range(26):
         (completion,) = complete(bigram, chr(ord("a") + letter), temperature=0, max_tokens=20)
         assert list(completion.tokens) == greedy(
@@ -30,8 +30,8 @@ def test_greedy_is_the_argmax_of_the_table(bigram):
         )
 
 
-def test_logprobs_are_the_models_own_whatever_the_request_cuts(bigram):
-    """Log probabilities are those of the table's softmax to 1e-5, before temperature, penalties and cuts."""
+def test_logprobs_are_independent_of_sampling_parameters(bigram):
+    """Log probabilities equal the softmax of the table to 1e-5, before temperature, penalties and top_k."""
     for fields in (
         {},
         {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "min_p": 0.2, "top_p": 0.5},
@@ -46,8 +46,8 @@ def test_logprobs_are_the_models_own_whatever_the_request_cuts(bigram):
 @pytest.mark.parametrize(
     "fields", [{}, {"temperature": 0}, {"top_k": 0, "top_p": 0.5}, {"regex": "[a-z]*"}]
 )
-def test_no_other_tokens_are_drawn_than_are_allowed(bigram, fields):
-    """Neither likelier ones nor end tokens, with a grammar or without."""
+def test_allowed_token_ids_restrict_samples(bigram, fields):
+    """With a grammar or without, samples have only allowed tokens and no EOS token."""
     allowed = (LETTER_A + 2, LETTER_A + 5)
     for completion in complete(
         bigram, num_samples=4, max_tokens=30, seed=1, allowed_token_ids=allowed, **fields
@@ -64,8 +64,8 @@ def test_no_other_tokens_are_drawn_than_are_allowed(bigram, fields):
         ({"allowed_token_ids": [*range(70_000)]}, "at most 65,536"),
     ],
 )
-def test_allowed_tokens_that_cannot_be_followed_are_refused(bigram, fields, says):
-    """Before anything is drawn."""
+def test_allowed_token_ids_impossible_raise(bigram, fields, says):
+    """The error is raised before a token is sampled."""
     with pytest.raises(InvalidRequestError, match=says) as caught:
         bigram.generate({"text": "a", **fields})
     assert caught.value.field == "allowed_token_ids"
@@ -74,8 +74,8 @@ def test_allowed_tokens_that_cannot_be_followed_are_refused(bigram, fields, says
 LOG_SOFTMAX = TABLE - np.log(np.exp(TABLE.astype(np.float64)).sum(axis=1, keepdims=True))
 
 
-def test_alternatives_are_the_likeliest_of_the_models_own_distribution(bigram):
-    """In each place stand the k largest of the table's row, whatever the request changes, as logprobs has them."""
+def test_top_logprobs_are_the_largest_of_the_row(bigram):
+    """At each position they are the k largest values of the table's row, equal to logprobs, regardless of the request."""
     fields = {
         "temperature": 0.3,
         "top_k": 3,
@@ -102,8 +102,8 @@ def test_alternatives_are_the_likeliest_of_the_models_own_distribution(bigram):
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 127, 128, 129, 200])
-def test_the_prompts_log_probabilities_are_the_tables(bigram, n_tokens):
-    """One for each token, none for the first, across slices, and again where the cache knows the prompt."""
+def test_prompt_logprobs_equal_table(bigram, n_tokens):
+    """Each token but the first has a log probability, across prefill chunks, and also when the prefix cache has the prompt."""
     letters = np.random.default_rng(n_tokens).integers(0, 26, n_tokens - 1)
     text = "".join(chr(ord("a") + letter) for letter in letters)
     prompt = [BOS, *(LETTER_A + letters).tolist()]
@@ -123,8 +123,8 @@ def test_the_prompts_log_probabilities_are_the_tables(bigram, n_tokens):
     assert plain.responses[0].logprobs == asked.responses[0].logprobs == again.responses[0].logprobs
 
 
-def test_a_bias_forces_and_forbids(bigram):
-    """+100 makes a token the only one, -100 leaves it out."""
+def test_logit_bias_forces_and_excludes(bigram):
+    """+100 forces a token, -100 excludes it."""
     (forced,) = complete(bigram, max_tokens=5, logit_bias={LETTER_A + 3: 100})
     assert forced.tokens == (LETTER_A + 3,) * 5
     (free,) = complete(bigram, temperature=0, max_tokens=1)
@@ -132,8 +132,8 @@ def test_a_bias_forces_and_forbids(bigram):
     assert other.tokens[0] == np.argsort(-TABLE[LETTER_A])[1]
 
 
-def test_a_sample_does_not_end_before_min_tokens(bigram):
-    """Whatever ends a sample, none of its first min_tokens tokens does; without them some end earlier."""
+def test_min_tokens_delays_the_end(bigram):
+    """No kind of end occurs in the first min_tokens tokens; without min_tokens some samples end earlier."""
     ends = list(range(LETTER_A, LETTER_A + 12))
     for min_tokens in (0, 7):
         samples = complete(
@@ -159,8 +159,8 @@ def test_a_sample_does_not_end_before_min_tokens(bigram):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_this_model_cannot_do_is_refused(bigram, fields, field):
-    """A token beyond the vocabulary, no token left to draw, too many alternatives: an error that names the field."""
+def test_request_beyond_model_raises(bigram, fields, field):
+    """A token beyond the vocabulary, an empty choice of tokens and too many top_logprobs raise an error that names the field."""
     with pytest.raises(InvalidRequestError) as caught:
         bigram.generate(GenerationRequest("a", **fields))
     assert caught.value.field == field
@@ -168,7 +168,7 @@ def test_what_this_model_cannot_do_is_refused(bigram, fields, field):
 
 
 def chi_square_p(runner, drawn_with, judged_by):
-    """Return how probable the generated tokens are under the closed form: p of a χ² test.
+    """Return the p-value of a χ² test of generated tokens against the closed form.
 
     Each token is mapped to where it lies in the cumulative distribution it should be drawn from, given all before it,
     and spread evenly over its own interval: the result is uniform on [0, 1) if the sampler is right. Tokens that were
@@ -183,7 +183,7 @@ def chi_square_p(runner, drawn_with, judged_by):
         for step, token in enumerate(completion.tokens):
             before = completion.tokens[:step]
             last = before[-1] if before else LETTER_A
-            # What says nothing of the tokens before depends on the last of them alone, and is computed once for each.
+            # A request without penalties depends on the last token only, so its distribution is computed once per token.
             key = (last, step < request.min_tokens, tuple(sorted(before)) if by_counts else ())
             if key not in known:
                 known[key] = distribution(TABLE[last], request, before)
@@ -194,7 +194,7 @@ def chi_square_p(runner, drawn_with, judged_by):
             positions.append(below + spread.random() * expected[token])
     from scipy.stats import (
         chisquare,
-    )  # takes long, and every process that runs tests reads this file
+    )  # slow to import, and all test processes import this file
 
     return chisquare(np.histogram(positions, bins=32, range=(0, 1))[0]).pvalue
 
@@ -229,8 +229,8 @@ EVERY_PARAMETER = [
 
 
 @pytest.mark.parametrize("fields", EVERY_PARAMETER, ids=str)
-def test_samples_follow_the_closed_form(bigram, fields):
-    """1,600 tokens drawn with each parameter pass a χ² test against the distribution the contract describes."""
+def test_samples_match_closed_form(bigram, fields):
+    """1,600 tokens sampled with each parameter pass a χ² test against the documented distribution."""
     assert chi_square_p(bigram, fields, fields) > 1e-3
 
 
@@ -249,13 +249,13 @@ def test_samples_follow_the_closed_form(bigram, fields):
     ],
     ids=str,
 )
-def test_the_chi_square_test_notices_a_wrong_parameter(bigram, drawn_with, judged_by):
-    """The same test fails plainly where tokens were drawn with another value than they are judged by."""
+def test_chi_square_test_detects_wrong_parameter(bigram, drawn_with, judged_by):
+    """The same test fails clearly if tokens were sampled with another value than expected."""
     assert chi_square_p(bigram, drawn_with, judged_by) < 1e-6
 
 
-def test_penalised_greedy_by_hand(bigram):
-    """With frequency_penalty 2 the likeliest token of a row loses once it leads by less than 2 for each time used."""
+def test_frequency_penalty_greedy_equals_manual_computation(bigram):
+    """With frequency_penalty 2 the most likely token loses once its lead is below 2 per previous use."""
     (completion,) = complete(
         bigram, temperature=0, frequency_penalty=2, presence_penalty=1, max_tokens=60
     )
@@ -266,8 +266,8 @@ def test_penalised_greedy_by_hand(bigram):
         current = token
 
 
-def test_an_end_token_ends_and_is_counted(bigram):
-    """A sample ends with the end token: counted, among the tokens, and not in the text."""
+def test_eos_token_ends_sample_and_is_counted(bigram):
+    """The EOS token is counted and among the tokens, but not in the text."""
     (free,) = complete(bigram, temperature=0, max_tokens=8)
     (ended,) = complete(bigram, temperature=0, max_tokens=8, eos_token_ids=[free.tokens[4]])
     n = free.tokens.index(free.tokens[4]) + 1
@@ -276,8 +276,8 @@ def test_an_end_token_ends_and_is_counted(bigram):
     assert ended.text == b"".join(BIGRAM_TOKENS[token] for token in ended.tokens[:-1]).decode()
 
 
-def test_without_end_tokens_exactly_max_tokens_come(bigram):
-    """The model's own end token does not stop a sample: 256 hot samples all run to max_tokens, and some produced it."""
+def test_without_eos_token_ids_samples_reach_max_tokens(bigram):
+    """The model's own EOS token does not end a sample: 256 samples reach max_tokens, and some of them contain it."""
     completions = complete(bigram, num_samples=256, max_tokens=30, temperature=5, top_k=0, seed=0)
     assert {(c.generated_tokens, c.finish_reason) for c in completions} == {(30, "length")}
     assert any(END in c.tokens for c in completions)
@@ -286,8 +286,8 @@ def test_without_end_tokens_exactly_max_tokens_come(bigram):
 @pytest.mark.parametrize(
     "stop", ["upon", "n a", "é, e", "é", "🙂", " 🙂! On", "Once", "s 🙂", "!", "not there"]
 )
-def test_stop_strings_cut_across_token_borders(bigram, stop):
-    """Wherever a stop string falls among the tokens and their bytes, the text ends just before it."""
+def test_stop_string_across_tokens_ends_text(bigram, stop):
+    """The text ends before a stop string, regardless of token and byte boundaries."""
     (completion,) = complete(bigram, "z", temperature=0, max_tokens=40, stop=[stop])
     story = (STORY * 4).encode()
     generated = b"".join(BIGRAM_TOKENS[token] for token in completion.tokens)
@@ -295,16 +295,16 @@ def test_stop_strings_cut_across_token_borders(bigram, stop):
     assert (completion.text, completion.finish_reason) == (text, "stop" if stopped else "length")
 
 
-def test_characters_split_between_tokens_stream_whole(bigram):
-    """é and 🙂 lie in two and three tokens; no streamed piece has a part of them."""
+def test_stream_split_characters_are_complete(bigram):
+    """é and 🙂 consist of two and three tokens; no streamed piece has a part of them."""
     stream = bigram.stream(GenerationRequest("z", temperature=0, max_tokens=STORY_PIECES))
     pieces = [piece.text for piece in stream]
     assert "".join(pieces) == stream.response.responses[0].text == STORY
     assert not any("�" in piece for piece in pieces)
 
 
-def test_a_character_cut_by_the_length_limit_is_marked(bigram):
-    """Where max_tokens ends a sample within a character, U+FFFD stands for the part."""
+def test_max_tokens_within_character_adds_replacement_character(bigram):
+    """If max_tokens ends a sample within a character, U+FFFD replaces the part."""
     (completion,) = complete(bigram, "z", temperature=0, max_tokens=5)
     assert completion.text == "Once upon a caf�"
 
@@ -314,8 +314,8 @@ def test_a_character_cut_by_the_length_limit_is_marked(bigram):
     [(0, 6), (6, 6), (100, 6), (5, 5), (2, 2), (1, 1)],
     ids=lambda value: str(value),
 )
-def test_truncation_keeps_the_end_and_the_bos_token(bigram, max_input_tokens, seen):
-    """The kept tokens are the last ones; BOS stays in front and counts; the prompt comes back as sent."""
+def test_max_input_tokens_keeps_end_and_bos_token(bigram, max_input_tokens, seen):
+    """The last tokens are kept; the BOS token stays first and counts; the prompt is returned as sent."""
     response = bigram.generate(
         GenerationRequest(
             "abcde",
@@ -331,8 +331,8 @@ def test_truncation_keeps_the_end_and_the_bos_token(bigram, max_input_tokens, se
     assert response.responses[0].tokens[0] == TABLE[last].argmax()
 
 
-def test_an_empty_text_starts_from_the_bos_token(bigram):
-    """A model with a BOS token continues nothing at all."""
+def test_empty_text_starts_from_bos_token(bigram):
+    """A model with a BOS token can continue an empty text."""
     response = bigram.generate(
         GenerationRequest("", max_tokens=1, temperature=0, return_tokens=True)
     )
@@ -340,13 +340,13 @@ def test_an_empty_text_starts_from_the_bos_token(bigram):
     assert response.responses[0].tokens[0] == TABLE[BOS].argmax()
 
 
-def test_special_token_text_becomes_special_tokens(bigram):
-    """The text of a control token is that token, as prompts with chat markers need it."""
+def test_text_of_control_token_becomes_that_token(bigram):
+    """Prompts with chat markers need the text of a control token to become that token."""
     assert bigram.generate(GenerationRequest("a<|end|>", max_tokens=1)).prompt_tokens == 3
 
 
-def test_samples_differ_and_a_seed_repeats_them(bigram):
-    """Without a seed nothing repeats; with one everything does, and its samples still differ."""
+def test_samples_differ_and_seed_repeats_them(bigram):
+    """Without a seed results differ between calls; with a seed they repeat, and the samples still differ."""
     fields = {"num_samples": 6, "max_tokens": 20}
     seeded = [[c.tokens for c in complete(bigram, seed=5, **fields)] for _ in range(2)]
     free = [[c.tokens for c in complete(bigram, **fields)] for _ in range(2)]
@@ -356,7 +356,7 @@ def test_samples_differ_and_a_seed_repeats_them(bigram):
 
 
 def test_samples_are_independent(bigram):
-    """First tokens of 256 samples of one request follow the distribution: they do not lean on each other."""
+    """The first tokens of 256 samples of a request match the distribution."""
     from scipy.stats import chisquare
 
     counts = np.zeros(len(TABLE))
@@ -366,15 +366,15 @@ def test_samples_are_independent(bigram):
     assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > 1e-3
 
 
-def test_a_full_context_is_a_length(bigram):
-    """Prompt and generated tokens end at n_ctx, 256 here."""
+def test_full_context_ends_sample_with_length(bigram):
+    """Prompt and generated tokens end at n_ctx, which is 256."""
     (completion,) = complete(bigram, "a" * 199, max_tokens=1000)
     assert (completion.generated_tokens, completion.finish_reason) == (56, "length")
 
 
 @pytest.mark.parametrize("n_letters", [255, 256, 10_000, 3_000_000])
-def test_a_prompt_too_long_is_an_error_that_says_what_to_do(bigram, n_letters):
-    """A prompt that leaves no room for one token is refused, however long; the runner goes on."""
+def test_too_long_prompt_raises_with_remedy(bigram, n_letters):
+    """A prompt that leaves no token is refused, and the runner continues."""
     with pytest.raises(
         InvalidRequestError,
         match=r"text must hold (fewer than 256 tokens|at most 73,728 bytes).*max_input_tokens",
@@ -383,8 +383,8 @@ def test_a_prompt_too_long_is_an_error_that_says_what_to_do(bigram, n_letters):
     assert bigram.alive
 
 
-def test_a_huge_text_is_fine_where_only_its_end_counts(bigram):
-    """max_input_tokens makes a prompt of three million letters a short one."""
+def test_max_input_tokens_accepts_huge_text(bigram):
+    """max_input_tokens reduces a prompt of three million letters."""
     response = bigram.generate(
         GenerationRequest("b" * 3_000_000 + "a", max_tokens=1, max_input_tokens=10)
     )
@@ -394,8 +394,8 @@ def test_a_huge_text_is_fine_where_only_its_end_counts(bigram):
 @pytest.mark.parametrize(
     "text", ["\x00", "a\x00b", "\ud800", "é" * 50, "\u202e", " " * 200, "<|begin|>" * 20]
 )
-def test_any_text_is_survived(bigram, text):
-    """NUL, lone surrogates, text outside the vocabulary: no text harms the runner."""
+def test_any_text_leaves_runner_alive(bigram, text):
+    """NUL, lone surrogates, text outside the vocabulary: the runner continues after any text."""
     assert bigram.generate(GenerationRequest(text, max_tokens=2)).responses[0].generated_tokens == 2
 
 
@@ -415,6 +415,6 @@ def test_any_text_is_survived(bigram, text):
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_extreme_values_that_are_allowed_work(bigram, fields):
-    """The ends of every range generate, without a warning."""
+def test_extreme_valid_values_generate(bigram, fields):
+    """The limits of all ranges generate without a warning."""
     assert complete(bigram, **({"max_tokens": 5} | fields))[0].generated_tokens >= 1

@@ -1,4 +1,4 @@
-"""Tokens counted by the model's own vocabulary, in the model's own thread."""
+"""Counts of tokens in the model's vocabulary, made in the worker's thread."""
 
 import threading
 
@@ -13,28 +13,28 @@ HELLO = [{"role": "user", "content": "Hello <|end|> there"}]
 
 
 @pytest.mark.parametrize("text", ["a", "the and ing", "ü🙂" * 20])
-def test_a_text_has_the_tokens_that_a_request_reads(tiny, text):
-    """The count is `prompt_tokens` of a generation, the BOS token included."""
+def test_count_tokens_equals_prompt_tokens(tiny, text):
+    """The count equals `prompt_tokens` of a generation, including the BOS token."""
     assert tiny.count_tokens(text) == tiny.generate({"text": text, "max_tokens": 1}).prompt_tokens
 
 
-def test_a_conversation_has_the_tokens_that_a_chat_reads(tiny):
-    """As the template writes it; the text of a control token in a message stays text."""
+def test_count_chat_tokens_equals_prompt_tokens(tiny):
+    """The conversation is rendered with the template; the text of a control token in a message stays text."""
     for variables in ({}, {"more": True}):
         options = {"chat_template": TEMPLATE, "template_variables": variables}
         pluralize = tiny.count_chat_tokens(HELLO, **options)
         assert pluralize == tiny.chat(HELLO, max_tokens=1, **options).prompt_tokens
 
 
-def test_a_text_longer_than_the_context_is_counted(tiny):
-    """It could not be generated from, and whoever counts wants to know by how much; what is endless is refused."""
+def test_count_tokens_longer_than_context(tiny):
+    """A text that is too long to generate from is counted, so that its excess is known; a far longer text is refused."""
     assert tiny.count_tokens("Z" * 2000) in (2000, 2001)
     with pytest.raises(InvalidRequestError, match="must hold at most"):
         tiny.count_tokens("Z" * 200_000)
 
 
-def test_counting_computes_nothing(tiny):
-    """No step of the model, and no slot is held."""
+def test_count_tokens_computes_no_step(tiny):
+    """Counting uses neither a step of the model nor a slot."""
     before = tiny.counters()
     tiny.count_tokens("some text")
     after = tiny.counters()
@@ -42,8 +42,8 @@ def test_counting_computes_nothing(tiny):
     assert tiny.stats().backlog == 0
 
 
-def test_many_threads_count_beside_a_generation():
-    """On one slot, which a sample holds meanwhile."""
+def test_count_tokens_in_threads_during_generation():
+    """Threads count while a sample uses the only slot."""
     counts = []
     with Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner:
         future = runner.submit({"text": "a", "max_tokens": 50})

@@ -1,4 +1,4 @@
-"""A runner as its callers see it: futures, streams, limits, cancelling, closing, dying."""
+"""Runner: futures, streams, limits, cancellation, closing and failures."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ from relevance_gen.types import GenerationRequest, Stats
 from small_models import BIGRAM, TINY
 
 ENDLESS = GenerationRequest("a", max_tokens=10**9)
-"""Runs until the context is full."""
+"""A request that runs until the context is full."""
 
 
 def small_runner(**options):
@@ -52,15 +52,15 @@ def until(condition, timeout_s=60):
     """Wait until `condition` holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize(
     ("n_threads", "n_requests"), [(1, 12), (4, 4)], ids=["one thread", "four threads"]
 )
-def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
-    """Different requests at once get, bit for bit, what each gets alone, cached prefixes and all."""
+def test_submit_concurrent_requests_equal_single_requests(n_threads, n_requests):
+    """Concurrent requests get the same bits as single requests, also with cached prefixes."""
     prompts = [
         ("The same beginning of every prompt. " * 5)[: 20 + 13 * n] + str(n)
         for n in range(n_requests)
@@ -81,8 +81,8 @@ def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
     assert [(c.tokens, c.logprobs) for c in together] == [(c.tokens, c.logprobs) for c in alone]
 
 
-def test_a_device_that_is_not_there_is_refused():
-    """The error says which GPUs there are, also where others of the list are; on a CPU the numbers mean nothing."""
+def test_init_missing_device_raises():
+    """The error lists the existing GPUs; without GPU layers the device numbers are ignored."""
     with pytest.raises(
         InvalidRequestError,
         match=r"devices must be of GPUs that .* sees \(.*\), got 99; leave it out",
@@ -92,8 +92,8 @@ def test_a_device_that_is_not_there_is_refused():
         assert runner.alive
 
 
-def test_a_worker_for_each_device_gives_what_one_gives():
-    """Two workers, each with the model, share requests; each gets, bit for bit, what it gets alone."""
+def test_init_two_devices_gives_the_results_of_one():
+    """Two workers share the requests, and each request gets the same bits as with one worker."""
     requests = [
         GenerationRequest("ABC" * n, max_tokens=100, seed=n, return_tokens=True)
         for n in range(1, 13)
@@ -107,8 +107,8 @@ def test_a_worker_for_each_device_gives_what_one_gives():
         assert all(worker.counters.generated_tokens for worker in runner._workers)
 
 
-def test_a_stream_is_the_response_in_pieces(tiny):
-    """The pieces of every sample, put together, are its text; whole characters come, whatever the tokens."""
+def test_stream_pieces_concatenate_to_response(tiny):
+    """The concatenated pieces of each sample equal its text; no piece is empty."""
     stream = tiny.stream(
         GenerationRequest("The", max_tokens=60, num_samples=5, stop=["e"], temperature=2)
     )
@@ -120,8 +120,8 @@ def test_a_stream_is_the_response_in_pieces(tiny):
     assert list(stream) == []
 
 
-def test_the_response_carries_times_and_counts(tiny):
-    """Times are in order: created ≤ every sample's finished ≤ finished, which is the last one's."""
+def test_generate_response_has_times_and_counts(tiny):
+    """Times are ordered: created ≤ finished of each sample ≤ finished of the response, which is the last sample's."""
     before = time.time()
     response = tiny.generate(GenerationRequest("ABC", max_tokens=5, num_samples=3))
     assert before <= response.created <= min(c.finished for c in response.responses)
@@ -129,27 +129,27 @@ def test_the_response_carries_times_and_counts(tiny):
     assert (response.num_samples, response.prompt, response.prompt_tokens) == (3, "ABC", 3)
 
 
-def test_strangers_give_way_to_a_client_with_a_name():
-    """Behind 256 samples of strangers it has its tokens while they run on, and they say what they say alone."""
+def test_submit_authenticated_request_preempts_anonymous_slot():
+    """With 256 anonymous samples ahead an authenticated request finishes first, and preempted samples keep their text."""
     asked = {"text": "Once", "max_tokens": 200, "num_samples": 8, "temperature": 0}
     with small_runner(n_slots=2) as runner:
         alone = runner.generate({**asked, "num_samples": 1}).responses[0].text
-        strangers = [
+        anonymous = [
             runner.submit(asked, context=RequestContext(client=ANONYMOUS)) for _ in range(32)
         ]
         until(lambda: len(engine_of(runner)._running) == 2)
         assert runner.submit(
             {"text": "a", "max_tokens": 2}, context=RequestContext(client="me")
         ).result(60)
-        assert not any(stranger.done() for stranger in strangers)
-        for stranger in strangers[2:]:
-            stranger.cancel()
-        for stranger in strangers[:2]:
-            assert {one.text for one in stranger.result(60).responses} == {alone}
+        assert not any(future.done() for future in anonymous)
+        for future in anonymous[2:]:
+            future.cancel()
+        for future in anonymous[:2]:
+            assert {sample.text for sample in future.result(60).responses} == {alone}
 
 
-def test_counters_count(tiny):
-    """A request adds its tokens, once, and the time to its first."""
+def test_counters_after_request_increase(tiny):
+    """A request adds its tokens and the time to its first token."""
     before = tiny.counters()
     tiny.generate(GenerationRequest("ABCD", max_tokens=7, num_samples=2))
     after = tiny.counters()
@@ -160,8 +160,8 @@ def test_counters_count(tiny):
     assert after.first_token_s > before.first_token_s
 
 
-def test_a_full_queue_refuses_and_recovers():
-    """While max_queue samples wait, `submit` raises `OverloadedError`; when they are gone, it accepts again."""
+def test_submit_full_queue_raises_until_requests_leave():
+    """While max_queue samples wait, `submit` raises `OverloadedError`; afterwards it accepts requests again."""
     with small_runner(n_slots=1, max_queue=3) as runner:
         running = runner.submit(ENDLESS)
         until(lambda: runner.stats().backlog == 0)
@@ -175,8 +175,8 @@ def test_a_full_queue_refuses_and_recovers():
         assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
 
 
-def test_cancelling_a_running_request_frees_its_slots():
-    """A cancelled future's waiter sees CancelledError, and the next request gets the slots."""
+def test_cancel_running_request_frees_slots():
+    """Waiting for a cancelled future raises CancelledError, and the next request gets the slots."""
     with small_runner(n_slots=2) as runner:
         future = runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=2))
         until(lambda: runner.counters().generated_tokens > 4)
@@ -187,8 +187,8 @@ def test_cancelling_a_running_request_frees_its_slots():
         assert runner.counters().requests_cancelled == 1
 
 
-def test_waiting_for_several_futures_ends_when_they_are_cancelled(tiny):
-    """`concurrent.futures.wait` and `as_completed` see that a request was cancelled, before it and after."""
+def test_cancel_futures_ends_wait_and_as_completed(tiny):
+    """`concurrent.futures.wait` and `as_completed` return futures that were cancelled before or after the call."""
     early, late = (tiny.submit(GenerationRequest("a", max_tokens=400)) for _ in range(2))
     early.cancel()
     threading.Timer(0.01, late.cancel).start()
@@ -196,8 +196,8 @@ def test_waiting_for_several_futures_ends_when_they_are_cancelled(tiny):
     assert set(as_completed([early, late], timeout=60)) == {early, late}
 
 
-def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
-    """What waits and is cancelled is gone at once, and never runs."""
+def test_cancel_waiting_request_removes_it_from_queue():
+    """A cancelled waiting request leaves the queue at once and never runs."""
     with small_runner(n_slots=1) as runner:
         running, waiting = runner.submit(ENDLESS), runner.submit(ENDLESS)
         waiting.cancel()
@@ -207,26 +207,26 @@ def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
         assert runner.counters().requests_cancelled == 2
 
 
-def test_cancelling_in_the_runners_thread_while_it_takes_requests(monkeypatch):
-    """A dropped stream may be collected, and so cancelled, wherever the runner's thread is: it goes on."""
+def test_cancel_in_worker_thread_while_it_takes_requests(monkeypatch):
+    """A stream that is garbage-collected in the worker's thread cancels its request without harm to the worker."""
     with small_runner(n_slots=3) as runner:
         engine, futures = engine_of(runner), []
         add = engine.add
 
-        def add_and_cancel(ticket):
-            add(ticket)
+        def add_and_cancel(queued):
+            add(queued)
             for future in futures[1:]:
                 future.cancel()
 
         monkeypatch.setattr(engine, "add", add_and_cancel)
-        with runner._queue._changed:  # all are there when the first is taken
+        with runner._queue._changed:  # all are queued when the first is taken
             futures += [runner.submit(GenerationRequest("a", max_tokens=2)) for _ in range(3)]
         assert futures[0].result(timeout=60).num_samples == 1
         assert runner.alive
 
 
-def test_cancelling_interrupts_the_prompt_being_computed():
-    """A long prompt in one large slice does not have to be finished before its cancelling takes effect."""
+def test_cancel_during_prefill_interrupts_it():
+    """Canceling a request with a long prompt in one chunk takes effect before the prompt is computed."""
     with small_runner(n_batch=2000, prefix_cache_bytes=0) as runner:
         for _ in range(20):
             future = runner.submit(GenerationRequest("ab " * 600, max_tokens=1))
@@ -237,7 +237,7 @@ def test_cancelling_interrupts_the_prompt_being_computed():
         )
 
 
-def test_a_cancelled_stream_says_so(tiny):
+def test_stream_after_cancel_raises(tiny):
     """Iterating a stream after `cancel` raises `RequestCancelledError` once the pieces are read."""
     stream = tiny.stream(GenerationRequest("a", max_tokens=400))
     next(stream)
@@ -246,7 +246,7 @@ def test_a_cancelled_stream_says_so(tiny):
         list(stream)
 
 
-def test_a_dropped_stream_is_cancelled():
+def test_stream_dropped_is_cancelled():
     """Leaving a loop over a stream frees its slots."""
     with small_runner(n_slots=1) as runner:
         for _ in runner.stream(ENDLESS):
@@ -256,12 +256,12 @@ def test_a_dropped_stream_is_cancelled():
 
 
 class Text(str):
-    """A string that can be watched."""
+    """A string that supports weak references."""
 
 
 @pytest.mark.parametrize("fate", ["answered", "refused", "cancelled", "failed"])
-def test_what_is_over_is_not_kept(tiny, fate):
-    """Once its caller lets go of it, nothing of a request is left, without the help of the garbage collector."""
+def test_finished_request_is_freed_without_garbage_collection(tiny, fate):
+    """After its caller releases it, a request is freed without the help of the garbage collector."""
     text = Text("a" * (1000 if fate == "refused" else 3))
     reference = weakref.ref(text)
     request = GenerationRequest(text, max_tokens=400 if fate == "cancelled" else 2)
@@ -280,9 +280,7 @@ def test_what_is_over_is_not_kept(tiny, fate):
             if fate in ("answered", "refused"):
                 tiny.generate(request)
         del text, request, future
-        tiny.generate(
-            GenerationRequest("a", max_tokens=1)
-        )  # the runner's thread has gone on to something else
+        tiny.generate(GenerationRequest("a", max_tokens=1))  # the worker's thread has a new request
         until(lambda: reference() is None, 2)
     finally:
         gc.enable()
@@ -296,21 +294,21 @@ ANY_KIND = [
     SystemExit,
     GeneratorExit,
 ]
-"""What a callback may raise: errors, and what the interpreter uses to end threads, tasks and processes."""
+"""Exceptions of a callback: errors, and exceptions that end threads, tasks and processes."""
 
 
 @pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_whatever_on_text_raises_fails_its_request_alone(tiny, kind):
-    """The future has that very exception, the slots are free, a request beside it gets its response, counters agree."""
+def test_on_text_raising_fails_only_its_request(tiny, kind):
+    """The future has the same exception, the slots are free, and a concurrent request gets its response."""
 
     def explode(sample, text):
         raise error
 
     error, before = kind(), tiny.counters()
-    beside = tiny.submit(GenerationRequest("a", max_tokens=50))
+    concurrent = tiny.submit(GenerationRequest("a", max_tokens=50))
     failed = tiny.submit(GenerationRequest("a", max_tokens=400, num_samples=8), on_text=explode)
     assert failed.exception(timeout=60) is error
-    assert beside.result(timeout=60).num_samples == 1
+    assert concurrent.result(timeout=60).num_samples == 1
     assert tiny.generate(GenerationRequest("a", max_tokens=2, num_samples=8)).num_samples == 8
     assert tiny.counters().requests_failed - before.requests_failed == 1
     assert tiny.counters().requests_cancelled == before.requests_cancelled
@@ -319,8 +317,8 @@ def test_whatever_on_text_raises_fails_its_request_alone(tiny, kind):
 
 @pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 @pytest.mark.parametrize("max_tokens", [50, 10**9], ids=["answered", "closed"])
-def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tokens):
-    """The future keeps its outcome, and the runner serves those beside it and after it, and closes."""
+def test_done_callback_raising_harms_no_other_request(kind, max_tokens):
+    """The future keeps its result, and the runner serves concurrent and later requests, and closes."""
 
     def explode(future):
         called.set()
@@ -328,13 +326,15 @@ def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tok
 
     called = threading.Event()
     with small_runner() as runner:
-        future, beside = (
+        future, concurrent = (
             runner.submit(GenerationRequest("a", max_tokens=max_tokens)) for _ in range(2)
         )
         future.add_done_callback(explode)
         if max_tokens == 50:
             assert (
-                future.result(timeout=60).num_samples == beside.result(timeout=60).num_samples == 1
+                future.result(timeout=60).num_samples
+                == concurrent.result(timeout=60).num_samples
+                == 1
             )
             assert called.wait(60)
             assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
@@ -342,16 +342,16 @@ def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tok
         else:
             runner.close(drain=False)
             assert called.is_set()
-            assert {type(each.exception(timeout=0)) for each in (future, beside)} == {
+            assert {type(request.exception(timeout=0)) for request in (future, concurrent)} == {
                 RunnerClosedError
             }
 
 
 @pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_whatever_a_loop_over_a_stream_raises_ends_its_request_alone(tiny, kind):
-    """The caller sees that very exception, the request is cancelled, and the one beside it gets its response."""
+def test_stream_loop_raising_cancels_only_its_request(tiny, kind):
+    """The caller gets the same exception, the request is cancelled, and a concurrent request gets its response."""
     error, before = kind(), tiny.counters()
-    beside = tiny.stream(GenerationRequest("a", max_tokens=50))
+    concurrent = tiny.stream(GenerationRequest("a", max_tokens=50))
 
     def read():
         with tiny.stream(GenerationRequest("a", max_tokens=400, num_samples=8)) as stream:
@@ -361,13 +361,13 @@ def test_whatever_a_loop_over_a_stream_raises_ends_its_request_alone(tiny, kind)
     with pytest.raises(kind) as caught:
         read()
     assert caught.value is error
-    assert "".join(piece.text for piece in beside) == beside.response.responses[0].text
+    assert "".join(piece.text for piece in concurrent) == concurrent.response.responses[0].text
     assert tiny.counters().requests_cancelled - before.requests_cancelled == 1
     assert tiny.alive
 
 
-def test_a_callback_may_cancel_its_own_request(tiny):
-    """Cancelling from within on_text, in the runner's own thread, ends the request without a deadlock."""
+def test_on_text_cancels_its_own_request(tiny):
+    """Canceling inside on_text, in the worker's thread, ends the request without a deadlock."""
     ready, futures = threading.Event(), []
 
     def enough(sample, text):
@@ -380,8 +380,8 @@ def test_a_callback_may_cancel_its_own_request(tiny):
         futures[0].result(timeout=60)
 
 
-def test_closing_with_drain_finishes_everything():
-    """Requests accepted before `close` all get their responses; later ones are refused."""
+def test_close_with_drain_finishes_all_requests():
+    """Requests accepted before `close` get their responses; later requests are refused."""
     runner = small_runner()
     futures = [
         runner.submit(GenerationRequest("a", max_tokens=5, num_samples=3)) for _ in range(10)
@@ -394,8 +394,8 @@ def test_closing_with_drain_finishes_everything():
     runner.close()
 
 
-def test_closing_frees_the_prefix_cache():
-    """A closed runner that somebody still holds keeps no computed prompts."""
+def test_close_frees_prefix_cache():
+    """A closed runner has no computed prompts, even while it is referenced."""
     runner = small_runner(n_batch=16)
     runner.generate(GenerationRequest("a" * 100, max_tokens=1))
     cache = engine_of(runner)._cache
@@ -404,8 +404,8 @@ def test_closing_frees_the_prefix_cache():
     assert (len(cache), cache.size_bytes) == (0, 0)
 
 
-def test_closing_without_drain_answers_every_waiter():
-    """Running and waiting requests see `RunnerClosedError` at once."""
+def test_close_without_drain_fails_all_requests():
+    """Running and waiting requests fail with `RunnerClosedError` at once."""
     runner = small_runner()
     futures = [runner.submit(ENDLESS) for _ in range(6)]
     runner.close(drain=False)
@@ -413,16 +413,16 @@ def test_closing_without_drain_answers_every_waiter():
     assert {type(future.exception()) for future in futures} == {RunnerClosedError}
 
 
-def test_closing_with_a_timeout_gives_up_what_takes_longer():
-    """`close(timeout_s)` drains for so long, then aborts."""
+def test_close_with_timeout_fails_unfinished_requests():
+    """`close(timeout_s)` finishes requests for that time, then aborts the others."""
     runner = small_runner(n_ctx=2048)
     futures = [runner.submit(ENDLESS) for _ in range(40)]
     runner.close(timeout_s=0.05)
     assert isinstance(futures[-1].exception(timeout=0), RunnerClosedError)
 
 
-def test_closing_leaves_behind_a_thread_that_never_returns(monkeypatch):
-    """`close(timeout_s)` comes back, also where a callback hangs."""
+def test_close_with_hanging_callback_returns(monkeypatch):
+    """`close(timeout_s)` returns even if a callback hangs."""
     monkeypatch.setattr(runner_module, "GRACE_S", 0.1)
     runner, stuck, go_on = small_runner(), threading.Event(), threading.Event()
 
@@ -438,8 +438,8 @@ def test_closing_leaves_behind_a_thread_that_never_returns(monkeypatch):
     runner.close(drain=False)
 
 
-def test_waiting_inside_a_callback_is_refused(tiny):
-    """`generate` in the runner's own thread could never end: the request whose callback it is fails with the reason."""
+def test_generate_inside_callback_raises(tiny):
+    """`generate` in the worker's thread would block forever: the request of the callback fails with the reason."""
     future = tiny.submit(
         GenerationRequest("a"), on_text=lambda *_: tiny.generate(GenerationRequest("b"))
     )
@@ -448,8 +448,8 @@ def test_waiting_inside_a_callback_is_refused(tiny):
     assert tiny.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
 
 
-def test_an_interrupted_constructor_leaves_no_thread():
-    """Ctrl-C while the model loads ends the thread that loads it."""
+def test_init_interrupted_ends_threads():
+    """Ctrl-C while the model loads ends the loading thread."""
 
     class Interrupted(Runner):
         def wait_ready(self, *_):
@@ -461,8 +461,8 @@ def test_an_interrupted_constructor_leaves_no_thread():
     assert threading.enumerate() == before
 
 
-def test_a_mapping_is_a_request(tiny):
-    """`submit`, `generate` and `stream` take the documented fields as a mapping, or a text alone, and check them."""
+def test_submit_accepts_mapping_or_text(tiny):
+    """`submit`, `generate` and `stream` accept a mapping of the documented fields or a text, and validate them."""
     fields = {"text": "a", "max_tokens": 3, "temperature": 0}
     response = tiny.generate(fields)
     assert (
@@ -475,8 +475,8 @@ def test_a_mapping_is_a_request(tiny):
             tiny.submit(wrong)
 
 
-def test_fields_may_stand_beside_a_request(tiny):
-    """Every way to generate takes them; they go before the request's own."""
+def test_generate_keyword_fields_override_request(tiny):
+    """All methods that generate accept keyword fields, which override the fields of the request."""
     asked = GenerationRequest("Once", max_tokens=3, temperature=0)
     expected = tiny.generate(asked).responses[0].text
     assert tiny.generate("Once", max_tokens=3, temperature=0).responses[0].text == expected
@@ -492,16 +492,16 @@ def test_fields_may_stand_beside_a_request(tiny):
         tiny.generate("Once", max_token=3)
 
 
-def test_leaving_the_context_by_an_exception_does_not_wait():
-    """An exception in a with block aborts what runs."""
+def test_exit_with_exception_aborts_requests():
+    """An exception in a with block aborts running requests."""
     with pytest.raises(KeyError), small_runner() as runner:  # noqa: PT012 - the block is what is tested
         future = runner.submit(ENDLESS)
         raise KeyError
     assert isinstance(future.exception(timeout=0), RunnerClosedError)
 
 
-def test_a_model_that_does_not_load_is_reported_everywhere(tmp_path):
-    """With wait the constructor raises; without, wait_ready does, submit refuses, and the runner counts for nothing."""
+def test_broken_model_is_reported_by_all_methods(tmp_path):
+    """With `wait` the constructor raises; otherwise wait_ready and submit raise, and no runner is counted as ready."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(TINY.read_bytes()[:50_000])
     with pytest.raises(ModelLoadError):
@@ -516,16 +516,16 @@ def test_a_model_that_does_not_load_is_reported_everywhere(tmp_path):
     runner.close()
 
 
-def test_what_is_no_name_of_a_model_is_refused():
-    """A model is named by a path or a string; anything else is refused before a worker starts."""
+def test_init_model_of_wrong_type_raises():
+    """A model that is neither a path nor a string is refused before a worker starts."""
     with pytest.raises(
         InvalidRequestError, match=r"^model must be the path of a GGUF file .*, got 3$"
     ):
         Runner(3)
 
 
-def test_requests_may_come_while_the_model_loads():
-    """A loading runner counts for nothing, accepts requests, and serves them when it is ready."""
+def test_submit_while_model_loads_is_served_later():
+    """A loading runner accepts requests and serves them when it is ready."""
     runner = Runner(BIGRAM, n_threads=1, wait=False)
     future = runner.submit(GenerationRequest("a", max_tokens=3))
     assert future.result(timeout=60).responses[0].generated_tokens == 3
@@ -534,8 +534,8 @@ def test_requests_may_come_while_the_model_loads():
     runner.close()
 
 
-def test_an_exception_in_the_thread_reaches_every_waiter_and_kills_the_runner():
-    """Whatever breaks inside, running and waiting requests get a GenerationError, and the runner says it is dead."""
+def test_exception_in_worker_thread_fails_all_requests():
+    """Running and waiting requests fail with a GenerationError, and the runner reports its failure."""
     runner = small_runner(n_slots=1)
     futures = [runner.submit(ENDLESS) for _ in range(3)]
     until(lambda: runner.counters().generated_tokens > 3)
@@ -549,20 +549,20 @@ def test_an_exception_in_the_thread_reaches_every_waiter_and_kills_the_runner():
     runner.close()
 
 
-def test_a_failing_llama_decode_is_a_generation_error():
-    """A batch that llama.cpp refuses kills the runner with its reason, not the process."""
+def test_failing_llama_decode_raises_generation_error():
+    """A batch that llama.cpp refuses ends the runner with the reason, not the process."""
     runner = small_runner(n_slots=1)
     future = runner.submit(ENDLESS)
     until(lambda: runner.counters().generated_tokens > 3)
     batch = engine_of(runner)._model._batch
-    what_llama_sees, batch.sequence = batch.sequence, batch.sequence.copy()
-    what_llama_sees.fill(99)  # a sequence that does not exist
+    llama_sequence, batch.sequence = batch.sequence, batch.sequence.copy()
+    llama_sequence.fill(99)  # a sequence that does not exist
     assert "llama_decode failed" in str(future.exception(timeout=60))
     runner.close()
 
 
-def test_a_failed_assertion_in_llama_cpp_costs_a_thread_not_the_process(tmp_path):
-    """A file that makes llama.cpp abort is a ModelLoadError; other runners and the end of the process are fine."""
+def test_failed_assertion_in_llama_cpp_ends_only_its_thread(tmp_path):
+    """A file that makes llama.cpp abort raises a ModelLoadError; other runners and the exit of the process are not affected."""
     twice = tmp_path / "the same token twice.gguf"
     twice.write_bytes(
         TINY.read_bytes().replace(struct.pack("<Q", 2) + b"th", struct.pack("<Q", 2) + b"an", 1)
@@ -586,15 +586,15 @@ print(bad.alive, good.generate(GenerationRequest("a", max_tokens=3)).responses[0
     assert ended.stdout.endswith("False 3\n")
 
 
-def test_stop_strings_without_bound_are_refused(tiny):
-    """More than 65,536 characters of stop strings are an error that names the field."""
+def test_submit_too_long_stop_strings_raises(tiny):
+    """More than 65,536 characters of stop strings raise an error that names the field."""
     with pytest.raises(InvalidRequestError) as caught:
         tiny.submit(GenerationRequest("a", stop=["x" * 10_000] * 7))
     assert caught.value.field == "stop"
 
 
-def test_end_tokens_without_bound_are_refused(tiny):
-    """4,096 end tokens are accepted; more are an error that names the field."""
+def test_submit_too_many_eos_tokens_raises(tiny):
+    """4,096 EOS tokens are accepted; more raise an error that names the field."""
     assert (
         tiny.generate(
             GenerationRequest("a", max_tokens=1, eos_token_ids=tuple(range(4096)))
@@ -625,28 +625,28 @@ def test_end_tokens_without_bound_are_refused(tiny):
         {"main_gpu": 0, "devices": [0, 1]},
     ],
 )
-def test_options_out_of_range_are_refused(options):
-    """A wrong option is an InvalidRequestError, a ValueError, that names it, before anything is loaded."""
+def test_init_option_out_of_range_raises(options):
+    """A wrong option raises an InvalidRequestError that names it, before a model is loaded."""
     with pytest.raises(InvalidRequestError, match=next(iter(options))):
         Runner(TINY, **options)
 
 
-def test_an_unknown_option_is_refused_with_the_nearest():
-    """A misspelt option is a TypeError, as any unexpected argument, that names it and the one that is meant."""
+def test_init_unknown_option_suggests_similar_name():
+    """A misspelled option raises a TypeError that names it and suggests the correct option."""
     with pytest.raises(TypeError, match=r"n_slot is no option of a model; did you mean n_slots\?"):
         Runner(TINY, n_slot=2)
 
 
-def test_every_option_is_shown_where_users_look():
-    """The signature and the docstring of `Runner` have every option with its default and its meaning."""
+def test_signature_and_docstring_have_all_options():
+    """The signature and the docstring of `Runner` contain each option with its default and its description."""
     parameters = inspect.signature(Runner).parameters
     for option in attrs.fields(ModelOptions):
         assert parameters[option.name].default == option.default
         assert f"    {option.name}: {option.metadata['help']}.\n" in Runner.__doc__
 
 
-def test_a_runner_that_nobody_holds_finishes_what_it_has_and_ends():
-    """Dropped with requests under way, it serves them; then its threads end, without the garbage collector."""
+def test_unreferenced_runner_finishes_requests_and_ends():
+    """An unreferenced runner finishes its requests; then its threads end without the garbage collector."""
     before = set(threading.enumerate())
     gc.collect()
     gc.disable()
@@ -658,8 +658,8 @@ def test_a_runner_that_nobody_holds_finishes_what_it_has_and_ends():
         gc.enable()
 
 
-def test_a_runner_that_is_pickled_or_copied_says_why_not(tiny):
-    """The error says what to do in place of it, and the runner goes on."""
+def test_pickle_or_copy_raises_with_remedy(tiny):
+    """The error names an alternative, and the runner continues to work."""
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(
             TypeError, match=r"a Runner cannot be pickled or copied: .* make one in the process"
@@ -676,10 +676,10 @@ def use_after_fork(runner, answer):
     runner.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_is_told_that_the_runner_is_not_its_own(tiny):
-    """After a fork, the child's use of the parent's runner is refused with the remedy, and nothing hangs."""
+def test_submit_in_forked_process_raises(tiny):
+    """After a fork the child's use of the parent's runner raises with a remedy and does not hang."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=use_after_fork, args=(tiny, sender))

@@ -21,7 +21,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.soak
 def test_ten_thousand_requests_are_all_accounted_for_and_memory_stays_flat():
-    """Of 10,000 requests from four threads, many cancelled at any moment, each ends one way; memory does not grow."""
+    """10,000 requests from four threads, many of them cancelled, end exactly once each, and memory does not grow."""
     n_requests, n_threads = 10_000, 4
     outcomes = {"finished": 0, "cancelled": 0, "refused": 0}
     held = []

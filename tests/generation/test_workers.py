@@ -1,4 +1,4 @@
-"""Several workers behind one backlog, on scripted models: one queue, one sum, and no single point of failure."""
+"""Several workers with one queue, on scripted models."""
 
 import random
 import threading
@@ -18,28 +18,28 @@ from tests.generation.scripted import ScriptedModel
 from tests.generation.test_runner import until
 
 LONG = GenerationRequest("a", max_tokens=10**9)
-"""Runs until the context is full, which takes a scripted model of 100,000 tokens longer than any test."""
+"""Runs until the context is full; with 100,000 tokens a scripted model needs longer than any test."""
 
 
 class ScriptedRunner(Runner):
-    """A runner of several workers, each with a model that a function loads."""
+    """A runner with several workers, each with a function that loads its model."""
 
     def __init__(self, loads, *, max_queue=256, prefix_cache_bytes=0, wait=True):
-        def workers(backlog):
-            return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
+        def workers(queue):
+            return [Worker(queue, load, prefix_cache_bytes) for load in loads]
 
         self._start(workers, max_queue, prefix_cache_bytes, wait=wait)
 
 
 class Switch:
-    """Decides when a scripted model fails, and how."""
+    """Makes a scripted model fail at a chosen time in a chosen way."""
 
     def __init__(self):
         self.error = None
         self.prompts = 0
 
     def __call__(self, name):
-        """Count prompts, and do what was set."""
+        """Count prompts, and call the chosen failure."""
         self.prompts += name == "prefill"
         if self.error is not None:
             self.error()
@@ -54,7 +54,7 @@ def lose_the_thread():
 
 
 def scripted(on_call=None, *, n_slots=2, n_ctx=100_000):
-    """Return what loads a scripted model."""
+    """Return a function that loads a scripted model."""
     return lambda _: ScriptedModel(n_slots, n_ctx=n_ctx, on_call=on_call)
 
 
@@ -63,7 +63,7 @@ def unloadable(on_progress):
 
 
 def meeting(both):
-    """Return a step that waits the first time until another worker takes its own."""
+    """Return a callback that waits at its first call for the callback of another worker."""
     met = []
 
     def step(_):
@@ -73,10 +73,10 @@ def meeting(both):
     return step
 
 
-def test_work_is_shared_and_summed():
-    """Two workers serve one queue: both take part, responses are whole, counters add up."""
+def test_two_workers_share_requests_and_sum_counters():
+    """Both workers of a queue serve requests, responses are complete, and counters are the sum of both."""
     request = GenerationRequest("a", max_tokens=20, num_samples=2)
-    both = threading.Barrier(2)  # each worker's first step waits for the other's
+    both = threading.Barrier(2)  # the first step of each worker waits for the other worker
     with ScriptedRunner([scripted(meeting(both)) for _ in range(2)]) as runner:
         assert runner.stats() == Stats(backlog=0, num_total_runners=2)
         futures = [runner.submit(request) for _ in range(30)]
@@ -90,8 +90,8 @@ def test_work_is_shared_and_summed():
         runner.submit(request)
 
 
-def test_what_waited_while_models_loaded_is_served():
-    """Requests may come before any worker is ready, and count as waiting."""
+def test_submit_while_models_load_is_served_later():
+    """Requests submitted before a worker is ready count as waiting and are served later."""
     go_on = threading.Event()
 
     def load(on_progress):
@@ -106,8 +106,8 @@ def test_what_waited_while_models_loaded_is_served():
 
 
 @pytest.mark.parametrize("death", [fail, lose_the_thread])
-def test_the_others_go_on_when_a_worker_dies(death, caplog):
-    """Of what the dead worker had, only requests whose text was seen fail; the rest gets what it would have got."""
+def test_worker_failure_requeues_requests_without_text(death, caplog):
+    """Requests of the failed worker that have streamed text fail; the other requests get their normal results."""
     shown, switches = threading.Event(), [Switch(), Switch()]
     requests = [GenerationRequest("ab", max_tokens=300, seed=seed) for seed in range(3)]
     with ScriptedRunner([scripted(n_slots=4)]) as runner:
@@ -131,8 +131,8 @@ def test_the_others_go_on_when_a_worker_dies(death, caplog):
 
 
 @pytest.mark.parametrize("death", [fail, lose_the_thread])
-def test_the_last_workers_death_answers_everybody(death):
-    """When none is left, running and waiting requests fail and new ones are refused with the reason."""
+def test_last_worker_failure_fails_all_requests(death):
+    """After the last worker fails, running and waiting requests fail, and new requests are refused with the reason."""
     switch = Switch()
     runner = ScriptedRunner([scripted(switch, n_slots=1)])
     futures = [runner.submit(LONG) for _ in range(4)]
@@ -146,8 +146,8 @@ def test_the_last_workers_death_answers_everybody(death):
     runner.close()
 
 
-def test_a_request_that_kills_workers_kills_two_at_most():
-    """A request goes to another worker once, so that the third worker of three lives."""
+def test_request_that_ends_workers_is_requeued_once():
+    """A request goes to a second worker once, so the third of three workers survives."""
     switches = [Switch() for _ in range(3)]
 
     class Poison(ScriptedModel):
@@ -164,8 +164,8 @@ def test_a_request_that_kills_workers_kills_two_at_most():
         assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
 
 
-def test_a_worker_that_does_not_load_is_no_loss():
-    """A runner of one good and one bad model serves with the good one, and says so."""
+def test_worker_that_cannot_load_leaves_the_others():
+    """A runner with a good and a broken model serves requests with the good model."""
     with ScriptedRunner([unloadable, scripted()]) as runner:
         assert runner.generate(GenerationRequest("a", max_tokens=2)).num_samples == 1
         assert runner.stats().num_total_runners == 1
@@ -175,14 +175,14 @@ def test_a_worker_that_does_not_load_is_no_loss():
         ]
 
 
-def test_a_runner_of_which_no_model_loads_is_an_error():
-    """Where none loads, the constructor raises the reason."""
+def test_init_without_loadable_model_raises():
+    """If no model can be loaded, the constructor raises the reason."""
     with pytest.raises(ModelLoadError, match="damaged"):
         ScriptedRunner([unloadable, unloadable])
 
 
-def test_the_queue_of_all_workers_is_bounded():
-    """max_queue counts what waits for all workers together."""
+def test_max_queue_limits_waiting_samples_of_all_workers():
+    """max_queue limits the samples that wait for all workers together."""
     runner = ScriptedRunner([scripted(n_slots=1), scripted(n_slots=1)], max_queue=2)
     for _ in range(2):
         runner.submit(LONG)
@@ -194,8 +194,8 @@ def test_the_queue_of_all_workers_is_bounded():
     runner.close(drain=False)
 
 
-def test_closing_drains_whichever_worker_has_it():
-    """`close` finishes what any worker has and what waits; then every thread has ended."""
+def test_close_with_drain_finishes_requests_of_all_workers():
+    """`close` finishes running and waiting requests; then all threads have ended."""
     before = threading.enumerate()
     runner = ScriptedRunner([scripted(n_slots=1) for _ in range(3)])
     futures = [
@@ -207,8 +207,8 @@ def test_closing_drains_whichever_worker_has_it():
     assert threading.enumerate() == before
 
 
-def test_closing_without_drain_answers_everybody_at_once():
-    """Whatever the workers have and whatever waits sees `RunnerClosedError`, even where a callback hangs."""
+def test_close_without_drain_fails_requests_of_all_workers():
+    """Running and waiting requests fail with `RunnerClosedError`, even if a callback hangs."""
     stuck, go_on = threading.Event(), threading.Event()
 
     def hang(sample, text):
@@ -226,8 +226,8 @@ def test_closing_without_drain_answers_everybody_at_once():
     assert [worker.state for worker in runner._workers] == [ThreadState.CLOSED] * 2
 
 
-def test_closing_while_a_model_loads_ends_the_loading():
-    """The loader is told not to go on; that is no failure, and waiting requests see that the runner was closed."""
+def test_close_while_model_loads_stops_loading():
+    """The loader is asked to stop; the worker counts as closed, not as failed, and waiting requests fail as closed."""
     asked = threading.Event()
 
     def load(on_progress):
@@ -245,8 +245,8 @@ def test_closing_while_a_model_loads_ends_the_loading():
     assert (runner.error, runner._workers[0].state) == (None, ThreadState.CLOSED)
 
 
-def test_a_cancelled_prompt_is_not_computed_to_its_end():
-    """Cancelling while a prompt is computed interrupts it; the next request starts at once and unharmed."""
+def test_cancel_during_prefill_interrupts_it():
+    """Canceling during a prefill interrupts it; the next request starts at once and gets its normal result."""
     switch, inside, go_on = Switch(), threading.Event(), threading.Event()
 
     def wait_inside():
@@ -267,8 +267,8 @@ def test_a_cancelled_prompt_is_not_computed_to_its_end():
         assert switch.prompts == 2
 
 
-def test_every_request_of_many_threads_ends_one_way():
-    """Submitted, cancelled, streamed and dropped by six threads at once, while a worker dies: the sums agree."""
+def test_requests_of_many_threads_end_exactly_once():
+    """Six threads submit, cancel, stream and drop requests while a worker fails: the counts add up."""
     switches, n_requests = [Switch() for _ in range(3)], 100
 
     def client(number):
@@ -324,8 +324,8 @@ def test_every_request_of_many_threads_ends_one_way():
     assert counters.requests_failed <= 3
 
 
-def test_every_device_gets_a_worker_with_the_other_options_of_all():
-    """`devices` sets main_gpu, one for each worker."""
+def test_on_devices_sets_main_gpu_per_worker():
+    """`devices` gives each worker its `main_gpu` and the other options unchanged."""
     from relevance_gen.llama.options import on_devices
 
     options = ModelOptions(n_ctx=64, n_slots=3)
@@ -335,8 +335,8 @@ def test_every_device_gets_a_worker_with_the_other_options_of_all():
     ]
 
 
-def test_a_worker_takes_no_more_prompts_than_it_may_keep():
-    """On one slot, two requests of many samples take turns, a third waits in the backlog, and a single one passes."""
+def test_worker_takes_at_most_max_retained_prompts():
+    """On one slot, two requests for many samples take turns, a third request waits in the queue, and a single sample is served."""
     with ScriptedRunner([scripted(n_slots=1)], max_queue=1000) as runner:
         many = [GenerationRequest("a" * n, max_tokens=20, num_samples=99) for n in (1, 2, 3)]
         futures = [runner.submit(request) for request in many]

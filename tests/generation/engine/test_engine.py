@@ -1,4 +1,4 @@
-"""The engine on a scripted model: whatever comes when, each request gets what it would get alone."""
+"""The engine on a scripted model: each request gets the result that it gets alone, regardless of other requests."""
 
 import itertools
 import threading
@@ -54,19 +54,19 @@ class Recorder:
     """Collects the events of each request."""
 
     def __init__(self):
-        self.tickets, self.outcomes, self.texts, self.n_pending_samples = [], [], [], []
+        self.queued, self.outcomes, self.texts, self.n_pending_samples = [], [], [], []
 
-    def ticket(self, request, client=None):
-        """Make the next ticket."""
-        self.tickets.append(
+    def queue(self, request, client=None):
+        """Return the next queued request."""
+        self.queued.append(
             QueuedRequest(
-                len(self.tickets), request, request.seed or 0, 0.0, RequestContext(client=client)
+                len(self.queued), request, request.seed or 0, 0.0, RequestContext(client=client)
             )
         )
         self.outcomes.append([])
         self.texts.append([""] * request.num_samples)
         self.n_pending_samples.append(request.num_samples)
-        return self.tickets[-1]
+        return self.queued[-1]
 
     def step(self, engine):
         """Run a step of the engine and record its events."""
@@ -82,28 +82,28 @@ class Recorder:
 
 
 def make_engine(model, n_bytes=0):
-    """Return an engine whose clock stands still, and what it tells."""
+    """Return an engine with a constant clock, and a recorder of its events."""
     recorder = Recorder()
     return Engine(model, PrefixCache(n_bytes), clock=lambda: 0.0), recorder
 
 
-def run(engine, recorder, tickets, gaps=()):
-    """Step until idle; let `gaps[i]` steps pass before ticket i arrives."""
-    for ticket, gap in zip(tickets, [*gaps, *[0] * len(tickets)], strict=False):
+def run(engine, recorder, queued_requests, gaps=()):
+    """Run steps until the engine is idle; run `gaps[i]` steps before adding request i."""
+    for queued, gap in zip(queued_requests, [*gaps, *[0] * len(queued_requests)], strict=False):
         for _ in range(gap):
             recorder.step(engine)
-        engine.add(ticket)
+        engine.add(queued)
     for _ in range(5000):
         if engine.idle:
             return
         recorder.step(engine)
-    raise AssertionError("the engine does not come to an end")
+    raise AssertionError("the engine does not become idle")
 
 
 def alone(request):
-    """Return what a request gets by itself."""
+    """Return the result of a request without other requests."""
     engine, recorder = make_engine(ScriptedModel(1))
-    run(engine, recorder, [recorder.ticket(request)])
+    run(engine, recorder, [recorder.queue(request)])
     return recorder.outcomes[0][0]
 
 
@@ -113,16 +113,16 @@ def alone(request):
     gaps=st.lists(st.integers(0, 6), max_size=6),
     n_slots=st.integers(1, 5),
     n_bytes=st.sampled_from([0, 1000, 10_000]),
-    who=st.lists(st.sampled_from([None, ANONYMOUS, ANONYMOUS, "a"]), min_size=6, max_size=6),
+    clients=st.lists(st.sampled_from([None, ANONYMOUS, ANONYMOUS, "a"]), min_size=6, max_size=6),
 )
-def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes, who):
-    """Any requests of anybody, in any order of arrival, on any number of slots, cached or not: each gets its own, once.
+def test_step_batched_requests_equal_single_requests(requests, gaps, n_slots, n_bytes, clients):
+    """Any requests of any clients, in any order of arrival, on any number of slots, cached or not, get their results once.
 
-    Samples of strangers give way to others and go on as if nothing had been.
+    Preempted samples of anonymous clients resume without a change.
     """
     model = ScriptedModel(n_slots)
     engine, recorder = make_engine(model, n_bytes)
-    run(engine, recorder, list(map(recorder.ticket, requests, who)), gaps)
+    run(engine, recorder, list(map(recorder.queue, requests, clients)), gaps)
     for request, outcomes, texts in zip(requests, recorder.outcomes, recorder.texts, strict=True):
         assert outcomes == [alone(request)]
         assert texts == [completion.text for completion in outcomes[0].responses]
@@ -136,13 +136,13 @@ def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes, who):
     cancels=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20)), max_size=6),
     interrupt=st.booleans(),
 )
-def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, interrupt):
-    """A cancelled request is never heard of again, and all others get what they would get alone."""
+def test_drop_request_frees_it_and_leaves_others_unchanged(requests, cancels, interrupt):
+    """A dropped request causes no event, and all other requests get the results that they get alone."""
     model = ScriptedModel(3)
     engine, recorder = make_engine(model, 1000)
     prompts = weakref.WeakSet()
     for number, request in enumerate(requests):
-        engine.add(recorder.ticket(request, ANONYMOUS if number % 2 else None))
+        engine.add(recorder.queue(request, ANONYMOUS if number % 2 else None))
         prompts.update([*engine._queue, *engine._compilations.futures])
     dropped = set()
     step = 0
@@ -161,32 +161,32 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     assert not prompts
 
 
-def test_greedy_text_is_what_asking_for_one_token_after_another_gives():
-    """Temperature 0 yields the likeliest token after each history."""
+def test_greedy_text_follows_argmax_of_logits():
+    """Temperature 0 yields the most likely token after each history."""
     request = GenerationRequest("hello", max_tokens=10, temperature=0, return_tokens=True)
     tokens = [ord(c) % 16 for c in "hello"]
     assert list(alone(request).responses[0].tokens) == greedy(next_logits, tokens, 10)
 
 
-def test_the_prompt_is_computed_once_for_all_samples():
+def test_prompt_is_computed_once_for_all_samples():
     """Eight samples of a 12-token prompt compute 12 prompt tokens, not 96."""
     model = ScriptedModel(8)
     engine, recorder = make_engine(model)
     run(
         engine,
         recorder,
-        [recorder.ticket(GenerationRequest("a" * 12, max_tokens=1, num_samples=8))],
+        [recorder.queue(GenerationRequest("a" * 12, max_tokens=1, num_samples=8))],
     )
     assert model.n_computed == 12
 
 
-def test_a_long_prompt_delays_the_others_by_one_slice_a_step():
-    """While a 36-token prompt is computed, a running sequence gets a token in every step."""
+def test_long_prompt_delays_running_samples_by_one_chunk_per_step():
+    """While a 36-token prompt is computed, a running sample gets a token in each step."""
     engine, recorder = make_engine(ScriptedModel(2))
-    engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30, num_samples=1)))
+    engine.add(recorder.queue(GenerationRequest("a", max_tokens=30, num_samples=1)))
     recorder.step(engine)
     before = len(recorder.texts[0][0])
-    engine.add(recorder.ticket(GenerationRequest("b" * 36, max_tokens=1)))
+    engine.add(recorder.queue(GenerationRequest("b" * 36, max_tokens=1)))
     for steps in range(1, 9):
         recorder.step(engine)
         assert len(recorder.texts[0][0]) == before + steps
@@ -195,26 +195,26 @@ def test_a_long_prompt_delays_the_others_by_one_slice_a_step():
     assert recorder.outcomes[1]
 
 
-def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
-    """Reading long texts takes turns with the running sequences, however many wait; short ones are read at once."""
+def test_long_refused_texts_delay_running_samples_by_one_text_per_step():
+    """One long text is tokenized per step, regardless of how many wait; short texts are tokenized at once."""
     engine, recorder = make_engine(ScriptedModel(2))
-    engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30)))
+    engine.add(recorder.queue(GenerationRequest("a", max_tokens=30)))
     for n_characters in [100_000] * 5 + [100] * 5:
-        engine.add(recorder.ticket(GenerationRequest("b" * n_characters)))
+        engine.add(recorder.queue(GenerationRequest("b" * n_characters)))
     for steps in range(1, 6):
         recorder.step(engine)
-        assert len(recorder.texts[0][0]) == steps + 1  # it has the first from its prompt
+        assert len(recorder.texts[0][0]) == steps + 1  # the first token comes from the prompt
         assert sum(map(len, recorder.outcomes[1:6])) == steps
     recorder.step(engine)
     assert all(recorder.outcomes[6:])
 
 
-def test_short_prompts_get_their_first_tokens_together():
-    """Eight prompts of one to eight tokens that arrive at once are computed in two batches, of five and of three."""
+def test_short_prompts_are_computed_in_batches():
+    """Eight prompts of one to eight tokens that arrive together are computed in two batches, of five and of three."""
     model = ScriptedModel(8, n_batch=32)
     engine, recorder = make_engine(model)
     for n_tokens in range(1, 9):
-        engine.add(recorder.ticket(GenerationRequest("a" * n_tokens, max_tokens=1)))
+        engine.add(recorder.queue(GenerationRequest("a" * n_tokens, max_tokens=1)))
     recorder.step(engine)
     assert model.n_together == 5
     recorder.step(engine)
@@ -222,14 +222,14 @@ def test_short_prompts_get_their_first_tokens_together():
     assert model.n_computed == sum(range(1, 9))
 
 
-def test_a_prompt_that_is_refused_does_not_disturb_those_beside_it():
-    """One without room for a token, and one of no tokens, fail alone; the others are computed together."""
+def test_refused_prompt_leaves_batched_prompts_unchanged():
+    """A prompt that fills the context and a prompt without tokens fail; the other two prompts are computed together."""
     model = ScriptedModel(4, n_batch=16)
     engine, recorder = make_engine(model)
     requests = [
         GenerationRequest(text, max_tokens=2, seed=1) for text in ("ab", "", "a" * 40, "abc")
     ]
-    run(engine, recorder, [recorder.ticket(request) for request in requests])
+    run(engine, recorder, [recorder.queue(request) for request in requests])
     assert [outcome for (outcome,) in recorder.outcomes[::3]] == [
         alone(request) for request in requests[::3]
     ]
@@ -237,12 +237,12 @@ def test_a_prompt_that_is_refused_does_not_disturb_those_beside_it():
     assert model.n_together == 2
 
 
-def test_cancelling_one_of_several_prompts_lets_the_others_be_computed():
-    """While prompts are computed together, cancelling one interrupts nothing; alone it does."""
+def test_interrupt_one_of_several_prompts_continues_the_batch():
+    """Interrupting a request whose prompt is in a batch has no effect; a single prompt is interrupted."""
     model = ScriptedModel(2, on_call=lambda _: engine.interrupt(0))
     engine, recorder = make_engine(model)
     for text in ("ab", "cd"):
-        engine.add(recorder.ticket(GenerationRequest(text, max_tokens=1)))
+        engine.add(recorder.queue(GenerationRequest(text, max_tokens=1)))
     recorder.step(engine)
     assert model.n_together == 2
     assert all(recorder.outcomes)
@@ -251,8 +251,8 @@ def test_cancelling_one_of_several_prompts_lets_the_others_be_computed():
     assert not engine.idle
 
 
-def test_a_known_prefix_is_not_computed_again():
-    """A repeated prompt computes only its last tokens; one with the same beginning, what differs."""
+def test_known_prefix_is_not_computed_again():
+    """A repeated prompt computes only its last tokens; a prompt with a common prefix computes the rest."""
     model = ScriptedModel(1)
     engine, recorder = make_engine(model, 1000)
     for text, computed in (
@@ -263,30 +263,30 @@ def test_a_known_prefix_is_not_computed_again():
         ("a" * 16, 2),
     ):
         before = model.n_computed
-        ticket = recorder.ticket(GenerationRequest(text, max_tokens=1))
-        run(engine, recorder, [ticket])
+        queued = recorder.queue(GenerationRequest(text, max_tokens=1))
+        run(engine, recorder, [queued])
         assert model.n_computed - before == computed
         assert recorder.outcomes[-1][0].reused_tokens == len(text) - computed
     assert engine.counters.prefix_cache_hits == 4
 
 
 @pytest.mark.parametrize(("n_bytes", "n_saved"), [(0, 0), (89, 0), (90, 1)])
-def test_a_prompt_that_the_cache_cannot_hold_is_not_saved(n_bytes, n_saved):
-    """18 tokens of four bytes and a state of 18 are saved where 90 bytes may be held, and not copied otherwise."""
+def test_prompt_larger_than_cache_is_not_saved(n_bytes, n_saved):
+    """18 tokens of four bytes and a state of 18 bytes are saved if the cache holds 90 bytes, otherwise not."""
     model = ScriptedModel(1)
     engine, recorder = make_engine(model, n_bytes)
-    run(engine, recorder, [recorder.ticket(GenerationRequest("a" * 18, max_tokens=1))])
+    run(engine, recorder, [recorder.queue(GenerationRequest("a" * 18, max_tokens=1))])
     assert model.n_saved == n_saved
 
 
 @pytest.mark.parametrize("n_tokens", [40, 41])
-def test_a_prompt_without_room_for_a_token_is_refused(n_tokens):
-    """n_ctx tokens of prompt or more are an error that names the field; the next request is served."""
+def test_prompt_that_fills_context_is_refused(n_tokens):
+    """A prompt of n_ctx tokens or more fails with an error that names the field; the next request is served."""
     engine, recorder = make_engine(ScriptedModel(1))
     run(
         engine,
         recorder,
-        [recorder.ticket(GenerationRequest("a" * n, max_tokens=1)) for n in (n_tokens, 1)],
+        [recorder.queue(GenerationRequest("a" * n, max_tokens=1)) for n in (n_tokens, 1)],
     )
     ((refused,), (served,)) = recorder.outcomes
     assert isinstance(refused, InvalidRequestError)
@@ -294,16 +294,16 @@ def test_a_prompt_without_room_for_a_token_is_refused(n_tokens):
     assert served.prompt_tokens == 1
 
 
-def test_a_prompt_of_no_tokens_is_refused():
-    """Where the model gives nothing to start from, an empty text is an error that names the field."""
+def test_prompt_without_tokens_is_refused():
+    """If the model has no token to start from, an empty text fails with an error that names the field."""
     assert alone(GenerationRequest("")).field == "text"
 
 
-def test_stop_strings_are_compiled_when_their_turn_comes():
-    """A request that waits holds no automaton: one takes hundreds of bytes for every character of its stop strings."""
+def test_stop_strings_are_compiled_when_request_gets_slot():
+    """A waiting request has no automaton, which takes hundreds of bytes per character of the stop strings."""
     engine, recorder = make_engine(ScriptedModel(1))
     for _ in range(3):
-        engine.add(recorder.ticket(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])))
+        engine.add(recorder.queue(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])))
     running, _, waiting = engine._queue
     recorder.step(engine)
     assert len(running.stops.depth) == 4001
@@ -312,15 +312,15 @@ def test_stop_strings_are_compiled_when_their_turn_comes():
     assert len(waiting.stops.depth) == 4001
 
 
-def test_a_full_context_ends_a_sample():
-    """Prompt and generated tokens fill n_ctx to the last one, then the reason is "length"."""
+def test_full_context_ends_sample_with_length():
+    """Prompt and generated tokens fill n_ctx completely, then the reason is "length"."""
     completion = alone(GenerationRequest("a" * 35, max_tokens=100)).responses[0]
     assert (completion.generated_tokens, completion.finish_reason) == (5, "length")
 
 
 @pytest.mark.parametrize("call", ["prefill", "decode"])
-def test_a_failing_model_ends_the_step_and_leaves_nothing_behind(call):
-    """The model's error leaves `step`, and `clear` forgets every request and prompt without asking the model."""
+def test_failing_model_ends_step_and_clear_removes_requests(call):
+    """The model's error leaves `step`, and `clear` removes all requests and prompts without using the model."""
 
     def fail(name):
         if name == call and len(recorder.texts[0][0]) >= (name == "decode"):
@@ -331,10 +331,7 @@ def test_a_failing_model_ends_the_step_and_leaves_nothing_behind(call):
         run(
             engine,
             recorder,
-            [
-                recorder.ticket(GenerationRequest("a", max_tokens=9, num_samples=2))
-                for _ in range(3)
-            ],
+            [recorder.queue(GenerationRequest("a", max_tokens=9, num_samples=2)) for _ in range(3)],
         )
     engine.clear()
     assert engine.idle
@@ -342,11 +339,11 @@ def test_a_failing_model_ends_the_step_and_leaves_nothing_behind(call):
     assert recorder.outcomes == [[]] * 3
 
 
-def test_more_samples_than_slots_take_turns():
-    """Twenty samples on three slots all come, each once, in order, with seeds of their own."""
+def test_more_samples_than_slots_are_all_generated():
+    """Twenty samples on three slots are generated once each, in order, with different random numbers."""
     request = GenerationRequest("a", max_tokens=6, num_samples=20, return_tokens=True, seed=3)
     engine, recorder = make_engine(ScriptedModel(3))
-    run(engine, recorder, [recorder.ticket(request)])
+    run(engine, recorder, [recorder.queue(request)])
     tokens = [completion.tokens for completion in recorder.outcomes[0][0].responses]
     assert len(tokens) == 20
     assert len(set(tokens)) > 15
@@ -354,55 +351,55 @@ def test_more_samples_than_slots_take_turns():
 
 @costly
 @given(requests=st.lists(requests, min_size=2, max_size=12), n_slots=st.integers(1, 4))
-def test_computed_prompts_are_held_for_so_many_requests_only(requests, n_slots):
-    """However many requests of several samples there are, states and logits of few prompts are kept at once."""
+def test_retained_prompts_are_limited(requests, n_slots):
+    """Regardless of the number of requests for several samples, few prompts have states and logits in memory."""
     engine, recorder = make_engine(ScriptedModel(n_slots))
     for request in requests:
-        engine.add(recorder.ticket(request))
+        engine.add(recorder.queue(request))
     while not engine.idle:
         recorder.step(engine)
         held = [prompt for prompt in engine._queue if len(prompt.logits) or len(prompt.state)]
         assert len(held) <= max(2, n_slots)
 
 
-def test_an_interrupted_prompt_costs_the_others_no_token():
-    """While prompt after prompt is cancelled in the middle, a running sequence gets a token in every step."""
+def test_interrupted_prompt_costs_running_sample_no_token():
+    """While one prompt per step is interrupted and dropped, a running sample gets a token in each step."""
     model = ScriptedModel(2)
     engine, recorder = make_engine(model)
-    engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30)))
+    engine.add(recorder.queue(GenerationRequest("a", max_tokens=30)))
     recorder.step(engine)
     before = len(recorder.texts[0][0])
     for steps in range(1, 9):
-        engine.add(ticket := recorder.ticket(GenerationRequest("b" * 36)))
+        engine.add(queued := recorder.queue(GenerationRequest("b" * 36)))
         model.interrupted = True
         recorder.step(engine)
-        engine.drop(ticket.id)
+        engine.drop(queued.id)
         assert len(recorder.texts[0][0]) == before + steps
 
 
-def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
-    """Behind 256 samples of 100 tokens on 16 slots, eight requests have their first tokens within 100 steps.
+def test_short_requests_wait_for_one_sample_of_large_request():
+    """After 256 samples of 100 tokens on 16 slots, eight requests get their first tokens within 100 steps.
 
-    The slices of their prompts come on top. They arrive while all slots are taken, through a backlog, as to a worker;
-    the large request ends whole all the same.
+    The chunks of their prompts take further steps. The requests arrive through a queue while all slots are taken; the
+    large request finishes completely.
     """
-    backlog, first_tokens, n_steps = RequestQueue(256), {}, itertools.count()
-    engine, puller = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0)), QueueWorker(backlog)
+    queue, first_tokens, n_steps = RequestQueue(256), {}, itertools.count()
+    engine, worker = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0)), QueueWorker(queue)
 
     def step():
-        for ticket in puller.take(engine.capacity, timeout_s=0):
-            engine.add(ticket)
+        for queued in worker.take(engine.capacity, timeout_s=0):
+            engine.add(queued)
         for event in engine.step():
-            puller.deliver(event)
+            worker.deliver(event)
         return next(n_steps)
 
-    large = backlog.put(
+    large = queue.put(
         QueuedRequest(0, GenerationRequest("a", max_tokens=100, num_samples=256), 0, 0.0)
     )
     before = [step() for _ in range(3)][-1]
     for n_tokens in range(1, 9):
         request = GenerationRequest("b" * n_tokens, max_tokens=5)
-        backlog.put(
+        queue.put(
             QueuedRequest(n_tokens, request, 0, 0.0),
             lambda *_, number=n_tokens: first_tokens.setdefault(number, len(first_tokens)),
         )
@@ -412,30 +409,30 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
     while not engine.idle:
         step()
     assert large.result(timeout=0).num_samples == 256
-    assert backlog.n_pending_samples == 0
+    assert queue.n_pending_samples == 0
 
 
 @pytest.mark.parametrize("n_samples", [1, 256])
-def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
-    """Two tokens for a client with a name take two steps, whatever strangers have; they get theirs whole afterwards."""
-    backlog = RequestQueue(256)
-    engine, puller = Engine(ScriptedModel(4, n_ctx=200), PrefixCache(0)), QueueWorker(backlog)
+def test_authenticated_request_preempts_anonymous_slots_within_a_step(n_samples):
+    """Two tokens for an authenticated client take two steps; anonymous requests still get complete results."""
+    queue = RequestQueue(256)
+    engine, worker = Engine(ScriptedModel(4, n_ctx=200), PrefixCache(0)), QueueWorker(queue)
 
     def step():
-        for ticket in puller.take(engine.capacity, timeout_s=0):
-            engine.add(ticket)
+        for queued in worker.take(engine.capacity, timeout_s=0):
+            engine.add(queued)
         for event in engine.step():
-            puller.deliver(event)
+            worker.deliver(event)
 
     request = GenerationRequest("a", max_tokens=40, num_samples=n_samples, seed=1)
-    strangers = [
-        backlog.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client=ANONYMOUS)))
+    anonymous = [
+        queue.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client=ANONYMOUS)))
         for number in range(256 // n_samples)
     ]
     for _ in range(5):
         step()
     for number in range(1000, 1003):
-        known = backlog.put(
+        authenticated = queue.put(
             QueuedRequest(
                 number,
                 GenerationRequest("b", max_tokens=2),
@@ -446,32 +443,32 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
         )
         step()
         step()
-        assert known.result(timeout=0).responses[0].generated_tokens == 2
+        assert authenticated.result(timeout=0).responses[0].generated_tokens == 2
     while not engine.idle:
         step()
     expected = alone(attrs.evolve(request, max_tokens=30, num_samples=min(n_samples, 4))).responses
-    for stranger in strangers:
-        for one, other in zip(stranger.result(timeout=0).responses, expected, strict=False):
-            assert one.text.startswith(other.text)
+    for future in anonymous:
+        for sample, prefix in zip(future.result(timeout=0).responses, expected, strict=False):
+            assert sample.text.startswith(prefix.text)
 
 
-def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
-    """While one is computed, others get their tokens, strangers among them; then its samples are what they would be."""
-    monkeypatch.setattr(constraints, "_MASK_BUDGET_PER_TOKEN_S", 0.0)  # so that every mask is slow
+def test_slow_masks_of_anonymous_request_delay_no_other_request(monkeypatch):
+    """While a slow mask is computed, other requests get their tokens; the masked samples are unchanged."""
+    monkeypatch.setattr(constraints, "_MASK_BUDGET_PER_TOKEN_S", 0.0)  # all masks count as slow
     engine, recorder = make_engine(ScriptedModel(5))
     gate = threading.Event()
     engine._mask_threads[RequestPriority.ANONYMOUS].submit(gate.wait, 60)
     masked = GenerationRequest("a", regex="[a-p]{9}", max_tokens=9, num_samples=2, seed=1)
-    engine.add(recorder.ticket(masked, ANONYMOUS))
+    engine.add(recorder.queue(masked, ANONYMOUS))
     wait(engine._compilations.futures.values(), 60)
     for client in ("me", ANONYMOUS, None):
-        engine.add(recorder.ticket(GenerationRequest("b", max_tokens=20), client))
+        engine.add(recorder.queue(GenerationRequest("b", max_tokens=20), client))
     while not all(recorder.outcomes[1:]):
         recorder.step(engine)
     assert [len(text) for text in recorder.texts[0]] == [
         1,
         1,
-    ]  # of which its prompt gave the logits
+    ]  # the logits of this token come from the prompt
     gate.set()
     run(engine, recorder, [])
     texts = [
@@ -487,50 +484,51 @@ def step(worker, engine):
         worker.deliver(event)
 
 
-def fill(puller, engine):
-    """Hand the engine what it has room for; tell whether that was anything."""
-    for ticket in (tickets := puller.take(engine.capacity, timeout_s=0)):
-        engine.add(ticket)
-    return bool(tickets)
+def fill(worker, engine):
+    """Pass further requests to the engine; return whether there were any."""
+    queued_requests = worker.take(engine.capacity, timeout_s=0)
+    for queued in queued_requests:
+        engine.add(queued)
+    return bool(queued_requests)
 
 
-def test_many_grammars_of_one_client_keep_no_other_waiting():
-    """However many are compiled at once, a request of somebody else gets one of the next slots."""
-    backlog = RequestQueue(256)
-    engine, puller = Engine(ScriptedModel(2), PrefixCache(0)), QueueWorker(backlog)
+def test_many_grammars_of_one_client_do_not_block_another():
+    """Regardless of how many grammars are compiled, a request of a second client gets one of the next slots."""
+    queue = RequestQueue(256)
+    engine, worker = Engine(ScriptedModel(2), PrefixCache(0)), QueueWorker(queue)
     request = GenerationRequest("a", max_tokens=9, regex="[a-p]{30}")
     many = [
-        backlog.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client="a")))
+        queue.put(QueuedRequest(number, request, 1, 0.0, RequestContext(client="a")))
         for number in range(20)
     ]
-    while fill(puller, engine):
+    while fill(worker, engine):
         pass
     wait(engine._compilations.futures.values(), 60)
-    step(puller, engine)
+    step(worker, engine)
     assert not engine._compilations.futures
-    other = backlog.put(
+    second = queue.put(
         QueuedRequest(99, GenerationRequest("b", max_tokens=3), 1, 0.0, RequestContext(client="b"))
     )
-    while not other.done():
-        fill(puller, engine)
-        step(puller, engine)
+    while not second.done():
+        fill(worker, engine)
+        step(worker, engine)
     assert sum(future.done() for future in many) <= 2
     engine.clear()
 
 
 @pytest.mark.parametrize("regex", [None, "[a-p]{30}"])
-def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex):
-    """However many of one client hold their prompts or wait to, the first of another client is served beside them."""
-    backlog = RequestQueue(10**6)
-    engine, puller = Engine(ScriptedModel(2), PrefixCache(0)), QueueWorker(backlog)
+def test_multi_sample_requests_of_one_client_do_not_block_another(regex):
+    """Regardless of how many requests of one client retain prompts, the first request of a second client is served."""
+    queue = RequestQueue(10**6)
+    engine, worker = Engine(ScriptedModel(2), PrefixCache(0)), QueueWorker(queue)
     large = GenerationRequest("a", max_tokens=9, num_samples=60, regex=regex)
     many = [
-        backlog.put(QueuedRequest(number, large, 1, 0.0, RequestContext(client="a")))
+        queue.put(QueuedRequest(number, large, 1, 0.0, RequestContext(client="a")))
         for number in range(4)
     ]
-    while fill(puller, engine) or engine._compilations.futures:
+    while fill(worker, engine) or engine._compilations.futures:
         wait(engine._compilations.futures.values(), 60)
-        step(puller, engine)
+        step(worker, engine)
     for number in range(3):
         small = QueuedRequest(
             90 + number,
@@ -539,9 +537,9 @@ def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex
             0.0,
             RequestContext(client=f"{number}"),
         )
-        other = backlog.put(small)
-        while not other.done():
-            fill(puller, engine)
-            step(puller, engine)
+        second = queue.put(small)
+        while not second.done():
+            fill(worker, engine)
+            step(worker, engine)
     assert not any(future.done() for future in many)
     engine.clear()

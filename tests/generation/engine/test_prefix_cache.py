@@ -1,4 +1,4 @@
-"""The prefix cache: finds the longest, stays within its bytes, forgets the oldest."""
+"""Prefix cache: longest match, memory limit and eviction order."""
 
 import numpy as np
 from hypothesis import given
@@ -16,8 +16,8 @@ def state(n_bytes=10):
 
 
 @given(stored=st.lists(prompts, max_size=8), wanted=prompts)
-def test_the_longest_common_prefix_is_found(stored, wanted):
-    """With room for all, the answer is the longest prefix shared with any stored prompt, and an entry that has it."""
+def test_longest_match_finds_longest_common_prefix(stored, wanted):
+    """If all prompts fit, the match is the longest prefix that any cached prompt shares."""
     cache = PrefixCache(10**6)
     for prompt in stored:
         cache.put(prompt, state())
@@ -39,8 +39,8 @@ def test_the_longest_common_prefix_is_found(stored, wanted):
     puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12),
     max_bytes=st.integers(0, 4 * _ENTRY_BYTES),
 )
-def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
-    """After every put the bytes held are counted right and within the bound."""
+def test_put_stays_within_max_bytes(puts, max_bytes):
+    """After each put the bytes are counted correctly and are within the limit."""
     cache = PrefixCache(max_bytes)
     for prompt, n_bytes in puts:
         cache.put(prompt, state(n_bytes))
@@ -49,8 +49,8 @@ def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
         assert cache.size_bytes == 0
 
 
-def test_the_least_recently_used_goes_first():
-    """A prompt that was asked for stays; the one that was not goes."""
+def test_put_evicts_least_recently_used():
+    """A prompt that was matched recently stays; an unused prompt is evicted."""
     a, b, c = (np.full(4, token, np.int32) for token in range(3))
     cache = PrefixCache(2 * (16 + 10 + _ENTRY_BYTES))
     cache.put(a, state())
@@ -60,8 +60,8 @@ def test_the_least_recently_used_goes_first():
     assert [cache.longest_match(prompt).n_tokens for prompt in (a, b, c)] == [4, 0, 4]
 
 
-def test_a_longer_prompt_replaces_its_own_beginning():
-    """What a new entry covers is not kept twice."""
+def test_put_longer_prompt_replaces_its_prefix():
+    """A prompt that is a prefix of a new prompt is dropped."""
     cache = PrefixCache(10_000)
     cache.put(np.zeros(3, np.int32), state())
     cache.put(np.zeros(5, np.int32), state())
@@ -73,15 +73,15 @@ def test_a_longer_prompt_replaces_its_own_beginning():
     own=st.sampled_from([None, "", "a"]),
     other=st.sampled_from([None, "", "a", "b"]),
 )
-def test_a_prompt_is_known_to_its_own_client_alone(stored, own, other):
-    """Whoever asks for a prompt that another client sent finds nothing: its time tells nothing of them."""
+def test_longest_match_ignores_prompts_of_other_clients(stored, own, other):
+    """A client finds only its own prompts, so response times reveal nothing about other clients."""
     cache = PrefixCache(10**6)
     cache.put(stored, state(), own)
     assert cache.longest_match(stored, other).n_tokens == (len(stored) if own == other else 0)
 
 
-def test_no_client_pushes_out_anothers_prompts():
-    """Strangers' prompts go first, whenever they came, and then the oldest of whoever has most."""
+def test_put_evicts_anonymous_prompts_first():
+    """Prompts of anonymous clients are evicted first, then the oldest prompts of the client with the most memory."""
     cache = PrefixCache(4 * (_ENTRY_BYTES + 60))
     ours, *others = (np.full(5, number, np.int32) for number in range(9))
     cache.put(ours, state(), "ours")

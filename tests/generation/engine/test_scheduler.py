@@ -1,4 +1,4 @@
-"""The scheduler's laws, on states of every kind and on whole simulated runs."""
+"""Properties of the scheduler, on arbitrary states and in complete simulated runs."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ from relevance_gen.generation.queue.request import ANONYMOUS
 
 @define
 class Request:
-    """What the scheduler reads of a `ActiveRequest`."""
+    """The attributes of an `ActiveRequest` that the scheduler uses."""
 
     n_prompt_tokens: int = 1
     n_computed: int = 1
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def computed(self):
-        """Whether its prompt is."""
+        """Whether the prompt is fully computed."""
         return 0 < self.n_prompt_tokens == self.n_computed
 
 
@@ -48,12 +48,12 @@ clients = st.sampled_from([None, ANONYMOUS, ANONYMOUS, "a", "b"])
 
 
 def is_anonymous(request):
-    """Tell whether it is a stranger's."""
+    """Return whether the request is from the anonymous client."""
     return request.client == ANONYMOUS
 
 
-def n_holding(waiting, like):
-    """Count the requests that hold their prompts among those of strangers, or of others, as `like` is."""
+def n_retaining(waiting, like):
+    """Count the requests of the same priority as `like` that retain their prompts."""
     return sum(
         retains_prompt(request)
         for request in waiting
@@ -61,10 +61,10 @@ def n_holding(waiting, like):
     )
 
 
-def may_hold(waiting, request, n_slots):
-    """Tell whether a request may hold its prompt beside those that wait."""
-    is_first = not any(retains_prompt(one) for one in waiting if one.client == request.client)
-    return is_first or n_holding(waiting, request) < max_retained_prompts(n_slots)
+def may_retain(waiting, request, n_slots):
+    """Return whether a request may retain its prompt in addition to the waiting requests."""
+    is_first = not any(retains_prompt(other) for other in waiting if other.client == request.client)
+    return is_first or n_retaining(waiting, request) < max_retained_prompts(n_slots)
 
 
 @st.composite
@@ -77,16 +77,16 @@ def states(draw):
     waiting = []
     for _ in range(draw(st.integers(0, 6))):
         request = Request(0, 0, None, draw(st.integers(1, 5)), client=draw(clients))
-        kind = draw(st.sampled_from(["new", "started", "seated", "read"]))
-        if kind == "started" and may_hold(waiting, request, n_slots):
+        kind = draw(st.sampled_from(["new", "started", "has slot", "tokenized"]))
+        if kind == "started" and may_retain(waiting, request, n_slots):
             request = evolve(
                 request, n_prompt_tokens=3, n_computed=3, n_running=draw(st.integers(0, 3))
             )
-        elif kind in ("seated", "read") and free:
+        elif kind in ("has slot", "tokenized") and free:
             request.slot = free.pop()
-            if retains_prompt(request) and not may_hold(waiting, request, n_slots):
+            if retains_prompt(request) and not may_retain(waiting, request, n_slots):
                 request.n_pending_samples = 1
-            if kind == "read":
+            if kind == "tokenized":
                 request.n_prompt_tokens = draw(st.integers(1, 30))
                 request.n_computed = draw(st.integers(0, request.n_prompt_tokens))
                 request.can_batch_prefill = draw(st.booleans())
@@ -117,17 +117,17 @@ def free_slots(state):
 
 
 @given(states())
-def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case for each action
-    """Free slots are free, decoded slots run and ascend, slices fit the budget and end at a multiple of n_batch.
+def test_next_action_uses_only_allowed_slots(state):  # noqa: C901 - a case for each action
+    """Free slots are free, decoded slots run and ascend, chunks fit the budget and end at a multiple of n_batch.
 
-    Several slices are of requests that join, and have room for their padding.
+    Chunks of several prompts belong to requests that can be batched, and fit into the context with their padding.
     """
     free = free_slots(state)
     match next_action(state):
-        case AssignSlot(place, slot):
+        case AssignSlot(queue_index, slot):
             assert slot in free
-            assert state.waiting[place].slot is None
-            assert not state.waiting[place].computed
+            assert state.waiting[queue_index].slot is None
+            assert not state.waiting[queue_index].computed
         case Preempt(slot):
             owners = {request.slot: request.client for request in state.waiting} | dict(
                 state.running
@@ -138,28 +138,31 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
         case Resume(slot):
             assert slot in free
             assert state.n_preempted
-        case Tokenize(place, slot):
+        case Tokenize(queue_index, slot):
             assert state.can_tokenize
-            assert slot == state.waiting[place].slot is not None
-            assert not state.waiting[place].n_prompt_tokens
-        case Prefill(slices):
-            length = padded_length(slices, state.prefill_multiple)
-            assert length * len(slices) <= state.budget
+            assert slot == state.waiting[queue_index].slot is not None
+            assert not state.waiting[queue_index].n_prompt_tokens
+        case Prefill(chunks):
+            length = padded_length(chunks, state.prefill_multiple)
+            assert length * len(chunks) <= state.budget
             in_turn = sorted(
-                (is_anonymous(state.waiting[each.queue_index]), each.queue_index) for each in slices
+                (is_anonymous(state.waiting[chunk.queue_index]), chunk.queue_index)
+                for chunk in chunks
             )
-            assert [each.queue_index for each in slices] == [place for _, place in in_turn]
-            for each in slices:
-                request = state.waiting[each.queue_index]
-                assert each.slot == request.slot is not None
-                assert each.start == request.n_computed < each.stop <= request.n_prompt_tokens
-                assert each.stop == request.n_prompt_tokens or each.stop % state.n_batch == 0
-                assert len(slices) == 1 or (
-                    request.can_batch_prefill and each.start + length <= state.n_ctx
+            assert [chunk.queue_index for chunk in chunks] == [
+                queue_index for _, queue_index in in_turn
+            ]
+            for chunk in chunks:
+                request = state.waiting[chunk.queue_index]
+                assert chunk.slot == request.slot is not None
+                assert chunk.start == request.n_computed < chunk.stop <= request.n_prompt_tokens
+                assert chunk.stop == request.n_prompt_tokens or chunk.stop % state.n_batch == 0
+                assert len(chunks) == 1 or (
+                    request.can_batch_prefill and chunk.start + length <= state.n_ctx
                 )
-            assert len(slices) == 1 or state.prefill_multiple > 1
-        case Start(place, slots):
-            request = state.waiting[place]
+            assert len(chunks) == 1 or state.prefill_multiple > 1
+        case Start(queue_index, slots):
+            request = state.waiting[queue_index]
             assert request.computed
             assert 1 <= len(set(slots)) == len(slots) <= request.n_pending_samples
             assert set(slots) <= free | {request.slot}
@@ -175,8 +178,8 @@ def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case fo
 
 
 @given(states())
-def test_every_step_gives_every_running_sequence_a_token(state):
-    """When nothing is left to do for those who wait, what runs is decoded; no step ends without."""
+def test_step_gives_every_running_sample_a_token(state):
+    """If there is nothing to do for waiting requests, the running samples are decoded before the step ends."""
     action = next_action(state)
     while isinstance(action, CompactSlot):
         state = evolve(
@@ -188,10 +191,10 @@ def test_every_step_gives_every_running_sequence_a_token(state):
 
 @given(states())
 def test_no_slot_stays_free_while_samples_wait(state):
-    """A step that may still read and compute ends with a free slot only if whoever waits has all slots it can use.
+    """A step with budget ends with a free slot only if the waiting requests have all slots that they can use.
 
-    Those are requests of one sample, or of a prompt not yet computed, that have a slot; and those for whose prompts no
-    memory is left.
+    Those are requests for one sample or with an incomplete prompt that have a slot, and requests whose prompts exceed the
+    limit of retained prompts.
     """
     action = next_action(evolve(state, budget=state.n_batch, can_tokenize=True))
     if isinstance(action, Decode | CompactSlot | None):
@@ -202,20 +205,20 @@ def test_no_slot_stays_free_while_samples_wait(state):
                 request.n_pending_samples > 1 and not request.computed for request in state.waiting
             )
             assert not any(
-                may_hold(state.waiting, request, state.n_slots) for request in state.waiting
+                may_retain(state.waiting, request, state.n_slots) for request in state.waiting
             )
 
 
 @given(states())
-def test_prompts_are_held_for_so_many_requests_only(state):
-    """One that will hold its prompt gets a slot only where fewer than the bound do, or none of its client's does."""
+def test_retained_prompts_are_limited(state):
+    """A request that will retain its prompt gets a slot only below the limit, or as the only such request of its client."""
     action = next_action(state)
     if isinstance(action, AssignSlot) and state.waiting[action.queue_index].n_pending_samples > 1:
-        assert may_hold(state.waiting, state.waiting[action.queue_index], state.n_slots)
+        assert may_retain(state.waiting, state.waiting[action.queue_index], state.n_slots)
 
 
-def test_whoever_is_no_stranger_gets_a_strangers_slot():
-    """Where strangers have all slots, one gives way, as many as are wanted; they go on before further strangers do."""
+def test_authenticated_request_preempts_anonymous_slot():
+    """If anonymous clients hold all slots, a sample is preempted for an authenticated request and resumes later."""
     waiting = [Request(client=ANONYMOUS), Request(n_prompt_tokens=0, n_computed=0, client="a")]
     state = EngineState(
         2,
@@ -241,8 +244,8 @@ def test_whoever_is_no_stranger_gets_a_strangers_slot():
     st.lists(st.tuples(clients, st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6),
     st.integers(1, 8),
 )
-def test_free_slots_go_by_client_first(requests, n_slots):
-    """Strangers come last. No client that wants more has two fewer than another, nor has a request beside another."""
+def test_free_slots_are_distributed_by_client(requests, n_slots):
+    """Anonymous requests come last. Clients that can use more slots differ by at most one slot, as do a client's requests."""
     waiting = [
         Request(1, 1, None, n_pending_samples, client=client)
         for client, _, n_pending_samples in requests
@@ -252,30 +255,31 @@ def test_free_slots_go_by_client_first(requests, n_slots):
         action = next_action(simulated)
         if not isinstance(action, Start):
             break
-        one = simulated.waiting[action.queue_index]
+        request = simulated.waiting[action.queue_index]
         for slot in action.slots:
-            simulated.running[slot] = one.client
-        one.n_pending_samples -= len(action.slots)
-        one.n_running += len(action.slots)
+            simulated.running[slot] = request.client
+        request.n_pending_samples -= len(action.slots)
+        request.n_running += len(action.slots)
         n_free -= len(action.slots)
         simulated = evolve(
-            simulated, waiting=[each for each in simulated.waiting if each.n_pending_samples]
+            simulated,
+            waiting=[request for request in simulated.waiting if request.n_pending_samples],
         )
-    held = Counter(one.client for one in waiting for _ in range(one.n_running))
-    for one in waiting:
+    held = Counter(request.client for request in waiting for _ in range(request.n_running))
+    for request in waiting:
         for other in waiting:
-            if not other.n_pending_samples or not one.n_running:
+            if not other.n_pending_samples or not request.n_running:
                 continue
-            assert not is_anonymous(one) or is_anonymous(other)
-            if not is_anonymous(one) and not is_anonymous(other):
-                assert held[one.client] <= held[other.client] + 1
-            if one.client == other.client:
-                assert one.n_running <= other.n_running + 1
+            assert not is_anonymous(request) or is_anonymous(other)
+            if not is_anonymous(request) and not is_anonymous(other):
+                assert held[request.client] <= held[other.client] + 1
+            if request.client == other.client:
+                assert request.n_running <= other.n_running + 1
 
 
 @define(eq=False)
 class Served:
-    """What a simulation notes of a request; times are numbers of steps."""
+    """A request in a simulation; times are numbers of steps."""
 
     request: Request
     n_prompt_tokens: int
@@ -286,13 +290,13 @@ class Served:
 
 
 class Simulation:
-    """An engine in a few lines: carries actions out on counts alone."""
+    """An engine that carries out actions on counts alone."""
 
     def __init__(self, n_slots, n_batch):
         self.n_slots, self.n_batch = n_slots, 2 * n_batch
         self.step_number = 0
-        self.queue, self.running = [], {}  # slot -> [who, tokens left]
-        self.gifts = []  # (in which step, who got a slot)
+        self.queue, self.running = [], {}  # slot -> [served request, remaining tokens]
+        self.assignments = []  # (step, request that got a slot)
         self.finished = Counter()
 
     def arrive(self, n_prompt, n_samples, n_tokens):
@@ -302,7 +306,7 @@ class Simulation:
         return self.queue[-1]
 
     def state(self, budget, waiting):
-        """Return what the scheduler sees."""
+        """Return the state for the scheduler."""
         counts = self.n_slots, 100, self.n_batch, 2, budget
         return EngineState(
             *counts,
@@ -312,29 +316,31 @@ class Simulation:
             waiting=waiting,
         )
 
-    def note_slots(self, who, n_slots):
-        """Note who gets slots."""
-        if who.first_slot is None:
-            who.first_slot = self.step_number
-        self.gifts += [(self.step_number, who)] * n_slots
+    def note_slots(self, served, n_slots):
+        """Record that a request gets slots."""
+        if served.first_slot is None:
+            served.first_slot = self.step_number
+        self.assignments += [(self.step_number, served)] * n_slots
 
     def step(self):
-        """Do what one step of the engine does."""
+        """Run one step like the engine."""
         self.step_number += 1
         budget = self.n_batch
         while True:
-            waiting = [who.request for who in self.queue]
+            waiting = [served.request for served in self.queue]
             assert sum(map(retains_prompt, waiting)) <= max_retained_prompts(self.n_slots)
             match next_action(self.state(budget, waiting)):
-                case AssignSlot(place, slot):
-                    self.queue[place].request.slot = slot
-                    self.note_slots(self.queue[place], 1)
-                case Tokenize(place):
-                    self.queue[place].request.n_prompt_tokens = self.queue[place].n_prompt_tokens
-                case Prefill(slices):
-                    budget -= self.compute(slices)
-                case Start(place, slots):
-                    self.start(self.queue.pop(place), slots)
+                case AssignSlot(queue_index, slot):
+                    self.queue[queue_index].request.slot = slot
+                    self.note_slots(self.queue[queue_index], 1)
+                case Tokenize(queue_index):
+                    self.queue[queue_index].request.n_prompt_tokens = self.queue[
+                        queue_index
+                    ].n_prompt_tokens
+                case Prefill(chunks):
+                    budget -= self.compute(chunks)
+                case Start(queue_index, slots):
+                    self.start(self.queue.pop(queue_index), slots)
                 case CompactSlot(source, target):
                     self.running[target] = self.running.pop(source)
                 case Decode(slots):
@@ -344,34 +350,34 @@ class Simulation:
                 case None:
                     return
 
-    def compute(self, slices):
-        """Compute slices; return how many tokens that takes, padding included."""
-        for each in slices:
-            self.queue[each.queue_index].request.n_computed = each.stop
-        return len(slices) * padded_length(slices, 2)
+    def compute(self, chunks):
+        """Compute chunks; return the number of tokens including padding."""
+        for chunk in chunks:
+            self.queue[chunk.queue_index].request.n_computed = chunk.stop
+        return len(chunks) * padded_length(chunks, 2)
 
-    def start(self, who, slots):
+    def start(self, served, slots):
         """Start samples; the first token of each comes from the prompt."""
-        request = who.request
-        self.note_slots(who, len(slots) - (request.slot is not None))
-        if who.first_sample is None:
-            who.first_sample = self.step_number
+        request = served.request
+        self.note_slots(served, len(slots) - (request.slot is not None))
+        if served.first_sample is None:
+            served.first_sample = self.step_number
         request.slot = None
         request.n_pending_samples -= len(slots)
         request.n_running += len(slots)
         if request.n_pending_samples:
-            self.queue.append(who)
+            self.queue.append(served)
         for slot in slots:
-            self.running[slot] = [who, who.n_tokens]
+            self.running[slot] = [served, served.n_tokens]
             self.count_token(slot)
 
     def count_token(self, slot):
-        """Take a token off what is left, and free the slot with the last."""
+        """Count a token of a sample, and free the slot after its last token."""
         self.running[slot][1] -= 1
         if not self.running[slot][1]:
-            who, _ = self.running.pop(slot)
-            who.request.n_running -= 1
-            self.finished[id(who)] += 1
+            served, _ = self.running.pop(slot)
+            served.request.n_running -= 1
+            self.finished[id(served)] += 1
 
 
 arrivals = st.lists(
@@ -383,48 +389,55 @@ arrivals = st.lists(
 
 
 def simulate(arrivals, n_slots, n_batch):
-    """Let requests arrive after so many steps each, and go on to the end."""
-    simulation, served = Simulation(n_slots, n_batch), []
+    """Let requests arrive after the given numbers of steps, and run until all are finished."""
+    simulation, all_served = Simulation(n_slots, n_batch), []
     for gap, *request in arrivals:
         for _ in range(gap):
             simulation.step()
-        served.append(simulation.arrive(*request))
+        all_served.append(simulation.arrive(*request))
     while simulation.queue or simulation.running:
         simulation.step()
         assert simulation.step_number < 10_000
-    return simulation, served
+    return simulation, all_served
 
 
 @given(arrivals, st.integers(1, 5), st.integers(1, 8))
-def test_every_request_is_served_whole_and_none_starves(arrivals, n_slots, n_batch):
-    """All samples end. While a request waits for a slot no other gets two, and its first sample is there in time."""
-    simulation, served = simulate(arrivals, n_slots, n_batch)
+def test_simulation_serves_all_requests_in_time(arrivals, n_slots, n_batch):
+    """All samples finish. While a request waits for a slot no other request gets two, and its first sample starts in time."""
+    simulation, all_served = simulate(arrivals, n_slots, n_batch)
     assert simulation.finished == {
-        id(who): n_samples for who, (*_, n_samples, _) in zip(served, arrivals, strict=True)
+        id(served): n_samples
+        for served, (*_, n_samples, _) in zip(all_served, arrivals, strict=True)
     }
-    n_slices = sum(-(-who.n_prompt_tokens // simulation.n_batch) for who in served)
-    longest = max((who.n_tokens for who in served), default=0)
+    n_chunks = sum(-(-served.n_prompt_tokens // simulation.n_batch) for served in all_served)
+    longest = max((served.n_tokens for served in all_served), default=0)
     many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > max_retained_prompts(n_slots)
-    for who, (*_, n_samples, _) in zip(served, arrivals, strict=True):
+    for served, (*_, n_samples, _) in zip(all_served, arrivals, strict=True):
         if many and n_samples > 1:
-            continue  # no memory may be left for its prompt
-        since = Counter(
-            other for step, other in simulation.gifts if who.arrived < step < who.first_slot
+            continue  # the limit of retained prompts may delay it
+        n_assigned = Counter(
+            other
+            for step, other in simulation.assignments
+            if served.arrived < step < served.first_slot
         )
-        assert all(n == 1 for n in since.values())
-        # In so many steps every slot is free once, and there is a slot for each request ahead.
-        turnover = longest + n_slices
-        assert who.first_sample - who.arrived <= (len(since) // n_slots + 1) * turnover + n_slices
+        assert all(n == 1 for n in n_assigned.values())
+        # After this number of steps each slot was free once, and each earlier request has a slot.
+        turnover = longest + n_chunks
+        assert (
+            served.first_sample - served.arrived
+            <= (len(n_assigned) // n_slots + 1) * turnover + n_chunks
+        )
 
 
 @given(arrivals, st.integers(1, 5), st.integers(1, 8))
-def test_the_same_arrivals_are_served_in_the_same_order(arrivals, n_slots, n_batch):
-    """Nothing but the state decides: twice the same, twice the same slots."""
+def test_simulation_is_deterministic(arrivals, n_slots, n_batch):
+    """Equal arrivals get slots in the same order."""
 
     def order():
-        simulation, served = simulate(arrivals, n_slots, n_batch)
+        simulation, all_served = simulate(arrivals, n_slots, n_batch)
         return [
-            next(n for n, who in enumerate(served) if who is gift) for _, gift in simulation.gifts
+            next(n for n, served in enumerate(all_served) if served is assigned)
+            for _, assigned in simulation.assignments
         ]
 
     assert order() == order()
@@ -440,16 +453,16 @@ def test_the_same_arrivals_are_served_in_the_same_order(arrivals, n_slots, n_bat
     ],
 )
 def test_requests_take_turns(n_slots, names, n_samples, expected):
-    """Slots go round, one that is left over in the next round; on one slot, two requests of several samples do."""
+    """Requests get slots in rounds, and a remaining slot starts the next round; on one slot two multi-sample requests do so."""
     simulation = Simulation(n_slots, 9)
-    who = {id(simulation.arrive(1, n_samples, 2)): name for name in names}
+    names_by_id = {id(simulation.arrive(1, n_samples, 2)): name for name in names}
     while simulation.queue or simulation.running:
         simulation.step()
-    assert "".join(who[id(gift)] for _, gift in simulation.gifts) == expected
+    assert "".join(names_by_id[id(assigned)] for _, assigned in simulation.assignments) == expected
 
 
-def test_a_free_slot_goes_to_who_has_the_fewest():
-    """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
+def test_free_slot_goes_to_request_with_fewest_samples():
+    """A request with one running sample gets slots before a request with three; equal requests get them in turn."""
     waiting = [Request(n_pending_samples=9, n_running=3), Request(n_pending_samples=9, n_running=1)]
     state = EngineState(
         8,
@@ -467,8 +480,8 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
     assert next_action(evolve(state, n_slots=8)) == Start(1, (4, 5, 7))
 
 
-def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
-    """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
+def test_gap_is_closed_unless_a_request_will_fill_it():
+    """Slots {0, 2, 3} become {0, 1, 2} if no request waits, and stay while a prompt is computed for the gap."""
     state = EngineState(
         8,
         99,
@@ -487,41 +500,41 @@ def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_
     )
 
 
-def slices_of(*requests, budget=64):
-    """Return what is computed together of requests, by place, start and stop."""
+def batched_chunks(*requests, budget=64):
+    """Return the chunks that are computed together, as queue index, start and stop."""
     state = EngineState(
         8, 200, 64, 8, budget, can_tokenize=False, running={}, n_preempted=0, waiting=requests
     )
     action = next_action(state)
     return (
-        [(each.queue_index, each.start, each.stop) for each in action.chunks]
+        [(chunk.queue_index, chunk.start, chunk.stop) for chunk in action.chunks]
         if isinstance(action, Prefill)
         else []
     )
 
 
-def test_short_slices_are_computed_together():
-    """The first in turn goes on, and with it whoever's slice is about as long, as many as a step has room for."""
+def test_short_chunks_are_computed_together():
+    """The first request continues, together with requests whose chunks have about the same length, within the budget."""
     short = [Request(n, 0, slot) for slot, n in enumerate((9, 12, 16, 1, 10))]
-    assert slices_of(*short) == [(0, 0, 9), (1, 0, 12), (2, 0, 16), (3, 0, 1)]
-    assert slices_of(*short, budget=40) == [(0, 0, 9), (1, 0, 12)]
-    assert slices_of(*short, budget=15) == []
+    assert batched_chunks(*short) == [(0, 0, 9), (1, 0, 12), (2, 0, 16), (3, 0, 1)]
+    assert batched_chunks(*short, budget=40) == [(0, 0, 9), (1, 0, 12)]
+    assert batched_chunks(*short, budget=15) == []
     much_longer = Request(25, 0, 5)
-    assert slices_of(short[3], much_longer, short[0]) == [(0, 0, 1), (2, 0, 9)]
-    assert slices_of(much_longer, short[3], short[0]) == [(0, 0, 25), (2, 0, 9)]
-    assert slices_of(Request(70, 64, 5), short[0]) == [(0, 64, 70), (1, 0, 9)]
+    assert batched_chunks(short[3], much_longer, short[0]) == [(0, 0, 1), (2, 0, 9)]
+    assert batched_chunks(much_longer, short[3], short[0]) == [(0, 0, 25), (2, 0, 9)]
+    assert batched_chunks(Request(70, 64, 5), short[0]) == [(0, 64, 70), (1, 0, 9)]
 
 
-def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
-    """So is one that does not fit into its slot with the padding of its neighbours."""
+def test_prompt_with_all_logits_is_computed_alone():
+    """The same holds for a chunk that does not fit into its slot with the padding of the batch."""
     lone = Request(9, 0, 0, can_batch_prefill=False)
-    assert slices_of(lone, Request(9, 0, 1)) == [(0, 0, 9)]
-    assert slices_of(Request(9, 0, 1), lone, Request(9, 0, 2)) == [(0, 0, 9), (2, 0, 9)]
-    assert slices_of(Request(199, 192, 0), Request(9, 0, 1)) == [(0, 192, 199)]
+    assert batched_chunks(lone, Request(9, 0, 1)) == [(0, 0, 9)]
+    assert batched_chunks(Request(9, 0, 1), lone, Request(9, 0, 2)) == [(0, 0, 9), (2, 0, 9)]
+    assert batched_chunks(Request(199, 192, 0), Request(9, 0, 1)) == [(0, 192, 199)]
 
 
-def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
-    """Where slices are not padded_length, each is computed alone."""
+def test_without_padding_chunks_are_computed_alone():
+    """If chunks are not padded, each is computed separately."""
     waiting = [Request(4, 0, slot) for slot in range(3)]
     state = EngineState(
         8, 99, 64, 1, 64, can_tokenize=True, running={}, n_preempted=0, waiting=waiting
