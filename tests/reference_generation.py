@@ -1,4 +1,4 @@
-"""Generation as slow and obvious as it can be: one sequence at a time, probabilities in plain float64."""
+"""A slow and obvious reference of generation: one sequence at a time, probabilities in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Distribution = NDArray[np.float64]
 def distribution(
     logits: NDArray[np.floating], request: GenerationRequest, generated: Sequence[int] = ()
 ) -> Distribution:
-    """Return the probability of every token as the next one, after `generated`.
+    """Return the probability of each token as the next token after `generated`.
 
     Bias → penalties → temperature → top_k → top_p → min_p, as requests have them. Ties: the lower id.
     """
@@ -54,7 +54,7 @@ def distribution(
 
 
 def text_before_stop(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str, bool]:
-    """Return the text of all `pieces` up to the first stop string to be completed, and whether there was one."""
+    """Return the text of all `pieces` before the first complete stop string, and whether there is a stop string."""
     text = b"".join(pieces).decode(errors="replace")
     for end in range(1, len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
@@ -66,7 +66,7 @@ def text_before_stop(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[str
 def greedy(
     next_logits: Callable[[list[int]], NDArray[np.floating]], prompt: list[int], n_tokens: int
 ) -> list[int]:
-    """Return the `n_tokens` likeliest continuations, each given all before it."""
+    """Return the `n_tokens` most likely continuations, each given all previous tokens."""
     tokens = list(prompt)
     for _ in range(n_tokens):
         tokens.append(int(np.argmax(next_logits(tokens))))

@@ -1,4 +1,4 @@
-"""A mailbox stands in for the backlogs of several clients, and mixes nothing up."""
+"""Mailbox: serves the queues of several clients without mixing their requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import capacity
 
 
-def ticket(number: int) -> QueuedRequest:
+def queued_request(number: int) -> QueuedRequest:
     return QueuedRequest(number, GenerationRequest("a"), seed=0, created=0.0)
 
 
-def test_two_clients_with_the_same_numbers() -> None:
-    """Each client is told of its own tickets, by its own numbers, when the step is over."""
+def test_exchange_two_clients_with_equal_ids() -> None:
+    """Each client receives the events of its own requests, with its own ids, after the step."""
     box = Mailbox()
     box.register(lambda _: None)
-    box.exchange("x", [ticket(7)])
-    box.exchange("y", [ticket(7)])
+    box.exchange("x", [queued_request(7)])
+    box.exchange("y", [queued_request(7)])
     first, second = box.take(0, capacity(4), timeout_s=0)
     assert first.id != second.id
     box.deliver(0, TextDelta(first.id, 0, "for x"))
@@ -31,46 +31,46 @@ def test_two_clients_with_the_same_numbers() -> None:
     box.deliver(0, Failed(second.id, ValueError("no")))
     assert box.exchange("x", []).events == []
     assert box.take(0, capacity(1, 2), timeout_s=0) == []
-    told = box.exchange("x", [])
-    assert told.events == [TextDelta(7, 0, "for x")]
-    assert told.capacity == capacity(1, 2)
+    delivery = box.exchange("x", [])
+    assert delivery.events == [TextDelta(7, 0, "for x")]
+    assert delivery.capacity == capacity(1, 2)
     (_, done) = box.exchange("y", []).events
     assert isinstance(done, Failed)
     assert done.request_id == 7
-    assert box.exchange("y", [ticket(8)]).capacity == capacity(0, 2)
+    assert box.exchange("y", [queued_request(8)]).capacity == capacity(0, 2)
 
 
-def test_a_cancelled_ticket_is_dropped() -> None:
-    """A ticket that waits is never taken, one that was taken is dropped by the worker; neither is told of again."""
+def test_exchange_cancelled_request_is_dropped() -> None:
+    """A waiting request is never taken, a taken request is dropped by the worker, and no event of either is delivered."""
     dropped: list[int] = []
     box = Mailbox()
     box.register(dropped.append)
-    box.exchange("x", [ticket(1), ticket(2)])
+    box.exchange("x", [queued_request(1), queued_request(2)])
     (taken,) = box.take(0, capacity(1), timeout_s=0)
-    box.exchange("x", [ticket(3)], [1, 2, 3])
+    box.exchange("x", [queued_request(3)], [1, 2, 3])
     assert taken.id in dropped
     box.deliver(0, TextDelta(taken.id, 0, "too late"))
     assert box.take(0, capacity(4), timeout_s=0) == []
     assert box.exchange("x", []).events == []
 
 
-def test_a_silent_client_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tickets of a client that is not heard of any more are dropped; those of others stay."""
+def test_take_drops_requests_of_lost_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests of a client that has not called for too long are dropped."""
     dropped: list[int] = []
     box = Mailbox()
     box.register(dropped.append)
-    box.exchange("gone", [ticket(1)])
+    box.exchange("gone", [queued_request(1)])
     (taken,) = box.take(0, capacity(1), timeout_s=0)
     monkeypatch.setattr(mailbox, "CLIENT_TIMEOUT_S", -1.0)
     assert box.take(0, capacity(1), timeout_s=0) == []
     assert dropped == [taken.id]
 
 
-def test_a_worker_that_left_is_told_last() -> None:
-    """What happened before is told first, then why the worker left; whoever waits is woken."""
+def test_exchange_raises_worker_error_after_events() -> None:
+    """Earlier events are delivered first, then the worker's error, which also wakes a waiting client."""
     box = Mailbox()
     box.register(lambda _: None)
-    box.exchange("x", [ticket(1)])
+    box.exchange("x", [queued_request(1)])
     (taken,) = box.take(0, capacity(1), timeout_s=0)
     box.deliver(0, TextDelta(taken.id, 0, "last words"))
     box.take(0, capacity(0), timeout_s=0)

@@ -1,4 +1,4 @@
-"""A model whose logits are a function of the tokens before, and that refuses every misuse of its slots."""
+"""A model whose logits are a function of the previous tokens, and that refuses any misuse of its slots."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat, Inter
 
 
 def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
-    """Return random logits that depend on the whole history, always the same for the same."""
+    """Return pseudo-random logits that are a function of the whole history."""
     digest = hashlib.blake2b(bytes(history), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest)).normal(0, 2, n_vocab).astype(np.float32)
 
 
 class ScriptedModel:
-    """Satisfies `LanguageModel`; every character of a text is a token, its code point modulo the vocabulary.
+    """A `LanguageModel` whose tokens are characters: the token is the code point modulo the vocabulary.
 
-    Entering it as a context gives it, so that a function that returns one is a `Load`.
+    Entering it as a context returns it, so a function that returns a model is a `Load`.
 
     Args:
-        on_call: called before every computation with its name; may raise, to make the model fail.
+            on_call: called before each computation with its name; may raise, so that the model fails.
     """
 
     can_rewind = True
@@ -59,17 +59,17 @@ class ScriptedModel:
         return tokens[-max_tokens:] if max_tokens else tokens
 
     def tokenize_chat(self, text: str, max_tokens: int) -> np.ndarray:
-        """Map the characters between breaks to tokens."""
+        """Map the characters between boundaries to tokens."""
         return self.tokenize(text.replace(TOKEN_BOUNDARY, ""), max_tokens)
 
     def piece(self, token: int) -> bytes:
-        """Print a token as a letter."""
+        """Return a letter for a token."""
         return bytes([ord("a") + token])
 
     def prefill(self, slots, slices, starts) -> np.ndarray:
-        """Append slices to different slots, if each holds exactly what it says; padded, they fill no more than a batch.
+        """Append chunks to slots that must contain the tokens before them; with padding they must fit a batch.
 
-        Several also fit into the context with their padding.
+        Several chunks must also fit into the context with their padding.
         """
         assert len(set(slots)) == len(slots) > 0
         length = max(map(len, slices))
@@ -87,14 +87,14 @@ class ScriptedModel:
         return np.array(rows)
 
     def prefill_all(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
-        """Append tokens one by one, all in one computation."""
+        """Append tokens separately; return the logits after each."""
         self.prefill([slot], [tokens], [start])
         return np.array(
             [next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)]
         )
 
     def decode(self, slots, tokens, positions) -> np.ndarray:
-        """Append each token to its slot, if that holds exactly the token's position."""
+        """Append each token to its slot, which must contain exactly the tokens before its position."""
         assert list(slots) == sorted(slots)
         self._compute("decode", len(slots))
         rows = []
@@ -113,7 +113,7 @@ class ScriptedModel:
             raise Interrupted
 
     def rewind(self, slot: int, n_tokens: int) -> None:
-        """Forget the end of a slot."""
+        """Remove the end of a slot."""
         assert len(self.slots[slot]) >= n_tokens
         del self.slots[slot][n_tokens:]
 
@@ -123,7 +123,7 @@ class ScriptedModel:
         self.slots[target] = list(self.slots[source])
 
     def saved_bytes(self, slot: int) -> int:
-        """Return one byte a token."""
+        """Return one byte per token."""
         return len(self.slots[slot])
 
     def save(self, slot: int) -> np.ndarray:

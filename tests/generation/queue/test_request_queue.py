@@ -1,4 +1,4 @@
-"""The backlog: whatever its pullers do, every ticket comes in its turn and ends once."""
+"""Request queue: each request is served in its turn and ends exactly once, regardless of worker failures."""
 
 import gc
 import pickle
@@ -18,10 +18,10 @@ from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import QueueWorker, ScriptedModel, capacity
 
-MOST = 12
+MAX_QUEUE = 12
 
 
-def ticket(number, num_samples=1, **options):
+def queued_request(number, num_samples=1, **options):
     regex = options.pop("regex", None)
     return QueuedRequest(
         number, GenerationRequest("a", num_samples=num_samples, regex=regex), 7, 0.0, **options
@@ -32,39 +32,41 @@ def ignore(*_):
     pass
 
 
-class Law(RuleBasedStateMachine):
-    """A backlog of three pullers beside a list that is searched for everything."""
+class QueueMachine(RuleBasedStateMachine):
+    """A queue with three workers, compared with a list that is searched for everything."""
 
     def __init__(self):
         super().__init__()
-        self.backlog, self.dropped = RequestQueue(MOST), [[], [], []]
-        self.pullers = [QueueWorker(self.backlog, dropped.append) for dropped in self.dropped]
-        self.joined, self.closed = [0, 1, 2], False
-        self.tickets, self.futures, self.waiting = [], [], []
-        self.holders, self.shown, self.lost = {}, set(), set()
-        self.unstarted, self.ends, self.cancelled = {}, {}, [[], [], []]
+        self.queue, self.dropped = RequestQueue(MAX_QUEUE), [[], [], []]
+        self.workers = [QueueWorker(self.queue, dropped.append) for dropped in self.dropped]
+        self.registered, self.closed = [0, 1, 2], False
+        self.requests, self.futures, self.waiting = [], [], []
+        self.holders, self.streamed, self.requeued = {}, set(), set()
+        self.n_pending, self.ends, self.cancelled = {}, {}, [[], [], []]
 
     def end(self, number, how):
-        """Note that a ticket ended; none does twice."""
+        """Record the end of a request, which must be its only end."""
         assert number not in self.ends
         self.ends[number] = how
-        del self.unstarted[number]
+        del self.n_pending[number]
 
     def held(self, which):
-        """Return a ticket that some puller has, and that puller."""
+        """Return the id of a request that a worker has, and the worker."""
         number = sorted(self.holders)[which % len(self.holders)]
-        return number, self.pullers[self.holders[number]]
+        return number, self.workers[self.holders[number]]
 
     def n_queued(self, client):
         """Return the samples of a client that wait for a slot or for a grammar."""
         wait = self.waiting + [
             number
             for number in self.holders
-            if self.tickets[number].request.regex
-            and self.unstarted[number] == self.tickets[number].request.num_samples
+            if self.requests[number].request.regex
+            and self.n_pending[number] == self.requests[number].request.num_samples
         ]
-        tickets = [self.tickets[number] for number in wait]
-        return sum(one.request.num_samples for one in tickets if one.context.client == client)
+        waiting = [self.requests[number] for number in wait]
+        return sum(
+            queued.request.num_samples for queued in waiting if queued.context.client == client
+        )
 
     @rule(
         num_samples=st.integers(1, 3),
@@ -72,105 +74,107 @@ class Law(RuleBasedStateMachine):
         client=st.sampled_from([None, "", "b"]),
     )
     def put(self, num_samples, regex, client):
-        """Accepted until it is closed or nobody is left, and while not too much waits."""
-        one = ticket(
-            len(self.tickets), num_samples, regex=regex, context=RequestContext(client=client)
+        """Put a request: accepted until the queue is closed, has no worker, or the client has too many waiting samples."""
+        queued = queued_request(
+            len(self.requests), num_samples, regex=regex, context=RequestContext(client=client)
         )
-        if self.closed or not self.joined:
+        if self.closed or not self.registered:
             with pytest.raises(RunnerClosedError):
-                self.backlog.put(one, ignore)
+                self.queue.put(queued, ignore)
             return
-        if self.n_queued(client) >= MOST:
+        if self.n_queued(client) >= MAX_QUEUE:
             with pytest.raises(OverloadedError):
-                self.backlog.put(one, ignore)
+                self.queue.put(queued, ignore)
             return
-        self.tickets.append(one)
-        self.futures.append(self.backlog.put(one, ignore))
-        self.waiting.append(one.id)
-        self.unstarted[one.id] = num_samples
+        self.requests.append(queued)
+        self.futures.append(self.queue.put(queued, ignore))
+        self.waiting.append(queued.id)
+        self.n_pending[queued.id] = num_samples
 
     @rule(
         which=st.integers(0, 2),
-        n_most=st.integers(1, 3),
-        n_most_to_hold=st.none() | st.integers(0, 3),
+        n_requests=st.integers(1, 3),
+        n_retained=st.none() | st.integers(0, 3),
     )
-    def take(self, which, n_most, n_most_to_hold):
-        """Those come that may in their turn, no more than a share; with nothing left it leaves a closed backlog.
+    def take(self, which, n_requests, n_retained):
+        """Take requests: the next requests in turn, at most a share of the queue; an idle worker leaves a closed queue.
 
-        Of several samples, one of each client may, and others as far as there is room to hold them.
+        Of the requests for several samples, a client's first request and requests within the limit are taken.
         """
-        taken = self.pullers[which].take(capacity(n_most, n_most_to_hold), timeout_s=0)
+        taken = self.workers[which].take(capacity(n_requests, n_retained), timeout_s=0)
         if (
-            which in self.joined
+            which in self.registered
             and self.closed
             and not self.waiting
             and which not in self.holders.values()
         ):
-            self.joined.remove(which)
-        if which not in self.joined:
+            self.registered.remove(which)
+        if which not in self.registered:
             assert taken is None
             return
-        served = Counter(self.tickets[number].context.client for number in self.holders)
-        places = {}
+        served = Counter(self.requests[number].context.client for number in self.holders)
+        turns = {}
         for number in self.waiting:
-            client = self.tickets[number].context.client
+            client = self.requests[number].context.client
             served[client] += 1
-            places[number] = client == "", served[client]
+            turns[number] = client == "", served[client]
         in_turn = sorted(
-            self.waiting, key=places.get
-        )  # strangers last, then by how many of a client come before
-        requests = {number: self.tickets[number].request for number in in_turn}
+            self.waiting, key=turns.get
+        )  # anonymous requests last, then by the number of earlier requests of the client
+        requests = {number: self.requests[number].request for number in in_turn}
         large = [
-            number for number, one in requests.items() if one.num_samples > 1 and not one.regex
+            number
+            for number, request in requests.items()
+            if request.num_samples > 1 and not request.regex
         ]
         holding = {
-            self.tickets[number].context.client
+            self.requests[number].context.client
             for number, holder in self.holders.items()
             if holder == which
-            and self.unstarted[number]
-            and self.tickets[number].request.num_samples > 1
+            and self.n_pending[number]
+            and self.requests[number].request.num_samples > 1
         }
         passed, n_held = [], Counter()
         for number in large:
-            context = self.tickets[number].context
+            context = self.requests[number].context
             if (
-                n_most_to_hold is not None
-                and n_held[context.priority] >= n_most_to_hold
+                n_retained is not None
+                and n_held[context.priority] >= n_retained
                 and context.client in holding
             ):
                 passed.append(number)
             else:
                 n_held[context.priority] += 1
                 holding.add(context.client)
-        n = min(n_most, -(-len(self.waiting) // len(self.joined)))
+        n = min(n_requests, -(-len(self.waiting) // len(self.registered)))
         expected = [number for number in in_turn if number not in passed][:n]
-        assert [each.id for each in taken] == expected
+        assert [queued.id for queued in taken] == expected
         self.holders |= dict.fromkeys(expected, which)
         self.waiting = [number for number in self.waiting if number not in expected]
 
     @precondition(lambda self: self.holders)
     @rule(which=st.integers(0, 9))
     def start(self, which):
-        """One more sample has started."""
-        number, puller = self.held(which)
-        if self.unstarted[number]:
-            puller.start(self.tickets[number], 1)
-            self.unstarted[number] -= 1
+        """Report that a sample has started."""
+        number, worker = self.held(which)
+        if self.n_pending[number]:
+            worker.start(self.requests[number], 1)
+            self.n_pending[number] -= 1
 
     @precondition(lambda self: self.holders)
     @rule(which=st.integers(0, 9))
     def show(self, which):
-        """The caller has seen text."""
-        number, puller = self.held(which)
-        puller.add_text(self.tickets[number], 0, "b")
-        self.shown.add(number)
+        """Report text to the caller."""
+        number, worker = self.held(which)
+        worker.add_text(self.requests[number], 0, "b")
+        self.streamed.add(number)
 
     @precondition(lambda self: self.holders)
     @rule(which=st.integers(0, 9))
     def finish(self, which):
-        """The future has the response."""
-        number, puller = self.held(which)
-        puller.finish(self.tickets[number], response := object())
+        """Report a response, which the future then has."""
+        number, worker = self.held(which)
+        worker.finish(self.requests[number], response := object())
         assert self.futures[number].result(timeout=0) is response
         del self.holders[number]
         self.end(number, "finished")
@@ -178,7 +182,7 @@ class Law(RuleBasedStateMachine):
     @precondition(lambda self: self.futures)
     @rule(which=st.integers(0, 9))
     def cancel(self, which):
-        """What waits is gone; who has it is told."""
+        """Cancel a request: a waiting request is removed, and the worker of a running request is notified."""
         number = which % len(self.futures)
         if self.futures[number].cancel() and number not in self.ends:
             self.end(number, "cancelled")
@@ -189,42 +193,46 @@ class Law(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2))
     def leave(self, which):
-        """What showed no text goes back to the front, once; the rest fails, and everything with the last puller."""
-        self.pullers[which].leave(GenerationError("it broke"))
-        if which not in self.joined:
+        """Remove a worker: its requests without text return to the front once; others fail, and all fail with the last worker."""
+        self.workers[which].leave(GenerationError("it broke"))
+        if which not in self.registered:
             return
-        self.joined.remove(which)
+        self.registered.remove(which)
         mine = [number for number, holder in self.holders.items() if holder == which]
-        back = [number for number in mine if self.joined and number not in self.shown | self.lost]
+        back = [
+            number
+            for number in mine
+            if self.registered and number not in self.streamed | self.requeued
+        ]
         for number in mine:
             del self.holders[number]
             if number not in back:
                 self.end(number, "failed")
         self.waiting[:0] = back
-        self.lost |= set(back)
-        self.unstarted |= {number: self.tickets[number].request.num_samples for number in back}
-        if not self.joined:
+        self.requeued |= set(back)
+        self.n_pending |= {number: self.requests[number].request.num_samples for number in back}
+        if not self.registered:
             for number in self.waiting:
                 self.end(number, "failed")
             self.waiting.clear()
 
-    @precondition(lambda self: len(self.tickets) > 3)
+    @precondition(lambda self: len(self.requests) > 3)
     @rule()
     def close(self):
-        """Nothing more is accepted."""
-        self.backlog.close()
+        """Close the queue, which then refuses requests."""
+        self.queue.close()
         self.closed = True
 
     @invariant()
-    def what_is_said_is_so(self):
-        """Counts, ends and cancellations are those of the list."""
-        assert self.backlog.n_pending_samples == sum(self.unstarted.values())
+    def counts_match_model(self):
+        """Counts, ends and cancellations equal those of the list."""
+        assert self.queue.n_pending_samples == sum(self.n_pending.values())
         assert self.dropped == self.cancelled
         assert [future.done() for future in self.futures] == [
             number in self.ends for number in range(len(self.futures))
         ]
         for how in ("finished", "cancelled", "failed"):
-            assert getattr(self.backlog.counters, f"requests_{how}") == list(
+            assert getattr(self.queue.counters, f"requests_{how}") == list(
                 self.ends.values()
             ).count(how)
         for number, how in self.ends.items():
@@ -232,45 +240,45 @@ class Law(RuleBasedStateMachine):
                 assert isinstance(self.futures[number].exception(timeout=0), GenerationError)
 
 
-TestEveryTicketComesInItsTurnAndEndsOnce = Law.TestCase
+TestRequestsAreServedInTurnAndEndOnce = QueueMachine.TestCase
 
 
-def test_what_a_puller_lost_comes_first_and_from_the_start():
-    """Tickets go back in front of what waits, in order, all samples to start anew; those whose text was seen fail."""
-    backlog = RequestQueue(99)
-    failing, other = QueueWorker(backlog, ignore), QueueWorker(backlog, ignore)
-    futures = [backlog.put(ticket(number, 2), ignore) for number in range(6)]
+def test_leave_requeues_requests_in_front():
+    """Requests return to the front in order, with all samples pending; requests with streamed text fail."""
+    queue = RequestQueue(99)
+    failing, other = QueueWorker(queue, ignore), QueueWorker(queue, ignore)
+    futures = [queue.put(queued_request(number, 2), ignore) for number in range(6)]
     first, second, third = failing.take(capacity(3))
     failing.start(first, 2)
     failing.start(third, 1)
     failing.add_text(second, 0, "b")
-    assert backlog.n_pending_samples == 9
+    assert queue.n_pending_samples == 9
     failing.leave(GenerationError("it broke"))
-    assert backlog.n_pending_samples == 10
+    assert queue.n_pending_samples == 10
     assert isinstance(futures[1].exception(timeout=0), GenerationError)
-    assert [each.id for each in other.take(capacity(9))] == [0, 2, 3, 4, 5]
+    assert [queued.id for queued in other.take(capacity(9))] == [0, 2, 3, 4, 5]
 
 
-def test_a_callback_that_raises_stops_its_ticket():
-    """The future has what was raised, and the puller is told to serve the ticket no longer."""
+def test_callback_raising_fails_request_and_notifies_worker():
+    """The future has the exception, and the worker is asked to drop the request."""
 
     def explode(*_):
         raise KeyboardInterrupt
 
-    backlog, dropped = RequestQueue(9), []
-    puller = QueueWorker(backlog, dropped.append)
-    future = backlog.put(ticket(7), explode)
-    puller.add_text(*puller.take(capacity(1)), 0, "b")
+    queue, dropped = RequestQueue(9), []
+    worker = QueueWorker(queue, dropped.append)
+    future = queue.put(queued_request(7), explode)
+    worker.add_text(*worker.take(capacity(1)), 0, "b")
     assert isinstance(future.exception(timeout=0), KeyboardInterrupt)
     assert dropped == [7]
-    assert backlog.n_pending_samples == 0
+    assert queue.n_pending_samples == 0
 
 
-def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
-    """After its end, or after it went to another puller, a ticket's old holder changes nothing."""
-    backlog, texts = RequestQueue(9), []
-    first, second = QueueWorker(backlog, ignore), QueueWorker(backlog, ignore)
-    future = backlog.put(ticket(1), lambda _, text: texts.append(text))
+def test_deliver_event_of_ended_request_is_ignored():
+    """After the end of a request, or after it went to a second worker, events of its first worker have no effect."""
+    queue, texts = RequestQueue(9), []
+    first, second = QueueWorker(queue, ignore), QueueWorker(queue, ignore)
+    future = queue.put(queued_request(1), lambda _, text: texts.append(text))
     (taken,) = first.take(capacity(1))
     first.leave(GenerationError("it broke"))
     first.start(taken, 1)
@@ -283,43 +291,43 @@ def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
     second.finish(taken, "newer")
     second.add_text(taken, 0, "newest")
     assert (texts, future.result(timeout=0)) == (["new"], "new")
-    assert backlog.counters.requests_finished == 1
+    assert queue.counters.requests_finished == 1
 
 
-def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
-    """`take` comes back when there is something to take or nothing to come, and after `timeout_s` at the latest."""
-    backlog = RequestQueue(9)
-    puller, other = QueueWorker(backlog, ignore), QueueWorker(backlog, ignore)
-    assert puller.take(capacity(1), timeout_s=0.001) == []
+def test_take_waits_for_request_leave_close_or_timeout():
+    """`take` returns when a request can be taken or none can follow, and after `timeout_s` at the latest."""
+    queue = RequestQueue(9)
+    worker, other = QueueWorker(queue, ignore), QueueWorker(queue, ignore)
+    assert worker.take(capacity(1), timeout_s=0.001) == []
     for act, answer in (
-        (lambda: backlog.put(ticket(1)), [ticket(1)]),
+        (lambda: queue.put(queued_request(1)), [queued_request(1)]),
         (lambda: other.leave(RunnerClosedError("")), []),
-        (lambda: puller.finish(ticket(1), "x"), []),
-        (backlog.close, None),
+        (lambda: worker.finish(queued_request(1), "x"), []),
+        (queue.close, None),
     ):
         timer = threading.Timer(0.02, act)
         timer.start()
-        assert puller.take(capacity(1), timeout_s=60) == answer
+        assert worker.take(capacity(1), timeout_s=60) == answer
         timer.join()
-    assert puller.take(capacity(1)) is None
+    assert worker.take(capacity(1)) is None
 
 
-def test_a_full_queue_refuses():
-    """While as many samples wait as may, further ones are refused; those that were taken do not count."""
-    backlog = RequestQueue(3)
-    puller = QueueWorker(backlog, ignore)
-    backlog.put(ticket(1, 3))
+def test_put_full_queue_raises():
+    """While the maximum of samples waits, further requests are refused; taken requests do not count."""
+    queue = RequestQueue(3)
+    worker = QueueWorker(queue, ignore)
+    queue.put(queued_request(1, 3))
     with pytest.raises(OverloadedError, match="3 samples wait already"):
-        backlog.put(ticket(2))
-    puller.take(capacity(1))
-    backlog.put(ticket(2))
+        queue.put(queued_request(2))
+    worker.take(capacity(1))
+    queue.put(queued_request(2))
 
 
-def test_collecting_garbage_inside_the_lock_may_cancel():
-    """A dropped stream cancels in whatever thread collects it: in one that holds the backlog's lock, too."""
+def test_garbage_collection_inside_lock_may_cancel():
+    """A dropped stream cancels its request in the thread that collects it, even while that thread holds the queue's lock."""
 
     class Stream:
-        """Cancels its future when it is collected."""
+        """Cancels its future when it is garbage-collected."""
 
         def __init__(self, future):
             self.future, self.itself = future, self
@@ -327,46 +335,46 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
         def __del__(self):
             self.future.cancel()
 
-    backlog = RequestQueue(9)
-    puller = QueueWorker(backlog, ignore)
-    futures = [backlog.put(ticket(number)) for number in range(4)]
-    puller.take(capacity(2))
+    queue = RequestQueue(9)
+    worker = QueueWorker(queue, ignore)
+    futures = [queue.put(queued_request(number)) for number in range(4)]
+    worker.take(capacity(2))
     for future in futures[1:3]:
         Stream(future)
-    with backlog._changed:
+    with queue._changed:
         gc.collect()
     assert [future.cancelled() for future in futures] == [False, True, True, False]
-    assert [each.id for each in puller.take(capacity(9), timeout_s=0)] == [3]
-    assert backlog.n_pending_samples == 2
+    assert [queued.id for queued in worker.take(capacity(9), timeout_s=0)] == [3]
+    assert queue.n_pending_samples == 2
 
 
-def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
-    """What is cancelled then ends as cancelled, and all others fail."""
-    backlog = RequestQueue(9)
-    puller = QueueWorker(backlog, ignore)
-    futures = [backlog.put(ticket(number)) for number in range(3)]
+def test_garbage_collection_may_cancel_while_last_worker_leaves():
+    """A request that is cancelled meanwhile ends as cancelled, and all other requests fail."""
+    queue = RequestQueue(9)
+    worker = QueueWorker(queue, ignore)
+    futures = [queue.put(queued_request(number)) for number in range(3)]
 
     class Cancelling(Quota):
-        """Cancels, as a stream does that is collected while something is given back."""
+        """Cancels a future inside `release`, like a stream that is garbage-collected."""
 
         def release(self, amount=1, client=None):
             futures[2].cancel()
             super().release(amount, client)
 
-    backlog._queued_samples = Cancelling()
-    puller.leave(GenerationError("it broke"))
+    queue._queued_samples = Cancelling()
+    worker.leave(GenerationError("it broke"))
     assert futures[2].cancelled()
     assert all(isinstance(future.exception(timeout=0), GenerationError) for future in futures[:2])
 
 
-def test_a_puller_may_stand_in_for_a_worker_elsewhere():
-    """Tickets travel as pickles, and text, ends and cancellations as messages in batches, to the same responses."""
+def test_worker_may_forward_to_another_process():
+    """Requests and events travel as pickles in batches, with the same responses."""
     requests = [
         GenerationRequest("abc", max_tokens=6, num_samples=3, seed=seed) for seed in range(4)
     ]
-    backlog, texts = RequestQueue(99), {}
+    queue, texts = RequestQueue(99), {}
     sent, received = [], []
-    puller = QueueWorker(backlog, received.append)
+    worker = QueueWorker(queue, received.append)
     futures = []
     for number, request in enumerate(requests):
         each = texts[number] = [""] * 3
@@ -374,10 +382,10 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
         def collect(sample, text, each=each):
             each[sample] += text
 
-        futures.append(backlog.put(QueuedRequest(number, request, request.seed, 0.0), collect))
+        futures.append(queue.put(QueuedRequest(number, request, request.seed, 0.0), collect))
 
     elsewhere = Engine(ScriptedModel(2), PrefixCache(0), clock=lambda: 0.0)
-    taken = puller.take(capacity(9))
+    taken = worker.take(capacity(9))
     for packed in map(pickle.dumps, taken):
         elsewhere.add(pickle.loads(packed))
     futures[3].cancel()
@@ -386,15 +394,20 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
     while not elsewhere.idle:
         sent.extend(map(pickle.dumps, elsewhere.step()))
     for packed in sent:
-        puller.deliver(pickle.loads(packed))
+        worker.deliver(pickle.loads(packed))
     for number, future in enumerate(futures[:3]):
         assert [each.text for each in future.result(timeout=0).responses] == texts[number]
     assert futures[3].cancelled()
-    assert backlog.n_pending_samples == 0
+    assert queue.n_pending_samples == 0
 
 
-def test_a_ticket_can_be_pickled():
-    """All of it travels: request, seed, time and number."""
-    one = QueuedRequest(3, GenerationRequest("é", stop=["."], seed=1), 1, 12.5)
-    other = pickle.loads(pickle.dumps(one))
-    assert (other, other.request, other.seed, other.created) == (one, one.request, 1, 12.5)
+def test_queued_request_can_be_pickled():
+    """The pickle has the request, seed, time and id."""
+    queued = QueuedRequest(3, GenerationRequest("é", stop=["."], seed=1), 1, 12.5)
+    copied = pickle.loads(pickle.dumps(queued))
+    assert (copied, copied.request, copied.seed, copied.created) == (
+        queued,
+        queued.request,
+        1,
+        12.5,
+    )
