@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Halves = npt.NDArray[np.float16]
 Flags = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
+UnsignedIntegers = npt.NDArray[np.unsignedinteger[Any]]
 Number = TypeVar("Number", bound=np.number)
 
 
@@ -36,7 +37,11 @@ class GrowingArray(Generic[Number]):
         capacity: number of elements to allocate first.
     """
 
-    def __init__(self, dtype: type[Number], capacity: int) -> None:
+    def __init__(
+        self,
+        dtype: type[Number],
+        capacity: int,
+    ) -> None:
         self._array: npt.NDArray[Number] = np.empty(capacity, dtype)
         self._size = 0
 
@@ -62,7 +67,10 @@ class GrowingArray(Generic[Number]):
         return array
 
 
-def batch_slices(size: int, batch_size: int) -> Iterator[slice]:
+def batch_slices(
+    size: int,
+    batch_size: int,
+) -> Iterator[slice]:
     """Yield slices that divide an array into batches; the last slice may extend past the end.
 
     >>> list(batch_slices(5, 3))
@@ -112,7 +120,10 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
     return np.arange(size) + np.repeat(shift, length)
 
 
-def find(ascending: npt.NDArray[Any], values: npt.NDArray[Any]) -> Offsets:
+def find(
+    ascending: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+) -> Offsets:
     """Return the index of each value in an ascending array, -1 if it is absent.
 
     >>> find(np.array([3, 5]), np.array([5, 4, 9])).tolist()
@@ -151,7 +162,8 @@ def run_starts(values: npt.NDArray[Any]) -> Flags:
 def runs(values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
     """Return the start and the length of each run of equal values."""
     is_edge = np.ones(values.size + 1, bool)
-    np.not_equal(values[1:], values[:-1], out=is_edge[1:-1])
+    inner = is_edge[1:-1]
+    np.not_equal(values[1:], values[:-1], out=inner)
     edges: Offsets = is_edge.nonzero()[0]
     return edges[:-1], np.diff(edges)
 
@@ -170,11 +182,11 @@ def inverse(order: npt.NDArray[Any]) -> Offsets:
 
 
 def order_by_digits(
-    values: npt.NDArray[np.unsignedinteger[Any]],
+    values: UnsignedIntegers,
     n_digits: int,
     shift: int = 0,
 ) -> Counts:
-    """Return the stable order by some 16-bit digits, by radix sort, which is equally fast on every machine.
+    """Return the stable order by the given 16-bit digits, by radix sort, which is equally fast on every machine.
 
     Args:
         values: unsigned integers.
@@ -189,13 +201,16 @@ def order_by_digits(
     return order
 
 
-def _digit(values: npt.NDArray[np.unsignedinteger[Any]], shift: int) -> npt.NDArray[np.uint16]:
+def _digit(
+    values: UnsignedIntegers,
+    shift: int,
+) -> npt.NDArray[np.uint16]:
     shift_of_type = values.dtype.type(shift)
     return (values >> shift_of_type).astype(np.uint16)
 
 
 def order_by_id(ids: Ids) -> Counts:
-    """Return the stable order of ids, sorted by only as many leading digits as are needed, usually two of four."""
+    """Return the stable order of ids, sorted by the fewest leading digits that suffice, usually two of four."""
     for n_digits in (2, 3):
         order = order_by_digits(ids, n_digits, 64 - 16 * n_digits)
         ordered = ids.take(order)

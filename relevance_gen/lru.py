@@ -28,7 +28,11 @@ class LruCache(Generic[Value]):
         nbytes: bytes held now.
     """
 
-    def __init__(self, limit_bytes: int, size_of: Callable[[Value], int]) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        size_of: Callable[[Value], int],
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._size_of = size_of
         self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
@@ -52,7 +56,7 @@ class LruCache(Generic[Value]):
         return self.get_all((key,)).get(key)
 
     def get_all(self, keys: Sequence[Key]) -> dict[Key, Value]:
-        """Return the cached values for some keys."""
+        """Return the cached values for the given keys."""
         entries = self._entries
         hits = {}
         with self._lock:
@@ -75,7 +79,7 @@ class LruCache(Generic[Value]):
                 self._drop(self._eviction_candidate())
 
     def drop(self, key: Hashable) -> None:
-        """Remove the value for `key`, if there is one."""
+        """Remove the value for `key`, if any."""
         with self._lock:
             self._drop(key)
 
@@ -101,7 +105,7 @@ class SharedCache(LruCache[Value]):
     Args:
         limit_bytes: maximum bytes held at once.
         size_of: returns the bytes of a value.
-        evict_first: returns whether the values of a client are evicted before those of all other clients.
+        evict_first: returns whether the values of a client are evicted before the values of other clients.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What is kept of chunks: a segment, its parts, and how it is built, merged and stored."""
+"""Index chunks: segments, their postings and lexicons, how they are built, merged, saved and loaded."""

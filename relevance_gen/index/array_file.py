@@ -44,7 +44,7 @@ _CRC_BATCH_BYTES: Final = 1 << 20
 
 @frozen(eq=False)
 class StoredArrays:
-    """What a file has.
+    """Content of a file.
 
     Attributes:
         settings: the settings, and under ``arrays`` the layout of the arrays.
@@ -93,7 +93,11 @@ class Writer:
             file.seek(self.end - 1)
             file.write(b"\0")
 
-    def extend(self, name: str, values: Array) -> None:
+    def extend(
+        self,
+        name: str,
+        values: Array,
+    ) -> None:
         """Write the next elements of an array."""
         array = np.ascontiguousarray(values, self._types[name])
         if array.size:
@@ -102,7 +106,7 @@ class Writer:
             self._offsets[name] += array.nbytes
 
     def seal(self) -> None:
-        """Read what was written, and write its checksum."""
+        """Read the written bytes, and write their checksum."""
         self._file.seek(self._start + _CRC_END)
         crc = 0
         while batch := self._file.read(_CRC_BATCH_BYTES):
@@ -130,7 +134,8 @@ def map_file(file: BinaryIO) -> Bytes:
     file.flush()
     if not file.tell():  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)
-    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, np.uint8)
 
 
 def is_index_or_empty(path: Path) -> bool:
@@ -139,7 +144,10 @@ def is_index_or_empty(path: Path) -> bool:
         return file.read(len(MAGIC)) in (MAGIC, b"")
 
 
-def _layout(types: Types, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _layout(
+    types: Types,
+    sizes: Mapping[str, int],
+) -> dict[str, Any]:
     """Return the header's description of arrays of these sizes."""
     layout = {}
     offset = 0
@@ -158,7 +166,12 @@ def padded(n_bytes: int) -> int:
     return n_bytes + -n_bytes % _ALIGNMENT_BYTES
 
 
-def check(content: Bytes, name: object, *, verify_checksum: bool = True) -> None:
+def check(
+    content: Bytes,
+    name: object,
+    *,
+    verify_checksum: bool = True,
+) -> None:
     """Check that the content of a file is an index of this format version.
 
     Args:

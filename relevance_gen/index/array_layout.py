@@ -24,18 +24,20 @@ def _ascend(array: Array, _: int) -> bool:
 
 def _are_bounds(array: Array, size: int) -> bool:
     """Return whether an array ascends strictly from 0 to `size`."""
-    return int(array[0]) == 0 and int(array[-1]) == size and _ascend(array, size)
+    has_ends = int(array[0]) == 0 and int(array[-1]) == size
+    return has_ends and _ascend(array, size)
 
 
 def _are_ends(array: Array, size: int) -> bool:
-    """Return whether an array is one of bounds if a 0 is put before it."""
+    """Return whether an array has valid bounds if a 0 is put before it."""
     return _are_bounds(np.concatenate(([0], array)), size)
 
 
 def _are_ends_of_any(array: Array, size: int) -> bool:
-    """Return the same for items that can have no elements along the axis."""
+    """Return the same for items that can be empty."""
     bounds = np.concatenate(([0], array))
-    return int(bounds[-1]) == size and bool((bounds[1:] >= bounds[:-1]).all())
+    is_ordered = bounds[1:] >= bounds[:-1]
+    return int(bounds[-1]) == size and bool(is_ordered.all())
 
 
 def _are_indices(array: Array, size: int) -> bool:
@@ -143,7 +145,10 @@ def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
             yield spec.name, array
 
 
-def attributes(arrays: Mapping[str, Array], owner_path: str) -> dict[str, Any]:
+def attributes(
+    arrays: Mapping[str, Array],
+    owner_path: str,
+) -> dict[str, Any]:
     """Return the arrays of a file that belong to one object of a segment, by attribute."""
     return {
         spec.attribute: arrays[spec.name]
@@ -152,7 +157,11 @@ def attributes(arrays: Mapping[str, Array], owner_path: str) -> dict[str, Any]:
     }
 
 
-def are_valid(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
+def are_valid(
+    arrays: Mapping[str, Array],
+    *,
+    has_passages: bool,
+) -> bool:
     """Return whether the sizes and elements of the arrays of a file are valid."""
     sizes = sizes_of(arrays)
     specs = [spec for spec in STORED if has_passages or spec.owner_path != "passages"]

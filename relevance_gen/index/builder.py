@@ -45,7 +45,7 @@ _MIN_CHARS_PER_OCCURRENCE: Final = 4
 _TIER_RATIO: Final = 4
 """A segment is merged with the segment before it unless that is more than this many times as large."""
 _N_ID_RANGES: Final = 16
-"""The counts of the pieces of a long chunk are added for one range of ids after the other, to bound the memory."""
+"""The counts of the pieces of a long chunk are added range by range of ids, to bound the memory."""
 
 Merge: TypeAlias = Callable[[Sequence[Segment]], Segment]
 """A function that merges segments, as `merge` does."""
@@ -102,7 +102,7 @@ def build(
     n_occurrences = np.zeros(n_chunks, np.int64)
     is_ascii = np.fromiter(map(str.isascii, texts), bool, n_chunks)
     n_done = 0
-    pieces: list[_PieceCounts] = []  # those of a long chunk so far
+    pieces: list[_PieceCounts] = []  # the counted pieces of a long chunk
     for block in _blocks(texts, is_ascii):
         raise_if_cancelled()
         chunk_ords = block.chunk_ords
@@ -168,12 +168,13 @@ def _title_sizes(chunks: Chunks) -> Counts:
     for block in _blocks(titles, is_ascii):
         size_of_title[block.chunk_ords] += tokenize(block.texts).counts
     size_of = dict(zip(titles, size_of_title.tolist(), strict=True))
-    sizes[[*chunks.titles]] = [size_of[title] for title in chunks.titles.values()]
+    sizes_of_titles = [size_of[title] for title in chunks.titles.values()]
+    sizes[[*chunks.titles]] = sizes_of_titles
     return sizes
 
 
 def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
-    """Return the index of each chunk's first occurrence: those of ASCII texts are before those of all others."""
+    """Return the index of each chunk's first occurrence: ASCII texts come first, because they are tokenized first."""
     order = np.argsort(~is_ascii, kind="stable")
     first = np.empty(order.size, np.int64)
     first[order] = starts_of(n_occurrences[order])
@@ -213,10 +214,14 @@ def _square_sum(pieces: Sequence[_PieceCounts]) -> float:
 
 def _sum_in_order(values: npt.NDArray[np.float64]) -> float:
     """Return the sum of values added from first to last; `numpy.sum` adds in another order."""
-    return float(sum_by(np.zeros(values.size, np.int64), values, 1)[0])
+    group = np.zeros(values.size, np.int64)
+    return float(sum_by(group, values, 1)[0])
 
 
-def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[_Block]:
+def _blocks(
+    texts: Sequence[str],
+    is_ascii: Flags,
+) -> Iterator[_Block]:
     """Yield blocks of limited size, each of only ASCII texts, which need no folding, or of only other texts."""
     n_chars = blocks.lengths(texts)
     ascii_chars = blocks.BLOCK_CHARS
@@ -238,8 +243,11 @@ def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[_Block]:
             yield _Block(batch, [piece])
 
 
-def _english_margin(counts: TermCounts, n_chunks: int) -> npt.NDArray[np.int32]:
-    """Return the occurrences of English marker words minus those of other languages in each chunk, shape (n_chunks,)."""
+def _english_margin(
+    counts: TermCounts,
+    n_chunks: int,
+) -> npt.NDArray[np.int32]:
+    """Return the number of English markers minus the number of other markers in each chunk, shape (n_chunks,)."""
     marker_ids = _marker_ids()
     sign = np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
     # The counts ascend by bucket, so their markers are found by bucket; other terms of the bucket count 0.
@@ -251,7 +259,7 @@ def _english_margin(counts: TermCounts, n_chunks: int) -> npt.NDArray[np.int32]:
 
 @functools.cache
 def _marker_ids() -> Ids:
-    """Return the ids of the words that indicate a language: the English ones, then the others."""
+    """Return the ids of the marker words: English words, then words of other languages."""
     return tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
 
 
@@ -259,7 +267,7 @@ def _marker_ids() -> Ids:
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
-    """Merge segments that store occurrences into one, without their removed chunks."""
+    """Merge segments that store occurrences into a single segment, without removed chunks."""
     if len(segments) == 1 and segments[0].postings.live is None:
         return segments[0]
     live_ords = [np.flatnonzero(segment.live) for segment in segments]
@@ -300,7 +308,7 @@ def _merge_passages(
     live_ords: Sequence[Offsets],
     order: Offsets,
 ) -> Passages | None:
-    """Return the passages of the merged chunks; None if there are no segments or one has no passages."""
+    """Return the passages of the merged chunks; None if a segment lacks passages, or without segments."""
     parts = []
     for segment, chunk_ords in zip(segments, live_ords, strict=True):
         if segment.passages is None:
@@ -309,7 +317,10 @@ def _merge_passages(
     return Passages.concat(parts).take(order) if parts else None
 
 
-def merge_tiered(segments: list[Segment], merge: Merge = merge) -> list[Segment]:
+def merge_tiered(
+    segments: list[Segment],
+    merge: Merge = merge,
+) -> list[Segment]:
     """Merge the last segments until each is much smaller than the segment before it.
 
     The number of segments stays small, and each chunk is copied only a few times in its life.
@@ -335,8 +346,12 @@ class Removal:
     texts: list[str]
 
 
-def remove_chunks(segments: Sequence[Segment], positions: Offsets, merge: Merge = merge) -> Removal:
-    """Remove the chunks at some positions.
+def remove_chunks(
+    segments: Sequence[Segment],
+    positions: Offsets,
+    merge: Merge = merge,
+) -> Removal:
+    """Remove the chunks at the given positions.
 
     A segment that loses most of its chunks is rebuilt. Empty segments are dropped, but one segment is always returned.
     """

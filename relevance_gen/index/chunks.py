@@ -22,7 +22,7 @@ class Chunks:
     Attributes:
         texts: the text of each chunk; "" for a blank chunk to leave out.
         metadata: the metadata of the chunks that have any, by chunk ordinal.
-        titles: the title of the chunks that have one that is not blank, by chunk ordinal.
+        titles: titles that are not blank, by chunk ordinal.
     """
 
     texts: Sequence[str]
@@ -66,7 +66,7 @@ class Chunks:
         return Chunks(texts, metadata, _reindex(self.titles, chunk_ords))
 
     def without_metadata(self) -> Chunks:
-        """Return the chunks with their texts and titles only, which are what is searched."""
+        """Return the chunks with only the searched fields: texts and titles."""
         return evolve(self, metadata={})
 
     @classmethod
@@ -85,8 +85,11 @@ class Chunks:
         return cls(texts, metadata, titles)
 
 
-def _reindex(values: Mapping[int, T], chunk_ords: Sequence[int]) -> dict[int, T]:
-    """Return the values of some chunks by their new ordinals, which are the indices in `chunk_ords`."""
+def _reindex(
+    values: Mapping[int, T],
+    chunk_ords: Sequence[int],
+) -> dict[int, T]:
+    """Return the values of the given chunks by their new ordinals, which are the indices in `chunk_ords`."""
     if not values:
         return {}
     return {

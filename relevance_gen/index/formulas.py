@@ -22,7 +22,7 @@ def saturate(tf: npt.NDArray[Any]) -> Floats:
     """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence of a term weighs less than the first."""
     try:
         return _SATURATED.take(tf)
-    except (IndexError, TypeError):  # a count beyond the table, or one that is not an integer
+    except (IndexError, TypeError):  # a count beyond the table, or a float
         return np.asarray(tf / (tf + _SATURATION), np.float64)
 
 
@@ -41,17 +41,21 @@ def sublinear(tf: npt.NDArray[Any]) -> Floats:
 
 
 def idf(df: int, n_chunks: int) -> float:
-    """Return ``ln(1 + N / df)``, with df = 1 for a term that no chunk contains."""
+    """Return ``ln(1 + N / df)``, with df = 1 for a term that occurs in 0 chunks."""
     return math.log(1.0 + n_chunks / max(df, 1))
 
 
-def smoothed_idf(df: npt.NDArray[Any], n_chunks: int) -> Floats:
+def smoothed_idf(
+    df: npt.NDArray[Any],
+    n_chunks: int,
+) -> Floats:
     """Return scikit-learn's smoothed idf, ``1 + ln((1 + N) / (1 + df))``."""
-    return np.asarray(1.0 + np.log((1.0 + n_chunks) / (1.0 + df)), np.float64)
+    ratio = (1.0 + n_chunks) / (1.0 + df)
+    return np.asarray(1.0 + np.log(ratio), np.float64)
 
 
 def pivot(norms: Floats, mean_norm: float) -> Floats:
-    """Return the pivoted norms ``0.4 m + 0.6 n`` of chunks with norms n, where m is the mean norm; 1 where that is 0.
+    """Return the pivoted norms ``0.4 m + 0.6 n`` of chunks with norms n, with the mean norm m; a result of 0 is replaced by 1.
 
     Source: Singhal, Buckley, Mitra: Pivoted document length normalization (SIGIR 1996).
     """

@@ -23,7 +23,11 @@ class LazyTexts(Sequence[str]):
         make: returns the text at an index in [0, size).
     """
 
-    def __init__(self, size: int, make: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        size: int,
+        make: Callable[[int], str],
+    ) -> None:
         self._size = size
         self._make = make
 
@@ -51,10 +55,14 @@ class LazyValues(Mapping[int, T]):
 
     Args:
         present: whether each chunk has a value, shape (N,).
-        make: returns the value of a chunk that has one.
+        make: returns the value of a chunk for which `present` is True.
     """
 
-    def __init__(self, present: Flags, make: Callable[[int], T]) -> None:
+    def __init__(
+        self,
+        present: Flags,
+        make: Callable[[int], T],
+    ) -> None:
         self._present = present
         self._size = int(np.count_nonzero(present))
         self._make = make

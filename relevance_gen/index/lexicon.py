@@ -1,4 +1,4 @@
-"""Hold the distinct terms of some chunks, and values that queries derive from them: stems, prefixes and n-grams.
+"""Hold the distinct terms of the given chunks, and values that queries derive from them: stems, prefixes and n-grams.
 
 Derived values are computed when they are first read, for all terms or for all terms of one prefix bucket at once: a
 query compares many terms, and an index answers many queries.
@@ -76,7 +76,7 @@ class Lexicon:
     ids: Ids
     spelling: Bytes
     spelling_first: Offsets
-    _stems: dict[int, npt.NDArray[np.int64]] = field(init=False, factory=dict, repr=False)
+    _stems: dict[int, Offsets] = field(init=False, factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[type[Lexicon], tuple[Ids, Bytes, Offsets]]:
         """Pickle without the cached stems: they are compared by `hash`, which differs between processes."""
@@ -97,7 +97,7 @@ class Lexicon:
         return term_ords[term_ords >= 0]
 
     def decode_terms(self, term_ords: Offsets) -> list[str]:
-        """Return the spellings of some terms."""
+        """Return the spellings of the given terms."""
         first = self.spelling_first[term_ords]
         n_bytes = self.spelling_first[term_ords + 1] - first
         letters = self.spelling[arrays.ragged_ranges(first, n_bytes)]
@@ -132,12 +132,16 @@ class Lexicon:
         return term_ords
 
     def cache_stems(self) -> None:
-        """Compute the stems of all terms, so that no query has to wait for those of its prefix buckets."""
+        """Compute the stems of all terms, so that queries do not have to compute the stems of their prefix buckets."""
         stems = self._hash_stems(0, self.size)
         for bucket, (low, high) in enumerate(itertools.pairwise(self._bucket_bounds)):
             self._stems[bucket] = stems[low:high]
 
-    def _hash_stems(self, low: int, high: int) -> npt.NDArray[np.int64]:
+    def _hash_stems(
+        self,
+        low: int,
+        high: int,
+    ) -> npt.NDArray[np.int64]:
         """Return hashes of the stems of the terms in [low, high), and 0 for stop words and terms without inflections.
 
         The hashes are Python's, which differ between processes: they are never saved nor sent.
@@ -154,7 +158,12 @@ class Lexicon:
             stems[batch - low] = hashes
         return stems
 
-    def find_by_prefix(self, term_id: int, prefix: bytes, word: bytes) -> PrefixMatches:
+    def find_by_prefix(
+        self,
+        term_id: int,
+        prefix: bytes,
+        word: bytes,
+    ) -> PrefixMatches:
         """Return the terms in the prefix bucket of an id that start with `prefix` and can be inflected.
 
         Args:
@@ -171,14 +180,21 @@ class Lexicon:
             if not is_equal.all():
                 term_ords = term_ords[is_equal]
                 first = first[is_equal]
-        n_shared_bytes = self._count_shared(first + len(prefix), word[len(prefix) :], step=1)
-        n_shared_bytes += len(prefix)
+        n_bytes = len(prefix)
+        n_shared_bytes = self._count_shared(first + n_bytes, word[n_bytes:], step=1)
+        n_shared_bytes += n_bytes
         # letters_in[n]: number of complete letters in the first n bytes of the word. A byte 10xxxxxx continues a letter.
         ends_letter = [(byte & 0xC0) != 0x80 for byte in word[1:]]
         letters_in = np.cumsum([0, *ends_letter, True])
         return PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])
 
-    def _count_shared(self, offsets: Offsets, letters: bytes, *, step: int) -> Offsets:
+    def _count_shared(
+        self,
+        offsets: Offsets,
+        letters: bytes,
+        *,
+        step: int,
+    ) -> Offsets:
         """Return how many bytes from each offset equal `letters`, reading forwards (step 1) or backwards (step -1)."""
         n_shared = np.zeros(offsets.size, np.int64)
         open_rows = np.arange(offsets.size)
@@ -215,7 +231,11 @@ class Lexicon:
         matches = (batch[self._is_one_edit_away(batch, codes)] for batch in batches)
         return arrays.concat(matches, np.int64)
 
-    def _is_one_edit_away(self, term_ords: Offsets, codes: npt.NDArray[np.uint32]) -> Flags:
+    def _is_one_edit_away(
+        self,
+        term_ords: Offsets,
+        codes: npt.NDArray[np.uint32],
+    ) -> Flags:
         """Return whether each of m terms is one edit away from a word of n code points, shape (m,).
 
         The terms have n - 1 to n + 1 letters.
@@ -229,8 +249,8 @@ class Lexicon:
         forwards = text.take(first + np.arange(n))
         last = first + n_letters[:, np.newaxis] - 1
         backwards = text.take(last - np.arange(n), mode="wrap")
-        n_same_first = np.logical_and.accumulate(forwards == codes, axis=1).sum(axis=1)
-        n_same_last = np.logical_and.accumulate(backwards == codes[::-1], axis=1).sum(axis=1)
+        n_same_first = _count_leading(forwards == codes)
+        n_same_last = _count_leading(backwards == codes[::-1])
         # Whether the two letters after the common start are swapped, and all other letters are the same.
         rows = np.arange(term_ords.size)
         column = np.minimum(n_same_first, n - 2)
@@ -244,9 +264,10 @@ class Lexicon:
     @functools.cached_property
     def n_letters(self) -> Offsets:
         """Number of letters of each term, shape (V,)."""
-        starts_letter = (self.spelling & 0xC0) != 0x80
+        starts_letter = (self.spelling & 0xC0) != 0x80  # other bytes continue a character
         # The line end of each spelling counts as a letter.
-        return np.add.reduceat(starts_letter, self.spelling_first[:-1], dtype=np.int64) - 1
+        first = self.spelling_first[:-1]
+        return np.add.reduceat(starts_letter, first, dtype=np.int64) - 1
 
     @functools.cached_property
     def can_inflect(self) -> Flags:
@@ -270,7 +291,7 @@ class Lexicon:
 
     @property
     def prefix_ords(self) -> TermOrds:
-        """Index in `prefixes` of each term's prefix, and 0 as last element, which stands for no term; shape (V + 1,)."""
+        """Index in `prefixes` of each term's prefix, and 0 as last element, for an empty element; shape (V + 1,)."""
         return self._prefixes[1]
 
     @functools.cached_property
@@ -279,16 +300,19 @@ class Lexicon:
         for low in range(0, self.size, _BATCH_TERMS):
             ids = self.ids[low : low + _BATCH_TERMS]
             first = self.spelling_first[low : low + _BATCH_TERMS + 1]
-            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(MAX_PREFIX_BYTES)
+            letters = self.spelling[first[0] : first[-1]].tobytes()
+            padded = letters + bytes(MAX_PREFIX_BYTES)
             start = first[:-1] - first[0]
-            hashes[low : low + ids.size] = hash_prefixes(ids, letters, start, np.diff(first) - 1)
+            length = np.diff(first) - 1
+            batch = slice(low, low + ids.size)
+            hashes[batch] = hash_prefixes(ids, padded, start, length)
         prefixes = arrays.unique(hashes)
-        for batch in arrays.batch_slices(self.size, _BATCH_TERMS):
-            hashes[batch] = prefixes.searchsorted(hashes[batch])
+        for ordinals in arrays.batch_slices(self.size, _BATCH_TERMS):
+            hashes[ordinals] = prefixes.searchsorted(hashes[ordinals])
         return prefixes, hashes
 
     def char_ngrams(self, term_ords: Offsets) -> tuple[Hashes, Offsets]:
-        """Return hashes of the character 4-grams of some terms, term after term, and the number of each term's n-grams.
+        """Return hashes of the character 4-grams of the given terms, term after term, and the number of each term's n-grams.
 
         A shorter word is an n-gram of its own. Terms of scripts without spaces have none: they are n-grams already.
         Hashes are above 0.
@@ -318,7 +342,18 @@ class Lexicon:
         return np.maximum(hashes.astype(np.uint32), np.uint32(1)), n_ngrams
 
 
-def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
+def _count_leading(flags: Flags) -> Offsets:
+    """Return the number of true elements before the first false element of each row, shape (m,)."""
+    n_leading: Offsets = np.logical_and.accumulate(flags, axis=1).sum(axis=1)
+    return n_leading
+
+
+def lexicon_of(
+    ids: Ids,
+    letters: Bytes,
+    start: Offsets,
+    length: Offsets,
+) -> Lexicon:
     """Return the lexicon of V terms.
 
     Args:
@@ -336,7 +371,11 @@ def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lex
     return Lexicon(ids, spelling, first)
 
 
-def _gather_lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
+def _gather_lines(
+    letters: Bytes,
+    start: Offsets,
+    n_bytes: Offsets,
+) -> Bytes:
     """Concatenate slices of text, and replace the last byte of each by a line end."""
     lines = letters.take(arrays.ragged_ranges(start, n_bytes), mode="clip")
     lines[np.cumsum(n_bytes) - 1] = _LINE_END
@@ -357,7 +396,13 @@ class LexiconBuilder:
         self._n_bytes = GrowingArray(np.uint8, n_expected)
         self._spelling = GrowingArray(np.uint8, 4 * n_expected)
 
-    def add(self, ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> int:
+    def add(
+        self,
+        ids: Ids,
+        letters: Bytes,
+        start: Offsets,
+        length: Offsets,
+    ) -> int:
         """Add terms in any order, with the arguments of `lexicon_of`; return the index of the first new entry."""
         first_entry = len(self._ids)
         self._ids.extend(ids)

@@ -74,7 +74,11 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     return max(1, min(requested, _MAX_PROCESSES, n_worthwhile))
 
 
-def build_segments(chunks: Chunks, n_parts: int, progress: Progress | None) -> list[Segment]:
+def build_segments(
+    chunks: Chunks,
+    n_parts: int,
+    progress: Progress | None,
+) -> list[Segment]:
     """Build at most `n_parts` segments of consecutive chunks, each in its own process; positions count from 0.
 
     No process is left when this returns or raises. After an exception, a KeyboardInterrupt for example, the workers
@@ -118,7 +122,7 @@ def build_segments(chunks: Chunks, n_parts: int, progress: Progress | None) -> l
 
 
 def _can_fork() -> bool:
-    """Return whether this process can be forked: a fork has no other threads, and the locks they hold stay locked."""
+    """Return whether this process can be forked: a fork lacks the other threads, and their locks stay locked."""
     return sys.platform == "linux" and threading.active_count() == 1
 
 
@@ -181,8 +185,13 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _build_part(part_index: int, first_position: int, chunks: Chunks, path: Path) -> None:
-    """Build the segment of some chunks and write its arrays to a file."""
+def _build_part(
+    part_index: int,
+    first_position: int,
+    chunks: Chunks,
+    path: Path,
+) -> None:
+    """Build the segment of the given chunks and write its arrays to a file."""
 
     def report(n_done: int, _: int) -> None:
         if _shared[-1]:

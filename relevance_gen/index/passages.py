@@ -59,7 +59,10 @@ class TextEncoder(Protocol):
         """A hash of everything that the vector of a passage depends on."""
 
     def encode(
-        self, texts: Sequence[str], *, kind: Literal["query", "passage"]
+        self,
+        texts: Sequence[str],
+        *,
+        kind: Literal["query", "passage"],
     ) -> npt.NDArray[np.float32]:
         """Return the vectors of n texts, each of length 1, shape (n, d)."""
 
@@ -107,7 +110,7 @@ class Passages:
             texts: texts of the N chunks.
             encoder: encodes the passages.
             progress: called after each batch with the number of chunks done and N.
-            titles: titles of the chunks that have one, by index.
+            titles: titles of chunks, by index.
         """
         spans_of_chunks = []
         row_of: dict[str, int] = {}  # row of each distinct passage
@@ -135,7 +138,9 @@ class Passages:
         vectors = np.concatenate(batches) if batches else np.zeros((0, 0), np.float16)
         all_spans = [span for passage_spans in spans_of_chunks for span in passage_spans]
         bounds = np.array(all_spans, np.int64).reshape(-1, 2)
-        return cls(first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[row])
+        starts = bounds[:, 0].copy()
+        ends = bounds[:, 1].copy()
+        return cls(first, starts, ends, vectors[row])
 
     @classmethod
     def concat(cls, parts: Sequence[Passages]) -> Passages:
@@ -152,7 +157,7 @@ class Passages:
         )
 
     def take(self, chunk_ords: Offsets) -> Passages:
-        """Return the passages of some chunks, in the order of `chunk_ords`."""
+        """Return the passages of the given chunks, in the order of `chunk_ords`."""
         counts = np.diff(self.first)[chunk_ords]
         rows = ragged_ranges(self.first[chunk_ords], counts)
         return Passages(
@@ -163,7 +168,7 @@ class Passages:
         )
 
     def nearest(self, chunk_ords: Offsets, query: Halves) -> Floats:
-        """Return for each of n chunks the passage that is most similar to a query, the first of equal ones.
+        """Return for each of n chunks the passage that is most similar to a query, the first of equal passages.
 
         Args:
             chunk_ords: ordinals of the chunks, shape (n,).
@@ -196,14 +201,17 @@ def query_vector(text: str, encoder: TextEncoder) -> Halves:
 
 
 def _encode(
-    encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]
+    encoder: TextEncoder,
+    texts: Sequence[str],
+    kind: Literal["query", "passage"],
 ) -> Halves:
     """Return the vectors of n texts, shape (n, d).
 
     Raises:
         EncoderError: the encoder returns something else.
     """
-    vectors = np.asarray(encoder.encode([_split_identifiers(text) for text in texts], kind=kind))
+    split_texts = [_split_identifiers(text) for text in texts]
+    vectors = np.asarray(encoder.encode(split_texts, kind=kind))
     n = len(texts)
     if vectors.ndim != 2 or len(vectors) != n or vectors.dtype.kind != "f":
         got = f"{vectors.dtype} of shape {vectors.shape}"
@@ -234,7 +242,11 @@ def _title_line(title: str, encoder: TextEncoder) -> str:
     return f"{title}\n" if fits else ""
 
 
-def _passage_spans(text: str, title_line: str, encoder: TextEncoder) -> list[tuple[int, int]]:
+def _passage_spans(
+    text: str,
+    title_line: str,
+    encoder: TextEncoder,
+) -> list[tuple[int, int]]:
     """Return start and end of each passage of a chunk's text."""
     full_text = [(0, len(text))]
     if isinstance(encoder, CountsTokens):

@@ -52,7 +52,12 @@ class TermCounts:
     of_occurrence: Offsets | None = None
 
 
-def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) -> TermCounts:
+def count_terms(
+    ids: Ids,
+    counts: Offsets,
+    *,
+    keep_occurrences: bool = False,
+) -> TermCounts:
     """Count the terms of each chunk of one block.
 
     The counts of a chunk and their order do not depend on the other chunks of the block.
@@ -77,7 +82,8 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) ->
         of_occurrence[order] = np.repeat(np.arange(tf.size), tf)
     counted = TermCounts(occurrence, ids.take(occurrence), chunk, tf, of_occurrence)
     # A run that lies between two runs of the same bucket and chunk can split the occurrences of one term.
-    has_same_bucket = (counted.ids[2:] ^ counted.ids[:-2]) < np.uint64(1 << 48)
+    different_bits = counted.ids[2:] ^ counted.ids[:-2]
+    has_same_bucket = different_bits < np.uint64(1 << 48)
     suspects = np.flatnonzero((chunk[2:] == chunk[:-2]) & has_same_bucket) + 1
     return _join_split_runs(counted, suspects) if suspects.size else counted
 
@@ -98,23 +104,31 @@ def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
         return runs
     is_first = np.concatenate(([True], ~is_repeated))
     tf = runs.tf
-    tf[order[is_first]] = np.add.reduceat(tf[order], np.flatnonzero(is_first))
+    sums = np.add.reduceat(tf[order], np.flatnonzero(is_first))
+    tf[order[is_first]] = sums
     mask = np.ones(tf.size, bool)
     mask[order[~is_first]] = False
     of_occurrence = runs.of_occurrence
     if of_occurrence is not None:
         new_index = np.cumsum(mask) - 1
         # For each candidate, in `order`: the index in `order` of the first run of its term and chunk.
-        first_run = np.maximum.accumulate(np.where(is_first, np.arange(order.size), 0))
+        indices = np.where(is_first, np.arange(order.size), 0)
+        first_run = np.maximum.accumulate(indices)
         new_index[order] = new_index[order[first_run]]
         of_occurrence = new_index.take(of_occurrence)
     occurrence = runs.occurrence[mask]
-    return TermCounts(occurrence, runs.ids[mask], runs.chunk[mask], tf[mask], of_occurrence)
+    return TermCounts(
+        occurrence=occurrence,
+        ids=runs.ids[mask],
+        chunk=runs.chunk[mask],
+        tf=tf[mask],
+        of_occurrence=of_occurrence,
+    )
 
 
 @frozen(eq=False)
 class PostingsOfTerms:
-    """Postings of some terms, term after term.
+    """Postings of the given terms, term after term.
 
     Attributes:
         chunk: ordinal of the chunk of each posting, shape (P,).
@@ -148,9 +162,8 @@ class Postings:
     live: Flags | None = None
 
     def of_terms(self, term_ords: Sequence[int]) -> PostingsOfTerms:
-        """Return the postings of some terms, term after term."""
-        first = self.first
-        slices = [slice(int(first[term_ord]), int(first[term_ord + 1])) for term_ord in term_ords]
+        """Return the postings of the given terms, term after term."""
+        slices = [self._slice_of(term_ord) for term_ord in term_ords]
         if len(slices) == 1:
             chunk = self.chunk[slices[0]]
             tf = self.tf[slices[0]]
@@ -165,8 +178,11 @@ class Postings:
         live_counts = np.bincount(term_index, minlength=len(counts)).tolist()
         return PostingsOfTerms(chunk[is_live], tf[is_live], live_counts)
 
+    def _slice_of(self, term_ord: int) -> slice:
+        return slice(int(self.first[term_ord]), int(self.first[term_ord + 1]))
+
     def df(self, term_ords: Offsets) -> Offsets:
-        """Return the document frequency of some terms: the number of chunks that contain each, shape (n,)."""
+        """Return the document frequency of the given terms: the number of chunks that contain each, shape (n,)."""
         if self.live is None:
             return self.first[term_ords + 1] - self.first[term_ords]
         return np.array(self.of_terms(term_ords.tolist()).counts, np.int64)
@@ -208,10 +224,15 @@ class PostingsBuilder:
         self._last_chunk = -1
         self._has_split_chunks = False
 
-    def add(self, block: Occurrences, counts: TermCounts, chunk_ords: Offsets) -> None:
+    def add(
+        self,
+        block: Occurrences,
+        counts: TermCounts,
+        chunk_ords: Offsets,
+    ) -> None:
         """Add the counts of one block.
 
-        The pieces of one chunk are added one after the other, each as a block with that chunk's ordinal.
+        The pieces of a long chunk are added in order, each as a block with the chunk's ordinal.
 
         Args:
             block: the occurrences that were counted.
@@ -237,7 +258,12 @@ class PostingsBuilder:
         self._chunks.extend(chunk_ords.take(counts.chunk))
         self._tfs.extend(counts.tf)
 
-    def add_segment(self, postings: Postings, occurrences: TermOrds, chunk_ords: Offsets) -> None:
+    def add_segment(
+        self,
+        postings: Postings,
+        occurrences: TermOrds,
+        chunk_ords: Offsets,
+    ) -> None:
         """Add the postings of another segment, without the terms that only removed chunks contain.
 
         Args:
@@ -285,7 +311,8 @@ class PostingsBuilder:
         del order
         if self._has_split_chunks:
             # Pieces of one chunk have a posting each: add these up.
-            is_first = arrays.run_starts(np.arange(df.size).repeat(df)) | arrays.run_starts(chunk)
+            term_ord = np.arange(df.size).repeat(df)
+            is_first = arrays.run_starts(term_ord) | arrays.run_starts(chunk)
             df = np.diff(arrays.bounds_of(is_first)[arrays.bounds_of(df)])
             tf = np.add.reduceat(tf, is_first.nonzero()[0])
             chunk = chunk[is_first]
@@ -293,10 +320,13 @@ class PostingsBuilder:
 
 
 def _filter_counts(counts: TermCounts, bucket_list: Bytes) -> TermCounts:
-    """Return the counts of the terms in some prefix buckets, ascending. Counts ascend by the top 16 bits of their ids."""
+    """Return the counts of the terms in the given prefix buckets, ascending. Counts ascend by the top 16 bits of their ids."""
     rows, _ = arrays.find_all(prefix_buckets(counts.ids), bucket_list)
     return TermCounts(
-        counts.occurrence[rows], counts.ids[rows], counts.chunk[rows], counts.tf[rows]
+        counts.occurrence[rows],
+        counts.ids[rows],
+        counts.chunk[rows],
+        counts.tf[rows],
     )
 
 

@@ -46,12 +46,12 @@ _MIN_EXPONENT: Final = -1073
 
 @frozen(eq=False)
 class Statistics:
-    """Facts about a set of chunks that scores need. The sum of the statistics of disjoint sets is that of their union.
+    """Facts about a set of chunks that scores need. The sum of the statistics of disjoint sets is the statistics of their union.
 
     Attributes:
         n_chunks: number of chunks, N.
         norm_sum: exact sum of their norms; see `exact_sum`.
-        english_margin: occurrences of English marker words minus those of other languages.
+        english_margin: number of English marker words minus the number of other languages' marker words.
         ids: ids of all terms, ascending, shape (V,); empty if the weighting does not need them.
         df: number of chunks that contain each term, shape (V,).
         titles: hashes of all titles, ascending, shape (T,).
@@ -94,14 +94,14 @@ class Statistics:
 
     @functools.cached_property
     def mean_norm(self) -> float:
-        """Mean of the norms; 0 if there are no chunks."""
+        """Mean of the norms; 0 without chunks."""
         if not self.n_chunks:
             return 0.0
         return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _MIN_EXPONENT))
 
     @property
     def is_english(self) -> bool:
-        """Whether English marker words are at least as frequent as those of other languages."""
+        """Whether English marker words are at least as frequent as other languages' marker words."""
         return self.english_margin >= 0
 
 
@@ -176,7 +176,7 @@ class Segment:
         first_occurrence: index in `occurrences` of each chunk's first occurrence, shape (N,).
         n_occurrences: number of occurrences in each chunk, shape (N,).
         norms: Euclidean norm of each chunk's vector of saturated counts, shape (N,).
-        english_margin: English marker words in each chunk minus those of other languages, int32 of shape (N,).
+        english_margin: English marker words minus other languages' marker words in each chunk, int32 of shape (N,).
         hashes: a hash of each chunk's terms that does not depend on their order, shape (N,).
         title_hashes: a hash of each chunk's title, 0 for none, shape (N,).
         title_sizes: number of occurrences in each title, which are the first of the chunk, shape (N,).
@@ -198,7 +198,7 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Number of chunks N, including removed ones."""
+        """Number of chunks N, including removed chunks."""
         return self.positions.size
 
     @property
@@ -210,11 +210,12 @@ class Segment:
         """Return the texts of the chunks that were not removed."""
         if self.postings.live is None:
             return list(self.chunks.texts)
-        return [self.chunks.texts[chunk_ord] for chunk_ord in np.flatnonzero(self.live).tolist()]
+        texts = self.chunks.texts
+        return [texts[chunk_ord] for chunk_ord in np.flatnonzero(self.live).tolist()]
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """Statistics of the chunks, without those of terms."""
+        """Statistics of the chunks, without `ids` and `df`."""
         live = self.live
         statistics = Statistics(
             n_chunks=int(live.sum()),
@@ -253,7 +254,7 @@ class Segment:
         return sum(array.nbytes for _, array in array_layout.arrays_of(self))
 
     def token_sequences(self, chunk_ords: Offsets) -> TokenSequences:
-        """Return the terms of some chunks."""
+        """Return the terms of the given chunks."""
         counts = self.n_occurrences[chunk_ords]
         if self.occurrences is None:
             lexicon, occurrences = self._tokenize_again(chunk_ords)
@@ -272,7 +273,7 @@ class Segment:
         return TokenSequences(lexicon, np.concatenate(parts), new_starts, counts)
 
     def _tokenize_again(self, chunk_ords: Offsets) -> tuple[Lexicon, TermOrds]:
-        """Return the terms of some chunks, and the ordinal of each occurrence's term, from the texts."""
+        """Return the terms of the given chunks, and the ordinal of each occurrence's term, from the texts."""
         builder = LexiconBuilder(0)
         entries = GrowingArray(np.uint32, int(self.n_occurrences[chunk_ords].sum()))
         for tokens in self._tokens(chunk_ords):
@@ -285,7 +286,7 @@ class Segment:
         return lexicon, term_ords.take(entries.finish())
 
     def prefix_hashes(self, chunk_ords: Offsets) -> Hashes:
-        """Return the prefix hashes of the words of some chunks, chunk after chunk, from the texts."""
+        """Return the prefix hashes of the words of the given chunks, chunk after chunk, from the texts."""
         hashes = (
             hash_prefixes(tokens.ids, tokens.folded, tokens.start, tokens.length)
             for tokens in self._tokens(chunk_ords)
@@ -297,14 +298,14 @@ class Segment:
         return map(tokenize, blocks([texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
-        """Return the ordinals of the chunks at some positions; -1 if there is no chunk, or it was removed."""
+        """Return the ordinals of the chunks at the given positions; -1 for a missing or removed chunk."""
         chunk_ords = arrays.find(self.positions, positions)
         if self.postings.live is not None and self.size:
             chunk_ords[~self.postings.live.take(chunk_ords)] = -1
         return chunk_ords
 
     def occurrences_of(self, chunk_ords: Offsets) -> TermOrds:
-        """Return the term of every occurrence in some chunks, chunk after chunk.
+        """Return the term of every occurrence in the given chunks, chunk after chunk.
 
         Raises:
             ValueError: the segment stores no occurrences.
@@ -316,7 +317,7 @@ class Segment:
         return self.occurrences[arrays.ragged_ranges(first, counts)]
 
     def without(self, chunk_ords: Offsets) -> Segment:
-        """Return the segment with some chunks marked as removed; it shares the arrays of this segment."""
+        """Return the segment with the given chunks marked as removed; it shares the arrays of this segment."""
         live = self.live.copy()
         live[chunk_ords] = False
         return evolve(self, postings=evolve(self.postings, live=live))

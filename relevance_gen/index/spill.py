@@ -65,7 +65,7 @@ class Spill:
         self._open_files.close()
 
     def add(self, segment: Segment) -> None:
-        """Write a segment without its chunks, which follow those of the segments before."""
+        """Write a segment without its chunks, which follow the chunks of the segments before."""
         self._segments_file.seek(self._segment_bounds[-1])
         arrays = storage.arrays_of(segment)
         writer = array_file.write(self._segments_file, array_layout.TYPES, {}, arrays)
@@ -83,7 +83,7 @@ class Spill:
         self._n_chunks += segment.size
 
     def open_mapped(self) -> Segment:
-        """Return all segments of `add_with_chunks` as one, mapped from a file that is deleted with the segment."""
+        """Merge the segments of `add_with_chunks`; the result is mapped from a file that is deleted with it."""
         file = self._open()
         self.merge(file, {})
         content = array_file.map_file(file)
@@ -93,8 +93,12 @@ class Spill:
             chunks = evolve(chunks, metadata=metadata)
         return storage.read_arrays(content, chunks)
 
-    def merge(self, file: BinaryIO, settings: Mapping[str, Any]) -> None:
-        """Write the chunks and all segments, at least one, to a file as one segment."""
+    def merge(
+        self,
+        file: BinaryIO,
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Write the chunks and all segments (1 or more) to a file as a single segment."""
         mapped = array_file.map_file(self._segments_file)
         segments = [
             array_file.read(mapped[start:end], array_layout.TYPES).arrays
@@ -122,7 +126,10 @@ class Spill:
         writer.seal()
 
 
-def _stored_sizes(segments: Sequence[SegmentArrays], axes: Mapping[str, int]) -> dict[str, int]:
+def _stored_sizes(
+    segments: Sequence[SegmentArrays],
+    axes: Mapping[str, int],
+) -> dict[str, int]:
     """Return the number of elements of each array of the merged file; 0 for arrays that all segments lack."""
     sizes = {}
     for spec in array_layout.STORED:
@@ -131,7 +138,11 @@ def _stored_sizes(segments: Sequence[SegmentArrays], axes: Mapping[str, int]) ->
     return sizes
 
 
-def _copy(name: str, array: Array, writer: array_file.Writer) -> None:
+def _copy(
+    name: str,
+    array: Array,
+    writer: array_file.Writer,
+) -> None:
     for batch in batch_slices(array.size, _BATCH_ELEMENTS):
         writer.extend(name, array[batch])
 
@@ -173,14 +184,18 @@ class _EntryRange:
         """Number of entries."""
         return int(self.entries.stop - self.entries.start)
 
-    def gather(self, segments: Sequence[SegmentArrays], name: str) -> Array:
+    def gather(
+        self,
+        segments: Sequence[SegmentArrays],
+        name: str,
+    ) -> Array:
         """Return an array of the entries."""
         return segments[self.segment_index][name][self.entries]
 
 
 @frozen(eq=False)
 class _Window:
-    """The entries that all segments have for some terms that are consecutive by id.
+    """The entries that all segments have for the given terms that are consecutive by id.
 
     Attributes:
         segments: all segments.
@@ -235,7 +250,11 @@ class _Window:
             sizes.append(np.diff(first[entries.start : entries.stop + 1]))
         return np.concatenate(sizes)
 
-    def elements(self, name: str, bounds: str) -> Iterator[Array]:
+    def elements(
+        self,
+        name: str,
+        bounds: str,
+    ) -> Iterator[Array]:
         """Yield the elements of all entries of an array, one array for each range."""
         for entry_range in self.ranges:
             entries = entry_range.entries
@@ -275,19 +294,27 @@ def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
         starts = [start + count for start, count in zip(starts, counts, strict=True)]
 
 
-def _counts_up_to(last_id: int, next_ids: Sequence[Array]) -> list[int]:
+def _counts_up_to(
+    last_id: int,
+    next_ids: Sequence[Array],
+) -> list[int]:
     return [int(segment_ids.searchsorted(last_id, "right")) for segment_ids in next_ids]
 
 
 def _term_ords_types(segments: Sequence[SegmentArrays]) -> dict[str, str]:
-    """Return names and types of the arrays that map each segment's term ordinals to those of the merged lexicon."""
+    """Return names and types of the arrays that map each segment's term ordinals to term ordinals of the merged lexicon."""
     return {str(segment_index): "<u4" for segment_index in range(len(segments))}
 
 
-def _write_term_ords(segments: Sequence[SegmentArrays], file: BinaryIO) -> tuple[int, int]:
+def _write_term_ords(
+    segments: Sequence[SegmentArrays],
+    file: BinaryIO,
+) -> tuple[int, int]:
     """Write the merged ordinal of each segment's terms; return the numbers of merged terms and spelling bytes."""
     types = _term_ords_types(segments)
-    sizes = {name: segment["ids"].size for name, segment in zip(types, segments, strict=True)}
+    sizes = {}
+    for name, segment in zip(types, segments, strict=True):
+        sizes[name] = segment["ids"].size
     writer = array_file.Writer(file, types, {}, sizes)
     n_terms = 0
     n_letters = 0
@@ -309,7 +336,7 @@ def _merge_terms(
     n_chunks: Sequence[int],
     writer: array_file.Writer,
 ) -> None:
-    """Merge lexicons and postings; the chunks of a segment follow those of the segments before."""
+    """Merge lexicons and postings; the chunks of a segment follow the chunks of the segments before."""
     first_chunk = starts_of(np.array(n_chunks)).astype(np.uint32)
     n_postings = 0
     n_letters = 0
@@ -320,7 +347,7 @@ def _merge_terms(
         first_entries = window.first_entries
         writer.extend("ids", window.ids()[first_entries])
 
-        # Spellings: those of the first entry of each term.
+        # Spellings of the first entry of each term.
         n_bytes = window.sizes("spelling_first")
         letters = np.concatenate([*window.elements("spelling", "spelling_first")])
         letter_start = starts_of(n_bytes)[first_entries]
@@ -330,9 +357,10 @@ def _merge_terms(
         writer.extend("spelling_first", spelling_ends)
         n_letters = int(spelling_ends[-1])
 
-        # Postings: those of all entries of each term.
+        # Postings of all entries of each term.
         df = window.sizes("first")
-        merged_df = np.add.reduceat(df[window.order], window.is_first.nonzero()[0])
+        first_rows = window.is_first.nonzero()[0]
+        merged_df = np.add.reduceat(df[window.order], first_rows)
         posting_ends = n_postings + np.cumsum(merged_df)
         writer.extend("first", posting_ends)
         n_postings = int(posting_ends[-1])
@@ -344,7 +372,7 @@ def _merge_terms(
         )
         tfs: Iterable[Array] = window.elements("tf", "first")
         if first_entries.size > 1:
-            # The postings of several terms fit in memory together; those of one term are copied range by range.
+            # The postings of several terms fit in memory together; the postings of a single term are copied range by range.
             posting_order = ragged_ranges(starts_of(df)[window.order], df[window.order])
             chunks = [np.concatenate([*chunks])[posting_order]]
             tfs = [np.concatenate([*tfs])[posting_order]]

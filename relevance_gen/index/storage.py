@@ -67,7 +67,11 @@ class SavedIndex:
     n_context_tokens: int
 
 
-def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+def check_target(
+    path: str | PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> Path:
     """Return the path of a file that may be written: a new file, an index, an empty file, or any if `overwrite`.
 
     Raises:
@@ -91,7 +95,12 @@ def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
     return target
 
 
-def write(path: str | PathLike[str], index: SavedIndex, *, overwrite: bool = False) -> None:
+def write(
+    path: str | PathLike[str],
+    index: SavedIndex,
+    *,
+    overwrite: bool = False,
+) -> None:
     """Write a new file in the same folder and rename it to `path`: a failure leaves the old file unchanged.
 
     Raises:
@@ -139,7 +148,7 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
-    """Create a file in the folder of `target`, locked while it is open so that no other process removes it."""
+    """Create a file in the folder of `target`, locked while it is open so that other processes do not remove it."""
     while True:
         # The files of `tempfile` could only be read by their owner.
         path = target.with_name(f".{secrets.token_hex(8)}.unfinished")
@@ -167,7 +176,7 @@ def _all_arrays(index: SavedIndex) -> dict[str, Array]:
 
 
 class ContentWriter:
-    """Writes texts, metadata and titles of chunks to files, one chunk after the other.
+    """Writes texts, metadata and titles of chunks to files, chunk by chunk.
 
     Args:
         open_file: returns a new file, open for reading and writing; called for each array.
@@ -177,7 +186,12 @@ class ContentWriter:
         self._content_files = {name: open_file() for name in _CONTENT_ARRAYS}
         self._end_files = {name: open_file() for name in _CONTENT_ARRAYS.values()}
 
-    def add(self, text: str, metadata: Metadata, title: str) -> int:
+    def add(
+        self,
+        text: str,
+        metadata: Metadata,
+        title: str,
+    ) -> int:
         """Write a chunk, and return the bytes of its encoded text.
 
         Raises:
@@ -193,7 +207,9 @@ class ContentWriter:
 
     def finish(self, read: Callable[[BinaryIO], Bytes]) -> dict[str, Array]:
         """Return the arrays by name; `read` returns the content of a file."""
-        arrays: dict[str, Array] = {name: read(file) for name, file in self._content_files.items()}
+        arrays: dict[str, Array] = {}
+        for name, file in self._content_files.items():
+            arrays[name] = read(file)
         for name, file in self._end_files.items():
             arrays[name] = read(file).view("<i8")
         return arrays
@@ -256,7 +272,11 @@ def _encode_metadata(metadata: Metadata) -> bytes:
     return encoded.encode("ascii")
 
 
-def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
+def read(
+    path: str | PathLike[str],
+    *,
+    check: bool = True,
+) -> SavedIndex:
     """Map a file that `write` wrote.
 
     Args:
@@ -288,7 +308,12 @@ def from_bytes(content: bytes, name: str = "the pickled index") -> SavedIndex:
     return _read(np.frombuffer(content, np.uint8), name, verify_checksum=True)
 
 
-def _read(content: Bytes, name: object, *, verify_checksum: bool) -> SavedIndex:
+def _read(
+    content: Bytes,
+    name: object,
+    *,
+    verify_checksum: bool,
+) -> SavedIndex:
     array_file.check(content, name, verify_checksum=verify_checksum)
     try:
         return _parse(content)
@@ -375,7 +400,11 @@ def _integers(array: Offsets) -> memoryview:
     return array.view(np.uint8).data.cast("q")
 
 
-def _text_at(content: memoryview, end: memoryview, chunk_ord: int) -> str:
+def _text_at(
+    content: memoryview,
+    end: memoryview,
+    chunk_ord: int,
+) -> str:
     try:
         return str(_bytes_at(content, end, chunk_ord), "utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -384,7 +413,11 @@ def _text_at(content: memoryview, end: memoryview, chunk_ord: int) -> str:
         ) from None
 
 
-def _metadata_at(content: memoryview, end: memoryview, chunk_ord: int) -> Metadata:
+def _metadata_at(
+    content: memoryview,
+    end: memoryview,
+    chunk_ord: int,
+) -> Metadata:
     try:
         metadata = json.loads(bytes(_bytes_at(content, end, chunk_ord)))
     except (RecursionError, ValueError):
@@ -396,14 +429,22 @@ def _metadata_at(content: memoryview, end: memoryview, chunk_ord: int) -> Metada
     return metadata
 
 
-def _bytes_at(content: memoryview, end: memoryview, chunk_ord: int) -> memoryview:
+def _bytes_at(
+    content: memoryview,
+    end: memoryview,
+    chunk_ord: int,
+) -> memoryview:
     if chunk_ord < 0:
         chunk_ord += len(end)
     start = end[chunk_ord - 1] if chunk_ord else 0
     return content[start : end[chunk_ord]]
 
 
-def _segment(arrays: Mapping[str, Array], chunks: Chunks, passages: Passages | None) -> Segment:
+def _segment(
+    arrays: Mapping[str, Array],
+    chunks: Chunks,
+    passages: Passages | None,
+) -> Segment:
     lexicon = Lexicon(**array_layout.attributes(arrays, "postings.lexicon"))
     postings = Postings(lexicon, **array_layout.attributes(arrays, "postings"))
     attributes = array_layout.attributes(arrays, "")
@@ -417,8 +458,13 @@ def _passages(arrays: Mapping[str, Array]) -> Passages:
     return evolve(passages, vectors=passages.vectors.reshape(n_passages, n_components))
 
 
-def _fit_together(arrays: Mapping[str, Array], n_positions: int, *, has_passages: bool) -> bool:
-    """Return whether every offset and ordinal refers to an existing element, so that no search fails."""
+def _fit_together(
+    arrays: Mapping[str, Array],
+    n_positions: int,
+    *,
+    has_passages: bool,
+) -> bool:
+    """Return whether every offset and ordinal refers to an existing element, as search assumes."""
     if not array_layout.are_valid(arrays, has_passages=has_passages):
         return False
     positions = arrays["positions"]

@@ -1,1 +1,1 @@
-"""What a word is: scripts, folding, terms, stems, function words; and how texts are cut to be read."""
+"""Process text: scripts, folding, tokenization, stems, stop words, sentences, chunking and token counts."""

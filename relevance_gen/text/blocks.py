@@ -27,10 +27,10 @@ _SEPARATORS: Final = (
 _SPLIT: Final = (
     f"[{_SEPARATORS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
 )
-"""Where a text can be split: after a character that ends every term, or within a run of n-grams, where the next piece
-repeats one character or two. Rare characters are omitted."""
+"""Positions to split a text: after a character that ends every term, or within a run of n-grams; in the second case the
+next piece repeats one character or two. Rare characters are omitted."""
 _MIN_PIECE_CHARS: Final = 4
-"""Minimum characters of a piece, which must be longer than what the next piece repeats."""
+"""Minimum characters of a piece, which must be longer than the repeated characters."""
 
 
 def pieces(text: str, n_chars: int) -> Iterator[str]:
@@ -59,7 +59,10 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _find_split(text: str, start: int) -> re.Match[str] | None:
+def _find_split(
+    text: str,
+    start: int,
+) -> re.Match[str] | None:
     """Return the first split at `start` or later. Searches block by block, so that other threads can run in between."""
     pattern = re.compile(_SPLIT)  # compiled on first use, which takes 3 ms, and cached by `re`
     for low in range(start, len(text), BLOCK_CHARS):
@@ -108,12 +111,16 @@ def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
                 yield [piece]
 
 
-def split_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
+def split_evenly(
+    texts: Sequence[str],
+    n_parts: int,
+) -> Iterator[slice]:
     """Divide texts, none of them empty, into at most `n_parts` non-empty runs of about equal numbers of characters."""
     ends = np.cumsum(lengths(texts))
     n_chars = ends[-1:].sum()
     targets = n_chars * np.arange(1, n_parts) // n_parts
-    bounds = np.concatenate(([0], ends.searchsorted(targets) + 1, [len(texts)]))
+    inner_bounds = ends.searchsorted(targets) + 1
+    bounds = np.concatenate(([0], inner_bounds, [len(texts)]))
     bounds = unique(bounds.clip(max=len(texts)))
     for start, end in itertools.pairwise(bounds.tolist()):
         yield slice(start, end)

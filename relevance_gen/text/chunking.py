@@ -94,14 +94,17 @@ def spans_of_tokens(
     return _spans(text, 0, _ChunkLimit(max(len(text), 1), tokens, count))
 
 
-def sentences(text: str, ends: Iterable[int] | None = None) -> Iterator[tuple[int, int]]:
+def sentences(
+    text: str,
+    ends: Iterable[int] | None = None,
+) -> Iterator[tuple[int, int]]:
     r"""Yield start and end of each sentence of `text`, without the white space between sentences.
 
     A sentence of more than 500 characters, for example a table or code, is split as `split` does.
 
     Args:
         text: the text.
-        ends: end of each sentence; by default those of `sentence_ends`.
+        ends: end of each sentence; by default the result of `sentence_ends`.
 
     >>> [" One. Two!\n\nA title"[start:end] for start, end in sentences(" One. Two!\n\nA title")]
     ['One.', 'Two!', 'A title']
@@ -162,7 +165,11 @@ class _ChunkLimit:
         return self._count is None or self._count(chunk) <= self._max_tokens
 
 
-def _spans(text: str, overlap: int, limit: _ChunkLimit) -> Iterator[tuple[int, int]]:
+def _spans(
+    text: str,
+    overlap: int,
+    limit: _ChunkLimit,
+) -> Iterator[tuple[int, int]]:
     breaks = _Breaks(text)
     end = 0  # of the chunk before, with the white space after it
     stripped_end = 0  # without the white space
@@ -223,10 +230,16 @@ class _Breaks:
             or self._last_boundary(max(middle, limit - _MAX_CLUSTER_CHARS), limit)
         )
 
-    def _last_match(self, pattern: re.Pattern[str], low: int, limit: int) -> int:
+    def _last_match(
+        self,
+        pattern: re.Pattern[str],
+        low: int,
+        limit: int,
+    ) -> int:
         """Return the end of the last match in [low, limit], at most `limit`; 0 if there is none."""
         # One character more, so that white space immediately after a full chunk counts as its end.
-        ends = [match.end() for match in pattern.finditer(self._text, low, limit + 1)]
+        matches = pattern.finditer(self._text, low, limit + 1)
+        ends = [match.end() for match in matches]
         return min(ends[-1], limit) if ends else 0
 
     def _last_sentence(self, low: int, limit: int) -> int:
@@ -245,7 +258,11 @@ class _Breaks:
         return limit
 
 
-def _line_start(text: str, previous_end: int, first: int) -> int:
+def _line_start(
+    text: str,
+    previous_end: int,
+    first: int,
+) -> int:
     """Return the start of the line of the character at `first`, if only indentation is before it, otherwise `first`."""
     line_start = text.rfind("\n", max(previous_end - 1, 0), first) + 1
     return line_start if line_start > 0 or previous_end == 0 else first

@@ -26,7 +26,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +35,13 @@ from attrs import frozen
 from relevance_gen.arrays import Offsets
 from relevance_gen.text.scripts import MOVED
 
+_CodeUnits: TypeAlias = npt.NDArray[np.uint16]
+"""UTF-16 code units."""
+
 _BMP: Final = 0x10000
 
 _UNKNOWN: Final = 0xFFFD
-"""Table entry of a code unit that has not occurred yet: the replacement character, which no character folds to."""
+"""Table entry of a code unit that has not occurred yet: the replacement character, which is never the result of folding."""
 _DROP: Final = 0xFFFE
 """Table entry of a code unit that is removed: a noncharacter."""
 _EXPAND: Final = 0xFFFF
@@ -90,7 +93,7 @@ _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 def fold_character(character: str) -> str:
     """Return the folded string of one character, before blocks of characters are moved.
 
-    Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` has no camel-case boundary.
+    Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` must not contain a camel-case boundary.
 
     >>> [fold_character(c) for c in "éÉßЙ、٣"]
     ['e', 'E', 'ss', 'й', ' ', '3']
@@ -176,7 +179,7 @@ class _FoldTable:
         for first, end in _UNCHANGED:
             self.units[first:end] = np.arange(first, end)
 
-    def fold(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    def fold(self, codes: _CodeUnits) -> _CodeUnits:
         """Return the folded code unit of each code unit, or `_DROP` or `_EXPAND`."""
         folded = self.units.take(codes)
         unknown = codes[folded == _UNKNOWN]
@@ -226,7 +229,11 @@ class FoldedTexts:
     ends: Offsets
 
 
-def fold(texts: Sequence[str], *, toneless: bool = True) -> FoldedTexts:
+def fold(
+    texts: Sequence[str],
+    *,
+    toneless: bool = True,
+) -> FoldedTexts:
     """Fold any strings; the docstring of the module has the rules.
 
     Args:
@@ -256,10 +263,12 @@ def folded_sizes(text: str) -> Offsets:
     unique_codes, code_index = np.unique(codes, return_inverse=True)
     sequences = list(_JOINED.finditer(text))
     characters = list(map(chr, unique_codes.tolist()))
-    ends = fold([*characters, *(match[0] for match in sequences)], toneless=False).ends
+    joined = [match[0] for match in sequences]
+    ends = fold(characters + joined, toneless=False).ends
     n_bytes = np.diff(ends, prepend=-1) - 1
     sizes = n_bytes[code_index]
-    for match, size in zip(sequences, n_bytes[len(characters) :].tolist(), strict=True):
+    sequence_bytes = n_bytes[len(characters) :].tolist()
+    for match, size in zip(sequences, sequence_bytes, strict=True):
         sizes[match.start() : match.end()] = 0
         sizes[match.start()] = size
     return sizes
@@ -297,11 +306,15 @@ def _fold_table() -> _FoldTable:
     return _FoldTable()
 
 
-def _code_units(text: str) -> npt.NDArray[np.uint16]:
+def _code_units(text: str) -> _CodeUnits:
     return np.frombuffer(text.encode("utf-16-le", "surrogatepass"), np.dtype("<u2"))
 
 
-def _expand(text: str, codes: set[int], expansions: dict[int, str]) -> str:
+def _expand(
+    text: str,
+    codes: set[int],
+    expansions: dict[int, str],
+) -> str:
     """Replace the characters that fold to more than one code unit."""
     if len(codes) > _MAX_REPLACED_CHARACTERS:
         return text.translate({code: expansions[code] for code in codes})

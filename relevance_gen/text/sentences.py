@@ -4,7 +4,7 @@ r"""Find the ends of sentences in a text of any language, without detecting the 
    at each line of code, tables and verse; and at a line that had space for the first word of the next line. Other line
    ends are taken as wrapping.
 2. ``. ! ? …`` end a sentence before white space, unless a small letter follows. After an abbreviation, an initial or a
-   number of one or two digits, a full stop ends a sentence only before a word that begins sentences, as "The".
+   number of at most two digits, a full stop ends a sentence only before a word that begins sentences, as "The".
 3. ``。！？।؟`` and similar marks always end a sentence, and in Thai and Lao a space does.
 
 Closing quotes and brackets, and numbers of notes, belong to the sentence.
@@ -61,10 +61,14 @@ _MAX_BROKEN_RATIO: Final = 0.8
 """A line was broken on purpose if it would have at most this fraction of the length of long lines with the next word."""
 _MIN_VERSE_LINES: Final = 4
 _LAST_SPACED: Final = "\u2e7f"
-"""Later characters are of the scripts of China and Japan, which have no spaces between words."""
+"""Later characters are of the scripts of China and Japan, which are written without spaces between words."""
 
 
-def sentence_ends(text: str, *, is_lower_case: bool | None = None) -> list[int]:
+def sentence_ends(
+    text: str,
+    *,
+    is_lower_case: bool | None = None,
+) -> list[int]:
     r"""Return the end of each sentence, ascending; takes time proportional to the length of the text.
 
     The first sentence begins at 0 and every other sentence at the end of the sentence before it, with the white space
@@ -72,8 +76,8 @@ def sentence_ends(text: str, *, is_lower_case: bool | None = None) -> list[int]:
 
     Args:
         text: the text.
-        is_lower_case: whether the text has no capitals, so that sentences begin without; by default whether `text` has
-            none. For a part of a longer text.
+        is_lower_case: whether sentences can begin with a small letter, because the text is in lower case; by default
+            `text.islower()`. Pass it for a part of a longer text.
 
     >>> sentence_ends("Dr. Who met\nMr. X. They spoke.\n\n- Tea\n- Milk")
     [18, 30, 37, 44]
@@ -109,7 +113,11 @@ def unwrapped(text: str) -> str:
     return "".join(parts).rstrip()
 
 
-def _ends_by_stops(text: str, *, is_lower_case: bool) -> Iterator[int]:
+def _ends_by_stops(
+    text: str,
+    *,
+    is_lower_case: bool,
+) -> Iterator[int]:
     """Yield the ends of sentences that end with a stop before white space."""
     for stop in _STOP.finditer(text):
         more_stops, next_character = stop.groups()
@@ -121,7 +129,10 @@ def _ends_by_stops(text: str, *, is_lower_case: bool) -> Iterator[int]:
         yield stop.end()
 
 
-def _ends_sentence(text: str, stop: re.Match[str]) -> bool:
+def _ends_sentence(
+    text: str,
+    stop: re.Match[str],
+) -> bool:
     """Return whether a full stop ends a sentence, and is not part of the word before it."""
     before = text[max(stop.start() - _MAX_ABBREVIATION_CHARS, 0) : stop.start()]
     word = ""
@@ -153,8 +164,11 @@ def _ends_of_lines(text: str) -> Iterator[int]:
     yield from _ends_in_paragraph(text[start:], start)
 
 
-def _ends_in_paragraph(paragraph: str, start: int) -> Iterator[int]:
-    """Yield the end of a paragraph that begins at `start`, and of those of its lines that end a sentence."""
+def _ends_in_paragraph(
+    paragraph: str,
+    start: int,
+) -> Iterator[int]:
+    """Yield the end of a paragraph that begins at `start`, and of each of its lines that ends a sentence."""
     lines = paragraph.split("\n")
     if len(lines) == 1:
         if line := paragraph.rstrip():
@@ -177,7 +191,7 @@ def _ends_in_paragraph(paragraph: str, start: int) -> Iterator[int]:
 
 
 def _are_mostly_code(lines: list[str]) -> bool:
-    """Return whether at least half of some lines look like code or a table."""
+    """Return whether at least half of the given lines look like code or a table."""
     n_other = 0
     for line in lines:
         n_other += _CODE.search(line) is None
@@ -187,13 +201,17 @@ def _are_mostly_code(lines: list[str]) -> bool:
 
 
 def _are_verse(lines: list[str]) -> bool:
-    """Return whether every one of four or more lines begins with a capital."""
+    """Return whether there are four or more lines, and all begin with a capital."""
     if len(lines) < _MIN_VERSE_LINES:
         return False
     return all(line.lstrip(_OPENING)[:1].isupper() for line in lines)
 
 
-def _had_space(line: str, next_line: str, line_width: int) -> bool:
+def _had_space(
+    line: str,
+    next_line: str,
+    line_width: int,
+) -> bool:
     """Return whether the first word of the next line would fit in a line, if the text was wrapped."""
     if len(line) + 1 > _MAX_BROKEN_RATIO * line_width:
         return False

@@ -30,7 +30,8 @@ def stem(word: str) -> str:
 def stem_all(words: list[str]) -> list[str]:
     """Return the stem of each word, for words that can be inflected."""
     stems: list[str] = _stemmer().stemWords(words)
-    return [root if word.isascii() else word for word, root in zip(words, stems, strict=True)]
+    pairs = zip(words, stems, strict=True)
+    return [root if word.isascii() else word for word, root in pairs]
 
 
 def _stemmer() -> Any:

@@ -34,9 +34,9 @@ fly and flies, dying and die, using and use have one prefix bucket."""
 _OTHER_PREFIX_MASK: Final = np.uint64(0xFFFFFFFFFFFF)
 """Keeps the first six bytes: three letters of a two-byte alphabet."""
 LONG_BYTES: Final = 64
-"""Longer terms are hashed one by one: a loop over 8-byte words would take quadratic time for a text without spaces."""
+"""Longer terms are hashed separately: a loop over 8-byte words would take quadratic time for a text without spaces."""
 MAX_SPELLING_BYTES: Final = 64
-"""Number of bytes of a term that its spelling shows. Longer terms have no inflections."""
+"""Number of bytes of a term that its spelling shows. Longer terms cannot be inflected."""
 N_PREFIX_BUCKETS: Final = 256
 """Number of prefix buckets."""
 _PREFIX_LETTERS: Final = 5
@@ -61,7 +61,8 @@ def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
 
 def eight_bytes(lowered: bytes) -> Ids:
     """Return a view of the eight bytes from each offset as one integer, shape (len(lowered) - 7,)."""
-    return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
+    n_offsets = len(lowered) - 7
+    return np.ndarray((n_offsets,), "<u8", lowered, strides=(1,))
 
 
 def hash_term(word: str) -> int:
@@ -80,7 +81,11 @@ def hash_term(word: str) -> int:
     return prefix >> 56 << 56 | hashed
 
 
-def hash_terms(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
+def hash_terms(
+    lowered: bytes,
+    start: Offsets,
+    length: Offsets,
+) -> Ids:
     """Return the id of each of T terms.
 
     Args:
@@ -166,7 +171,7 @@ def hash_prefixes(
 ) -> Hashes:
     """Return a hash of the first five letters of each of n words, shape (n,); 0 for English stop words.
 
-    For words that mix scripts, the prefix has as many bytes as five characters of the first character's script.
+    For words that mix scripts, the prefix has the bytes of five characters of the first character's script.
 
     Args:
         ids: ids of the words, shape (n,).

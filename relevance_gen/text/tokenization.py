@@ -34,20 +34,20 @@ from relevance_gen.text.term_hashes import (
 _MAX_IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores is data and not a name, and is not split into parts."""
 _MAX_INSERTIONS: Final = 128
-"""Up to this number of tokens, inserting them one by one is faster than merging."""
+"""Up to this number of tokens, inserting each is faster than merging."""
 _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 _UNDERSCORE: Final = ord("_")
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
 """The Arabic article, and the article after "and", "so", "with", "like" and "for"; longer ones first."""
 _SHORT_ARTICLES: Final = _ARTICLES[-2:]
-"""Every other article contains one of these."""
+"""The last two articles, of which every other article contains at least one as a substring."""
 _ARABIC_LETTER_BYTES: Final = 2
 
 
 @frozen
 class Occurrences:
-    """The tokens of some texts, in text order: T occurrences of terms in n texts.
+    """The tokens of the given texts, in text order: T occurrences of terms in n texts.
 
     Attributes:
         folded: the folded, lower-cased bytes of all texts.
@@ -78,7 +78,11 @@ class _Slices:
     length: Offsets
 
 
-def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
+def tokenize(
+    texts: Sequence[str],
+    *,
+    toneless: bool = True,
+) -> Occurrences:
     """Tokenize any strings, a few hundred kilobytes at once so that all arrays stay in the cache of a CPU core.
 
     Args:
@@ -124,7 +128,11 @@ def _word_slices(is_word: Flags) -> _Slices:
     return _Slices(start, edges[1::2] - start)
 
 
-def _without_articles(lowered: bytes, words: _Slices, splits: Offsets) -> _Slices:
+def _without_articles(
+    lowered: bytes,
+    words: _Slices,
+    splits: Offsets,
+) -> _Slices:
     """Remove the Arabic article from words that keep two letters or more; identifiers with `splits` are unchanged."""
     first = eight_bytes(lowered)[words.start]
     n_removed = np.zeros(words.start.size, np.int64)
@@ -170,7 +178,11 @@ def _split_ngrams(letters: Bytes, is_word: Flags) -> _Slices:
     return _Slices(starts.take(begins), n_bytes.take(begins))
 
 
-def _find_splits(cased: Bytes, letters: Bytes, is_word: Flags) -> Flags:
+def _find_splits(
+    cased: Bytes,
+    letters: Bytes,
+    is_word: Flags,
+) -> Flags:
     """Return where identifiers are split, and add single underscores between letters to `is_word`.
 
     Splits are at these underscores, and at camel-case boundaries: a capital in a word next to a small letter.
@@ -189,7 +201,11 @@ def _find_splits(cased: Bytes, letters: Bytes, is_word: Flags) -> Flags:
     return is_split
 
 
-def _identifier_parts(letters: Bytes, words: _Slices, splits: Offsets) -> _Slices:
+def _identifier_parts(
+    letters: Bytes,
+    words: _Slices,
+    splits: Offsets,
+) -> _Slices:
     """Return the parts of every word that is split."""
     owner = _owners(words, splits)
     is_first = run_starts(owner)
@@ -223,7 +239,11 @@ def _merge(tokens: _Slices, more: _Slices) -> _Slices:
     return _Slices(start, _insert(tokens.length, more.length, bounds))
 
 
-def _insert(values: Offsets, more: Offsets, bounds: list[int]) -> Offsets:
+def _insert(
+    values: Offsets,
+    more: Offsets,
+    bounds: list[int],
+) -> Offsets:
     """Insert ``more[i]`` at index ``bounds[i + 1]``; the first and last bound are 0 and the size of `values`."""
     parts = []
     for index, (low, high) in enumerate(itertools.pairwise(bounds)):

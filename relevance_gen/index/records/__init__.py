@@ -1,1 +1,1 @@
-"""Read and check what an index is built of: chunks, mappings, tables, JSON lines, Parquet and folders."""
+"""Read and check the sources of an index: chunks, mappings, tables, JSON lines, Parquet and folders."""

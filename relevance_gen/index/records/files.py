@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias
 from relevance_gen.errors import InvalidRequestError, to_install
 
 Batch: TypeAlias = list[tuple[str, Any]]
-"""Records, each with its location: at most 256, and fewer large ones."""
+"""Records, each with its location: at most 256, and fewer if they are large."""
 
 KINDS: Final = "JSON lines (.jsonl or .ndjson, also .gz and .zst), Parquet (.parquet)"
 BUFFER_BYTES: Final = 1 << 20
@@ -197,7 +197,10 @@ class _ZstandardFile(io.RawIOBase):
 # ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def row_groups(file: BinaryIO, name: str) -> list[RowGroup]:
+def row_groups(
+    file: BinaryIO,
+    name: str,
+) -> list[RowGroup]:
     """Return the row groups of a Parquet file.
 
     Raises:
@@ -251,7 +254,10 @@ def rows(
 
 
 @contextmanager
-def _open_parquet(file: BinaryIO, location: Callable[[], str]) -> Iterator[Any]:
+def _open_parquet(
+    file: BinaryIO,
+    location: Callable[[], str],
+) -> Iterator[Any]:
     """Open a Parquet file; convert errors of its content, with the location where reading is at that time."""
     try:
         import pyarrow
@@ -263,7 +269,7 @@ def _open_parquet(file: BinaryIO, location: Callable[[], str]) -> Iterator[Any]:
         with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
             yield table
     except (pyarrow.ArrowException, OSError, OverflowError, ValueError) as error:
-        # An error of the operating system or a store has a number; those of Arrow and of conversion do not.
+        # Errors of the operating system or a store have a number; errors of Arrow and of conversion do not.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise InvalidRequestError(f"must be Parquet: {error}", location()) from None

@@ -39,7 +39,7 @@ _MEMORY_PER_LARGEST_TEXT: Final = 5
 """The same ratio for a single text; a text that needs more than the memory is refused."""
 _CHUNK_OVERHEAD_BYTES: Final = 128
 _BYTES_PER_WIDE_BYTE: Final = 11
-"""Extra memory for each byte that a character has beyond one: scripts without spaces have a term for each character."""
+"""Extra memory for each byte of a character after the first: scripts without spaces have a term for each character."""
 _DOCUMENT_CHUNK_CHARS: Final = 1000
 
 _log: Final = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Records:
 
     Attributes:
         read_fraction: approximate fraction of the source that has been read, in (0, 1]; 1 if it is unknown.
-        n_read: number of records that have been read. Each has a position, including blank ones.
+        n_read: number of records that have been read. Each record has a position, even if it is blank.
     """
 
     source: Source
@@ -74,7 +74,7 @@ class Records:
     def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
         """Write the chunks, and yield them in blocks without metadata, with their positions; the last can be empty.
 
-        A block has as many chunks as can be indexed at once with the memory.
+        The size of a block is limited by the memory for indexing it.
 
         Raises:
             InvalidRequestError: a record is not a chunk, or a file does not exist; the error names file and line. Or no
@@ -117,7 +117,12 @@ class Records:
             raise missing_field_error(last_mapping, self.title, "title", "a record of the source")
         yield Chunks(texts, {}, titles), np.array(positions, np.int64)
 
-    def _checked_size(self, text: str, title: str, n_encoded_bytes: int) -> int:
+    def _checked_size(
+        self,
+        text: str,
+        title: str,
+        n_encoded_bytes: int,
+    ) -> int:
         """Return the size of a text with its overhead in bytes.
 
         Raises:

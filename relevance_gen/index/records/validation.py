@@ -81,7 +81,12 @@ def read_chunks(
     return Chunks(texts, metadata, titles)
 
 
-def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blank: Blank) -> Chunks:
+def read_records(
+    records: Sequence[tuple[str, Any]],
+    text: str,
+    title: str,
+    blank: Blank,
+) -> Chunks:
     """Check records and convert them as `record_chunk` does. Each record comes with its location.
 
     Args:
@@ -105,14 +110,20 @@ def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blan
         raise error.with_field(location) from None
 
 
-def record_chunk(record: Any, text: str, location: str, *, title: str = "title") -> Any:
-    """Return a record as a mapping that is a chunk: all fields except those of text and title become metadata.
+def record_chunk(
+    record: Any,
+    text: str,
+    location: str,
+    *,
+    title: str = "title",
+) -> Any:
+    """Return a record as a mapping that is a chunk: all fields except text and title become metadata.
 
     The fields of a nested mapping ``metadata`` become metadata, too. A field that is None counts as absent. A record
     that is not a mapping is returned unchanged.
 
     Raises:
-        InvalidRequestError: the record has no field `text`; the error has the location.
+        InvalidRequestError: the record lacks the field `text`; the error has the location.
     """
     if not isinstance(record, Mapping):
         return record
@@ -127,7 +138,10 @@ def record_chunk(record: Any, text: str, location: str, *, title: str = "title")
 
 
 def missing_field_error(
-    record: Mapping[Any, Any], name: str, argument: str, location: str
+    record: Mapping[Any, Any],
+    name: str,
+    argument: str,
+    location: str,
 ) -> InvalidRequestError:
     """Return the error for a record that lacks the field that an argument names."""
     fields = [str(field) for field in record]
@@ -137,7 +151,11 @@ def missing_field_error(
     return InvalidRequestError(rule, location, remedy=remedy)
 
 
-def _metadata_of(record: Mapping[Any, Any], text: str, title: str) -> Metadata:
+def _metadata_of(
+    record: Mapping[Any, Any],
+    text: str,
+    title: str,
+) -> Metadata:
     metadata = {
         name: value
         for name, value in record.items()
@@ -150,7 +168,11 @@ def _metadata_of(record: Mapping[Any, Any], text: str, title: str) -> Metadata:
     return metadata
 
 
-def _iterable_of(values: Any, path: str, text: str | None) -> Iterable[Any]:
+def _iterable_of(
+    values: Any,
+    path: str,
+    text: str | None,
+) -> Iterable[Any]:
     """Return an iterable of chunks, or raise an error that suggests what to pass instead."""
     if not isinstance(text, str | None):
         raise InvalidRequestError.must_be("text", "the name of a field, or None", text)
@@ -183,12 +205,17 @@ def _has_documented_fields(value: Any) -> bool:
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a value stands for a missing text: None, NaN, or pandas' NA and NaT."""
+    """Return whether a value represents a missing text: None, NaN, or pandas' NA and NaT."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ in {"NAType", "NaTType"}
 
 
-def _read_chunk(value: Any, path: str, kinds: str, blank: Blank | None) -> Chunk | None:
+def _read_chunk(
+    value: Any,
+    path: str,
+    kinds: str,
+    blank: Blank | None,
+) -> Chunk | None:
     """Return any valid chunk, or None for a blank chunk to leave out; else raise an error that describes the defect."""
     if isinstance(value, Chunk):
         return value

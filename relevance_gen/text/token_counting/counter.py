@@ -41,9 +41,9 @@ class TokenCounter:
 
     The text of a special token, such as ``<|endoftext|>``, is ordinary text. A surrogate pair counts as its character
     and a lone surrogate as U+FFFD. A text of more than `PIECE_CHARS` characters counts as the sum of its pieces: each is
-    split before the last space that follows a character other than white space, where the split patterns of the
-    published encodings break anyway, so that the sum is the count of the text. Only if there is no such space among the
-    last 4,096 characters of a piece, the split is at `PIECE_CHARS`.
+    split before the last space that follows a character other than white space. The split patterns of the
+    published encodings break at that position, too, so that the sum is the count of the text. If the last 4,096
+    characters of a piece lack such a space, the split is at `PIECE_CHARS`.
 
     Attributes:
         name: the encoding's name.
@@ -51,7 +51,11 @@ class TokenCounter:
         backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the same.
     """
 
-    def __init__(self, definition: Definition, backend: Backend | None = None) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        backend: Backend | None = None,
+    ) -> None:
         self.name = definition.name
         self._definition = definition
         self._requested_backend = backend
@@ -153,18 +157,21 @@ def token_counter(
 
 
 def counter_of_saved(
-    name: str, fingerprint: str, encoding: Encoding | None, path: str | PathLike[str]
+    name: str,
+    fingerprint: str,
+    encoding: Encoding | None,
+    path: str | PathLike[str],
 ) -> TokenCounter:
     """Return the counter of the encoding that counted the tokens of a saved index.
 
     Args:
         name: saved name of the encoding.
         fingerprint: saved fingerprint of the encoding.
-        encoding: the caller's encoding; None for the embedded encoding or a published one.
+        encoding: the caller's encoding; None for the embedded or a published encoding.
         path: path of the index.
 
     Raises:
-        InvalidRequestError: the caller's encoding is another one, or cannot be loaded.
+        InvalidRequestError: the caller's encoding is different, or cannot be loaded.
     """
     if encoding is None and name != token_counter().name:
         encoding = name
@@ -176,7 +183,11 @@ def counter_of_saved(
 
 
 @functools.lru_cache(maxsize=8)
-def _counter(source: Encoding, _modified: int, backend: Backend | None) -> TokenCounter:
+def _counter(
+    source: Encoding,
+    _modified: int,
+    backend: Backend | None,
+) -> TokenCounter:
     """Return the counter of a published name, a file with its modification time, or a tiktoken encoding."""
     counter = TokenCounter(define(source), backend)
     if source != EMBEDDED or backend is not None:

@@ -119,10 +119,13 @@ def _rank_file(ranks: Mapping[bytes, int]) -> bytes:
     return b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in pairs)
 
 
-def _parse_ranks(content: bytes, path: Path) -> dict[bytes, int]:
+def _parse_ranks(
+    content: bytes,
+    path: Path,
+) -> dict[bytes, int]:
     """Parse tiktoken's rank format: a line for each token, its bytes in base64 and its rank.
 
-    `tiktoken.load` is not used, because it caches files by name and does not notice changes.
+    `tiktoken.load` is not used, because it caches files by name and ignores changes.
     """
     try:
         pairs = (line.split() for line in content.splitlines())
@@ -177,7 +180,7 @@ def modification_time_ns(path: Path) -> int:
     """Return the modification time of a file in ns.
 
     Raises:
-        InvalidRequestError: there is no such file.
+        InvalidRequestError: the file does not exist.
     """
     try:
         return path.stat().st_mtime_ns
