@@ -1,4 +1,4 @@
-"""Search the text you have in hand, and generate from what you found. See `search`, `generate` and `ask`."""
+"""Search texts, and generate answers from the results: see `search`, `generate` and `ask`."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ __all__ = [
     "token_counter",
 ]
 
-_LOADED_WHEN_USED = {
+_LAZY_MODULES = {
     "Answer": "relevance_gen.asking.answer",
     "AnswerStream": "relevance_gen.asking.api",
     "ChunkIndex": "relevance_gen.retrieval.chunk_index",
@@ -159,9 +159,9 @@ _LOADED_WHEN_USED = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LOADED_WHEN_USED:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LOADED_WHEN_USED[name]), name)
+    value = getattr(importlib.import_module(_LAZY_MODULES[name]), name)
     globals()[name] = value
     return value
 

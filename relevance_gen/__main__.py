@@ -1,4 +1,4 @@
-"""``python -m relevance_gen``: the command line, as a process of its own."""
+"""``python -m relevance_gen``: the process of the command line."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ import signal
 import sys
 from types import FrameType
 
-_INTERRUPTED = 128 + signal.SIGINT
+_EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> int:
-    """Run the command that the process was started with, and return its exit status.
+    """Run the command of the process's arguments, and return its exit status.
 
-    Ctrl-C ends the process with status 130 and without a traceback. While modules are loaded it does so at once, for
-    numpy would call it a bad installation; later, once the command has cleaned up, but without waiting for threads.
+    Ctrl-C ends the process with status 130 and without a traceback: immediately while modules are
+    loaded, because numpy would report a broken installation; afterwards when the command has
+    cleaned up, without waiting for threads.
     """
-    interrupt = signal.signal(signal.SIGINT, _leave)
-    if interrupt is not signal.default_int_handler:  # but ignored, as in a background job
-        signal.signal(signal.SIGINT, interrupt)
+    handler = signal.signal(signal.SIGINT, _exit_interrupted)
+    if handler is not signal.default_int_handler:  # SIGINT is ignored, as in a background job
+        signal.signal(signal.SIGINT, handler)
     from relevance_gen.cli import main as run
 
-    status = run(when_loaded=lambda: signal.signal(signal.SIGINT, interrupt))
-    if status == _INTERRUPTED:
+    status = run(when_loaded=lambda: signal.signal(signal.SIGINT, handler))
+    if status == _EXIT_INTERRUPTED:
         os._exit(status)
-    if interrupt is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)  # the interpreter's own end would show a traceback
+    if handler is signal.default_int_handler:
+        # During its shutdown the interpreter would print a traceback.
+        signal.signal(signal.SIGINT, _exit_interrupted)
     return status
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    os._exit(_INTERRUPTED)
+def _exit_interrupted(_signal: int, _frame: FrameType | None) -> None:
+    os._exit(_EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Show how far a long work has come: by a caller's function, by tqdm's bar, or by a plain one."""
+"""Progress reports of long operations: to the caller's function, or as a progress bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attrs import define
 from relevance_gen.errors import InvalidRequestError
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called now and then with what is done and with all there is to do."""
+"""Called repeatedly with the amount of completed work and the total amount."""
 
 _CELLS: Final = 30
 _REDRAW_S: Final = 0.1
@@ -21,22 +21,22 @@ _REDRAW_S: Final = 0.1
 
 @contextmanager
 def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterator[Progress | None]:
-    """Yield what to call as the work goes on. A bar ends when the work does, well or not.
+    """Yield the function to call with the progress; a bar is closed at the end, also on errors.
 
     Args:
-        progress: the caller's function; True for a bar on the standard error, of tqdm's where it is installed; None or
-            False for neither.
-        unit: what is counted.
+        progress: the caller's function; True for a bar on standard error, drawn by tqdm if it is
+            installed; None or False for no reports.
+        unit: the counted items.
 
     Raises:
-        InvalidRequestError: `progress` is none of these.
+        InvalidRequestError: `progress` has another value.
     """
     if progress is None or progress is False:
         yield None
     elif progress is not True:
         if not callable(progress):
             raise InvalidRequestError.must_be(
-                "progress", "true, false or a function of two numbers", progress
+                "progress", "True, False, None or a function of two numbers", progress
             )
         yield progress
     else:
@@ -48,34 +48,33 @@ def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterato
 
 
 def draw_bar(done: int, total: int) -> str:
-    """Return how far some work is: as a share, a bar and numbers.
+    """Return the progress as a percentage, a bar and numbers.
 
     >>> draw_bar(1, 2000)
     '  0% ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 1 of 2,000'
     """
-    share = done / max(total, 1)
-    return f"{share:4.0%} {'█' * round(share * _CELLS):░<{_CELLS}} {done:,} of {total:,}"
+    fraction = done / max(total, 1)
+    bar = "█" * round(fraction * _CELLS)
+    return f"{fraction:4.0%} {bar:░<{_CELLS}} {done:,} of {total:,}"
 
 
-def _bar(unit: str) -> _Bar | _TqdmBar:
+def _bar(unit: str) -> _PlainBar | _TqdmBar:
     try:
         return _TqdmBar(unit)
     except ImportError:
-        return _Bar(unit)
+        return _PlainBar(unit)
 
 
 class _TqdmBar:
-    """tqdm's bar: in a terminal a line of text, in a notebook a widget."""
+    """A bar of tqdm: a line of text in a terminal, a widget in a notebook."""
 
     def __init__(self, unit: str) -> None:
         from tqdm.auto import tqdm
 
-        class Bar(tqdm):  # type: ignore[misc]
-            monitor_interval = (
-                0  # no thread beside the bar: beside one, processes could not be forked
-            )
+        class UnmonitoredBar(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # no monitor thread: with a thread, processes cannot be forked
 
-        self._bar = Bar(total=0, unit=f" {unit}", unit_scale=True)
+        self._bar = UnmonitoredBar(total=0, unit=f" {unit}", unit_scale=True)
 
     def show(self, done: int, total: int) -> None:
         self._bar.total = total
@@ -86,8 +85,8 @@ class _TqdmBar:
 
 
 @define
-class _Bar:
-    """A line on the standard error, drawn again in place, and ended by a line end."""
+class _PlainBar:
+    """A line on standard error that is redrawn in place, and terminated by a newline."""
 
     _unit: str
     _drawn_s: float = 0.0
@@ -97,7 +96,8 @@ class _Bar:
         now_s = time.monotonic()
         if sys.stderr is None or (done < total and now_s - self._drawn_s < _REDRAW_S):
             return
-        self._drawn_s, self._is_drawn = now_s, True
+        self._drawn_s = now_s
+        self._is_drawn = True
         sys.stderr.write(f"\r{draw_bar(done, total)} {self._unit}")
         sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""JSON bytes to and from the types: strict in, exact out. The only importer of cattrs."""
+"""Conversion between JSON and the types. Only this module imports cattrs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from relevance_gen.types import Completion, Explanation, GenerationResponse, Sea
 T = TypeVar("T")
 
 MAX_DEPTH = 64
-"""How deep a document may nest: far from where Python's own recursion ends, reading or writing."""
+"""Maximum nesting depth of JSON, far below Python's recursion limit."""
 
 _converter = cattrs.Converter()
-# Metadata is the caller's: it leaves exactly as it came, whatever it holds.
+# Metadata belongs to the caller and is written unchanged.
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
@@ -53,8 +53,8 @@ _converter.register_unstructure_hook(
 def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     """Parse strict JSON.
 
-    Lone surrogates are accepted, as the contract says; NaN, Infinity and numbers that a float cannot hold are not.
-    Of a key given twice the last value counts, as everywhere in Python.
+    Lone surrogates are accepted, as the interface requires. NaN, Infinity and numbers beyond the
+    range of a float are refused. If a key occurs twice, the last value is used, as in `json`.
 
     Raises:
         InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to convert.
@@ -63,7 +63,10 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
         with _collector_paused():
             text = body.decode("utf-8")
             value = json.loads(
-                text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer
+                text,
+                parse_constant=_refuse_constant,
+                parse_float=_finite_float,
+                parse_int=_integer,
             )
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
@@ -84,52 +87,53 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     return value
 
 
-_pausing = threading.Lock()
+_pause_lock = threading.Lock()
 _n_pauses = 0
-_was_enabled = False
+_was_collector_enabled = False
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from looking through what is being parsed, which has no cycles.
+    """Disable the garbage collector during parsing, whose values have no cycles.
 
-    Of a million lists it would look at each about six times, and take seven eighths of the time.
+    It would traverse each of a million lists about six times, and take 7/8 of the time.
     """
-    global _n_pauses, _was_enabled
-    with _pausing:
+    global _n_pauses, _was_collector_enabled
+    with _pause_lock:
         if not _n_pauses:
-            _was_enabled = gc.isenabled()
+            _was_collector_enabled = gc.isenabled()
             gc.disable()
         _n_pauses += 1
     try:
         yield
     finally:
-        with _pausing:
+        with _pause_lock:
             _n_pauses -= 1
-            if _was_enabled and not _n_pauses:
+            if _was_collector_enabled and not _n_pauses:
                 gc.enable()
 
 
 def _is_deeper(value: object, max_depth: int) -> bool:
-    """Tell whether `value` nests more than `max_depth` containers in one another."""
-    level = [value] if isinstance(value, (dict, list)) else []
+    """Return whether `value` nests more than `max_depth` containers in one another."""
+    containers = [value] if isinstance(value, dict | list) else []
     for _ in range(max_depth):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not level:
+        inner_containers = []
+        for container in containers:
+            items = container.values() if type(container) is dict else container
+            for item in items:
+                if type(item) is dict or type(item) is list:
+                    inner_containers.append(item)
+        if not inner_containers:
             return False
-    return bool(level)
+        containers = inner_containers
+    return bool(containers)
 
 
 def _too_deep(max_depth: int) -> InvalidRequestError:
     return InvalidRequestError(f"the body must be JSON that nests at most {max_depth} deep")
 
 
-def _finite(digits: str) -> float:
+def _finite_float(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
         raise InvalidRequestError(
@@ -139,7 +143,7 @@ def _finite(digits: str) -> float:
 
 
 def _integer(digits: str) -> int:
-    """Convert an integer by a function of Python's: between its calls other threads get the interpreter's lock."""
+    """Convert an integer. A Python function, unlike `int`, lets other threads acquire the GIL."""
     return int(digits)
 
 
@@ -153,36 +157,33 @@ def structure(
     *,
     path: str = "",
     is_lenient: bool = False,
-    beside: Sequence[str] = (),
+    removed: Sequence[str] = (),
 ) -> T:
-    """Make a `cls`, which checks the values itself, from a mapping of its fields.
+    """Return an instance of `cls` with the fields in a mapping.
 
     Args:
-        cls: an attrs class.
-        value: what must be a mapping.
-        path: where `value` stands, to prefix the field names in errors, e.g. ``"chunk_txts[3]"``.
-        is_lenient: ignore unknown fields, and take ``null`` for a field that was not given.
-        beside: fields that the caller reads itself, and has taken out: errors name them among the known ones.
+        cls: an attrs class, which checks the values.
+        value: the mapping.
+        path: path of `value`, a prefix of the field names in errors, e.g. ``"chunk_txts[3]"``.
+        is_lenient: ignore unknown fields, and treat ``null`` as a missing field.
+        removed: known fields that the caller has removed from `value`, for errors.
 
     Raises:
-        InvalidRequestError: not a mapping; an unknown field (the nearest known one is suggested); a missing field; or
-            a value that the class refuses.
+        InvalidRequestError: `value` is not a mapping, a field is unknown (the nearest known field
+            is suggested) or missing, or the class refuses a value.
     """
     if not isinstance(value, Mapping):
         rule = "must be an object" if path else "the body must be an object"
         raise InvalidRequestError(rule, path or None, describe(value))
     prefix = f"{path}." if path else ""
-    fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
+    fields = {attribute.name: attribute for attribute in attrs.fields(cls)}  # type: ignore[arg-type]
     if is_lenient:
-        value = {
-            name: given for name, given in value.items() if name in fields and given is not None
-        }
+        value = {name: item for name, item in value.items() if name in fields and item is not None}
     for name in value:
         if name not in fields:
-            remedy = _fields_to_choose(prefix, shorten(name), [*fields, *beside])
-            raise InvalidRequestError(
-                "is not a known field", f"{prefix}{shorten(name)}", remedy=remedy
-            )
+            path = f"{prefix}{shorten(name)}"
+            remedy = _suggest_field(prefix, shorten(name), [*fields, *removed])
+            raise InvalidRequestError("is not a known field", path, remedy=remedy)
     for name, attribute in fields.items():
         if attribute.default is attrs.NOTHING and name not in value:
             raise InvalidRequestError("is required", f"{prefix}{name}")
@@ -192,47 +193,54 @@ def structure(
         raise error.with_field(f"{prefix}{error.field}") from None
 
 
-def _fields_to_choose(prefix: str, name: str, known: list[str]) -> str:
-    """Say which field may have been meant by one that is not known."""
-    if meant := nearest(name, known):
-        return f"did you mean {prefix}{meant}?"
-    further = "; what else there is to keep goes into metadata" if "metadata" in known else ""
-    return f"the fields are {', '.join(known)}{further}"
+def _suggest_field(prefix: str, name: str, known: list[str]) -> str:
+    """Return the remedy for an unknown field: a similar field, or all fields."""
+    if similar := nearest(name, known):
+        return f"did you mean {prefix}{similar}?"
+    hint = "; put further data into metadata" if "metadata" in known else ""
+    return f"the fields are {', '.join(known)}{hint}"
 
 
 def unstructure(value: object) -> Any:
-    """Turn a type into plain dicts and lists; fields that were not asked for are absent."""
+    """Convert a type to plain dicts and lists; fields that were not requested are absent."""
     return _converter.unstructure(value)
 
 
 def serialize(value: object) -> bytes:
-    """Write a type, or plain dicts and lists, as JSON bytes: ASCII, so that lone surrogates leave as they came."""
+    """Return JSON bytes of a type, or of plain dicts and lists.
+
+    The JSON is ASCII, so that lone surrogates are preserved.
+    """
     return "".join(_encode(unstructure(value), 0)).encode("ascii")
 
 
 def event(value: object, name: str = "") -> bytes:
-    """Write a type as a server-sent event; one without a name is a message."""
-    return (f"event: {name}\n" if name else "").encode() + b"data: " + serialize(value) + b"\n\n"
+    """Return a server-sent event with a type as data; an event without a name is a message."""
+    header = f"event: {name}\n" if name else ""
+    return header.encode() + b"data: " + serialize(value) + b"\n\n"
 
 
-_LONG_TEXT = 1 << 18
+_MAX_PIECE_CHARS = 1 << 18
 
 
-def _quoted(text: str) -> str:
-    """Write one string.
+def _encode_string(text: str) -> str:
+    """Return the JSON of a string.
 
-    `json` by itself would hold the interpreter's lock until all is written, a second for 30 MiB. Where it calls a
-    function of Python's, other threads get it.
+    The encoder of `json` holds the GIL until it has written all strings, 1 s for 30 MiB. When it
+    calls a Python function such as this one, other threads can acquire the GIL.
     """
-    if len(text) <= _LONG_TEXT:
+    if len(text) <= _MAX_PIECE_CHARS:
         return encode_basestring_ascii(text)
-    parts = (text[start : start + _LONG_TEXT] for start in range(0, len(text), _LONG_TEXT))
-    return f'"{"".join(encode_basestring_ascii(part)[1:-1] for part in parts)}"'
+    pieces = []
+    for start in range(0, len(text), _MAX_PIECE_CHARS):
+        piece = text[start : start + _MAX_PIECE_CHARS]
+        pieces.append(encode_basestring_ascii(piece)[1:-1])
+    return f'"{"".join(pieces)}"'
 
 
-def _no_json(value: object) -> NoReturn:
-    raise TypeError(f"{type(value).__name__} is nothing that JSON has")
+def _refuse_type(value: object) -> NoReturn:
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
-# The encoder that `json.dumps` makes for separators=(",", ":") and allow_nan=False, with `_quoted` for the strings.
-_encode = c_make_encoder(None, _no_json, _quoted, None, ":", ",", False, False, False)
+# The encoder of `json.dumps` for separators=(",", ":") and allow_nan=False, with `_encode_string`.
+_encode = c_make_encoder(None, _refuse_type, _encode_string, None, ":", ",", False, False, False)

@@ -35,7 +35,7 @@ from relevance_gen.serve.services.search import (
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
     target = _read_index(body, "index", "allow_partial")
-    request = wire.structure(SearchRequest, target.body, beside=("index",))
+    request = wire.structure(SearchRequest, target.body, removed=("index",))
     params = _search_params(request.query, request)
     task = SearchTask(
         params, request.chunk_txts, index=target.index, cache_index=request.cache_index
@@ -61,7 +61,7 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
 def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
     """Read the body of ``POST /explain``."""
     target = _read_index(body, "index")
-    request = wire.structure(ExplanationRequest, target.body, beside=("index",))
+    request = wire.structure(ExplanationRequest, target.body, removed=("index",))
     task = ExplanationTask(
         _search_params(request.query, request),
         request.chunk_txts,
@@ -96,7 +96,7 @@ def read_compression(
 ) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
     target = _read_index(body, "index")
-    request = wire.structure(CompressionRequest, target.body, beside=("index",))
+    request = wire.structure(CompressionRequest, target.body, removed=("index",))
     task = CompressionTask(
         SearchParams(request.question, N_CANDIDATES, rerank_top_n=0),
         request.chunk_txts,
@@ -126,7 +126,7 @@ def read_extraction(
 def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptResponse], object]]:
     """Read the body of ``POST /prompt``."""
     target = _read_index(_without_model(body), "index")
-    request = wire.structure(PromptRequest, target.body, beside=("index", "model"))
+    request = wire.structure(PromptRequest, target.body, removed=("index", "model"))
     task = PromptTask(
         _search_params(request.question, request, true_order=False, spans=True),
         request.chunk_txts,
