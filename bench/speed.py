@@ -30,7 +30,8 @@ from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.answer import rank
+from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.weighting import weighting_named
 
@@ -57,9 +58,9 @@ def without_counts(chunks: list[str], query: str) -> object:
         Chunks(chunks, {}),
         np.arange(len(chunks)),
         keep_occurrences=False,
-        wanted=asked.prefix_buckets,
+        prefix_bucket_filter=asked.prefix_buckets,
     )
-    return Collection([segment], weighting).rank(asked, 10)[0]
+    return rank(asked, 10, LocalSegments([segment], weighting))
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:

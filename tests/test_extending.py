@@ -88,21 +88,28 @@ def extend(tmp_path: Path) -> Callable[[str], Extended]:
 STAGE = '''
 """Prefer short chunks."""
 
-from relevance_gen.retrieval.ranking.old_features import NumericFeatures
-from relevance_gen.retrieval.ranking.stage import N_PROMISING, Stage
+from relevance_gen.retrieval.ranking.features import FeatureSpec, NumericFeatures
+from relevance_gen.retrieval.ranking.stage import N_STAGE_CANDIDATES, Stage
+
+
+class ChunkLength(FeatureSpec):
+    """Number of words of chunks."""
+
+    def extract(self, batch):
+        return NumericFeatures(batch.segment.n_occurrences[batch.chunk_ords][None])
 
 
 class Brevity(Stage):
     """Adds a tenth divided by the number of words."""
 
     parts = ("brevity",)
-    n_best = N_PROMISING
+    n_best = N_STAGE_CANDIDATES
 
-    def evidence(self, excerpt):
-        return NumericFeatures(0.1 / excerpt.segment.n_occurrences[excerpt.numbers][None])
+    features = ChunkLength()
 
-    def score(self, table):
-        table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
+    def score(self, table, segments):
+        rows = table.stage_rows
+        table.add(self.parts, rows, 0.1 / table.extract(self.features, rows, segments).values)
 '''
 USE_STAGE = """
 import math, pickle
@@ -127,15 +134,16 @@ def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
     copy = extend("a scoring stage")
     copy.add("retrieval/stages/brevity.py", STAGE)
     weighting = "retrieval/weighting.py"
-    copy.change(weighting, "stages=(Proximity.of, ", "stages=(Proximity.of, lambda _: Brevity(), ")
+    stage_list = "[Proximity.of(terms)]"
+    copy.change(weighting, stage_list, "[Proximity.of(terms), Brevity()]")
     stages = "from relevance_gen.retrieval.stages"
     copy.change(
-        weighting, f"{stages}.letters", f"{stages}.brevity import Brevity\n{stages}.letters"
+        weighting, f"{stages}.char_ngrams", f"{stages}.brevity import Brevity\n{stages}.char_ngrams"
     )
     copy.change(
-        "types.py",
-        "    likeness: float = 0.0\n",
-        "    likeness: float = 0.0\n    brevity: float = 0.0\n",
+        "types/explanation.py",
+        "    top_similarity: float = 0.0\n",
+        "    top_similarity: float = 0.0\n    brevity: float = 0.0\n",
     )
     assert copy.run(USE_STAGE) == "True\n"
 
@@ -168,9 +176,9 @@ def test_a_weighting(extend: Callable[[str], Extended]) -> None:
     copy = extend("a weighting")
     weighting = "retrieval/weighting.py"
     copy.change(weighting, "_WEIGHTINGS: Final", f"{WEIGHTING.lstrip()}_WEIGHTINGS: Final")
-    copy.change(weighting, "for one in (PIVOTED, COSINE)", "for one in (PIVOTED, COSINE, BINARY)")
+    copy.change(weighting, "in (PIVOTED, COSINE)", "in (PIVOTED, COSINE, BINARY)")
     copy.change(
-        "types.py", 'Literal["pivoted", "cosine"]', 'Literal["pivoted", "cosine", "binary"]'
+        "types/search.py", 'Literal["pivoted", "cosine"]', 'Literal["pivoted", "cosine", "binary"]'
     )
     assert copy.run(USE_WEIGHTING).endswith("\n0\n")
 

@@ -19,8 +19,7 @@ from relevance_gen.cli.terminal import StatusLine, write_json
 from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import pluralize
 from relevance_gen.index.passages import TextEncoder
-from relevance_gen.retrieval.models import Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.params import SearchModels, SearchParams
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
 
 _MAX_DIGITS = 19
@@ -234,7 +233,7 @@ def open_index(
 
 
 @contextmanager
-def models_of(args: argparse.Namespace) -> Iterator[Models]:
+def models_of(args: argparse.Namespace) -> Iterator[SearchModels]:
     """Load the models that `args` name."""
     # Imported here, as they import what llama.cpp needs, for few searches.
     with ExitStack() as stack:
@@ -247,7 +246,7 @@ def models_of(args: argparse.Namespace) -> Iterator[Models]:
             from relevance_gen.embedding.reranker import Reranker
 
             reranker = stack.enter_context(Reranker(args.reranker))
-        yield Models(encoder, reranker)
+        yield SearchModels(encoder, reranker)
 
 
 def say_corrections(response: SearchResponse, status: StatusLine) -> None:

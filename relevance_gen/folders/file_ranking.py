@@ -38,8 +38,8 @@ from attrs import frozen
 from relevance_gen.arrays import Floats, Offsets, starts_of
 from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
 from relevance_gen.index.formulas import idf
-from relevance_gen.retrieval.ranking.old_features import contents
-from relevance_gen.retrieval.ranking.stage import Reranking, Table, WeightedQuery
+from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSource
+from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage, WeightedQuery
 from relevance_gen.text.stems import stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
@@ -246,7 +246,7 @@ def rank_files(
 
 
 @frozen(eq=False)
-class FileRanking(Reranking):
+class FileRanking(RerankStage):
     """Ranks the best chunks by the files that they are in.
 
     Folders are divided by ``/`` in the paths. The bounds are the position of each file's first chunk, and behind the
@@ -259,9 +259,9 @@ class FileRanking(Reranking):
     n_candidates = 300
     parts = _PARTS[1:]
 
-    def score(self, table: Table) -> None:
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Give the candidates the scores of their files, and the other results what their own words are worth."""
-        some = self.candidates(table)
+        some = self.candidate_rows(table)
         if not some.size:
             return
         before = table.scores.take(some)
@@ -273,12 +273,12 @@ class FileRanking(Reranking):
         extensions = [
             path.rpartition("/")[2].rpartition(".")[2] if "." in path else "" for path in paths
         ]
-        rows = table.tell(contents, some).rows
+        rows = table.extract(STORED_FIELDS, some, segments).rows
         chunks = zip(best_first.tolist(), file.tolist(), strict=True)
-        defined = [definitions(rows[place][0], extensions[number]) for place, number in chunks]
+        defined = [definitions(rows[place].text, extensions[number]) for place, number in chunks]
         names = [FileName.of(path) for path in paths]
         scores, shares, scale = rank_files(
-            QueryIdentifiers.of(table.plan), before.take(best_first), file, names, defined
+            QueryIdentifiers.of(table.query), before.take(best_first), file, names, defined
         )
         values = np.zeros((len(_PARTS), table.scores.size))
         values[0] = table.scores * (scale / before.max())
@@ -286,7 +286,9 @@ class FileRanking(Reranking):
         values[:, places], table.scores[places] = shares, scores
         table.columns.update(zip(_PARTS, values, strict=True))
 
-    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, float]:
+    def explain(
+        self, table: CandidateTable, place: int, before: float, after: float
+    ) -> dict[str, float]:
         """Return what the file gave."""
         del before, after
         return {

@@ -42,8 +42,7 @@ from relevance_gen.progress import draw_bar
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName
@@ -194,7 +193,7 @@ class FolderIndex(BaseIndex):
     def answer_all(
         self,
         asked: Sequence[SearchParams],
-        models: Models = NO_MODELS,
+        models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
@@ -202,7 +201,7 @@ class FolderIndex(BaseIndex):
         return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
 
     def explain_one(
-        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score of the chunk at a position of the last state."""
         return self._last_or_first.explain_one(question, chunk, models)

@@ -20,8 +20,7 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.collapse import GroupKeys
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.query.filters import Filter, check_keys, mask_of
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
@@ -95,7 +94,7 @@ class FolderSnapshot(BaseIndex):
     def answer_all(
         self,
         asked: Sequence[SearchParams],
-        models: Models = NO_MODELS,
+        models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
@@ -109,7 +108,7 @@ class FolderSnapshot(BaseIndex):
         ]
 
     def explain_one(
-        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""
         return self.index.explain_one(

@@ -1,169 +1,276 @@
-"""Answer a question from a collection, and show where a chunk's score comes from."""
+"""Answer one search: parse the query, weight its terms, rank candidates by stages, and build the response."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import chain
-from typing import Any
 
 import numpy as np
 from attrs import evolve
 
 from relevance_gen.arrays import Ids, Offsets
-from relevance_gen.request_scope import reserve
-from relevance_gen.retrieval.collapse import GroupKeys, first_of_each, hashes_of
-from relevance_gen.retrieval.collection import Collection
+from relevance_gen.request_scope import raise_if_cancelled, reserve
+from relevance_gen.retrieval.collapse import GroupHashes, GroupKeys, first_of_each
 from relevance_gen.retrieval.highlighting import highlight
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.retrieval.query.filters import Filter, check_keys
-from relevance_gen.retrieval.ranking.old_features import contents
-from relevance_gen.retrieval.ranking.stage import Reranking, Table
-from relevance_gen.retrieval.scorer import SegmentScorer
-from relevance_gen.types import (
-    Explanation,
-    SearchMetadata,
-    SearchResponse,
-    SearchResult,
-    Span,
-    TermContribution,
+from relevance_gen.retrieval.ports import (
+    CandidateRequest,
+    FeatureRequest,
+    InventoryRequest,
+    MatchRequest,
+    Segments,
 )
-
-
-def _hashes(distinct: str | GroupKeys, collection: Collection, positions: Offsets) -> Ids:
-    """Return hashes of the values of the chunks at some positions, in that order, under the key that was named.
-
-    Raises:
-        InvalidRequestError: no chunk of the collection has the key.
-    """
-    if isinstance(distinct, GroupKeys):
-        return distinct.hashes.take(positions)
-    order = positions.argsort()
-    hashes = np.empty(positions.size, np.uint64)
-    hashes[order] = collection.tell(partial(hashes_of, key=distinct), positions[order]).rows
-    if not hashes.any():
-        check_keys([distinct], collection.metadata_keys, "distinct")
-    return hashes
+from relevance_gen.retrieval.query.filters import Filter, check_keys
+from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query
+from relevance_gen.retrieval.query.spelling_correction import correct
+from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.ranking.confidence import confidence
+from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSpec
+from relevance_gen.retrieval.ranking.stage import (
+    LEXICAL,
+    N_STAGE_CANDIDATES,
+    CandidateTable,
+    Ranking,
+    RerankStage,
+    WeightedQuery,
+)
+from relevance_gen.retrieval.ranking.top_n import at_least_as_good
+from relevance_gen.retrieval.stages.proximity import COVERAGE, COVERAGE_WEIGHT
+from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
 
 
 def answer(
-    question: SearchParams,
-    collection: Collection,
+    params: SearchParams,
+    segments: Segments,
     n_positions: int,
     token_counts: SearchMetadata,
-    rerankings: Sequence[Reranking] = (),
+    rerank_stages: Sequence[RerankStage] = (),
 ) -> SearchResponse:
-    """Return the best chunks of a collection in which `n_positions` were ever given, with the counts as they are.
+    """Return the best chunks for a query.
 
-    The rerankings look at the best again when the words have spoken, in this order.
+    Args:
+        params: the query and the options of the search.
+        segments: the chunks.
+        n_positions: number of positions that were assigned to chunks, including removed chunks.
+        token_counts: metadata of the response.
+        rerank_stages: stages that run after those of the weighting, in this order.
 
     Raises:
-        InvalidRequestError: `where` is not allowed.
+        InvalidRequestError: `where` or `distinct` is invalid, or there are too many operators.
     """
-    query, signs = collection.read(question)
-    chosen = (
-        Filter.read(question.where, n_positions, signs)
-        if signs or question.where is not None
-        else None
+    n_chunks = segments.statistics.n_chunks
+    query, operators = params.parse(
+        inflects=segments.weighting.inflects, is_english=segments.statistics.is_english
     )
-    n_chunks = collection.statistics.n_chunks
-    if question.distinct is not None:
-        reserve("ranked_chunk", n_chunks)
-    n_ranked = question.top_n if question.distinct is None else max(n_chunks, 1)
-    ranking, table = collection.rank(query, n_ranked, chosen, rerankings)
-    if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:
-        check_keys(question.where, collection.metadata_keys)
-    if question.min_relative_score:
-        ranking = ranking.take(
-            np.flatnonzero(ranking.scores >= question.min_relative_score * ranking.scores[:1].sum())
-        )
-    n_similar: dict[int, int] = {}
-    if question.distinct is not None and ranking.positions.size:
-        places, n_others = first_of_each(_hashes(question.distinct, collection, ranking.positions))
-        ranking = ranking.take(places[: question.top_n])
-        n_similar = dict(zip(ranking.positions.tolist(), n_others.tolist(), strict=False))
-    if question.true_order:
+    chunk_filter = None
+    if operators or params.where is not None:
+        chunk_filter = Filter.read(params.where, n_positions, operators)
+    if params.distinct is None:
+        ranking = rank(query, params.top_n, segments, chunk_filter, rerank_stages)
+    else:
+        reserve("ranked", n_chunks)
+        ranking = rank(query, max(n_chunks, 1), segments, chunk_filter, rerank_stages)
+    if isinstance(params.where, Mapping) and not ranking.positions.size and n_chunks:
+        check_keys(params.where, metadata_keys(segments))
+    if params.min_relative_score and ranking.scores.size:
+        min_score = params.min_relative_score * ranking.scores[0]
+        ranking = ranking.take(np.flatnonzero(ranking.scores >= min_score))
+    n_collapsed: dict[int, int] = {}
+    if params.distinct is not None and ranking.positions.size:
+        groups = first_of_each(_group_hashes(params.distinct, ranking.positions, segments))
+        ranking = ranking.take(groups.rows[: params.top_n])
+        n_others = groups.n_others[: params.top_n].tolist()
+        n_collapsed = dict(zip(ranking.positions.tolist(), n_others, strict=True))
+    if params.true_order:
         ranking = ranking.take(ranking.positions.argsort())
-    tell = collection.tell if table is None else table.source
-    found = tell(contents, ranking.positions).rows if ranking.positions.size else []
-    spans: list[tuple[Span, ...] | None] = [None] * len(found)
-    if question.spans and found:
-        plan = collection.plan(query) if table is None else table.plan
-        spans = [*highlight([text for text, *_ in found], plan.terms)]
-    rows = zip(found, ranking.scores.tolist(), ranking.positions.tolist(), spans, strict=True)
-    results = [
-        SearchResult(
-            place, text, score, metadata, position, marked, title, n_similar.get(position, 0)
+    return _build_response(params, ranking, segments, token_counts, n_collapsed)
+
+
+def rank(
+    query: Query,
+    top_n: int,
+    segments: Segments,
+    chunk_filter: Filter | None = None,
+    rerank_stages: Sequence[RerankStage] = (),
+) -> Ranking:
+    """Return the `top_n` best chunks with a score above 0, best first; of equal scores the earlier chunk.
+
+    Rankings of short queries without filter and models are cached.
+    """
+    key = None
+    if chunk_filter is None and not rerank_stages and top_n <= N_STAGE_CANDIDATES:
+        if len(query.text) <= MAX_CACHED_CHARS:
+            key = (query.text, query.is_correctable, top_n)
+            cached = segments.rankings.get(key)
+            if cached is not None:
+                return cached
+    weighted = weight(query, segments)
+    table = score(weighted, top_n, segments, chunk_filter, rerank_stages)
+    rows = table.allowed_rows
+    rows = rows[table.scores.take(rows) > 0.0]
+    best_first = (-table.scores.take(rows)).argsort(kind="stable")
+    rows = rows.take(best_first[:top_n])
+    ranking = Ranking(
+        table.positions.take(rows), table.scores.take(rows), weighted.terms, _confidence(table)
+    )
+    if key is not None:
+        segments.rankings.put(key, ranking)
+    return ranking
+
+
+def weight(query: Query, segments: Segments) -> WeightedQuery:
+    """Return a query with its terms weighted; misspelled words are corrected first."""
+    query, matches = _match(query, segments)
+    misspelled = query.misspelled([match.df for match in matches])
+    if misspelled:
+        near_terms = segments.match_terms(MatchRequest(misspelled=misspelled)).near_terms
+        if any(near_terms):
+            corrected = correct(
+                query,
+                dict(zip(misspelled, near_terms, strict=True)),
+                is_english=segments.statistics.is_english,
+            )
+            if corrected is not query:
+                query, matches = _match(corrected, segments)
+    return segments.weighting.weight_query(query, matches, segments.statistics)
+
+
+def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
+    """Return the terms that each word of a query matches; a word with too many inflections matches only itself."""
+    matches = segments.match_terms(MatchRequest(query.terms)).matches
+    is_crowded = [match.match.is_crowded for match in matches]
+    if any(is_crowded):
+        terms = []
+        for term, crowded in zip(query.terms, is_crowded, strict=True):
+            terms.append(evolve(term, inflected=False) if crowded else term)
+        query = evolve(query, terms=tuple(terms))
+        matches = segments.match_terms(MatchRequest(query.terms)).matches
+    return query, matches
+
+
+def score(
+    query: WeightedQuery,
+    n: int,
+    segments: Segments,
+    chunk_filter: Filter | None = None,
+    rerank_stages: Sequence[RerankStage] = (),
+) -> CandidateTable:
+    """Return the n best candidates, ties included, with the scores of all stages.
+
+    There are more candidates if stages score more, or if a filter selects others: the best of all chunks are candidates
+    too, because the scores of chunks must not depend on the filter.
+    """
+    n = max(n, N_STAGE_CANDIDATES)
+    includes_unmatched = False
+    for rerank_stage in rerank_stages:
+        if rerank_stage.n_candidates is None:
+            includes_unmatched = True
+            n = max(n, segments.statistics.n_chunks)
+        else:
+            n = max(n, rerank_stage.n_candidates)
+    n_best = 0
+    features: list[FeatureSpec] = []
+    later_features: list[FeatureSpec] = [STORED_FIELDS]
+    for stage in query.stages:
+        n_best = max(n_best, stage.n_best)
+        if stage.features is not None:
+            is_of_all = stage.n_best >= N_STAGE_CANDIDATES
+            (features if is_of_all else later_features).append(stage.features)
+    request = CandidateRequest(
+        terms=query.terms,
+        n=n,
+        filter=chunk_filter,
+        includes_unmatched=includes_unmatched,
+        n_features=n_best,
+        features=tuple(features),
+        later_features=tuple(later_features),
+    )
+    candidates = segments.top_candidates(request)
+    no_rows: Offsets = np.zeros(0, np.int64)
+    table = CandidateTable(
+        query=query,
+        positions=candidates.positions,
+        scores=candidates.scores.copy(),  # arrays from another process can be read-only
+        is_verbatim=candidates.is_verbatim,
+        allowed_rows=candidates.is_allowed.nonzero()[0],
+        top_rows=at_least_as_good(candidates.scores, n_best) if n_best else no_rows,
+        stage_rows=candidates.positions.searchsorted(candidates.feature_positions),
+        features=dict(zip(features, candidates.features, strict=False)),
+    )
+    for stage in query.stages:
+        raise_if_cancelled()
+        if table.stage_rows.size or not stage.n_best:
+            stage.score(table, segments)
+    table.columns[LEXICAL] = table.scores
+    for rerank_stage in rerank_stages:
+        raise_if_cancelled()
+        table.scores_before.append(table.scores)
+        rerank_stage.score(table, segments)
+    return table
+
+
+def _confidence(table: CandidateTable) -> float:
+    """Return the confidence that the chunks that pass the filter have an answer."""
+    rows = table.allowed_rows
+    if not rows.size:
+        return 0.0
+    best_score = float(table.columns[LEXICAL].take(rows).max())
+    coverage = best_score
+    if COVERAGE in table.columns:
+        coverage = float(table.columns[COVERAGE].take(rows).max()) / COVERAGE_WEIGHT
+    return confidence(best_score, coverage, table.query.terms)
+
+
+def metadata_keys(segments: Segments) -> frozenset[str] | None:
+    """Return the keys of the metadata of all chunks; None if some chunks are missing."""
+    inventory = segments.inventory(InventoryRequest(with_metadata_keys=True))
+    return inventory.metadata_keys if inventory.n_chunks == segments.statistics.n_chunks else None
+
+
+def _group_hashes(distinct: str | GroupKeys, positions: Offsets, segments: Segments) -> Ids:
+    """Return hashes of the values of chunks under a metadata key, in the order of the positions.
+
+    Raises:
+        InvalidRequestError: no chunk has the key.
+    """
+    if isinstance(distinct, GroupKeys):
+        return distinct.hashes.take(positions)
+    request = FeatureRequest(positions, (GroupHashes(distinct),))
+    hashes = np.array(segments.extract_features(request)[0].rows, np.uint64)
+    if not hashes.any():
+        check_keys([distinct], metadata_keys(segments), "distinct")
+    return hashes
+
+
+def _build_response(
+    params: SearchParams,
+    ranking: Ranking,
+    segments: Segments,
+    token_counts: SearchMetadata,
+    n_collapsed: Mapping[int, int],
+) -> SearchResponse:
+    """Return the chunks of a ranking with their stored fields, and the character ranges that match the query."""
+    chunks = []
+    if ranking.positions.size:
+        request = FeatureRequest(ranking.positions, (STORED_FIELDS,))
+        chunks = segments.extract_features(request)[0].rows
+    spans: Sequence[tuple[Span, ...] | None] = [None] * len(chunks)
+    if params.spans and chunks:
+        spans = highlight([chunk.text for chunk in chunks], ranking.terms)
+    results = []
+    scores, positions = ranking.scores.tolist(), ranking.positions.tolist()
+    for i, chunk in enumerate(chunks):
+        result = SearchResult(
+            chunk_id=i,
+            chunk_txt=chunk.text,
+            chunk_score=scores[i],
+            metadata=chunk.metadata,
+            original_index=positions[i],
+            spans=spans[i],
+            title=chunk.title,
+            num_collapsed=n_collapsed.get(positions[i], 0),
         )
-        for place, ((text, metadata, title), score, position, marked) in enumerate(rows)
-    ]
-    if ranking.corrections:
-        token_counts = evolve(token_counts, corrections=ranking.corrections)
+        results.append(result)
+    corrections = ranking.terms.query.corrections
+    if corrections:
+        token_counts = evolve(token_counts, corrections=corrections)
     return SearchResponse(tuple(results), token_counts, ranking.confidence)
-
-
-def explain(
-    collection: Collection,
-    question: SearchParams,
-    position: int,
-    rerankings: Sequence[Reranking] = (),
-) -> Explanation:
-    """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
-    query, signs = collection.read(question)
-    plan = collection.plan(query)
-    of_terms = next(
-        (one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None),
-        None,
-    )
-    if of_terms is None:
-        raise LookupError(f"no chunk is at position {position}")
-    table = collection.assess(plan, collection.statistics.n_chunks, rerankings=rerankings)
-    place = int(table.positions.searchsorted(position))
-    is_found = place < table.positions.size and int(table.positions[place]) == position
-    row = (
-        {part: float(column[place]) for part, column in table.columns.items()}
-        if is_found
-        else {"words": 0.0}
-    )
-    words = row["words"]
-    parts, kept = _given(table, rerankings, place) if is_found else ({}, 0.0)
-    added: dict[str, float] = {}
-    lifted: dict[str, float] = {}
-    for stage in plan.stages if kept else ():
-        (lifted if stage.is_behind_scale else added).update(stage.shares(row, words))
-    total = math.fsum([*(share for _, share in of_terms), *added.values()])
-    # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
-    scale = kept * (words - math.fsum(lifted.values())) / total if total else 0.0
-    weighted = plan.terms
-    terms = tuple(
-        TermContribution(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
-        for term, match, df, idf, (tf, share) in zip(
-            weighted.query.terms, weighted.matches, weighted.df, weighted.idf, of_terms, strict=True
-        )
-    )
-    parts |= {part: share * scale for part, share in added.items()}
-    parts |= {part: share * kept for part, share in lifted.items()}
-    if signs:
-        parts["violated_operators"] = tuple(
-            chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs))
-        )
-    score = float(table.scores[place]) if is_found else 0.0
-    return Explanation(score, terms, corrections=plan.terms.query.corrections, **parts)
-
-
-def _given(
-    table: Table, rerankings: Sequence[Reranking], place: int
-) -> tuple[dict[str, Any], float]:
-    """Return what rerankings gave the chunk at a place, and the share of the words' score that it still has."""
-    scores = [float(one[place]) for one in (*table.before, table.scores)]
-    told: dict[str, Any] = {}
-    shares: dict[str, float] = {}
-    kept = float(scores[0] > 0.0)
-    for reranking, before, after in zip(rerankings, scores, scores[1:], strict=False):
-        told |= reranking.explain(table, place, before, after)
-        given = {part: told.pop(part) for part in reranking.parts if part in told}
-        share = (after - math.fsum(given.values())) / (before or 1.0)
-        shares = {part: one * share for part, one in shares.items()} | given
-        kept *= share
-    return told | shares, kept

@@ -26,20 +26,20 @@ from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.answer import answer, explain
+from relevance_gen.retrieval.answer import answer, metadata_keys
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.local_segments import LocalSegments
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.positions import (
     ChunkList,
     check_position,
     check_positions,
-    indexed,
+    chunks_by_index,
     positions_to_remove,
 )
 from relevance_gen.retrieval.query.filters import Where
-from relevance_gen.retrieval.ranking.stage import Reranking
+from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import (
     Encoding,
@@ -67,7 +67,7 @@ class _State:
     A search uses one state from beginning to end.
     """
 
-    collection: Collection = field(repr=False)
+    segments: LocalSegments = field(repr=False)
     n_positions: int
     counter: TokenCounter = field(repr=False)
     _n_tokens: int | None = None  # tokens of all chunks; None until they are counted
@@ -81,7 +81,7 @@ class _State:
         """Return the number of tokens of all chunks, each counted alone; the first call counts them."""
         if self._n_tokens is None:
             self._n_tokens = sum(
-                self.counter.count_all(segment.live_texts()) for segment in self.collection.segments
+                self.counter.count_all(segment.live_texts()) for segment in self.segments.segments
             )
         return self._n_tokens
 
@@ -97,8 +97,8 @@ class _State:
         n_tokens = self._n_tokens
         if n_tokens is not None:
             n_tokens += self.counter.count_all(added) - self.counter.count_all(removed)
-        collection = Collection(segments, self.collection.weighting, before=self.collection)
-        return _State(collection, n_positions, self.counter, n_tokens)
+        local = LocalSegments(segments, self.segments.weighting, before=self.segments)
+        return _State(local, n_positions, self.counter, n_tokens)
 
 
 class ChunkIndex(BaseIndex):
@@ -153,28 +153,28 @@ class ChunkIndex(BaseIndex):
         checked = read_chunks(chunks, blank=blank, text=text)
         kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
-        encoder = Models(encoder).encoder
+        encoder = SearchModels(encoder).encoder
         counter = token_counter(encoding)
         with reporting(progress) as report:
             segments = _segments_of(kept, positions, encoder, n_jobs, report)
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.cache_stems()
-        collection = Collection(segments, weigher)
-        self._keep(_State(collection, len(checked.texts), counter), encoder)
+        local = LocalSegments(segments, weigher)
+        self._keep(_State(local, len(checked.texts), counter), encoder)
 
     def _keep(self, state: _State, encoder: TextEncoder | None) -> None:
         self._state, self._counter, self._encoder = state, state.counter, encoder
         self._changing = threading.Lock()
 
     def __len__(self) -> int:
-        return self._state.collection.statistics.n_chunks
+        return self._state.segments.statistics.n_chunks
 
     def __repr__(self) -> str:
-        collection = self._state.collection
+        local = self._state.segments
         return (
-            f"<ChunkIndex of {len(self):,} chunks, {collection.n_terms:,} terms, "
-            f"{collection.weighting.name} weighting, {self._counter.name} tokens>"
+            f"<ChunkIndex of {len(self):,} chunks, {local.n_terms:,} terms, "
+            f"{local.weighting.name} weighting, {self._counter.name} tokens>"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -191,7 +191,7 @@ class ChunkIndex(BaseIndex):
             InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
         """
         state = self._state
-        return indexed(state.collection, state.n_positions, position)
+        return chunks_by_index(state.segments, state.n_positions, position)
 
     def __contains__(self, chunk: object) -> bool:
         """Tell whether a chunk has this text or, as a `Chunk`, this text, metadata and title, wherever it stands."""
@@ -205,7 +205,7 @@ class ChunkIndex(BaseIndex):
             and live
             and rest
             in (None, (segment.chunks.metadata_of(number), segment.chunks.title_of(number)))
-            for segment in self._state.collection.segments
+            for segment in self._state.segments.segments
             for number, (one, live) in enumerate(
                 zip(segment.chunks.texts, segment.live, strict=True)
             )
@@ -221,7 +221,7 @@ class ChunkIndex(BaseIndex):
         >>> [chunk.text for chunk in ChunkIndex(["Cats purr.", "Dogs bark."]).chunks]
         ['Cats purr.', 'Dogs bark.']
         """
-        return ChunkList(self._state.collection)
+        return ChunkList(self._state.segments)
 
     @property
     def metadata_keys(self) -> set[str]:
@@ -230,22 +230,22 @@ class ChunkIndex(BaseIndex):
         >>> ChunkIndex([{"text": "Cats purr.", "metadata": {"page": 2}}, "Dogs bark."]).metadata_keys
         {'page'}
         """
-        return self._state.collection.metadata_keys or set()
+        return set(metadata_keys(self._state.segments) or ())
 
     @property
     def nbytes(self) -> int:
         """Memory of the texts, of what is kept of them and of what is remembered, in bytes; not of metadata."""
-        return self._state.collection.nbytes
+        return self._state.segments.nbytes
 
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
         self,
         asked: Sequence[SearchParams],
-        models: Models = NO_MODELS,
+        models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
-        rerankings: Sequence[Reranking] = (),
+        rerankings: Sequence[RerankStage] = (),
     ) -> list[SearchResponse]:
         """Answer questions from one state of the index, which always has all its chunks.
 
@@ -253,10 +253,10 @@ class ChunkIndex(BaseIndex):
         """
         del allow_partial
         state, models = self._state, self._with_encoder(models)
-        return [self._answer(state, one, models.rerankings(one, rerankings)) for one in asked]
+        return [self._answer(state, one, models.rerank_stages(one, rerankings)) for one in asked]
 
     def _answer(
-        self, state: _State, question: SearchParams, rerankings: Sequence[Reranking]
+        self, state: _State, question: SearchParams, rerankings: Sequence[RerankStage]
     ) -> SearchResponse:
         of_query = partial(self._counter.count, question.query)
         if state.is_counted and self._counter.is_loaded:
@@ -266,23 +266,23 @@ class ChunkIndex(BaseIndex):
             token_counts = SearchMetadata.lazy(
                 num_query_tokens=of_query, num_context_tokens=of_chunks
             )
-        return answer(question, state.collection, state.n_positions, token_counts, rerankings)
+        return answer(question, state.segments, state.n_positions, token_counts, rerankings)
 
     def explain_one(
         self,
         question: SearchParams,
         chunk: int,
-        models: Models = NO_MODELS,
+        models: SearchModels = NO_MODELS,
         *,
-        rerankings: Sequence[Reranking] = (),
+        rerankings: Sequence[RerankStage] = (),
     ) -> Explanation:
         """Show what each term of the query, an encoder and a reranker gave to the score of a chunk."""
         state = self._state
-        rerankings = self._with_encoder(models).rerankings(question, rerankings)
-        at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
-        return explain(state.collection, question, at, rerankings)
+        rerankings = self._with_encoder(models).rerank_stages(question, rerankings)
+        at = check_position("chunk", chunk, state.n_positions, state.segments)
+        return explain(question, at, state.segments, rerankings)
 
-    def _with_encoder(self, models: Models) -> Models:
+    def _with_encoder(self, models: SearchModels) -> SearchModels:
         """Return the models of a search: with the encoder that it brings, or the index's own."""
         encoder, own = models.encoder, self._encoder
         if (
@@ -322,7 +322,7 @@ class ChunkIndex(BaseIndex):
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
                 new = evolve(new, positions=added.start + numbers)
-                segments = merge_tiered([*state.collection.segments, new])
+                segments = merge_tiered([*state.segments.segments, new])
                 self._state = state.replace(segments, added.stop, added=kept.texts)
         return added
 
@@ -338,8 +338,8 @@ class ChunkIndex(BaseIndex):
         """
         with self._changing:
             state = self._state
-            at = positions_to_remove(positions, where, state.n_positions, state.collection)
-            removal = remove_chunks(state.collection.segments, at)
+            at = positions_to_remove(positions, where, state.n_positions, state.segments)
+            removal = remove_chunks(state.segments.segments, at)
             self._state = state.replace(removal.segments, state.n_positions, removed=removal.texts)
         return at.size
 
@@ -360,8 +360,8 @@ class ChunkIndex(BaseIndex):
             InvalidRequestError: a chunk is not allowed, or no chunk is at one of the positions.
         """
         state, checked = self._state, read_chunks(chunks)
-        gone = check_positions(removed, state.n_positions, state.collection.holds)
-        removal = remove_chunks(state.collection.segments, gone)
+        gone = check_positions(removed, state.n_positions, state.segments)
+        removal = remove_chunks(state.segments.segments, gone)
         segments = removal.segments
         before = np.sort(
             concat((segment.positions[segment.live] for segment in segments), np.int64)
@@ -409,8 +409,8 @@ class ChunkIndex(BaseIndex):
     def _saved(self) -> storage.SavedIndex:
         state = self._state
         return storage.SavedIndex(
-            merge(state.collection.segments),
-            state.collection.weighting.name,
+            merge(state.segments.segments),
+            state.segments.weighting.name,
             self._counter.name,
             self._counter.fingerprint,
             None if self._encoder is None else self._encoder.fingerprint,
@@ -470,7 +470,7 @@ class ChunkIndex(BaseIndex):
         weigher, counter, encoder = (
             weighting_named(weighting),
             token_counter(encoding),
-            Models(encoder).encoder,
+            SearchModels(encoder).encoder,
         )
         target = storage.check_target(path, overwrite=overwrite)
         records = Records(source, text, title, blank, memory_bytes)
@@ -531,7 +531,7 @@ class ChunkIndex(BaseIndex):
         """
         saved = storage.read(path, check=check)
         counter = counter_of_saved(saved.encoding, saved.fingerprint, encoding, path)
-        encoder = Models(encoder).encoder
+        encoder = SearchModels(encoder).encoder
         if encoder is not None and encoder.fingerprint != saved.encoder:
             what = (
                 "holds no vectors"
@@ -593,6 +593,6 @@ def opened(
         max(one.n_positions for one in parts),
         sum(one.n_context_tokens for one in parts),
     )
-    collection = Collection(segments, weighting_named(parts[0].weighting))
-    index._keep(_State(collection, n_positions, counter, n_tokens), encoder)
+    local = LocalSegments(segments, weighting_named(parts[0].weighting))
+    index._keep(_State(local, n_positions, counter, n_tokens), encoder)
     return index

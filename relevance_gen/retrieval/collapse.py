@@ -1,6 +1,7 @@
-"""Keep at most one result for each value of a metadata key.
+"""Collapse a ranking: return at most one result for each value of a metadata key.
 
-A value is known by 64 bits of a hash: of a million different ones two are taken for one with a chance of 3e-8.
+Values are compared by 64 bits of a hash: two of a million distinct values have the same hash with a probability of
+3e-8.
 """
 
 from __future__ import annotations
@@ -14,54 +15,72 @@ from attrs import frozen
 from relevance_gen.arrays import Ids, Offsets, runs
 from relevance_gen.checks import to_python_scalar
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.retrieval.query.filters import check_keys, key_of
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch, StoredFields
+from relevance_gen.retrieval.query.filters import check_keys, comparison_key
+from relevance_gen.retrieval.ranking.features import (
+    ChunkBatch,
+    FeatureRows,
+    FeatureSpec,
+)
 from relevance_gen.types import Metadata
 
 
 @frozen(eq=False)
 class GroupKeys:
-    """The values that all chunks have under a key, told before they are searched."""
+    """The values of all chunks under a metadata key, computed before the search."""
 
-    hashes: Ids  # a hash of each chunk's value, by position; 0 where it has none, shape (n,)
+    hashes: Ids  # hash of each chunk's value, by position; 0 without the key, shape (n,)
 
     @classmethod
     def of(cls, key: str, chunks: Chunks) -> Self:
-        """Return those of some chunks; a key that none has raises `InvalidRequestError`."""
-        hashes = [_hash(chunks.metadata_of(number), key) for number in range(len(chunks.texts))]
+        """Return the values of chunks.
+
+        Raises:
+            InvalidRequestError: no chunk has the key.
+        """
+        hashes = [_hash(chunks.metadata_of(i), key) for i in range(len(chunks.texts))]
         if hashes and not any(hashes):
             check_keys([key], set().union(*chunks.metadata.values()), "distinct")
         return cls(np.array(hashes, np.uint64))
 
 
-def hashes_of(excerpt: ChunkBatch, *, key: str) -> StoredFields[int]:
-    """Return a hash of the value of each of some chunks under a key, 0 where it has none."""
-    chunks = excerpt.segment.chunks
-    return StoredFields(
-        [_hash(chunks.metadata_of(number), key) for number in excerpt.numbers.tolist()]
-    )
+@frozen
+class GroupHashes(FeatureSpec):
+    """The hash of each chunk's value under a metadata key, 0 without the key, as rows."""
+
+    key: str
+
+    def extract(self, batch: ChunkBatch) -> FeatureRows:
+        """Return the hashes."""
+        chunks = batch.segment.chunks
+        chunk_ords = batch.chunk_ords.tolist()
+        return FeatureRows([_hash(chunks.metadata_of(i), self.key) for i in chunk_ords])
 
 
 def _hash(metadata: Metadata, key: str) -> int:
     if key not in metadata:
         return 0
     value = to_python_scalar(metadata[key])
-    said = key_of(value) or repr(value)
-    digest = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    text = comparison_key(value) or repr(value)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return max(int.from_bytes(digest, "little"), 1)
 
 
-def first_of_each(hashes: Ids) -> tuple[Offsets, Offsets]:
-    """Return the places, ascending, of the first of each value, and how many others have it; 0 stands for no value.
+@frozen(eq=False)
+class Groups:
+    """The first chunk of each value in a ranking."""
 
-    All that have no value are first, and without others.
-    """
+    rows: Offsets  # rows of the ranking, ascending, shape (m,)
+    n_others: Offsets  # number of other chunks with the same value, shape (m,)
+
+
+def first_of_each(hashes: Ids) -> Groups:
+    """Return the first chunk of each value, given hashes; every chunk with hash 0 is the only one of its value."""
     order = hashes.argsort(kind="stable")
-    heads, counts = runs(hashes[order])
+    first, counts = runs(hashes[order])
     n_others = np.zeros(hashes.size, np.int64)
-    n_others[order[heads]] = counts - 1
+    n_others[order[first]] = counts - 1
     n_others[hashes == 0] = 0
     is_first = hashes == 0
-    is_first[order[heads]] = True
-    places = is_first.nonzero()[0]
-    return places, n_others[places]
+    is_first[order[first]] = True
+    rows = is_first.nonzero()[0]
+    return Groups(rows, n_others[rows])

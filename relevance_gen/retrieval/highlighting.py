@@ -1,17 +1,15 @@
-"""Say where in a chunk the answer stands: the passage that holds most of the query, and the words that were found.
+"""Find the character ranges of a chunk that match the query: the best passage, and the matching words.
 
-Spans come from the evidence of the score: the words that the query's words stand for, and their idf. A word weighs its
-idf times the weight of its match, as a share of the idf of all the query's words, function words left out where any
-other is found; a stretch of text weighs what its different words weigh, each counted once, at its best match. That
-weight is the span's score.
+Ranges are computed from the terms that the query's words match, and their idf. The weight of a word is its idf times the
+weight of its match, as a share of the idf of all words of the query, without stop words if any chunk has another word.
+The weight of a range is the sum of the weights of its distinct words, each at its best match; it is the span's score.
 
-* The passage is the window of 40 words that weighs most, trimmed to the first and the last word that add to that; of
-  equal ones that whose words stand closest, then the first.
-* Words are found wherever they stand in the chunk. Those that overlap, as n-grams do, and identifiers and their parts,
-  are one span.
+* The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last word that add to
+  that weight; of equal ones the one whose words are closest together, then the first.
+* Words are found anywhere in the chunk. Overlapping ones, such as n-grams, or identifiers and their parts, are one span.
 
-Spans are whole code points of the text as it came, and marks, joiners and soft hyphens go with the letter before them.
-A text cut from a span holds the term that was found there. Source: the rule is ours, measured in bench/passages.py.
+Spans are whole code points of the original text, and include marks, joiners and soft hyphens after a letter. The text of
+a span contains the term that was found there. Source: the rule is ours, measured in bench/passages.py.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from attrs import frozen
 from relevance_gen.arrays import Ids, Offsets, batch_slices, concat, find, run_starts, starts_of
 from relevance_gen.errors import TooLargeError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.query.character_offsets import code_points
+from relevance_gen.retrieval.query.character_offsets import find_characters
 from relevance_gen.retrieval.ranking.stage import WeightedTerms
 from relevance_gen.text.blocks import batch_by_size, lengths
 from relevance_gen.text.normalization import without_tones
@@ -34,158 +32,182 @@ from relevance_gen.text.tokenization import Occurrences, tokenize
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
-"""Occurrences in a passage; measured: windows of 24, 60 and 100 point worse."""
-_WHOLE: Final = 1 << 40
-"""Weights are whole numbers, this for the whole query, so that equal passages are equal in whatever order they add."""
-MOST_SPANS: Final = 1 << 20
-"""Most spans of one answer."""
-_PORTION: Final = 1 << 18
-"""Characters that are looked at together: each takes some hundred bytes."""
-_BATCH: Final = 1 << 16
-"""Windows weighed together: it bounds the memory for a chunk of any length."""
+"""Tokens in a passage; windows of 24, 60 and 100 tokens were measured to be worse."""
+_TOTAL_WEIGHT: Final = 1 << 40
+"""Weight of the whole query. Weights are integers, so that equal passages are equal in any order of addition."""
+MAX_SPANS: Final = 1 << 20
+"""Maximum number of spans in one response."""
+_BATCH_CHARS: Final = 1 << 18
+"""Characters processed together; each takes some hundred bytes."""
+_BATCH_WINDOWS: Final = 1 << 16
+"""Windows weighted together; bounds the memory for a long chunk."""
 
 
 @frozen(eq=False)
-class _Hits:
-    """The words found in some texts, in reading order."""
+class _Matches:
+    """Tokens of joined texts that match the query, in reading order."""
 
-    # number of the occurrence, texts so far apart that no window reaches from one into the next, shape (H,)
-    place: Offsets
-    text: Offsets  # number of the text, shape (H,)
-    start: Offsets  # position of the first code point in the joined texts, shape (H,)
-    end: Offsets  # the position behind the last, shape (H,)
-    term: Offsets  # which term of the query stands there, shape (H,)
-    weight: Offsets  # how much of the query it is, of `_WHOLE`, shape (H,)
+    token: (
+        Offsets  # index of the token, with gaps between texts that no window can bridge, shape (H,)
+    )
+    text: Offsets  # index of the text, shape (H,)
+    start: Offsets  # first code point in the joined texts, shape (H,)
+    end: Offsets  # code point after the last, shape (H,)
+    term: Offsets  # index of the query's word, shape (H,)
+    weight: Offsets  # weight of the word, of `_TOTAL_WEIGHT`, shape (H,)
+
+
+@frozen(eq=False)
+class _Ranges:
+    """Ranges of joined texts."""
+
+    text: Offsets  # index of the text, shape (R,)
+    start: Offsets  # first code point in the joined texts, shape (R,)
+    end: Offsets  # code point after the last, shape (R,)
+    weight: Offsets  # weight of its words, of `_TOTAL_WEIGHT`, shape (R,)
 
 
 def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ...]]:
-    """Say where in each of some texts the answer stands.
+    """Return the spans of each text: the best passage, followed by the matching words, ascending and disjoint.
 
-    For each it is the best passage, and behind that the words found, ascending and apart; nothing for a text that holds
-    none of the query's words.
+    A text without a word of the query has no spans.
 
     Raises:
-        TooLargeError: there are more than `MOST_SPANS`.
+        TooLargeError: there are more than `MAX_SPANS`.
     """
     spans: list[tuple[Span, ...]] = []
     n_spans = 0
     n_chars = lengths(texts)
-    portions = [*batch_by_size(n_chars, _PORTION)]
-    reserve(
-        "span_char",
-        max((int(n_chars[start:end].sum()) for start, end in portions), default=0),
-    )
-    for start, end in portions:
+    batches = [*batch_by_size(n_chars, _BATCH_CHARS)]
+    batch_chars = [int(n_chars[start:end].sum()) for start, end in batches]
+    reserve("marked_character", max(batch_chars, default=0))
+    for start, end in batches:
         raise_if_cancelled()
-        first = starts_of(n_chars[start:end] + 1)
-        hits = _find("\n".join(texts[start:end]), first, terms)
-        both = _passages(hits), _words(hits)
-        n_new = sum(starts.size for _, starts, _, _ in both)
+        first_chars = starts_of(n_chars[start:end] + 1)
+        matches = _find_matches("\n".join(texts[start:end]), first_chars, terms)
+        passages, words = _best_passages(matches), _matching_words(matches)
+        n_new = passages.start.size + words.start.size
         n_spans += n_new
-        if n_spans > MOST_SPANS:
+        if n_spans > MAX_SPANS:
             raise TooLargeError(
-                f"must be at most {MOST_SPANS:,} in one answer",
+                f"must be at most {MAX_SPANS:,} in one answer",
                 "spans",
                 f"{n_spans:,}",
                 "lower top_n",
             )
         reserve("span", n_new)
-        marked: list[list[Span]] = [[] for _ in first]
-        for found in both:
-            for text, begin, behind, weight in zip(
-                *(array.tolist() for array in found), strict=True
-            ):
-                offset = int(first[text])
-                marked[text].append(
-                    Span(begin - offset, behind - offset, min(weight / _WHOLE, 1.0))
-                )
-        spans += map(tuple, marked)
+        spans_of_text: list[list[Span]] = [[] for _ in first_chars]
+        _append_spans(spans_of_text, passages, first_chars)
+        _append_spans(spans_of_text, words, first_chars)
+        spans += map(tuple, spans_of_text)
     return spans
 
 
-def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
-    """Find the words of the query in some texts joined by line ends, which begin at `first`."""
-    pluralize = [(number, terms.idf[number], terms.matches[number]) for number in terms.subject]
-    total_idf = math.fsum([idf for _, idf, _ in pluralize]) or 1.0
-    ids = concat((match.ids for _, _, match in pluralize), np.uint64)
-    shares = concat((match.weight * (idf / total_idf) for _, idf, match in pluralize), np.float64)
-    weight = np.maximum(np.rint(shares * _WHOLE), 1.0).astype(np.int64)
-    similar = concat((match.weight for _, _, match in pluralize), np.float64)
-    term = np.repeat(
-        np.array([number for number, _, _ in pluralize], np.int64),
-        [m.ids.size for _, _, m in pluralize],
-    )
-    order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
+def _append_spans(spans_of_text: list[list[Span]], ranges: _Ranges, first_chars: Offsets) -> None:
+    """Append ranges to the spans of their texts, which begin at `first_chars`."""
+    offsets = first_chars[ranges.text]
+    starts, ends = (ranges.start - offsets).tolist(), (ranges.end - offsets).tolist()
+    texts, weights = ranges.text.tolist(), ranges.weight.tolist()
+    for text, start, end, weight in zip(texts, starts, ends, weights, strict=True):
+        spans_of_text[text].append(Span(start, end, min(weight / _TOTAL_WEIGHT, 1.0)))
+
+
+def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Matches:
+    """Return the tokens of texts, joined by line ends and beginning at `first_chars`, that match the query."""
+    subject = terms.subject
+    matches = [terms.matches[i] for i in subject]
+    idf = [terms.idf[i] for i in subject]
+    total_idf = math.fsum(idf) or 1.0
+    # The terms that the query's words match, by id; of equal ids the best match comes first, and is found.
+    ids = concat([match.ids for match in matches], np.uint64)
+    match_weight = concat([match.weight for match in matches], np.float64)
+    shares = [match.weight * (idf[i] / total_idf) for i, match in enumerate(matches)]
+    share = concat(shares, np.float64)
+    weight = np.maximum(np.rint(share * _TOTAL_WEIGHT), 1.0).astype(np.int64)
+    term = np.array(subject, np.int64).repeat([match.ids.size for match in matches])
+    order = np.lexsort((-match_weight, ids))
     ids, weight, term = ids[order], weight[order], term[order]
 
-    block = tokenize([text], toneless=False)
-    at, place = _found(ids, block)
+    tokens = tokenize([text], toneless=False)
+    index, selected = _find_tokens(ids, tokens)
     plain = without_tones(text)
-    if plain != text:  # the same words in the same places, as they may have been asked for
-        more_at, more = _found(ids, tokenize([plain], toneless=False))
-        place, once = np.unique(np.concatenate((place, more)), return_index=True)
-        at = np.concatenate((at, more_at))[once]
-    start, end = code_points(text, block, place)
-    number = np.searchsorted(first, start, "right") - 1
-    return _Hits(place + WINDOW * number, number, start, end, term[at], weight[at])
+    if plain != text:  # the same tokens without tone marks, as a query may have them
+        more_index, more = _find_tokens(ids, tokenize([plain], toneless=False))
+        selected, first = np.unique(np.concatenate((selected, more)), return_index=True)
+        index = np.concatenate((index, more_index))[first]
+    start, end = find_characters(text, tokens, selected)
+    text_index = np.searchsorted(first_chars, start, "right") - 1
+    return _Matches(
+        token=selected + WINDOW * text_index,
+        text=text_index,
+        start=start,
+        end=end,
+        term=term[index],
+        weight=weight[index],
+    )
 
 
-def _found(ids: Ids, block: Occurrences) -> tuple[Offsets, Offsets]:
-    """Return which of some ids, ascending, occurrences have, and the numbers of these occurrences."""
-    at = find(ids, block.ids)
-    place: Offsets = np.flatnonzero(at >= 0)
-    return at[place], place
+def _find_tokens(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
+    """Return for the tokens that have one of some ids, ascending, the index of the id and that of the token."""
+    index = find(ids, tokens.ids)
+    selected: Offsets = np.flatnonzero(index >= 0)
+    return index[selected], selected
 
 
-def _passages(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
-    """Return the best passage of each text that has one: text, start, end, weight."""
-    covered, last = _coverage(hits)
-    extent = hits.place[last] - hits.place
-    order = np.lexsort((extent, -covered, hits.text))
-    best = order[run_starts(hits.text[order])]
-    ranges = list(zip(best.tolist(), (last[best] + 1).tolist(), strict=True))
-    start = np.array([hits.start[low:high].min() for low, high in ranges], np.int64)
-    end = np.array([hits.end[low:high].max() for low, high in ranges], np.int64)
-    return hits.text[best], start, end, covered[best]
+def _best_passages(matches: _Matches) -> _Ranges:
+    """Return the best passage of each text that has one."""
+    weight, last = _weigh_windows(matches)
+    extent = matches.token[last] - matches.token
+    order = np.lexsort((extent, -weight, matches.text))
+    best = order[run_starts(matches.text[order])]
+    starts, ends = [], []
+    for low, high in zip(best.tolist(), (last[best] + 1).tolist(), strict=True):
+        starts.append(matches.start[low:high].min())
+        ends.append(matches.end[low:high].max())
+    start, end = np.array(starts, np.int64), np.array(ends, np.int64)
+    return _Ranges(matches.text[best], start, end, weight[best])
 
 
-def _coverage(hits: _Hits) -> tuple[Offsets, Offsets]:
-    """Return what the window that begins at each hit weighs, and the number of the last hit that adds to that."""
-    n = hits.place.size
-    behind = np.searchsorted(hits.place, hits.place + WINDOW)
-    same = np.argsort(hits.term, kind="stable")
+def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
+    """Return for the window that begins at each match its weight, and the index of the last match that adds to it."""
+    n = matches.token.size
+    window_end = np.searchsorted(matches.token, matches.token + WINDOW)
+    # Index of the previous match of the same word; -1 for none.
+    by_term = np.argsort(matches.term, kind="stable")
+    is_same_term = matches.term[by_term[1:]] == matches.term[by_term[:-1]]
     previous = np.full(n, -1)
-    previous[same[1:]] = np.where(hits.term[same[1:]] == hits.term[same[:-1]], same[:-1], -1)
-    covered = np.zeros(n, np.int64)
+    previous[by_term[1:]] = np.where(is_same_term, by_term[:-1], -1)
+    window_weight = np.zeros(n, np.int64)
     last = np.arange(n)
-    for some in batch_slices(n, _BATCH):
-        first = np.arange(n)[some]
-        column = first - some.start
-        width = int((behind[first] - first).max())
-        most = np.zeros(
-            (width, first.size), np.int64
-        )  # what a hit's term weighs in the window up to that hit
+    for batch in batch_slices(n, _BATCH_WINDOWS):
+        first = np.arange(n)[batch]
+        column = first - batch.start
+        width = int((window_end[first] - first).max())
+        # Greatest weight of a match's word in the window up to that match, shape (width, windows).
+        best = np.zeros((width, first.size), np.int64)
         for row in range(width):
-            hit = np.minimum(first + row, n - 1)
-            back = previous[hit] - first
-            before = np.where(back >= 0, most[np.maximum(back, 0), column], 0)
-            most[row] = np.maximum(hits.weight[hit], before)
-            added = np.where(first + row < behind[first], most[row] - before, 0)
-            covered[first] += added
-            last[first[added > 0]] = hit[added > 0]
-    return covered, last
+            match = np.minimum(first + row, n - 1)
+            previous_row = previous[match] - first
+            before = np.where(previous_row >= 0, best[np.maximum(previous_row, 0), column], 0)
+            best[row] = np.maximum(matches.weight[match], before)
+            added = np.where(first + row < window_end[first], best[row] - before, 0)
+            window_weight[first] += added
+            last[first[added > 0]] = match[added > 0]
+    return window_weight, last
 
 
-def _words(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
-    """Return the words found, those that overlap as one: text, start, end, weight."""
-    order = np.lexsort((hits.end, hits.start))
-    start, end = hits.start[order], np.maximum.accumulate(hits.end[order])
-    heads = np.flatnonzero(np.append(True, start[1:] >= end[:-1]))[: order.size]
-    group = np.searchsorted(heads, np.arange(order.size), "right") - 1
-    term, weight = hits.term[order], hits.weight[order]
+def _matching_words(matches: _Matches) -> _Ranges:
+    """Return the ranges of the matching words; overlapping words are one range."""
+    order = np.lexsort((matches.end, matches.start))
+    start, end = matches.start[order], np.maximum.accumulate(matches.end[order])
+    is_first = np.append(True, start[1:] >= end[:-1])
+    first = np.flatnonzero(is_first)[: order.size]
+    group = np.searchsorted(first, np.arange(order.size), "right") - 1
+    # Weight of the distinct words of each group, each at its best match.
+    term, weight = matches.term[order], matches.weight[order]
     by_term = np.lexsort((-weight, term, group))
-    pluralize = by_term[run_starts(group[by_term]) | run_starts(term[by_term])]
-    total = np.zeros(heads.size, np.int64)
-    np.add.at(total, group[pluralize], weight[pluralize])
-    last = np.append(heads[1:], order.size)[: heads.size] - 1
-    return hits.text[order][heads], start[heads], end[last], total
+    best = by_term[run_starts(group[by_term]) | run_starts(term[by_term])]
+    total = np.zeros(first.size, np.int64)
+    np.add.at(total, group[best], weight[best])
+    last = np.append(first[1:], order.size)[: first.size] - 1
+    return _Ranges(matches.text[order][first], start[first], end[last], total)

@@ -1,36 +1,64 @@
-"""The options of one search."""
+"""The options of one search: their names, defaults, validation and documentation, and the models that a search uses.
+
+`SearchParams` is the only place that documents an option. `SearchOptions` repeats names and types for type checkers;
+`relevance_gen.retrieval.signatures` copies names, defaults and documentation to the functions that take options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypedDict, get_args
 
-from attrs import evolve, field, frozen
+from attrs import Attribute, evolve, field, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.query.filters import Where
-from relevance_gen.retrieval.query.operators import QueryOperator, read_signs
+from relevance_gen.retrieval.query.operators import QueryOperator, parse_operators
 from relevance_gen.retrieval.query.parsing import Query, parse
+from relevance_gen.retrieval.ranking.stage import RerankStage
+from relevance_gen.retrieval.stages.cross_encoder import CrossEncoderRerank, TextReranker
+from relevance_gen.retrieval.stages.dense_fusion import DenseFusion
 from relevance_gen.types import Syntax
 
-N_CANDIDATES: Final = 50
-"""How many of the best by their words an encoder looks at, unless the caller says."""
-N_RERANKED: Final = 20
-"""How many of the best so far a reranker reads, unless the caller says."""
-_IS_KEY: Final = checks.must_be("a string or None", lambda v: isinstance(v, str | GroupKeys | None))
+DEFAULT_NUM_CANDIDATES: Final = 50
+DEFAULT_RERANK_TOP_N: Final = 20
+_IS_GROUP_KEY: Final = checks.must_be(
+    "a string or None", lambda value: isinstance(value, str | GroupKeys | None)
+)
 
 
 @frozen
 class SearchParams:
-    """What a caller asks of some chunks. Verbs and dialects make it, and it is passed whole to what answers it.
+    """The query and the options of one search. Functions and HTTP adapters create it; `answer` executes it.
 
-    The arguments are those of `relevance_gen.search`; `where` is checked against the chunks when it is answered, and
-    `distinct` may be the values of all chunks under a key, too.
+    Args:
+        query: the text to search for, not blank.
+        top_n: maximum number of results, at least 1.
+        true_order: return results in the order of the chunks (true) or best first (false).
+        where: return only chunks that pass this filter; scores use the statistics of all chunks. Metadata that a chunk
+            must have (``{"source": "a.txt"}``, or a list of values under a key), a callable of a chunk's metadata,
+            positions, or a mask with one boolean for each position. In a cluster a callable is sent to the nodes,
+            which run it.
+        min_relative_score: return only results whose score is at least this share of the best score, in [0, 1].
+        distinct: return at most one result for each value of this metadata key: the best, of equal scores the earlier;
+            its ``num_collapsed`` counts the others. Every chunk without the key is returned. All chunks that share a
+            word with the query are ranked for that.
+        spans: return in each result the character ranges that match the query.
+        num_candidates: number of chunks, the best by lexical score, that an encoder scores; None scores every chunk,
+            and finds chunks that share no word with the query; 0 disables the encoder.
+        rerank_top_n: number of chunks, the best so far, that a reranker scores; None scores every chunk, and finds
+            chunks that share no word with the query; 0 disables the reranker.
+        syntax: ``"plain"`` treats quotes, + and - as text. With ``"operators"`` a chunk must contain an
+            ``"exact phrase"`` and a ``+word`` in any of its inflections, and must not contain a ``-word``; see
+            `relevance_gen.retrieval.query.operators`.
+        correct_spelling: replace a word of seven letters or more that no chunk has by the most frequent word at edit
+            distance 1; ``response.metadata.corrections`` lists the replacements.
 
     Raises:
-        InvalidRequestError: one of them is not allowed.
+        InvalidRequestError: an option is invalid; `where` and `distinct` are checked against the chunks later.
     """
 
     query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
@@ -40,63 +68,175 @@ class SearchParams:
     min_relative_score: float = field(
         default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True
     )
+    distinct: str | GroupKeys | None = field(default=None, validator=_IS_GROUP_KEY, kw_only=True)
     spans: bool = field(
         default=False, converter=checks.to_python_scalar, validator=checks.flag, kw_only=True
     )
     num_candidates: int | None = field(
-        default=N_CANDIDATES,
+        default=DEFAULT_NUM_CANDIDATES,
         converter=checks.to_python_scalar,
         validator=checks.optional_count,
         kw_only=True,
     )
     rerank_top_n: int | None = field(
-        default=N_RERANKED,
+        default=DEFAULT_RERANK_TOP_N,
         converter=checks.to_python_scalar,
         validator=checks.optional_count,
         kw_only=True,
     )
-    distinct: str | GroupKeys | None = field(default=None, validator=_IS_KEY, kw_only=True)
     syntax: Syntax = field(
         default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True
     )
     correct_spelling: bool = field(default=True, validator=checks.flag, kw_only=True)
 
-    def read(
+    def parse(
         self, *, inflects: bool, is_english: bool = True
     ) -> tuple[Query, tuple[QueryOperator, ...]]:
-        """Return the query, without what its signs take out of it, and these signs; the arguments are those of `parse`.
+        """Return the query without its excluded words, and its operators; the arguments are those of `parse`.
 
         Raises:
-            InvalidRequestError: there are too many signs.
+            InvalidRequestError: there are too many operators.
         """
-        text, signs = (
-            (self.query, ())
-            if self.syntax == "plain"
-            else read_signs(self.query, inflects=inflects)
-        )
+        text = self.query
+        operators: tuple[QueryOperator, ...] = ()
+        if self.syntax == "operators":
+            text, operators = parse_operators(self.query, inflects=inflects)
         query = parse(text, inflects=inflects, is_english=is_english)
-        return (
-            evolve(query, corrects=True)
-            if self.correct_spelling and inflects and not signs
-            else query
-        ), signs
+        if self.correct_spelling and inflects and not operators:
+            query = evolve(query, is_correctable=True)
+        return query, operators
 
 
-def questions(query: object, *options: Any, **more: Any) -> SearchParams | list[SearchParams]:
-    """Return what a caller asks: one question, or several if the query is a list, a tuple, an array or a generator.
+def search_params(query: object, **options: Any) -> SearchParams | list[SearchParams]:
+    """Return the parameters of one search, or of several if the query is a list, a tuple, an array or an iterator.
 
     Raises:
-        InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in ``query[3]``.
+        InvalidRequestError: an option is invalid; for one of several queries the error names ``query[3]``.
     """
-    asked = checks.as_list(query)
-    if not isinstance(asked, list | tuple | Iterator):
-        return SearchParams(asked, *options, **more)
-    found = []
-    for place, one in enumerate(asked):
+    queries = checks.as_list(query)
+    if not isinstance(queries, list | tuple | Iterator):
+        return SearchParams(queries, **options)
+    several = []
+    for i, each_query in enumerate(queries):
         try:
-            found.append(SearchParams(one, *options, **more))
+            several.append(SearchParams(each_query, **options))
         except InvalidRequestError as error:
             raise error.with_field(
-                f"query[{place}]" if error.field == "query" else error.field
+                f"query[{i}]" if error.field == "query" else error.field
             ) from None
-    return found
+    return several
+
+
+class ExplainOptions(TypedDict, total=False):
+    """Types of the options of an explanation, for type checkers; see `SearchParams` and `SearchModels`."""
+
+    encoder: TextEncoder | None
+    num_candidates: int | None
+    reranker: TextReranker | None
+    rerank_top_n: int | None
+    syntax: Syntax
+    correct_spelling: bool
+
+
+class SearchOptions(TypedDict, total=False):
+    """Types of the options of a search, for type checkers; see `SearchParams` and `SearchModels`."""
+
+    where: Where | None
+    min_relative_score: float
+    distinct: str | None
+    spans: bool
+    encoder: TextEncoder | None
+    num_candidates: int | None
+    reranker: TextReranker | None
+    rerank_top_n: int | None
+    syntax: Syntax
+    correct_spelling: bool
+
+
+class IndexSearchOptions(TypedDict, total=False):
+    """Types of the options of a search of an index, for type checkers."""
+
+    where: Where | None
+    min_relative_score: float
+    distinct: str | None
+    spans: bool
+    encoder: TextEncoder | None
+    num_candidates: int | None
+    reranker: TextReranker | None
+    rerank_top_n: int | None
+    syntax: Syntax
+    correct_spelling: bool
+    allow_partial: bool
+
+
+def _model_with(class_name: str, method: str) -> Any:
+    """Return a validator of models that have a method, or None."""
+
+    def check(_: Any, attribute: Attribute[Any], model: Any) -> None:
+        if isinstance(model, str) or not (model is None or callable(getattr(model, method, None))):
+            article = "an" if class_name == "Encoder" else "a"
+            raise InvalidRequestError.must_be(
+                attribute.name,
+                f"{article} {class_name} or None",
+                model,
+                remedy=f"make one: {class_name}(path)",
+            )
+
+    return check
+
+
+@frozen
+class SearchModels:
+    """The models that a search uses in addition to terms.
+
+    Args:
+        encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to the query's; None ranks by
+            terms only. An index of a cluster accepts none.
+        reranker: a `Reranker`, which reads the best chunks together with the query, and ranks them anew; None uses no
+            reranker.
+
+    Raises:
+        InvalidRequestError: a model is invalid.
+    """
+
+    encoder: TextEncoder | None = field(default=None, validator=_model_with("Encoder", "encode"))
+    reranker: TextReranker | None = field(default=None, validator=_model_with("Reranker", "score"))
+
+    def rerank_stages(
+        self, params: SearchParams, between: Sequence[RerankStage] = ()
+    ) -> tuple[RerankStage, ...]:
+        """Return the stages of the models for one search: the encoder, then stages in between, then the reranker.
+
+        Raises:
+            InvalidRequestError: a model is to score every chunk, and there is no such model.
+        """
+        if params.num_candidates is None and self.encoder is None:
+            raise _missing_model("num_candidates", "encoder")
+        if params.rerank_top_n is None and self.reranker is None:
+            raise _missing_model("rerank_top_n", "reranker")
+        stages = list(between)
+        if self.encoder is not None:
+            stages.insert(0, DenseFusion(self.encoder, params.num_candidates))
+        if self.reranker is not None:
+            stages.append(CrossEncoderRerank(self.reranker, params.rerank_top_n))
+        return tuple([stage for stage in stages if stage.n_candidates != 0])
+
+
+def _missing_model(option: str, model: str) -> InvalidRequestError:
+    return InvalidRequestError.must_be(
+        option,
+        f"an integer where there is no {model}",
+        None,
+        remedy=f"pass {model}, or leave it out",
+    )
+
+
+NO_MODELS: Final = SearchModels()
+
+
+def take_models(options: dict[str, Any]) -> SearchModels:
+    """Remove the models from the options of a search, and return them."""
+    encoder, reranker = options.pop("encoder", None), options.pop("reranker", None)
+    if encoder is None and reranker is None:
+        return NO_MODELS
+    return SearchModels(encoder, reranker)

@@ -6,7 +6,8 @@ Requests and responses are values: they can be pickled, and hold no functions. A
 2. `Segments.top_candidates`: which chunks have the highest lexical scores, and what are their features?
 3. `Segments.extract_features`: features of the chunks that are returned, such as their texts.
 
-`LocalSegments` answers for segments in this process. Results do not depend on how chunks are divided among segments,
+`relevance_gen.retrieval.local_segments` answers for segments in this process. Results do not depend on how
+ chunks are divided among segments,
 nor segments among machines: every response can be merged with those of other segments, in any order.
 """
 
@@ -25,10 +26,17 @@ from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import TermMatch
-from relevance_gen.retrieval.ranking.features import FeatureSpec, merge_features
-from relevance_gen.retrieval.ranking.sparse_vectors import Sample
-from relevance_gen.retrieval.ranking.stage import WeightedTerms
-from relevance_gen.retrieval.ranking.top_n import Ranking, at_least_as_good
+from relevance_gen.retrieval.ranking.features import (
+    FeatureRequest as FeatureRequest,
+)
+from relevance_gen.retrieval.ranking.features import (
+    FeatureSpec,
+    TermPrefixes,
+    merge_features,
+)
+from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
+from relevance_gen.retrieval.ranking.stage import Ranking, WeightedTerms
+from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 from relevance_gen.retrieval.weighting import Weighting
 
 _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
@@ -98,18 +106,23 @@ class MatchResponse:
     """Spellings of those of `MatchRequest.term_ids` that any segment has."""
 
     @classmethod
-    def merge(cls, parts: Sequence[MatchResponse]) -> MatchResponse:
-        """Return the response of several segments together."""
+    def merge(cls, parts: Sequence[MatchResponse], request: MatchRequest) -> MatchResponse:
+        """Return the response of several segments together, of none too."""
         if len(parts) == 1:
             return parts[0]
-        matches = zip(*(part.matches for part in parts), strict=True)
+        matches = []
+        for i in range(len(request.terms)):
+            matches.append(TermMatch.union([part.matches[i] for part in parts]))
         near_terms = []
-        for of_word in zip(*(part.near_terms for part in parts), strict=True):
-            near_terms.append(sum(map(Counter[str], of_word), Counter[str]()))
+        for i in range(len(request.misspelled)):
+            counts = Counter[str]()
+            for part in parts:
+                counts.update(part.near_terms[i])
+            near_terms.append(counts)
         spellings: dict[int, str] = {}
         for part in parts:
             spellings |= part.spellings
-        return cls(tuple(map(TermMatch.union, matches)), tuple(near_terms), spellings)
+        return cls(tuple(matches), tuple(near_terms), spellings)
 
 
 # ── Candidates ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,9 +132,9 @@ class MatchResponse:
 class CandidateRequest:
     """A request for the chunks with the highest lexical scores.
 
-    Features of `features` are extracted from the best `n_features` chunks, and from as many of the best that pass the
-    filter, ties included, so that most queries need no further request. A spec is skipped, and its features are None,
-    where these chunks are more than its `FeatureSpec.max_chunks`.
+    Features of `features` are extracted from the chunks at `Candidates.best_rows` of `n_features`, so that most queries
+    need no further request. A spec is skipped, and its features are None, if these chunks are more than its
+    `FeatureSpec.max_chunks`.
     """
 
     terms: WeightedTerms
@@ -132,8 +145,8 @@ class CandidateRequest:
     """Whether all chunks that pass the filter are candidates, including those without a term of the query."""
     n_features: int = 0
     features: tuple[FeatureSpec, ...] = ()
-    max_feature_chars: int | None = None
-    """For remote implementations: features are None if the texts of their chunks have more characters together."""
+    later_features: tuple[FeatureSpec, ...] = ()
+    """Features that may be requested later for some of these chunks; a remote implementation may extract them now."""
 
 
 @frozen(eq=False)
@@ -158,8 +171,8 @@ class Candidates:
             return parts[0]
         positions = concat((part.positions for part in parts), np.int64)
         scores = concat((part.scores for part in parts), np.float64)
-        is_verbatim = np.concatenate([part.is_verbatim for part in parts])
-        is_allowed = np.concatenate([part.is_allowed for part in parts])
+        is_verbatim = np.concatenate([_NO_FLAGS, *(part.is_verbatim for part in parts)])
+        is_allowed = np.concatenate([_NO_FLAGS, *(part.is_allowed for part in parts)])
         is_selected = is_verbatim | request.includes_unmatched
         if not request.includes_unmatched:
             is_selected[at_least_as_good(scores, request.n)] = True
@@ -192,15 +205,7 @@ class Candidates:
         return unique(np.concatenate((best, allowed[at_least_as_good(self.scores[allowed], n)])))
 
 
-# ── Features and inventory ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-@frozen(eq=False)
-class FeatureRequest:
-    """Features to extract from the chunks at given positions, of which there is at least one."""
-
-    positions: Offsets  # ascending, shape (n,)
-    specs: tuple[FeatureSpec, ...]
+# ── Inventory ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(eq=False)
@@ -254,3 +259,31 @@ class Inventory:
             sample_hashes=hashes[smallest],
             sample_positions=sample_positions[smallest],
         )
+
+
+def merge_extracted(
+    parts: Sequence[tuple[Offsets, tuple[Any, ...]]],
+) -> tuple[Offsets, tuple[Any, ...]]:
+    """Merge the features that several segments extracted for one request.
+
+    Args:
+        parts: for each segment with any of the chunks the rows of the request that it has, and their features.
+
+    Returns:
+        The rows of the request that any segment has, ascending, and the features in that order.
+    """
+    if not parts:
+        return np.zeros(0, np.int64), ()
+    rows = np.sort(np.concatenate([part_rows for part_rows, _ in parts]))
+    merged_rows = [rows.searchsorted(part_rows) for part_rows, _ in parts]
+    features = []
+    for of_spec in zip(*(part_features for _, part_features in parts), strict=True):
+        features.append(merge_features(of_spec, merged_rows))
+    return rows, tuple(features)
+
+
+def compute_sample(segments: Segments) -> Sample:
+    """Return term statistics of the chunks with the smallest hashes."""
+    inventory = segments.inventory(InventoryRequest(sample_size=SAMPLE_SIZE))
+    request = FeatureRequest(np.sort(inventory.sample_positions), (TermPrefixes(),))
+    return Sample.of(segments.extract_features(request)[0])

@@ -1,22 +1,23 @@
-r"""The formulas: how much a term weighs in a chunk, in the query, and what a chunk's length takes off.
+r"""The weighting of terms: of a term in a chunk, of a term in the query, and the length normalization of chunks.
 
-Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hold term t:
+Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which have term t:
 
-``pivoted`` (the default) answers questions best::
+``pivoted`` (the default) ranks best:
 
     w(t, d) = tf / (tf + 1.6)            idf(t) = ln(1 + N / df)
     w(t, q) = (1 + ln qtf) · idf(t)      n(d) = ‖w(·, d)‖₂      m = mean of n over all chunks
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
 
-Function words weigh 2^(1 − n) of that beside n = 1, 2 or 3 other words of the query that some chunk has, and nothing
-beside more; words that only ask weigh nothing beside any. Where chunks have no other word, all weigh in full.
+Beside n = 1, 2 or 3 other words of the query that any chunk has, the idf of stop words is multiplied by 2^(1 − n);
+beside more it is 0, and so is the idf of question words beside any other word. If chunks have no other word, all words
+keep their idf.
 
 It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that the chunk's length
-equals its denominator: pivoted normalisation. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
+equals its denominator: pivoted normalization. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
 Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and Walker, SIGIR 1994).
 
-``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to check us by: where the terms are the
-same, its scores are those of ``TfidfVectorizer(sublinear_tf=True)``::
+``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to verify the implementation: for equal
+terms its scores are those of ``TfidfVectorizer(sublinear_tf=True)``:
 
     w(t, d) = (1 + ln tf) · idf(t)       idf(t) = 1 + ln((1 + N) / (1 + df))
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ ‖w(·, d)‖₂)
@@ -28,6 +29,7 @@ Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", se
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Any, Final, get_args
@@ -39,9 +41,10 @@ from attrs import evolve, frozen
 from relevance_gen.arrays import Floats, Ids, sum_by
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import formulas
+from relevance_gen.index.formulas import saturate, saturate_scalar
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.query.parsing import Query, QueryTerm
-from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.query.term_matching import TermMatch
 from relevance_gen.retrieval.ranking.stage import (
     ScoreNormalization,
     SelfMatch,
@@ -55,138 +58,172 @@ from relevance_gen.retrieval.stages.score_regularization import ScoreRegularizat
 from relevance_gen.retrieval.stages.titles import TitleMatch
 from relevance_gen.types import WeightingName
 
-_FEW: Final = 64
-"""Up to so many words are quicker looked at by Python."""
-_MOST_OTHERS: Final = 3
-"""Beside more other words function words weigh nothing."""
+_MAX_LISTED_TOKENS: Final = 64
+"""Longer queries are processed by numpy, which is slower for short ones."""
+_MAX_CONTENT_WORDS: Final = 3
+"""Beside more content words, stop words have an idf of 0."""
+
+
+@frozen
+class OwnTerm:
+    """A word of the query as a term of the query matched against itself."""
+
+    weight: float  # weight of the word in the query, including idf
+    qtf: int  # how often the query has it
 
 
 @frozen(eq=False)
 class Weighting:
-    """One way to weigh terms, and the stages of a score."""
+    """A weighting of terms, and the stages of a score."""
 
-    name: WeightingName  # what callers call it
-    inflects: bool  # whether a word of the query stands for its other forms, too, and function words for nothing
-    needs_all_terms: bool  # whether a chunk's length depends on df of all of its terms, and so idf counts on both sides
+    name: WeightingName  # public name
+    inflects: bool  # whether words match their inflections, and stop words have little weight
+    needs_all_terms: bool  # whether a chunk's length depends on df of all its terms, so that idf is used on both sides
     saturate: Callable[
         [npt.NDArray[Any]], Floats
-    ]  # returns what each count of a term weighs in a chunk, before idf
-    # returns the idf of each term, of df, the terms and the number of chunks; 0 for one that is left out
+    ]  # returns the weight of each count of a term, without idf
+    # returns the idf of each word, given df, the words and the number of chunks; 0 for a word without weight
     idf: Callable[[Sequence[int], Sequence[QueryTerm], int], tuple[float, ...]]
-    # returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)
+    # returns the length normalization of each chunk, which divides its scalar product; above 0, shape (N,)
     denominators: Callable[[Segment, Statistics], Floats]
-    # returns what terms would score as a chunk by their cosine, and what that is divided by
-    own_cosine: Callable[[Sequence[tuple[float, int]], float, float, float], tuple[float, float]]
-    # each makes a part of the score for one question, or None where it has none
-    stages: tuple[Callable[[WeightedTerms], Stage | None], ...]
+    # returns the score of words matched against themselves, given their norm as a chunk, the query's norm, and the mean
+    # norm of chunks
+    self_match: Callable[[Sequence[OwnTerm], float, float, float], SelfMatch]
+    # returns the stages for a query, in the order in which they run
+    stages: Callable[[WeightedTerms], tuple[Stage, ...]]
 
     def statistics(self, segment: Segment) -> Statistics:
-        """Return what scores need to know of a segment elsewhere."""
+        """Return the statistics of a segment that the scores of other segments depend on."""
         if not self.needs_all_terms:
             return segment.statistics
         postings = segment.postings
         return evolve(segment.statistics, ids=postings.lexicon.ids, df=postings.df_of_all())
 
-    def weigh(
-        self, query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics
+    def weight_query(
+        self, query: Query, term_matches: Sequence[TermMatch], statistics: Statistics
     ) -> WeightedQuery:
-        """Weigh a query against a collection.
+        """Weight the terms of a query by the statistics of all chunks, and create the stages that score it.
 
-        Words of the query that no chunk has, function words aside, lower all scores by one factor: what the rest of the
-        query would score alone, divided by what all of it would.
+        Words of the query that no chunk has, except stop words, lower all scores by one factor: the score of the rest of
+        the query matched against itself, divided by that of the whole query.
         """
+        matches, df = [], []
+        for term_match in term_matches:
+            matches.append(term_match.match)
+            df.append(term_match.df)
         idf = self.idf(df, query.terms, statistics.n_chunks)
-        weight = [
-            (1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)
-        ]
-        norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
-        terms = WeightedTerms(query, matches, df, idf, norm, statistics.scalars)
-        stages = tuple([stage for make in self.stages if (stage := make(terms)) is not None])
-
-        def said_of(part: Sequence[bool]) -> Ids:
-            """Return the ids of the query's words of some terms, and of those that are no term's, ascending."""
-            said = query.ids if all(part) else query.ids[np.array([*part, True]).take(query.order)]
-            return np.sort(said)
-
-        def own_scores(part: Sequence[bool], length: float) -> tuple[float, float]:
-            """Return what some terms, all the known ones among them, would score as a chunk: by cosine, and in all."""
-            said = [
-                (value, term.qtf)
-                for value, term, kept in zip(weight, query.terms, part, strict=True)
-                if kept
+        own_terms, known_terms, known_weights, unknown_idf = [], [], [], []
+        for term, n_chunks, term_idf in zip(query.terms, df, idf, strict=True):
+            own_term = OwnTerm((1.0 + math.log(term.qtf)) * term_idf, term.qtf)
+            own_terms.append(own_term)
+            if n_chunks:
+                known_terms.append(own_term)
+                known_weights.append(own_term.weight)
+            elif term_idf > 0.0:
+                unknown_idf.append(term_idf)
+        norm = math.hypot(*known_weights) or 1.0
+        weights = []
+        for own_term, term_idf in zip(own_terms, idf, strict=True):
+            weight = own_term.weight * term_idf if self.needs_all_terms else own_term.weight
+            weights.append(weight / norm)
+        token_ids = _ids_of_tokens(query, df)
+        terms = WeightedTerms(
+            query=query,
+            matches=tuple(matches),
+            df=tuple(df),
+            idf=idf,
+            weights=tuple(weights),
+            norm=norm,
+            token_ids=token_ids,
+            token_norm=_norm(token_ids),
+            statistics=statistics.scalars,
+        )
+        stages = self.stages(terms)
+        own = self.self_match(known_terms, terms.token_norm, norm, statistics.mean_norm)
+        reference = _self_score(own, stages)
+        known_share = 1.0
+        if unknown_idf:
+            # The whole query matched against itself: with the words that no chunk has, except those without weight.
+            is_weighted = [n or weight > 0.0 for n, weight in zip(df, idf, strict=True)]
+            weighted_terms = [
+                term for term, keep in zip(own_terms, is_weighted, strict=True) if keep
             ]
-            unknown = math.fsum(
-                [rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n]
-            )
-            total, denominator = self.own_cosine(said, length, norm, statistics.mean_norm)
-            own = SelfMatch(total, denominator, unknown)
-            for stage in stages:
-                total = stage.of_query(total, own)
-            return own.cosine, total
+            whole_norm = _norm(_ids_of_tokens(query, is_weighted))
+            whole = self.self_match(weighted_terms, whole_norm, norm, statistics.mean_norm)
+            whole = evolve(whole, unknown_idf=math.fsum(unknown_idf))
+            known_share = min(reference / _self_score(whole, stages), 1.0)
+        return WeightedQuery(terms, stages, own.cosine, reference, known_share)
 
-        is_known = [n > 0 for n in df]
-        pluralize = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
-        said = said_of(is_known)
-        said_norm = _norm(said)
-        cosine, reference = own_scores(is_known, said_norm)
-        share = 1.0
-        if pluralize != is_known:
-            share = min(reference / own_scores(pluralize, _norm(said_of(pluralize)))[1], 1.0)
-        gains = (
-            [one * rare for one, rare in zip(weight, idf, strict=True)]
-            if self.needs_all_terms
-            else weight
-        )
-        return WeightedQuery(
-            terms,
-            tuple([gain / norm for gain in gains]),
-            said,
-            said_norm,
-            stages,
-            cosine,
-            reference,
-            share,
-        )
+
+def _self_score(own: SelfMatch, stages: Sequence[Stage]) -> float:
+    """Return the score, before normalization, of the query matched against itself."""
+    total = own.cosine
+    for stage in stages:
+        total = stage.self_score(total, own)
+    return total
+
+
+def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
+    """Return the ids of the tokens of selected words, and of tokens beyond the words of the query, ascending."""
+    if all(is_selected):
+        return np.sort(query.ids)
+    return np.sort(query.ids[np.array([*is_selected, True], bool).take(query.order)])
 
 
 def _norm(ids: Ids) -> float:
-    """Return the norm of a chunk that has words of these ids, ascending."""
-    if ids.size <= _FEW:
-        said = ids.tolist()
-        return math.sqrt(
-            math.fsum([formulas.saturate_scalar(said.count(one)) ** 2 for one in set(said)])
-        )
+    """Return the norm of a chunk that consists of tokens with these ids, ascending."""
+    if ids.size <= _MAX_LISTED_TOKENS:
+        counts = np.array([*Counter(ids.tolist()).values()], np.int64)
+        squares = [weight**2 for weight in saturate(counts).tolist()]
+        return math.sqrt(math.fsum(squares))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
-    n_terms_of = np.bincount(
-        np.diff(edges, prepend=-1, append=ids.size - 1)
-    )  # by how often they stand there
-    counts = np.flatnonzero(n_terms_of).tolist()
-    squares = (repeat(formulas.saturate_scalar(n) ** 2, int(n_terms_of[n])) for n in counts if n)
-    return math.sqrt(math.fsum(chain.from_iterable(squares)))
+    # Number of terms that occur once, twice, and so on.
+    n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))
+    counts_of = np.flatnonzero(n_terms_of).tolist()
+    squares_of = (repeat(saturate_scalar(tf) ** 2, int(n_terms_of[tf])) for tf in counts_of if tf)
+    return math.sqrt(math.fsum(chain.from_iterable(squares_of)))
 
 
-def _idf_of_subject(
+def _idf_of_content(
     df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
 ) -> tuple[float, ...]:
-    """Return ``ln(1 + N / df)``, and of function words what is left of it beside n other words that some chunk has."""
-    n_others = sum([1 for n, term in zip(df, terms, strict=True) if n and not term.stop])
-    if not n_others:
-        return tuple([formulas.idf(n, n_chunks) for n in df])
-    share = 2.0 ** (1 - n_others) if n_others <= _MOST_OTHERS else 0.0
-    shares = [
-        1.0 if not term.stop else share if n and not term.asks else 0.0
-        for n, term in zip(df, terms, strict=True)
-    ]
-    return tuple([formulas.idf(n, n_chunks) * part for n, part in zip(df, shares, strict=True)])
+    """Return ``ln(1 + N / df)``, for stop words reduced by the number of content words that any chunk has."""
+    n_content = 0
+    for term, n in zip(terms, df, strict=True):
+        if n and not term.stop:
+            n_content += 1
+    stop_word_share = 2.0 ** (1 - n_content) if n_content <= _MAX_CONTENT_WORDS else 0.0
+    values = []
+    for term, n in zip(terms, df, strict=True):
+        value = formulas.idf(n, n_chunks)
+        if n_content and term.stop:
+            value *= stop_word_share if n and not term.asks else 0.0
+        values.append(value)
+    return tuple(values)
 
 
-def _own_pivoted_cosine(
-    terms: Sequence[tuple[float, int]], length: float, norm: float, mean_norm: float
-) -> tuple[float, float]:
-    denominator = ((1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * length or 1.0) * norm
-    return math.fsum(
-        [weight * formulas.saturate_scalar(qtf) for weight, qtf in terms]
-    ) / denominator, denominator
+def _pivoted_self_match(
+    terms: Sequence[OwnTerm], chunk_norm: float, query_norm: float, mean_norm: float
+) -> SelfMatch:
+    pivot = (1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * chunk_norm
+    denominator = (pivot or 1.0) * query_norm
+    counts = np.array([term.qtf for term in terms], np.int64)
+    saturated = saturate(counts).tolist()
+    product = math.fsum([term.weight * tf for term, tf in zip(terms, saturated, strict=True)])
+    return SelfMatch(product / denominator, denominator, unknown_idf=0.0)
+
+
+def _pivoted_denominators(segment: Segment, statistics: Statistics) -> Floats:
+    return formulas.pivot(segment.norms, statistics.mean_norm)
+
+
+def _pivoted_stages(terms: WeightedTerms) -> tuple[Stage, ...]:
+    stages: list[Stage] = [Proximity.of(terms)]
+    if terms.statistics.n_chunks_with_title:
+        stages.append(TitleMatch.of(terms))
+    if not (terms.statistics.is_english and terms.query.text.isascii()):
+        stages.append(CharNgrams())
+    return (*stages, ScoreNormalization(formulas.soft_clip_to_one), ScoreRegularization())
 
 
 PIVOTED: Final = Weighting(
@@ -194,16 +231,10 @@ PIVOTED: Final = Weighting(
     inflects=True,
     needs_all_terms=False,
     saturate=formulas.saturate,
-    idf=_idf_of_subject,
-    denominators=lambda segment, statistics: formulas.pivot(segment.norms, statistics.mean_norm),
-    own_cosine=_own_pivoted_cosine,
-    stages=(
-        Proximity.of,
-        TitleMatch.of,
-        CharNgrams.of,
-        lambda _: ScoreNormalization(formulas.soft_clip_to_one),
-        lambda _: ScoreRegularization(),
-    ),
+    idf=_idf_of_content,
+    denominators=_pivoted_denominators,
+    self_match=_pivoted_self_match,
+    stages=_pivoted_stages,
 )
 
 
@@ -217,7 +248,7 @@ def _idf_as_scikit_learn(
 
 
 def _lengths(segment: Segment, statistics: Statistics) -> Floats:
-    """Return the length of each chunk's vector; 1 where that is 0."""
+    """Return the Euclidean length of each chunk's vector; 1 for length 0."""
     postings = segment.postings
     df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
     idf = np.repeat(formulas.smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
@@ -234,15 +265,21 @@ COSINE: Final = Weighting(
     saturate=formulas.sublinear,
     idf=_idf_as_scikit_learn,
     denominators=_lengths,
-    own_cosine=lambda *_: (1.0, 1.0),
-    stages=(lambda _: ScoreNormalization(formulas.clip_to_one),),
+    self_match=lambda *_: SelfMatch(1.0, 1.0, unknown_idf=0.0),
+    stages=lambda _: (ScoreNormalization(formulas.clip_to_one),),
 )
 
-_WEIGHTINGS: Final[dict[object, Weighting]] = {one.name: one for one in (PIVOTED, COSINE)}
+_WEIGHTINGS: Final[dict[object, Weighting]] = {
+    weighting.name: weighting for weighting in (PIVOTED, COSINE)
+}
 
 
 def weighting_named(name: object) -> Weighting:
-    """Return the weighting of a name; one that there is not raises `InvalidRequestError`."""
+    """Return the weighting with a name.
+
+    Raises:
+        InvalidRequestError: no weighting has the name.
+    """
     if not isinstance(name, str) or name not in _WEIGHTINGS:
         allowed = " or ".join(f'"{known}"' for known in get_args(WeightingName))
         raise InvalidRequestError.must_be("weighting", allowed, name)

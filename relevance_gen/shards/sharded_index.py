@@ -19,8 +19,7 @@ from relevance_gen.index.records.sources import Source
 from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex, opened
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.positions import positions_to_remove
 from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.weighting import weighting_named
@@ -227,7 +226,7 @@ class ShardedIndex(BaseIndex):
     def answer_all(
         self,
         asked: Sequence[SearchParams],
-        models: Models = NO_MODELS,
+        models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
@@ -235,7 +234,7 @@ class ShardedIndex(BaseIndex):
         return self._snapshot.index.answer_all(asked, models, allow_partial=allow_partial)
 
     def explain_one(
-        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score of the chunk at a position."""
         return self._snapshot.index.explain_one(question, chunk, models)
@@ -326,8 +325,8 @@ class ShardedIndex(BaseIndex):
         listed = list(positions) if isinstance(positions, Iterator | range) else positions
 
         def find_positions(version: IndexVersion) -> Offsets:
-            collection = self._reader.open(version)._state.collection
-            return positions_to_remove(listed, where, version.n_positions, collection)
+            segments = self._reader.open(version)._state.segments
+            return positions_to_remove(listed, where, version.n_positions, segments)
 
         n_removed = self._writer.remove(find_positions)
         self.refresh()

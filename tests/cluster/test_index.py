@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from attrs import evolve
 from hypothesis import given
@@ -55,11 +54,7 @@ def test_the_law_of_segments_over_nodes(
     query = data.draw(strategies.queries)
     chunks = data.draw(strategies.chunk_lists) + data.draw(st.lists(st.just(query), max_size=2))
     assert ours.add(chunks) == one.add(chunks)
-    left = [
-        place
-        for place in range(one._state.n_positions)
-        if one._state.collection.holds(np.array([place]))[0]
-    ]
+    left = one.chunks.positions.tolist()
     drawn = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
     *gone, kept = dict.fromkeys(left[number % len(left)] for number in drawn)
     assert ours.remove(gone) == one.remove(gone) == len(gone)

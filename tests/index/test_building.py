@@ -107,7 +107,7 @@ def test_vectors_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     encoder = LetterEncoder()
     built = ChunkIndex.build(texts, tmp_path / "built", blank="skip", encoder=encoder)
     assert_same(built, ChunkIndex(texts, blank="skip", encoder=encoder), "purr", texts[5])
-    passages = built._state.collection.segments[0].passages
+    passages = built._state.segments.segments[0].passages
     assert passages is not None
     assert passages.first.size == len(texts)
     assert passages.starts.size > len(texts)

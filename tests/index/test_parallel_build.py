@@ -51,7 +51,7 @@ def test_index_built_by_processes_gives_equal_answers(n_jobs: int) -> None:
     queries = [" ".join(text.split()[:4]) for text in texts] + ["Größe 猫", "cat"]
     assert parallel.search(queries, 20) == sequential.search(queries, 20)
     n_segments = min(4, usable_cpus() if n_jobs < 0 else n_jobs)
-    assert len(parallel._state.collection.segments) == n_segments
+    assert len(parallel._state.segments.segments) == n_segments
     for index in (sequential, parallel):
         index.add(["one cat more"])
         index.remove([0, 150])
@@ -65,7 +65,7 @@ def test_processes_are_spawned_while_another_thread_runs() -> None:
     chunks = CHUNKS * 20
     parallel = ChunkIndex(chunks, n_jobs=2)
     assert parallel.search("cat") == ChunkIndex(chunks).search("cat")
-    assert len(parallel._state.collection.segments) == 2
+    assert len(parallel._state.segments.segments) == 2
     assert multiprocessing.active_children() == []
 
 

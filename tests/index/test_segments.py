@@ -24,9 +24,11 @@ from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, searc
 from relevance_gen.index.builder import build, merge, remove_chunks
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
-from relevance_gen.retrieval.answer import explain
-from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.answer import rank, weight
+from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.positions import chunks_at
 from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.query.term_matching import TermPostings
 from relevance_gen.retrieval.weighting import weighting_named
@@ -61,12 +63,15 @@ def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
     ]
 
 
-def parsed(collection: Collection, text: str) -> Query:
-    return collection.read(SearchParams(text))[0]
+def parsed(collection: LocalSegments, text: str) -> Query:
+    is_english = collection.statistics.is_english
+    return SearchParams(text).parse(inflects=collection.weighting.inflects, is_english=is_english)[
+        0
+    ]
 
 
-def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], bytes]:
-    ranking, _ = collection.rank(parsed(collection, query), top_n)
+def bits(collection: LocalSegments, query: str, top_n: int) -> tuple[list[int], bytes]:
+    ranking = rank(parsed(collection, query), top_n, collection)
     return ranking.positions.tolist(), ranking.scores.tobytes()
 
 
@@ -77,12 +82,12 @@ def test_the_law_of_segments(
     """Any cut of the chunks into segments, in any order of their arrival, gives the same ranking and explanations."""
     query, chunks, parts = drawn
     weighting = weighting_named(name)
-    whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
-    cut = Collection(segments_of(chunks, parts), weighting)
+    whole = LocalSegments(segments_of(chunks, [list(range(len(chunks)))]), weighting)
+    cut = LocalSegments(segments_of(chunks, parts), weighting)
     assert bits(cut, query, top_n) == bits(whole, query, top_n)
     for position in range(len(chunks)):
-        assert explain(cut, SearchParams(query), position) == explain(
-            whole, SearchParams(query), position
+        assert explain(SearchParams(query), position, cut) == explain(
+            SearchParams(query), position, whole
         )
 
 
@@ -95,16 +100,17 @@ def test_what_is_forgotten_is_found_again(
     segments = segments_of(chunks, parts)
     if removes:
         segments = remove_chunks(segments, np.arange(0, len(chunks), 2)).segments
-    collection = Collection(segments, weighting_named(name))
-    terms = collection.plan(parsed(collection, query)).terms
+    collection = LocalSegments(segments, weighting_named(name))
+    terms = weight(parsed(collection, query), collection).terms
     asked = [
         pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].inflected
     ]
-    for scorer in collection._scorers:
-        scorer.words_found.clear()
-        by_word = [*scorer._find([(term, None) for term, _ in asked])]
-        scorer.words_found.clear()
-        for one, other in zip(by_word, scorer._find(asked), strict=True):
+    words, matches = [term for term, _ in asked], [match for _, match in asked]
+    for scorer in collection.scorers:
+        scorer.postings_cache.clear()
+        by_word = [*scorer.postings_of(words, [None] * len(words))]
+        scorer.postings_cache.clear()
+        for one, other in zip(by_word, scorer.postings_of(words, matches), strict=True):
             assert told(one) == told(other)
 
 
@@ -128,11 +134,11 @@ def test_merging_changes_nothing(
     merged = merge(segments) if segments else None
     if merged is None:
         return
-    whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
-    assert bits(Collection([merged], weighting), query, ALL) == bits(whole, query, ALL)
+    whole = LocalSegments(segments_of(chunks, [list(range(len(chunks)))]), weighting)
+    assert bits(LocalSegments([merged], weighting), query, ALL) == bits(whole, query, ALL)
     halved = [segment.without(np.arange(segment.size)[::2]) for segment in segments]
-    left = Collection([merge(halved)], weighting)
-    assert bits(left, query, ALL) == bits(Collection(halved, weighting), query, ALL)
+    left = LocalSegments([merge(halved)], weighting)
+    assert bits(left, query, ALL) == bits(LocalSegments(halved, weighting), query, ALL)
     assert list(left.segments[0].chunks.texts) == [
         chunks[at] for at in left.segments[0].positions.tolist()
     ]
@@ -149,10 +155,12 @@ def test_the_law_holds_among_many_chunks() -> None:
         chunks[5].split()[0],
         "ba de ko ba",
     ]
-    whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting_named("pivoted"))
+    whole = LocalSegments(
+        segments_of(chunks, [list(range(len(chunks)))]), weighting_named("pivoted")
+    )
     for n_parts in (2, 3, 7):
         parts = [list(range(start, len(chunks), n_parts)) for start in range(n_parts)]
-        cut = Collection(segments_of(chunks, parts), weighting_named("pivoted"))
+        cut = LocalSegments(segments_of(chunks, parts), weighting_named("pivoted"))
         for query in queries:
             for top_n in (1, 10, 50, 51, ALL):
                 assert bits(cut, query, top_n) == bits(whole, query, top_n)
@@ -171,11 +179,11 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(
     ]
     many = [*few, "connective connectives"]
     for chunks, forms in ((few, 5), (many, 1)):
-        whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
-        cut = Collection(segments_of(chunks, [[at] for at in range(len(chunks))]), weighting)
+        whole = LocalSegments(segments_of(chunks, [list(range(len(chunks)))]), weighting)
+        cut = LocalSegments(segments_of(chunks, [[at] for at in range(len(chunks))]), weighting)
         assert (
-            len(whole.plan(parsed(whole, "connect")).terms.matches[0].ids)
-            == len(cut.plan(parsed(cut, "connect")).terms.matches[0].ids)
+            len(weight(parsed(whole, "connect"), whole).terms.matches[0].ids)
+            == len(weight(parsed(cut, "connect"), cut).terms.matches[0].ids)
             == forms
         )
         assert bits(cut, "connect", ALL) == bits(whole, "connect", ALL)
@@ -232,11 +240,11 @@ def test_small_segments_are_merged() -> None:
     index = ChunkIndex(corpus.prose(300, 10))
     for text in corpus.prose(200, 10):
         index.add([text])
-        sizes = [segment.size for segment in index._state.collection.segments]
+        sizes = [segment.size for segment in index._state.segments.segments]
         assert len(sizes) <= 6
         assert all(one > 4 * next_one for one, next_one in itertools.pairwise(sizes))
     index.remove(range(10, 490))
-    assert sum(segment.size for segment in index._state.collection.segments) < 2 * len(index) + 10
+    assert sum(segment.size for segment in index._state.segments.segments) < 2 * len(index) + 10
 
 
 @pytest.mark.parametrize("positions", [[3], [-1], [True], ["0"], [0, 1.0], [0, 2], [None]])
@@ -310,7 +318,7 @@ def test_an_index_may_become_empty_and_grow_again() -> None:
 
 def test_no_segments_are_an_empty_collection() -> None:
     """A collection without any segment has no terms, and finds nothing."""
-    collection = Collection([], weighting_named("pivoted"))
+    collection = LocalSegments([], weighting_named("pivoted"))
     assert (collection.n_terms, bits(collection, "cat", 10)[0]) == (0, [])
 
 
@@ -319,8 +327,8 @@ def test_what_is_asked_of_a_chunk_that_is_gone_is_an_error(gone: list[int]) -> N
     """A collection that is asked about a chunk that no segment has says so, and tells nothing of the others."""
     index = ChunkIndex(["a cat", "a dog", "a cow"])
     index.remove(gone)
-    with pytest.raises(LookupError, match="in no segment"):
-        index._state.collection.contents(np.arange(3))
+    with pytest.raises(LookupError, match="no segment has"):
+        chunks_at(index._state.segments, np.arange(3))
 
 
 def test_a_search_sees_all_of_a_change_or_nothing() -> None:
@@ -369,10 +377,10 @@ def test_an_index_goes_at_once() -> None:
     index.explain("cat", 50)
     gc.collect()
     with without_collector():
-        held = [weakref.ref(segment.norms) for segment in index._state.collection.segments]
+        held = [weakref.ref(segment.norms) for segment in index._state.segments.segments]
         held += [
             weakref.ref(found)
-            for scorer in index._state.collection._scorers
+            for scorer in index._state.segments.scorers
             for found in words_of(scorer)
         ]
         del index
@@ -381,7 +389,7 @@ def test_an_index_goes_at_once() -> None:
 
 
 def words_of(scorer: object) -> list[object]:
-    return [value for value, _ in scorer.words_found._entries.values()]  # type: ignore[attr-defined]
+    return [value for value, _ in scorer.postings_cache._entries.values()]  # type: ignore[attr-defined]
 
 
 def test_what_an_index_remembers_is_bounded_and_counted() -> None:
@@ -390,8 +398,8 @@ def test_what_an_index_remembers_is_bounded_and_counted() -> None:
     before = index.nbytes
     for number in range(400):
         index.search(f"common words here wapiti{number}")
-    (scorer,) = index._state.collection._scorers
-    assert 0 < scorer.words_found.nbytes <= (2 << 20) + scorer.segment.array_bytes // 4
+    (scorer,) = index._state.segments.scorers
+    assert 0 < scorer.postings_cache.nbytes <= (2 << 20) + scorer.segment.array_bytes // 4
     assert before < index.nbytes <= before + (3 << 20) + scorer.segment.array_bytes // 4
 
 
@@ -399,8 +407,8 @@ def test_plans_hold_no_postings() -> None:
     """What a plan takes does not grow with the chunks that its words are in."""
     sizes = []
     for n_chunks in (100, 10_000):
-        collection = ChunkIndex(["a common text"] * n_chunks)._state.collection
-        sizes.append(len(pickle.dumps(collection.plan(parsed(collection, "common text")))))
+        collection = ChunkIndex(["a common text"] * n_chunks)._state.segments
+        sizes.append(len(pickle.dumps(weight(parsed(collection, "common text"), collection))))
     assert sizes[0] == pytest.approx(sizes[1], abs=40)
 
 

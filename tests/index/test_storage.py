@@ -318,7 +318,7 @@ def test_what_is_loaded_cannot_be_written_to(folder: Path, saved: bytes) -> None
     path = folder / "mapped"
     path.write_bytes(saved)
     loaded = ChunkIndex.load(path)
-    (segment,) = loaded._state.collection.segments
+    (segment,) = loaded._state.segments.segments
     arrays = [segment.occurrences, segment.norms, segment.postings.lexicon.ids]
     assert not any(array.flags.writeable for array in arrays)
     before = loaded.search("cats")
@@ -494,7 +494,7 @@ def test_an_empty_index_is_saved_and_loaded(folder: Path) -> None:
         loaded = ChunkIndex.load(folder / "empty")
         assert len(loaded) == len(texts)
         assert loaded.search("cat").results == ()
-        assert loaded._state.collection.n_terms == 0
+        assert loaded._state.segments.n_terms == 0
 
 
 PINNED = "02f6a164322b4b8158732574990c39ab18f2bd6252c0425b04ddc72fc373fffe"

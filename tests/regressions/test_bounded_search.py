@@ -13,10 +13,11 @@ from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
+from relevance_gen.retrieval.answer import weight
 from relevance_gen.retrieval.query import term_matching as matching
 from relevance_gen.retrieval.query.parsing import MAX_TERMS, parse
 from relevance_gen.retrieval.query.term_matching import MAX_FORMS, Match, match_inflections
-from relevance_gen.retrieval.stages.proximity import Proximity
+from relevance_gen.retrieval.stages.proximity import ProximityFeatures
 from relevance_gen.text.normalization import _toned_word
 from relevance_gen.text.tokenization import tokenize
 
@@ -42,7 +43,7 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
     words[POSITION_GAP:-POSITION_GAP] = np.arange(n_tokens) % n_words
     reading = TokenSequences(lexicon, words, np.array([POSITION_GAP]), np.array([n_tokens]))
     matches = [Match.exact(word) for word in range(n_words)]
-    scorer = Proximity(matches, [1.0] * n_words, list(range(n_words)), 1.0)
+    scorer = ProximityFeatures(matches, [1.0] * n_words, list(range(n_words)), 1.0)
     assert peak_bytes(lambda: scorer.measure(reading)) < 60 * n_tokens
     assert scorer.measure(reading).coverage.tolist() == [24 / 32]
 
@@ -54,7 +55,7 @@ def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.Monke
     index = ChunkIndex([" ".join(words[start : start + 64]) for start in range(0, len(words), 64)])
     asked = []
     monkeypatch.setattr(matching, "can_inflect", lambda word: asked.append(word) or True)
-    plan = index._state.collection.plan(parse(" ".join(words[:200]), inflects=True))
+    plan = weight(parse(" ".join(words[:200]), inflects=True), index._state.segments)
     assert len(asked) <= 2 * 200
     assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_FORMS
 

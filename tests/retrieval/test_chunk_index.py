@@ -123,7 +123,7 @@ def test_changing_what_was_handed_over_changes_nothing() -> None:
 @pytest.mark.parametrize("step", [1, 2, 1024])
 def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The chunks are a sequence in the order of their positions, and each can be had by its position."""
-    monkeypatch.setattr(positions, "_STEP", step)
+    monkeypatch.setattr(positions, "_BATCH_CHUNKS", step)
     index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, " ", "c"], blank="skip")
     before = index.chunks
     index.add(["d"])

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
+from relevance_gen.retrieval.answer import weight
 from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.ranking.confidence import MIDDLE, STEEPNESS, confidence, evidence
-from relevance_gen.retrieval.ranking.stage import WeightedQuery
+from relevance_gen.retrieval.ranking.stage import WeightedTerms
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly
@@ -21,8 +22,8 @@ from tests.retrieval.asking import ALL, WEIGHTINGS
 PETS = ["Cats purr and sleep.", "Dogs bark at cats.", "Birds sing.", "A fish swims in the sea."]
 
 
-def plan_of(query: str, chunks: list[str] = PETS) -> WeightedQuery:
-    return ChunkIndex(chunks)._state.collection.plan(parse(query, inflects=True))
+def plan_of(query: str, chunks: list[str] = PETS) -> WeightedTerms:
+    return weight(parse(query, inflects=True), ChunkIndex(chunks)._state.segments).terms
 
 
 @costly

@@ -421,7 +421,7 @@ def test_a_failing_encoder_changes_nothing() -> None:
 def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
     """Evidence that was told for one question is never taken for another's."""
     one, other = (
-        meaning._NearestPassage(query_vector(text, LetterEncoder())) for text in ("cats", "dogs")
+        meaning.NearestPassages(query_vector(text, LetterEncoder())) for text in ("cats", "dogs")
     )
     assert one != other
 
@@ -482,7 +482,7 @@ def test_vectors_that_lie_are_refused(
         name
     ]
     index = ChunkIndex(["Cats purr.", "Dogs bark."], encoder=LetterEncoder())
-    segment = index._state.collection.segments[0]
+    segment = index._state.segments.segments[0]
     assert segment.passages is not None
     dict(
         zip(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval import highlighting
+from relevance_gen.retrieval.answer import weight as weight_query
 from relevance_gen.retrieval.highlighting import WINDOW
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.ranking.stage import WeightedQuery
@@ -20,8 +21,11 @@ from tests import corpus, strategies
 
 
 def plan_of(query: str, chunks: list[str]) -> WeightedQuery:
-    collection = ChunkIndex(chunks)._state.collection
-    return collection.plan(collection.read(SearchParams(query))[0])
+    segments = ChunkIndex(chunks)._state.segments
+    return weight_query(
+        SearchParams(query).parse(inflects=True, is_english=segments.statistics.is_english)[0],
+        segments,
+    )
 
 
 def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
@@ -221,7 +225,7 @@ def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) 
 
 def test_an_answer_with_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many spans as allowed come; one more is an error that says what to do."""
-    monkeypatch.setattr(highlighting, "MOST_SPANS", 4)
+    monkeypatch.setattr(highlighting, "MAX_SPANS", 4)
     assert len(found("cat", ["cat cat cat"])[0].spans or ()) == 4
     with pytest.raises(
         TooLargeError, match=r"^spans must be at most 4 in one answer, got 5; lower top_n"

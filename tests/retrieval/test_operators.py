@@ -13,9 +13,10 @@ import relevance_gen.retrieval.query.operators as signs_module
 from relevance_gen import ChunkIndex, InvalidRequestError, search
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.answer import rank
+from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.query.filters import Filter
-from relevance_gen.retrieval.query.operators import MAX_WORDS, read_signs
+from relevance_gen.retrieval.query.operators import MAX_WORDS, parse_operators
 from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.blocks import BLOCK_CHARS
@@ -138,7 +139,7 @@ def test_the_law_of_segments(
     chunks: list[str], query: str, said: list[str], data: st.DataObject
 ) -> None:
     """However chunks are cut into segments, the same ones are allowed, and as often explained."""
-    text, read = read_signs(f"{query} {' '.join(said)}", inflects=True)
+    text, read = parse_operators(f"{query} {' '.join(said)}", inflects=True)
     owner = data.draw(st.lists(st.integers(0, 2), min_size=len(chunks), max_size=len(chunks)))
     parts = [[place for place, part in enumerate(owner) if part == number] for number in range(3)]
     rankings = []
@@ -149,9 +150,8 @@ def test_the_law_of_segments(
             if part
         ]
         chosen = pickle.loads(pickle.dumps(Filter.read(None, len(chunks), read)))
-        ranking, _ = Collection(segments, weighting_named("pivoted")).rank(
-            parse(text, inflects=True), 50, chosen
-        )
+        local = LocalSegments(segments, weighting_named("pivoted"))
+        ranking = rank(parse(text, inflects=True), 50, local, chosen)
         rankings.append((ranking.positions.tolist(), ranking.scores.tobytes()))
     assert rankings[0] == rankings[1]
 

@@ -16,7 +16,13 @@ from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.query.term_matching import Match
 from relevance_gen.retrieval.ranking.stage import SelfMatch
 from relevance_gen.retrieval.stages import proximity as module
-from relevance_gen.retrieval.stages.proximity import HEAD, WINDOW, Measures, Proximity
+from relevance_gen.retrieval.stages.proximity import (
+    LEAD,
+    WINDOW,
+    Measures,
+    Proximity,
+    ProximityFeatures,
+)
 
 chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 
@@ -31,16 +37,16 @@ VOCABULARY = Lexicon(
 BETWEEN_CHUNKS = [VOCABULARY.size] * POSITION_GAP
 
 
-def proximity(scorer: Proximity, chunks: list[list[int]]) -> Measures:
+def proximity(scorer: ProximityFeatures, chunks: list[list[int]]) -> Measures:
     counts = np.array([len(chunk) for chunk in chunks], np.int64)
     words = BETWEEN_CHUNKS + [word for chunk in chunks for word in chunk + BETWEEN_CHUNKS]
     starts = np.cumsum(counts + POSITION_GAP) - counts
     return scorer.measure(TokenSequences(VOCABULARY, np.array(words, np.uint32), starts, counts))
 
 
-def score(scorer: Proximity, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
+def score(scorer: ProximityFeatures, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
     near = proximity(scorer, chunks)
-    return near.pairs.tolist(), near.coverage.tolist()
+    return near.bigrams.tolist(), near.coverage.tolist()
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 16])
@@ -58,16 +64,16 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
     query: list[int],
 ) -> None:
     """Every part is what reading each chunk token by token finds, however many tokens are looked at together."""
-    monkeypatch.setattr(module, "_STEP", step)
+    monkeypatch.setattr(module, "_BATCH_TOKENS", step)
     pairs = Counter(itertools.pairwise(query))
-    scorer = Proximity([match(0), match(1, 4), match(2)], idf, query, 1.0)
+    scorer = ProximityFeatures([match(0), match(1, 4), match(2)], idf, query, 1.0)
     word = {0: 0, 1: 1, 4: 1, 2: 2}
     found = proximity(scorer, chunks)
     total = math.fsum(idf)
     for number, chunk in enumerate(chunks):
         read = [word.get(term_id) for term_id in chunk]
         seen = Counter(itertools.pairwise(read))
-        assert found.pairs[number] == pytest.approx(
+        assert found.bigrams[number] == pytest.approx(
             math.fsum(
                 (1 + math.log(times)) * (idf[a] + idf[b]) / 2 * seen[a, b] / (seen[a, b] + 1.6)
                 for (a, b), times in pairs.items()
@@ -76,8 +82,8 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
         windows = [set(read[at : at + WINDOW]) - {None} for at in range(len(read))]
         covered = [math.fsum(idf[one] for one in window) for window in windows]
         assert found.coverage[number] == pytest.approx(max(covered, default=0.0) / total)
-        assert found.head[number] == pytest.approx(
-            math.fsum(idf[one] for one in set(read[:HEAD]) - {None}) / total
+        assert found.lead[number] == pytest.approx(
+            math.fsum(idf[one] for one in set(read[:LEAD]) - {None}) / total
         )
         longest = 0.0
         for start, end in itertools.combinations(range(len(read) + 1), 2):
@@ -86,7 +92,7 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
             ):
                 longest = max(longest, math.fsum(max(idf[one], 0.3) for one in read[start:end]))
         whole = math.fsum(max(idf[one], 0.3) for one in query) or 1.0
-        assert found.run[number] == pytest.approx(min(longest / whole, 1.0))
+        assert found.phrase[number] == pytest.approx(min(longest / whole, 1.0))
 
 
 def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
@@ -102,42 +108,44 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
         reading = TokenSequences(
             lexicon, np.array(words, np.uint32), np.array([POSITION_GAP]), np.array([2])
         )
-        near = Proximity([match(word) for word in range(n_words)], idf, [], 1.0).measure(reading)
-        assert near.coverage[0] == near.head[0] == (n_words + (n_words > 1)) / sum(idf)
+        near = ProximityFeatures([match(word) for word in range(n_words)], idf, [], 1.0).measure(
+            reading
+        )
+        assert near.coverage[0] == near.lead[0] == (n_words + (n_words > 1)) / sum(idf)
 
 
 def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
     """Words in the query's order one behind the other are a run; the longest counts, function words little."""
-    scorer = Proximity([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2], 1.0)
+    scorer = ProximityFeatures([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2], 1.0)
     chunks = [[0, 1, 2], [0, 1, 9, 1, 2], [1, 0, 2], [2, 1], [0], [0, 1, 9, 2]]
-    assert proximity(scorer, chunks).run.tolist() == pytest.approx(
+    assert proximity(scorer, chunks).phrase.tolist() == pytest.approx(
         [1.0, 3.0 / 3.3, 0.0, 0.0, 0.0, 3.0 / 3.3]
     )
 
 
 def test_the_head_is_the_first_16_tokens() -> None:
     """Words at a chunk's beginning count for its head, later ones do not."""
-    scorer = Proximity([match(0), match(1)], [3.0, 1.0], [], 1.0)
-    chunks = [[0, *[9] * (HEAD - 2), 1], [0, *[9] * (HEAD - 1), 1], [], [9, 1]]
-    assert proximity(scorer, chunks).head.tolist() == [1.0, 0.75, 0.0, 0.25]
+    scorer = ProximityFeatures([match(0), match(1)], [3.0, 1.0], [], 1.0)
+    chunks = [[0, *[9] * (LEAD - 2), 1], [0, *[9] * (LEAD - 1), 1], [], [9, 1]]
+    assert proximity(scorer, chunks).lead.tolist() == [1.0, 0.75, 0.0, 0.25]
 
 
 def test_nothing_reaches_from_one_chunk_into_the_next() -> None:
     """Words at the end of one chunk and the beginning of the next are neither a pair nor one passage."""
-    scorer = Proximity([match(0), match(1)], [1.0, 1.0], [0, 1], 1.0)
+    scorer = ProximityFeatures([match(0), match(1)], [1.0, 1.0], [0, 1], 1.0)
     assert score(scorer, [[0], [1], [0, 1], []]) == ([0.0, 0.0, 1 / 2.6, 0.0], [0.5, 0.5, 1.0, 0.0])
 
 
 @pytest.mark.parametrize(("gap", "covered"), [(WINDOW - 2, 1.0), (WINDOW - 1, 0.5)])
 def test_a_passage_is_24_tokens(gap: int, covered: float) -> None:
     """Two words count together when both are among 24 tokens, and alone otherwise."""
-    scorer = Proximity([match(0), match(1)], [1.0, 1.0], [], 1.0)
+    scorer = ProximityFeatures([match(0), match(1)], [1.0, 1.0], [], 1.0)
     assert score(scorer, [[0, *[9] * gap, 1]])[1] == [covered]
 
 
 def test_function_words_count_in_pairs_alone() -> None:
     """A word without idf takes part in pairs, with half of its neighbour's, and covers nothing."""
-    scorer = Proximity([match(0), match(1)], [3.0, 0.0], [1, 0], 1.0)
+    scorer = ProximityFeatures([match(0), match(1)], [3.0, 0.0], [1, 0], 1.0)
     assert score(scorer, [[1, 0], [1], [0]]) == (
         pytest.approx([1.5 / 2.6, 0.0, 0.0]),
         [1.0, 0.0, 1.0],
@@ -148,7 +156,7 @@ def test_a_word_is_read_as_what_it_matches_best() -> None:
     """Where a chunk's word matches two words of the query, the better match counts."""
     weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]))
     strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]))
-    scorer = Proximity([weak, strong], [1.0, 1.0], [0, 1], 1.0)
+    scorer = ProximityFeatures([weak, strong], [1.0, 1.0], [0, 1], 1.0)
     assert score(scorer, [[0, 1], [1, 0], [0, 0]]) == (
         pytest.approx([1 / 2.6, 0.0, 0.0]),
         [1.0, 1.0, 0.5],
@@ -157,7 +165,8 @@ def test_a_word_is_read_as_what_it_matches_best() -> None:
 
 def test_a_query_without_words_finds_nothing() -> None:
     """Without words there are no bonuses, and without chunks no scores."""
-    scorer = Proximity([], [], [], 1.0)
+    scorer = ProximityFeatures([], [], [], 1.0)
+    stage = Proximity(scorer)
     assert score(scorer, [[0, 1], []]) == ([0.0, 0.0], [0.0, 0.0])
     assert score(scorer, []) == ([], [])
-    assert scorer.of_query(1.0, SelfMatch(1.0, 1.0, 0.0)) == 1.25
+    assert stage.self_score(1.0, SelfMatch(1.0, 1.0, 0.0)) == 1.25

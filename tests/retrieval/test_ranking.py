@@ -37,8 +37,8 @@ def test_the_best_are_those_that_reach_the_nth_best(
     monkeypatch: pytest.MonkeyPatch, many: int, values: list[float], n: int
 ) -> None:
     """All positive scores that are as good as the n-th best are found, in ascending place, and no other."""
-    monkeypatch.setattr(ranking, "_MANY", many)
-    monkeypatch.setattr(ranking, "_FEW_BLOCKS", 1)
+    monkeypatch.setattr(ranking, "_MIN_BLOCKED_SCORES", many)
+    monkeypatch.setattr(ranking, "_BLOCK_DIVISOR", 1)
     places = at_least_as_good(np.array(values), n).tolist()
     bound = (sorted((value for value in values if value), reverse=True)[:n] or [1.0])[-1]
     assert places == [place for place, value in enumerate(values) if value and value >= bound]
@@ -56,8 +56,8 @@ def test_the_best_quotients_are_those_of_dividing_all(
     monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[float, float]], n: int
 ) -> None:
     """Dividing only what may be among the best finds the same places as dividing everything, ties included."""
-    monkeypatch.setattr(ranking, "_MANY", 0)
-    monkeypatch.setattr(ranking, "_FEW_BLOCKS", 1)
+    monkeypatch.setattr(ranking, "_MIN_BLOCKED_SCORES", 0)
+    monkeypatch.setattr(ranking, "_BLOCK_DIVISOR", 1)
     sums, denominators = (
         (np.array(values) for values in zip(*pairs, strict=True)) if pairs else np.zeros((2, 0))
     )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample, SparseVector
-from relevance_gen.retrieval.stages.char_ngrams import letter_share
-from relevance_gen.retrieval.stages.score_regularization import likeness
+from relevance_gen.retrieval.stages.char_ngrams import ngram_similarity
+from relevance_gen.retrieval.stages.score_regularization import top_similarity
 from tests import reference
 from tests.profiles import costly
 from tests.retrieval.asking import ranking, scores
@@ -41,7 +41,9 @@ def test_likeness_is_that_of_the_reference(
     own = own[: len(chunks)]
     if any(own):
         everything = chunks + others
-        found = likeness(bag_of(chunks), np.array(own), Sample.of(bag_of(everything))).tolist()
+        found = top_similarity(
+            bag_of(chunks), np.array(own), Sample.of(bag_of(everything))
+        ).tolist()
         assert found == pytest.approx(reference.likeness(named(chunks), own, named(everything)))
         assert max(found) <= max(own)
 
@@ -56,8 +58,8 @@ def test_likeness_has_the_same_bits_in_any_order(
     rng.shuffle(order)  # type: ignore[attr-defined]
     if any(own):
         sample = Sample.of(bag_of(chunks))
-        found = likeness(bag_of(chunks), np.array(own), sample).tolist()
-        shuffled = likeness(
+        found = top_similarity(bag_of(chunks), np.array(own), sample).tolist()
+        shuffled = top_similarity(
             bag_of([chunks[at] for at in order]), np.array([own[at] for at in order]), sample
         )
         assert shuffled.tolist() == [found[at] for at in order]
@@ -67,7 +69,7 @@ def test_likeness_has_the_same_bits_in_any_order(
 def test_letters_are_those_of_the_reference(chunks: list[list[int]], asked: list[int]) -> None:
     """The share of letters in common is that of the formula; words stand for 4-grams."""
     chunks = [[one + 1 for one in chunk] for chunk in chunks]
-    found = letter_share(np.array(asked, np.uint32), bag_of(chunks)).tolist()
+    found = ngram_similarity(np.array(asked, np.uint32), bag_of(chunks)).tolist()
     expected = reference.letter_shares([f"w{one}" for one in asked], named(chunks))
     assert found == pytest.approx(expected)
 

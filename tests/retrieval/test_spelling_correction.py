@@ -13,10 +13,11 @@ from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search, wire
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
-from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.answer import rank, weight
+from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.ports import MatchRequest, MatchResponse
 from relevance_gen.retrieval.query.parsing import parse
-from relevance_gen.retrieval.scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
 from tests.profiles import costly
 from tests.retrieval.asking import ALL
@@ -176,26 +177,28 @@ def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPat
 
 def test_where_there_is_nothing_nothing_is_corrected() -> None:
     """A collection without segments has no word for one that is unknown."""
-    collection = Collection([], weighting_named("pivoted"))
-    ranking, _ = collection.rank(parse("umbrela", inflects=True), 5)
-    assert (ranking.positions.size, ranking.corrections) == (0, {})
+    collection = LocalSegments([], weighting_named("pivoted"))
+    ranking = rank(parse("umbrela", inflects=True), 5, collection)
+    assert (ranking.positions.size, ranking.terms.query.corrections) == (0, {})
 
 
 def test_known_words_cost_no_round() -> None:
     """Segments are asked for near words only where a long word is unknown."""
-    collection = Collection(
+    local = LocalSegments(
         [build(Chunks(CHUNKS, {}), np.arange(len(CHUNKS)))], weighting_named("pivoted")
     )
     asked: list[object] = []
-    ask = collection.ask
-    collection.ask = lambda method, *args, **more: [
-        asked.append(method),
-        ask(method, *args, **more),
-    ][1]
-    collection.plan(collection.read(SearchParams("umbrella of fire zzz"))[0])
-    assert asked == [SegmentScorer.match]
-    collection.plan(collection.read(SearchParams("umbrela of fire"))[0])
-    assert asked[1:] == [SegmentScorer.match, SegmentScorer.near, SegmentScorer.match]
+    match_terms = local.match_terms
+
+    def record(request: MatchRequest) -> MatchResponse:
+        asked.append("near" if request.misspelled else "match")
+        return match_terms(request)
+
+    local.match_terms = record
+    weight(SearchParams("umbrella of fire zzz").parse(inflects=True)[0], local)
+    assert asked == ["match"]
+    weight(SearchParams("umbrela of fire").parse(inflects=True)[0], local)
+    assert asked[1:] == ["match", "near", "match"]
 
 
 def test_corrections_are_written_where_there_are_any() -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
 from relevance_gen.index.builder import build, merge
 from relevance_gen.index.records.validation import read_chunks
-from relevance_gen.retrieval.answer import explain
-from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.answer import rank
+from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.tokenization import tokenize
@@ -60,13 +61,20 @@ def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[
         ([merge(segments)], segments),
         ([evens], left),
     ):
-        one, other = (Collection(each, weighting_named("pivoted")) for each in (whole, cut))
-        rankings = [each.rank(each.read(SearchParams(query))[0], ALL)[0] for each in (one, other)]
+        one, other = (LocalSegments(each, weighting_named("pivoted")) for each in (whole, cut))
+        rankings = [
+            rank(
+                SearchParams(query).parse(inflects=True, is_english=each.statistics.is_english)[0],
+                ALL,
+                each,
+            )
+            for each in (one, other)
+        ]
         assert rankings[0].positions.tolist() == rankings[1].positions.tolist()
         assert rankings[0].scores.tobytes() == rankings[1].scores.tobytes()
         for position in whole[0].positions.tolist():
-            assert explain(one, SearchParams(query), position) == explain(
-                other, SearchParams(query), position
+            assert explain(SearchParams(query), position, one) == explain(
+                SearchParams(query), position, other
             )
 
 

@@ -24,8 +24,7 @@ from relevance_gen.generation.output_parsing.output_parser import OutputFormat
 from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestContext
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
@@ -116,7 +115,7 @@ class ScriptedSearcher(Searcher):
     """A searcher that ranks with an `ObviousIndex`."""
 
     def rank_once(
-        self, params: SearchParams, chunks: Chunks, models: Models = NO_MODELS
+        self, params: SearchParams, chunks: Chunks, models: SearchModels = NO_MODELS
     ) -> SearchResponse:
         """Rank `chunks`."""
         return ObviousIndex(chunks.texts).answer_all([params], models)[0]

@@ -25,7 +25,7 @@ from relevance_gen.cluster.search.pool import (
     searcher_pool,
     session_id,
 )
-from relevance_gen.cluster.search.remote_collection import RemoteCollection
+from relevance_gen.cluster.search.remote_segments import RemoteSegments
 from relevance_gen.cluster.search.sources import ChunkSource, Paths, StoredChunks, plan_reading
 from relevance_gen.cluster.search.temporary import TemporaryFolder
 from relevance_gen.errors import (
@@ -39,11 +39,11 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.answer import answer, explain
+from relevance_gen.retrieval.answer import answer, metadata_keys
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.retrieval.positions import check_position, indexed, positions_to_remove
+from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
+from relevance_gen.retrieval.positions import check_position, chunks_by_index, positions_to_remove
 from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.background import in_thread
@@ -250,9 +250,9 @@ class ClusterIndex(BaseIndex):
         self._versions = VersionStore(place)
         self._encoding = encoding
         self._counter: TokenCounter | None = None
-        self._collection: RemoteCollection | None = None
+        self._collection: RemoteSegments | None = None
         self._checked_s = 0.0
-        self._refreshing: Future[RemoteCollection] | None = None
+        self._refreshing: Future[RemoteSegments] | None = None
         self._refresh_error: str | None = None
         self._missing_error: ChunksMissingError | None = None
 
@@ -292,9 +292,9 @@ class ClusterIndex(BaseIndex):
 
     def _open(self, name: str | None) -> None:
         """Open the newest version, and have searchers open its shards."""
-        collection = self._refresh()
+        segments = self._refresh()
         try:
-            collection.request_all_shards()
+            segments.request_all_shards()
         except ShardError as error:
             is_missing = isinstance(error.cause, FileNotFoundError)
             if is_missing and self._versions.files.exists(error.shard_name):
@@ -333,7 +333,7 @@ class ClusterIndex(BaseIndex):
             ChunksMissingError: a shard cannot be read.
         """
         return self._search(
-            lambda collection: indexed(collection, collection.version.n_positions, position)
+            lambda segments: chunks_by_index(segments, segments.version.n_positions, position)
         )
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -353,7 +353,7 @@ class ClusterIndex(BaseIndex):
     @property
     def metadata_keys(self) -> set[str]:
         """The metadata keys of all chunks."""
-        return self._search(lambda collection: collection.metadata_keys or set())
+        return self._search(lambda segments: set(metadata_keys(segments) or ()))
 
     @property
     def nbytes(self) -> int:
@@ -373,7 +373,7 @@ class ClusterIndex(BaseIndex):
     def answer_all(
         self,
         asked: Sequence[SearchParams],
-        models: Models = NO_MODELS,
+        models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
@@ -387,48 +387,50 @@ class ClusterIndex(BaseIndex):
         ]
         return [future.result() for future in futures]
 
-    def _answer(self, params: SearchParams, models: Models, allow_partial: bool) -> SearchResponse:
-        def search(collection: RemoteCollection) -> SearchResponse:
-            version = collection.version
+    def _answer(
+        self, params: SearchParams, models: SearchModels, allow_partial: bool
+    ) -> SearchResponse:
+        def search(segments: RemoteSegments) -> SearchResponse:
+            version = segments.version
             n_query_tokens = self._counter_of(version).count(params.query)
             counts = SearchMetadata(n_query_tokens, version.n_tokens)
-            rerankings = models.rerankings(params)
-            response = answer(params, collection, version.n_positions, counts, rerankings)
-            if not collection.n_missing_chunks:
+            rerankings = models.rerank_stages(params)
+            response = answer(params, segments, version.n_positions, counts, rerankings)
+            if not segments.n_missing_chunks:
                 return response
-            metadata = evolve(response.metadata, num_missing_chunks=collection.n_missing_chunks)
+            metadata = evolve(response.metadata, num_missing_chunks=segments.n_missing_chunks)
             return evolve(response, metadata=metadata)
 
         return self._search(search, allow_partial)
 
     def explain_one(
-        self, question: SearchParams, chunk: int, models: Models = NO_MODELS
+        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score of the chunk at a position."""
         _check_no_encoder(models.encoder)
-        rerankings = models.rerankings(question)
+        rerankings = models.rerank_stages(question)
 
-        def search(collection: RemoteCollection) -> Explanation:
-            n_positions = collection.version.n_positions
-            position = check_position("chunk", chunk, n_positions, collection.holds)
-            return explain(collection, question, position, rerankings)
+        def search(segments: RemoteSegments) -> Explanation:
+            n_positions = segments.version.n_positions
+            position = check_position("chunk", chunk, n_positions, segments)
+            return explain(question, position, segments, rerankings)
 
         return self._search(search)
 
-    def _search(self, work: Callable[[RemoteCollection], T], allow_partial: bool = False) -> T:
+    def _search(self, work: Callable[[RemoteSegments], T], allow_partial: bool = False) -> T:
         """Run a function on the newest version; run it again if the version's files were replaced meanwhile.
 
         With `allow_partial`, shards that cannot be read are left out.
         """
         missing: dict[str, OSError] = {}
-        collection = self._current()
-        for _ in range(_MAX_ATTEMPTS + len(collection.version.shards)):
+        segments = self._current()
+        for _ in range(_MAX_ATTEMPTS + len(segments.version.shards)):
             try:
-                result = work(collection.without(missing))
+                result = work(segments.without(missing))
             except ShardError as error:
                 newest = self._refresh()
-                if newest.version != collection.version:
-                    collection, missing = newest, {}
+                if newest.version != segments.version:
+                    segments, missing = newest, {}
                     continue
                 missing[error.shard_name] = error.cause
                 if not allow_partial:
@@ -437,7 +439,7 @@ class ClusterIndex(BaseIndex):
                 if not missing:
                     self._missing_error = None
                 return result
-        self._missing_error = _missing_error(collection.version, missing)
+        self._missing_error = _missing_error(segments.version, missing)
         raise self._missing_error
 
     # ── Changes ──
@@ -486,9 +488,9 @@ class ClusterIndex(BaseIndex):
         counter = self._counter_of(version)
 
         def find_positions(version: IndexVersion) -> Offsets:
-            collection = RemoteCollection(self._pool, self._place, version)
+            segments = RemoteSegments(self._pool, self._place, version)
             try:
-                return positions_to_remove(listed, where, version.n_positions, collection)
+                return positions_to_remove(listed, where, version.n_positions, segments)
             except ShardError as error:
                 raise _missing_error(version, {error.shard_name: error.cause}) from None
 
@@ -527,17 +529,17 @@ class ClusterIndex(BaseIndex):
 
     def stats(self) -> IndexStats:
         """Return what the index contains, and where its shards are open."""
-        collection = self._refresh()
+        segments = self._refresh()
         shards = []
-        for shard in collection.version.shards:
-            order = collection.orders[shard.file.name][:2]
+        for shard in segments.version.shards:
+            order = segments.orders[shard.file.name][:2]
             nodes = tuple(dict.fromkeys(searcher.node_id for searcher in order))
             shards.append(ShardStats(shard.n_chunks, nodes, shard.file.n_bytes))
         missing = self._missing_error
         n_missing_chunks = 0 if missing is None else missing.n_missing_chunks
         problems = (self._refresh_error, None if missing is None else str(missing))
         errors = tuple(problem for problem in problems if problem is not None)
-        return IndexStats(collection.version.n_chunks, n_missing_chunks, tuple(shards), errors)
+        return IndexStats(segments.version.n_chunks, n_missing_chunks, tuple(shards), errors)
 
     def close(self) -> None:
         """Release the index. A temporary folder is deleted, and a name is removed for all processes. Safe to repeat."""
@@ -571,7 +573,7 @@ class ClusterIndex(BaseIndex):
         if self._pool.session != session_id():
             self._pool, self._collection = searcher_pool(), None
 
-    def _current(self) -> RemoteCollection:
+    def _current(self) -> RemoteSegments:
         """Return the known version, or a newer one if the known one may be old and the store answers soon."""
         self._check_open()
         known = self._collection
@@ -592,7 +594,7 @@ class ClusterIndex(BaseIndex):
                 self._checked_s = time.monotonic()
         return known
 
-    def _refresh(self) -> RemoteCollection:
+    def _refresh(self) -> RemoteSegments:
         """Return the newest version."""
         self._check_open()
         known = self._collection
@@ -604,12 +606,12 @@ class ClusterIndex(BaseIndex):
         if known is not None and not version.replaces(known.version):
             if known.is_current:
                 return known
-            collection = RemoteCollection(self._pool, self._place, known.version, before=known)
+            segments = RemoteSegments(self._pool, self._place, known.version, before=known)
         else:
-            collection = RemoteCollection(self._pool, self._place, version)
-        self._pool.open_shards(collection.group, collection.orders)
-        self._collection = collection
-        return collection
+            segments = RemoteSegments(self._pool, self._place, version)
+        self._pool.open_shards(segments.group, segments.orders)
+        self._collection = segments
+        return segments
 
     def _check_name(self) -> None:
         """Raise a `ClusterError` if another process has closed the index."""

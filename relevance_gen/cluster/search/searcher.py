@@ -22,8 +22,8 @@ from relevance_gen.errors import BusyError
 from relevance_gen.folders.cache import default_folder
 from relevance_gen.index.segment import Statistics
 from relevance_gen.quota import Quota
-from relevance_gen.retrieval.scorer import SegmentScorer
-from relevance_gen.retrieval.scorers import Scorers
+from relevance_gen.retrieval.local_segments import LocalSegments
+from relevance_gen.retrieval.segment_scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.building import build_segment
 from relevance_gen.shards.changes import LocalShardEditor
@@ -71,7 +71,7 @@ class _OpenIndex:
         self._statistics: OrderedDict[str, Statistics] = OrderedDict()
         self._groups: OrderedDict[ShardGroup, _OpenGroup] = OrderedDict()
 
-    def segments(self, group: ShardGroup) -> Scorers:
+    def segments(self, group: ShardGroup) -> LocalSegments:
         """Return the segments of a group of shards."""
         opened = self._groups.get(group)
         if opened is None:
@@ -86,12 +86,14 @@ class _OpenIndex:
         opened = self._opener.open(version.weighting, shards)
         weighting, statistics = weighting_named(version.weighting), self._statistics_of(version)
         # Postings that were looked up for other versions remain valid.
-        cached = {id(scorer.segment): scorer.words_found for scorer in self._scorers()}
+        cached = {id(scorer.segment): scorer.postings_cache for scorer in self._scorers()}
         scorers = [
             SegmentScorer(segment, weighting, statistics, cached.get(id(segment)))
             for segment in opened.segments
         ]
-        self._groups[group] = _OpenGroup(Scorers(scorers), scorers, shards, opened.locks)
+        self._groups[group] = _OpenGroup(
+            LocalSegments.of_scorers(scorers, weighting, statistics), scorers, shards, opened.locks
+        )
         while len(self._groups) > _MAX_OPEN_GROUPS:
             _, closed = self._groups.popitem(last=False)
             closed.locks.close()
@@ -113,7 +115,7 @@ class _OpenIndex:
 
 @frozen(eq=False)
 class _OpenGroup:
-    segments: Scorers
+    segments: LocalSegments
     scorers: Sequence[SegmentScorer]
     shards: Sequence[ShardRecord]
     locks: ExitStack
@@ -146,7 +148,7 @@ class Searcher(Actor):
 
         Args:
             group: the shards to search.
-            request: a pickled function of `Scorers` with its arguments and keyword arguments.
+            request: a pickled function of `LocalSegments` with its arguments and keyword arguments.
 
         Raises:
             BusyError: too many requests are in progress.

@@ -9,21 +9,24 @@ from relevance_gen.text.normalization import folded_sizes
 from relevance_gen.text.tokenization import Occurrences
 
 
-def code_points(text: str, block: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
-    """Return where some occurrences stand in a text that is not folded, with all that folds to nothing behind them."""
-    low, high = (
-        block.start - 1,
-        block.start + block.length - 1,
-    )  # the folded bytes begin behind a line end
-    behind = np.cumsum(folded_sizes(text))
-    start = np.searchsorted(behind, low[place], "right")
-    last = np.searchsorted(behind, high[place] - 1, "right")
-    # A part of an identifier may begin or end inside what one character folds to: then the whole word is meant.
-    inside = (np.where(start, behind[start - 1], 0) != low[place]) | (behind[last] != high[place])
-    if inside.any():
+def find_characters(text: str, tokens: Occurrences, selected: Offsets) -> tuple[Offsets, Offsets]:
+    """Return start and end of selected tokens in a text, in code points.
+
+    A token's range includes the following characters that normalize to nothing, such as combining marks.
+    """
+    # The normalized bytes of the text follow a line end.
+    low, high = tokens.start - 1, tokens.start + tokens.length - 1
+    n_bytes_to = np.cumsum(folded_sizes(text))  # normalized bytes up to the end of each character
+    start = np.searchsorted(n_bytes_to, low[selected], "right")
+    last = np.searchsorted(n_bytes_to, high[selected] - 1, "right")
+    # A part of an identifier can start or end inside of the bytes of one character: then the whole identifier is used.
+    start_bytes = np.where(start, n_bytes_to[start - 1], 0)
+    is_inside = (start_bytes != low[selected]) | (n_bytes_to[last] != high[selected])
+    if is_inside.any():
         reach = np.maximum.accumulate(high)
-        heads = np.flatnonzero(np.append(True, high[1:] > reach[:-1]))
-        whole = heads[np.searchsorted(heads, place[inside], "right") - 1]
-        start[inside] = np.searchsorted(behind, low[whole], "right")
-        last[inside] = np.searchsorted(behind, high[whole] - 1, "right")
-    return start, np.searchsorted(behind, behind[last], "right")
+        first_tokens = np.flatnonzero(np.append(True, high[1:] > reach[:-1]))
+        identifier = np.searchsorted(first_tokens, selected[is_inside], "right") - 1
+        whole = first_tokens[identifier]
+        start[is_inside] = np.searchsorted(n_bytes_to, low[whole], "right")
+        last[is_inside] = np.searchsorted(n_bytes_to, high[whole] - 1, "right")
+    return start, np.searchsorted(n_bytes_to, n_bytes_to[last], "right")

@@ -1,14 +1,15 @@
-"""Read the quotes and signs of a question, and tell which chunks keep to them; all are looked at, not only the best.
+"""Parse the operators of a query, and find the chunks that satisfy them; all chunks are tested, not only the best.
 
-* ``"black cat"``: these words must stand there in a row, whatever their case and what stands between words. One word in
-  quotes is that word alone, in none of its other forms.
-* ``+word``: it must stand there in any of the forms in which a question finds it. What is cut into several words
-  (``+e-mail``, ``+get_name``, a run of a script without spaces) must stand there as if in quotes.
-* ``-word`` and ``-"black cat"`` must not stand there. They are no part of what is asked, and of no score.
+* ``"black cat"``: the chunk must contain these words next to each other, in any case and with any characters between
+  words. A single word in quotes matches only itself, not its inflections.
+* ``+word``: the chunk must contain the word or one of the inflections that it matches in a query. A word that is split
+  into several tokens (``+e-mail``, ``+get_name``, a run of a script without spaces) is treated as if it was in quotes.
+* ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words are no part of the query or of a score.
 
-A sign stands at the beginning or behind white space, and a letter or a quote follows it; a quote opens behind no letter
-or digit of a script with spaces, and is closed. All else is text: ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``.
-So is ``-n``, an option's name, and every sign where without what must not be there nothing is asked.
+An operator is at the beginning of the query or after white space, and a letter or a quote follows it. An opening quote
+does not follow a letter or digit of a script with spaces, and there is a closing quote. Everything else is text:
+``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``. So is ``-n``, the name of an option, and every operator of a query
+that has no words other than the excluded ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from relevance_gen.arrays import Flags, Ids, bounds_of, concat, find
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.query.term_matching import inflections
+from relevance_gen.retrieval.query.term_matching import find_inflections
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
 from relevance_gen.text.scripts import PAIRED, TRIPLED
 from relevance_gen.text.stems import is_partial_ngram
@@ -33,143 +34,170 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.tokenization import tokenize
 
 MAX_WORDS: Final = 64
-"""Most words behind all signs and in all quotes of a question: it bounds the work for each chunk."""
-_IN_PIECES: Final = 8
-"""How much less memory a character takes of a text that is cut in pieces than of a block that is cut at once."""
-_SIGN: Final = (
+"""Maximum number of words in all operators of a query; bounds the work for each chunk."""
+_PIECE_MEMORY_DIVISOR: Final = 8
+"""A text that is tokenized in pieces needs this times less memory for a character than a block of texts."""
+_OPERATOR: Final = (
     rf"(?:(?<![^\s(])(?P<before>[-+])|(?<!\w)|(?<=[{PAIRED}{TRIPLED}]))[\"“„«](?P<phrase>[^\"“”„«»]+)[\"”“»]"
     r"|(?<![^\s(])(?P<sign>[-+])(?!(?<=-)[A-Za-z](?![^\s\"()]))(?P<word>[^\W\d_][^\s\"()]*)"
 )
+"""Compiled by `re` on first use, which takes milliseconds."""
 
 
 @frozen(eq=False)
 class QueryOperator:
-    """What must stand in a chunk, or must not. It can be pickled."""
+    """A condition that a chunk must meet, of one word or phrase."""
 
-    said: str  # as the question has it
-    is_wanted: bool  # whether it must stand there
-    has_forms: bool  # whether its one word stands for its other forms, too
-    ids: Ids  # ids of its terms, in reading order, shape (n,), n > 0
-    word: str  # the spelling of the first, folded
+    text: str  # as written in the query
+    is_required: bool  # whether a chunk must contain it; otherwise it must not
+    is_inflected: bool  # whether its one word matches its inflections
+    ids: Ids  # ids of its tokens, in reading order, shape (n,), n > 0
+    word: str  # normalized spelling of the first token
 
-    def stands(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
-        """Tell which of some chunks of a segment have all its words, in whatever order; else as `allowed`."""
+    def has_words(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
+        """Return which of the chunks `among` have all its words, in any order, shape (N,)."""
         raise_if_cancelled()
-        postings, stands = segment.postings, among
+        postings, flags = segment.postings, among
         for term_id in self.ids.tolist():
-            numbers = postings.lexicon.find(np.array([term_id], np.uint64))
-            if self.has_forms:
-                numbers, _ = inflections(postings, term_id, self.word, by_prefix=by_prefix)
-            has = np.zeros(segment.size, bool)
-            has[postings.of_terms(numbers[numbers >= 0].tolist()).chunk] = True
-            stands = stands & has
-        return stands
+            term_ords = postings.lexicon.find(np.array([term_id], np.uint64))
+            if self.is_inflected:
+                inflections = find_inflections(postings, term_id, self.word, by_prefix=by_prefix)
+                term_ords = inflections.term_ords
+            has_word = np.zeros(segment.size, bool)
+            has_word[postings.of_terms(term_ords[term_ords >= 0].tolist()).chunk] = True
+            flags = flags & has_word
+        return flags
 
 
-def allowed(
-    signs: Sequence[QueryOperator], segment: Segment, among: Flags, *, by_prefix: bool
+def satisfying(
+    operators: Sequence[QueryOperator], segment: Segment, among: Flags, *, by_prefix: bool
 ) -> Flags:
-    """Tell which chunks of a segment, `among` those flagged, keep to all of some signs, shape (N,).
+    """Return which of the chunks `among` satisfy all operators, shape (N,).
 
-    Texts are read once, however many phrases there are. `by_prefix` is as for `matching.inflections`.
+    Texts are tokenized once for all phrases. `by_prefix` is that of `find_inflections`.
     """
-    phrases, has_some = [], np.zeros(segment.size, bool)
-    for sign in sorted(signs, key=lambda sign: not sign.is_wanted):
-        stands = sign.stands(segment, among, by_prefix=by_prefix)
-        if sign.ids.size > 1:
-            phrases.append(sign)
-            has_some |= stands
-        if sign.is_wanted or sign.ids.size == 1:
-            among = stands if sign.is_wanted else among & ~stands
-    if phrases:
-        numbers = (among & has_some).nonzero()[0]
-        said = segment.chunks.indexed_texts
-        found = _in_rows(
-            [sign.ids for sign in phrases],
-            numbers.size,
-            (said[number] for number in numbers.tolist()),
-        )
-        is_wanted = np.array([[sign.is_wanted] for sign in phrases])
-        among = among.copy()
-        among[numbers] = (found == is_wanted).all(axis=0)
+    phrases = []
+    has_any_phrase = np.zeros(segment.size, bool)
+    for operator in sorted(operators, key=lambda operator: not operator.is_required):
+        has_words = operator.has_words(segment, among, by_prefix=by_prefix)
+        if operator.ids.size > 1:
+            phrases.append(operator)
+            has_any_phrase |= has_words
+        if operator.is_required:
+            among = has_words
+        elif operator.ids.size == 1:
+            among = among & ~has_words
+    if not phrases:
+        return among
+    chunk_ords = (among & has_any_phrase).nonzero()[0]
+    texts = segment.chunks.indexed_texts
+    found = _find_phrases(
+        [phrase.ids for phrase in phrases],
+        (texts[chunk_ord] for chunk_ord in chunk_ords.tolist()),
+        chunk_ords.size,
+    )
+    is_required = np.array([[phrase.is_required] for phrase in phrases])
+    among = among.copy()
+    among[chunk_ords] = (found == is_required).all(axis=0)
     return among
 
 
-def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[QueryOperator, ...]]:
-    """Return what is asked, without what must not be there, and the signs; with `inflects` words stand for all forms.
+def violated_operators(
+    operators: Sequence[QueryOperator], segment: Segment, chunk_ord: int, *, by_prefix: bool
+) -> tuple[str, ...]:
+    """Return the operators that a chunk violates, as written in the query."""
+    among = np.arange(segment.size) == chunk_ord
+    violated = []
+    for operator in operators:
+        if not satisfying((operator,), segment, among, by_prefix=by_prefix).any():
+            violated.append(operator.text)
+    return tuple(violated)
+
+
+def parse_operators(query: str, *, inflects: bool) -> tuple[str, tuple[QueryOperator, ...]]:
+    """Return the query without its excluded words, and its operators.
+
+    With `inflects` a required word matches its inflections.
 
     Raises:
-        InvalidRequestError: there are more than `MAX_WORDS` words behind signs and in quotes.
+        InvalidRequestError: the operators have more than `MAX_WORDS` words.
     """
-    signs, asked, end, n_words = [], [], 0, 0
-    for match in re.finditer(
-        _SIGN, query
-    ):  # compiled when first needed, which takes milliseconds; `re` remembers it
-        sign = _read(match, inflects)
-        if sign is None:
+    operators, kept_text = [], []
+    end = n_words = 0
+    for match in re.finditer(_OPERATOR, query):
+        operator = _parse_operator(match, inflects=inflects)
+        if operator is None:
             continue
-        n_words += sign.ids.size
+        n_words += operator.ids.size
         if n_words > MAX_WORDS:
-            rule = f"must have at most {MAX_WORDS} words behind signs and in quotes"
             raise InvalidRequestError(
-                rule, "query", remedy='leave some out, or take syntax="plain"'
+                f"must have at most {MAX_WORDS} words behind signs and in quotes",
+                "query",
+                remedy='leave some out, or take syntax="plain"',
             )
-        signs.append(sign)
-        if not sign.is_wanted:
-            asked.append(query[end : match.start()])
+        operators.append(operator)
+        if not operator.is_required:
+            kept_text.append(query[end : match.start()])
             end = match.end()
-    text = " ".join([*asked, query[end:]])
-    return (text, tuple(signs)) if re.search(r"[^\W_]", text) else (query, ())
+    text = " ".join([*kept_text, query[end:]])
+    has_words = re.search(r"[^\W_]", text) is not None
+    return (text, tuple(operators)) if has_words else (query, ())
 
 
-def _read(match: re.Match[str], inflects: bool) -> QueryOperator | None:
+def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | None:
+    """Return an operator, or None if it has no word."""
     phrase = match["phrase"]
-    # Small letters, for a word is one however it is cut: JavaScript is "javascript", too.
-    block = tokenize([(phrase or match["word"]).lower()], toneless=False)
-    if not block.ids.size:
+    # In lower case, so that camel case is not split: "JavaScript" is the word "javascript".
+    tokens = tokenize([(phrase or match["word"]).lower()], toneless=False)
+    if not tokens.ids.size:
         return None
-    word, is_one = block.decode_term(0), block.ids.size == 1
-    has_forms = is_one and (
-        is_partial_ngram(word) or (inflects and not phrase and word not in ENGLISH_STOP_WORDS)
-    )
+    word = tokens.decode_term(0)
+    is_inflected = False
+    if tokens.ids.size == 1:
+        is_plain_word = inflects and not phrase and word not in ENGLISH_STOP_WORDS
+        is_inflected = is_partial_ngram(word) or is_plain_word
     return QueryOperator(
-        match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word
+        text=match[0],
+        is_required=(match["before"] or match["sign"]) != "-",
+        is_inflected=is_inflected,
+        ids=tokens.ids,
+        word=word,
     )
 
 
-def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
-    """Tell in which of some texts the terms of each row stand one behind the other, shape (rows, texts)."""
-    stands = np.zeros((len(rows), n_texts), bool)
-    words = np.unique(np.concatenate(rows))  # at most `MAX_WORDS`
-    asked = [(words.searchsorted(row) + 1).astype(np.uint8).tobytes() for row in rows]
-    end = n_announced = 0
-    for some in _blocks(texts):
+def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) -> Flags:
+    """Return which texts contain the tokens of each phrase next to each other, shape (phrases, texts)."""
+    found = np.zeros((len(phrases), n_texts), bool)
+    # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes: Python then finds a
+    # phrase in linear time, even if the text is repetitive.
+    words = np.unique(np.concatenate(phrases))
+    patterns = [(words.searchsorted(ids) + 1).astype(np.uint8).tobytes() for ids in phrases]
+    end = n_reserved = 0
+    for block in _blocks(texts):
         raise_if_cancelled()
-        n_chars = sum(map(len, some))
-        n_chars = min(n_chars, BLOCK_CHARS + n_chars // _IN_PIECES)  # a long text is cut in pieces
-        reserve("phrase_char", max(n_chars - n_announced, 0))
-        n_announced = max(n_chars, n_announced)
-        if len(some) > 1:
-            block = tokenize([text.lower() for text in some], toneless=False)
-            ids, bounds = block.ids, bounds_of(block.counts)
+        n_chars = sum(map(len, block))
+        n_chars = min(n_chars, BLOCK_CHARS + n_chars // _PIECE_MEMORY_DIVISOR)
+        reserve("phrase_character", max(n_chars - n_reserved, 0))
+        n_reserved = max(n_chars, n_reserved)
+        if len(block) > 1:
+            tokens = tokenize([text.lower() for text in block], toneless=False)
+            ids, bounds = tokens.ids, bounds_of(tokens.counts)
         else:
-            cut = (
-                tokenize([piece], toneless=False).ids
-                for piece in pieces(some[0].lower(), BLOCK_CHARS)
-            )
-            ids = concat(cut, np.uint64)
+            parts = []
+            for piece in pieces(block[0].lower(), BLOCK_CHARS):
+                parts.append(tokenize([piece], toneless=False).ids)
+            ids = concat(parts, np.uint64)
             bounds = np.array([0, ids.size])
-        # Bytes for ids: Python then looks for a row in linear time, however much it repeats itself.
-        said = (find(words, ids) + 1).astype(np.uint8).tobytes()
-        start, end = end, end + len(some)
-        ends = list(itertools.pairwise(bounds.tolist()))
-        for place, row in enumerate(asked):
-            stands[place, start:end] = [said.find(row, *one) >= 0 for one in ends]
-    return stands
+        token_bytes = (find(words, ids) + 1).astype(np.uint8).tobytes()
+        start, end = end, end + len(block)
+        for row, pattern in enumerate(patterns):
+            for column, (low, high) in enumerate(itertools.pairwise(bounds.tolist()), start):
+                found[row, column] = token_bytes.find(pattern, low, high) >= 0
+    return found
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield texts in lists of about `BLOCK_CHARS` characters, a longer one by itself; no others are held meanwhile."""
+    """Yield lists of texts of about `BLOCK_CHARS` characters, a longer text alone; only one list is held at a time."""
     block: list[str] = []
     n_chars = 0
     for text in texts:

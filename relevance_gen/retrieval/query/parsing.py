@@ -1,4 +1,4 @@
-"""Read a question: check what was asked, and cut the query into terms."""
+"""Parse a query: tokenize it, merge tokens of one stem to terms, and find its stop words and question words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relevance_gen.arrays import Flags, Ids, batch_slices, concat
 from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.question_words import QUESTION_WORDS, other_question_words, question_frame
-from relevance_gen.text.stems import is_partial_ngram, stem
+from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import (
     MAX_SPELLING_BYTES,
@@ -25,178 +25,192 @@ from relevance_gen.text.term_hashes import (
 )
 from relevance_gen.text.tokenization import tokenize
 
-REMEMBERED_CHARS: Final = 1024
-"""Longer queries are not remembered, nor what was found for them."""
-_REMEMBERED_QUERIES: Final = 256
-_REMEMBERED_WORDS: Final = 1 << 14
+MAX_CACHED_CHARS: Final = 1024
+"""Longer queries are not cached, nor are their rankings."""
 MAX_TERMS: Final = 1 << 14
-"""Most different words of a query that count: it bounds the work for queries as long as a book."""
-_STEP: Final = 1 << 16
-_FEW_WORDS: Final = 64
-"""Up to so many words are quicker read one by one than with numpy."""
+"""Maximum number of distinct words of a query that are used; bounds the work for very long queries."""
+_MAX_CACHED_QUERIES: Final = 256
+_MAX_CACHED_WORDS: Final = 1 << 14
+_BATCH_TOKENS: Final = 1 << 16
+_MAX_LISTED_TOKENS: Final = 64
+"""Longer queries are processed by numpy, which is slower for short ones."""
+_MIN_CORRECTED_LETTERS: Final = 7
+_MAX_CORRECTED_WORDS: Final = 8
+"""Maximum number of words of one query that are corrected; bounds the work."""
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
-"""What ASCII text has if any of its words may be cut into parts."""
+"""Matches ASCII text if any of its words can be split into parts."""
 
 
 @frozen
 class QueryTerm:
-    """A word of the query with the other words of the query that are one term with it."""
+    """Words of a query that have one stem."""
 
-    word: str  # the folded spelling of the first
+    word: str  # normalized spelling of the first
     term_id: int  # its id
-    key: Hashable  # what all of them share
-    stop: bool  # whether it says nothing about the subject
-    inflected: bool  # whether it stands for its other forms, too
-    qtf: int = 1  # how often the query says them, at least 1
-    asks: bool = (
-        False  # whether it only makes the query a question: a function word that never helps
-    )
+    key: Hashable  # equal for all words of the term
+    stop: bool  # whether it is a stop word
+    inflected: bool  # whether it matches its inflections
+    qtf: int = 1  # number of occurrences in the query, at least 1
+    asks: bool = False  # whether it is a question word: a stop word that is never weighted
 
 
 @frozen(eq=False)
 class Query:
-    """A query cut into terms."""
+    """A parsed query."""
 
-    text: str  # what was cut
-    ids: Ids  # term id of each of its words, in reading order, shape (T,)
-    terms: tuple[
-        QueryTerm, ...
-    ]  # its different terms, in order of first appearance; at most `MAX_TERMS`
-    order: npt.NDArray[
-        np.int16
-    ]  # number of each word's term, -1 where it is none of these, shape (T,)
-    corrects: bool = False  # whether words that no chunk has may be corrected
-    corrections: Mapping[str, str] = field(
-        factory=dict
-    )  # what was corrected, by what the question had instead
+    text: str  # the text that was tokenized
+    ids: Ids  # term ids of its tokens, in reading order, shape (T,)
+    terms: tuple[QueryTerm, ...]  # distinct, by first occurrence; at most `MAX_TERMS`
+    order: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
+    is_correctable: bool = False  # whether words that no chunk has may be corrected
+    corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
 
     @property
     def prefix_buckets(self) -> Flags | None:
-        """Which beginnings words have that the query can match, shape (BEGINNINGS,); None where it may be any."""
-        if any(is_partial_ngram(term.word) for term in self.terms):
-            return None
+        """The prefix buckets of terms that the query can match, shape (N_PREFIX_BUCKETS,); None for all."""
+        for term in self.terms:
+            if is_partial_ngram(term.word):
+                return None
         flags = np.zeros(N_PREFIX_BUCKETS, bool)
         flags[prefix_buckets(self.ids)] = True
         return flags
 
+    def misspelled(self, df: Sequence[int]) -> tuple[str, ...]:
+        """Return the words that can be misspelled, given the number of chunks that have each term."""
+        if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
+            return ()
+        words = []
+        for term, n_chunks in zip(self.terms, df, strict=True):
+            if not n_chunks and not term.stop and len(term.word) >= _MIN_CORRECTED_LETTERS:
+                if can_inflect(term.word):
+                    words.append(term.word)
+        return tuple(words[:_MAX_CORRECTED_WORDS])
+
 
 def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
-    """Cut a query into terms.
+    """Parse a query.
 
-    With `inflects` words of one stem are one term and stand for their other forms, and function words say nothing about
-    the subject, nor do those that only ask; else every word is a term of its own, and counts. Where the chunks are in
-    English, words in Latin letters ask in English only.
+    Args:
+        text: the query.
+        inflects: merge words of one stem to one term that matches their inflections, and mark stop words and question
+            words. Otherwise every word is a term of its own that matches only itself.
+        is_english: whether the chunks are in English; if so, words in Latin letters are question words in English only.
     """
-    read = _parse_once if len(text) <= REMEMBERED_CHARS else _parse
-    return read(text, inflects, is_english)
+    parse_text = _parse_cached if len(text) <= MAX_CACHED_CHARS else _parse
+    return parse_text(text, inflects, is_english)
 
 
 def _parse(text: str, inflects: bool, is_english: bool) -> Query:
-    query = _cut(text, inflects)
-    return _without_form(query, is_english) if inflects else query
+    query = _tokenize(text, inflects)
+    return _mark_question_words(query, is_english) if inflects else query
 
 
-def _cut(text: str, inflects: bool) -> Query:
-    is_plain = (
-        len(text) <= _FEW_WORDS * MAX_SPELLING_BYTES
-        and text.isascii()
-        and not _IDENTIFIER.search(text)
-    )
-    spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
-    if (
-        spellings
-        and len(spellings) <= _FEW_WORDS
-        and len(max(spellings, key=len)) < MAX_SPELLING_BYTES
-    ):
-        words = [_plain_word(spelling, inflects) for spelling in spellings]
-        return _query(text, np.array([word.term_id for word in words], np.uint64), words)
+_parse_cached = functools.lru_cache(maxsize=_MAX_CACHED_QUERIES)(_parse)
+
+
+def _tokenize(text: str, inflects: bool) -> Query:
+    # A short query of plain ASCII words is split by a regular expression, which is faster.
+    if text.isascii() and len(text) <= _MAX_LISTED_TOKENS * MAX_SPELLING_BYTES:
+        if not _IDENTIFIER.search(text):
+            spellings = _PLAIN_WORD.findall(text.lower())
+            if spellings and len(spellings) <= _MAX_LISTED_TOKENS:
+                if len(max(spellings, key=len)) < MAX_SPELLING_BYTES:
+                    words = [_plain_word(spelling, inflects) for spelling in spellings]
+                    ids = np.array([word.term_id for word in words], np.uint64)
+                    return _merge_words(text, ids, words, np.arange(ids.size, dtype=np.int16))
     ids_of_blocks = []
-    heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
-    for block in map(tokenize, blocks([text])):
-        ids_of_blocks.append(block.ids)
-        if len(heads) < MAX_TERMS:
-            for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
-                term_id = int(block.ids[first])
-                if len(heads) < MAX_TERMS and term_id not in heads:
-                    heads[term_id] = _word(
-                        block.decode_term(first), term_id, int(block.length[first]), inflects
-                    )
+    words_by_id: dict[int, QueryTerm] = {}  # distinct words, by first occurrence
+    for tokens in map(tokenize, blocks([text])):
+        ids_of_blocks.append(tokens.ids)
+        if len(words_by_id) == MAX_TERMS:
+            continue
+        for first in np.sort(np.unique(tokens.ids, return_index=True)[1]).tolist():
+            term_id = int(tokens.ids[first])
+            if len(words_by_id) < MAX_TERMS and term_id not in words_by_id:
+                spelling, n_bytes = tokens.decode_term(first), int(tokens.length[first])
+                words_by_id[term_id] = _word(spelling, term_id, n_bytes, inflects)
     ids = concat(ids_of_blocks, np.uint64)
-    known = np.array([*heads], np.uint64)
-    in_order = known.argsort().astype(np.int16)
-    word_at = np.full(ids.size, -1, np.int16)
-    for some in batch_slices(ids.size, _STEP):
-        at = in_order.take(known.searchsorted(ids[some], sorter=in_order), mode="clip")
-        at[known.take(at) != ids[some]] = -1
-        word_at[some] = at
-    return _query(text, ids, [*heads.values()], word_at)
+    # Index of each token's word, -1 if it is not among the first `MAX_TERMS`.
+    known_ids = np.array([*words_by_id], np.uint64)
+    sorter = known_ids.argsort().astype(np.int16)
+    word_of_token = np.full(ids.size, -1, np.int16)
+    for batch in batch_slices(ids.size, _BATCH_TOKENS):
+        word = sorter.take(known_ids.searchsorted(ids[batch], sorter=sorter), mode="clip")
+        word[known_ids.take(word) != ids[batch]] = -1
+        word_of_token[batch] = word
+    return _merge_words(text, ids, [*words_by_id.values()], word_of_token)
 
 
 def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTerm:
     if not inflects:
         return QueryTerm(spelling, term_id, term_id, stop=False, inflected=False)
     stop = spelling in ENGLISH_STOP_WORDS
-    # Words of one stem are one term, but not "can" and "cans"; of a longer word not all letters are known here.
+    # Words of one stem are one term, except stop words: "can" and "cans" are different terms. The spelling of a longer
+    # word is truncated, so that its stem is unknown.
     key = (stem(spelling), stop) if n_bytes < MAX_SPELLING_BYTES else term_id
-    return QueryTerm(
-        spelling, term_id, key, stop, inflected=not stop, asks=spelling in QUESTION_WORDS
-    )
+    asks = spelling in QUESTION_WORDS
+    return QueryTerm(spelling, term_id, key, stop, inflected=not stop, asks=asks)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED_WORDS)
+@functools.lru_cache(maxsize=_MAX_CACHED_WORDS)
 def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
     return _word(spelling, hash_term(spelling), len(spelling), inflects)
 
 
-def _query(
-    text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None
+def _merge_words(
+    text: str, ids: Ids, words: Sequence[QueryTerm], word_of_token: npt.NDArray[np.int16]
 ) -> Query:
-    """Put words that are one term together.
+    """Merge words with equal keys to terms, and count their occurrences.
 
-    Each of `words` is told once, with its number at each occurrence, or -1 for one left out; or, without `word_at`, at
-    every occurrence.
+    Args:
+        text: the query.
+        ids: term ids of its tokens.
+        words: its words.
+        word_of_token: index of each token's word; -1 for none.
     """
-    numbers: dict[Hashable, int] = {}
+    index_of_key: dict[Hashable, int] = {}
     terms: list[QueryTerm] = []
     term_of_word = []
     for word in words:
-        number = numbers.setdefault(word.key, len(terms))
-        if number == len(terms):
+        index = index_of_key.setdefault(word.key, len(terms))
+        if index == len(terms):
             terms.append(word)
-        term_of_word.append(number)
-    if word_at is None:
-        order = np.array(term_of_word, np.int16)
-    else:
-        order = np.array([*term_of_word, -1], np.int16).take(word_at)
+        term_of_word.append(index)
+    order = np.array([*term_of_word, -1], np.int16).take(word_of_token)
     if len(terms) < order.size or len(terms) > MAX_INFLECTED:
-        for number, qtf in enumerate(np.bincount(order[order >= 0], minlength=len(terms)).tolist()):
-            if qtf > 1 or number >= MAX_INFLECTED:
-                term, inflected = terms[number], terms[number].inflected and number < MAX_INFLECTED
-                terms[number] = evolve(term, inflected=inflected, qtf=qtf)
+        counts = np.bincount(order[order >= 0], minlength=len(terms)).tolist()
+        for index, qtf in enumerate(counts):
+            if qtf > 1 or index >= MAX_INFLECTED:
+                inflected = terms[index].inflected and index < MAX_INFLECTED
+                terms[index] = evolve(terms[index], inflected=inflected, qtf=qtf)
     return Query(text, ids, tuple(terms), order)
 
 
-def _without_form(query: Query, is_english: bool) -> Query:
-    """Take what only makes the query a question for function words: its frame, and words that ask in other languages.
+def _mark_question_words(query: Query, is_english: bool) -> Query:
+    """Mark the words that only form a question as stop words: its frame, and question words of other languages.
 
-    A query that has no other words is left as it is.
+    A query that has no other words is returned unchanged.
     """
-    terms, order = query.terms, query.order.tolist() if query.order.size <= _FEW_WORDS else []
-    frame = question_frame([terms[number].word for number in order])
-    form = {order[place] for place in frame} - {
-        number for place, number in enumerate(order) if place not in frame
-    }
+    terms = query.terms
+    order = query.order.tolist() if query.order.size <= _MAX_LISTED_TOKENS else []
+    in_frame: set[int] = set()
+    elsewhere: set[int] = set()
+    frame = question_frame([terms[index].word for index in order])
+    for token, index in enumerate(order):
+        (in_frame if token in frame else elsewhere).add(index)
+    question_words = in_frame - elsewhere
     if not (is_english and query.text.isascii()):
-        asking = other_question_words(latin=not is_english)
-        form |= {number for number, term in enumerate(terms) if term.word in asking}
-    if not form or all(term.stop or number in form for number, term in enumerate(terms)):
+        foreign = other_question_words(latin=not is_english)
+        question_words.update([i for i, term in enumerate(terms) if term.word in foreign])
+    if not question_words:
         return query
-    asked = [
-        evolve(term, stop=True, inflected=False, asks=True) if number in form else term
-        for number, term in enumerate(terms)
-    ]
-    return evolve(query, terms=tuple(asked))
-
-
-_parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)
+    marked = []
+    has_content = False
+    for index, term in enumerate(terms):
+        if index in question_words:
+            marked.append(evolve(term, stop=True, inflected=False, asks=True))
+        else:
+            marked.append(term)
+            has_content |= not term.stop
+    return evolve(query, terms=tuple(marked)) if has_content else query

@@ -1,77 +1,56 @@
-"""Correct words of a question that no chunk has, and that are one letter away from one that some chunk has.
+"""Correct words of a query that no chunk has, and that are at edit distance 1 of a word that some chunk has.
 
-A word of seven letters or more is taken for the chunks' most frequent word, of equal ones the first in the alphabet,
-that has its first letter and one letter added, dropped or changed, or two neighbours swapped. A word that is there, in
-any of its forms, is never bent. Identifiers and their parts, scripts without spaces and words with digits stay as they
-are, and so do questions with quotes or signs, and those of more than 64 words. What is corrected is asked as if it had
-been written so. Source: the rule is ours, measured in docs/measurements.md.
+A word of seven letters or more is replaced by the chunks' most frequent word, of equal ones the first in alphabetical
+order, that has its first letter, and from which it differs by one letter inserted, deleted or changed, or by two
+adjacent letters swapped. A word that occurs in a chunk, in any of its inflections, is never replaced. Identifiers and
+their parts, scripts without spaces and words with digits are left unchanged, and so are queries with operators and
+queries of more than 64 words. The corrected query is processed as if it had been written so. Source: the rule is ours,
+measured in docs/measurements.md.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping
 
 import numpy as np
 from attrs import evolve
 
-from relevance_gen.retrieval.query.character_offsets import code_points
+from relevance_gen.retrieval.query.character_offsets import find_characters
 from relevance_gen.retrieval.query.parsing import Query, parse
-from relevance_gen.text.stems import can_inflect
 from relevance_gen.text.tokenization import tokenize
 
-_MIN_LETTERS: Final = 7
-_MAX_LENGTH: Final = 64
-_MAX_WORDS: Final = 8
-"""Most words of one question that are corrected: it bounds the work."""
 
-
-def misspelt(query: Query, df: Sequence[int]) -> tuple[str, ...]:
-    """Return the words of a query that may be misspelt, told the number of chunks that hold each of its terms."""
-    if not query.corrects or query.order.size > _MAX_LENGTH:
-        return ()
-    unknown = [
-        term.word for term, n in zip(query.terms, df, strict=True) if not n and not term.stop
-    ]
-    return tuple(
-        [word for word in unknown if len(word) >= _MIN_LETTERS and can_inflect(word)][:_MAX_WORDS]
-    )
-
-
-def corrected(
-    query: Query,
-    near: Sequence[Sequence[Counter[str]]],
-    unknown: Sequence[str],
-    *,
-    is_english: bool,
+def correct(
+    query: Query, near_terms: Mapping[str, Mapping[str, int]], *, is_english: bool
 ) -> Query:
-    """Return a query with its misspelt words as the chunks have them.
+    """Return a query with its misspelled words corrected; the same query if no word can be corrected.
 
-    `near` is what each segment has near each of the unknown words, by the number of chunks that hold it.
+    Args:
+        query: the query.
+        near_terms: for each misspelled word the terms at edit distance 1, and the number of chunks that have each.
+        is_english: as for `parse`.
     """
-    counts = {
-        word: sum(of_word, Counter[str]()) for word, *of_word in zip(unknown, *near, strict=True)
-    }
-    taken = {word: min(n, key=lambda one: (-n[one], one)) for word, n in counts.items() if n}
-    if not taken:
+    replacements = {}
+    for word, terms in near_terms.items():
+        if terms:
+            replacements[word] = min(terms, key=lambda term: (-terms[term], term))
+    tokens = tokenize([query.text], toneless=False)
+    ends = tokens.start + tokens.length
+    # Tokens that do not overlap with others: the parts of an identifier overlap with the identifier.
+    is_alone = np.append(tokens.start[1:] >= np.maximum.accumulate(ends)[:-1], True)
+    is_alone[1:] &= is_alone[:-1]
+    misspelled = []
+    for token in np.flatnonzero(is_alone).tolist():
+        if tokens.decode_term(token) in replacements:
+            misspelled.append(token)
+    starts, stops = find_characters(query.text, tokens, np.array(misspelled, int))
+    text, end, corrections = "", 0, {}
+    for token, start, stop in zip(misspelled, starts.tolist(), stops.tolist(), strict=True):
+        replacement = replacements[tokens.decode_term(token)]
+        corrections[query.text[start:stop]] = replacement
+        text += query.text[end:start] + replacement
+        end = stop
+    if not corrections:
         return query
-    block = tokenize([query.text], toneless=False)
-    ends = block.start + block.length
-    alone = np.append(
-        block.start[1:] >= np.maximum.accumulate(ends)[:-1], True
-    )  # no part of an identifier
-    alone[1:] &= alone[:-1]
-    places = [
-        place for place in np.flatnonzero(alone).tolist() if block.decode_term(place) in taken
-    ]
-    text, done, corrections = "", 0, {}
-    for place, start, end in zip(
-        places, *code_points(query.text, block, np.array(places, int)), strict=True
-    ):
-        word = taken[block.decode_term(place)]
-        corrections[query.text[start:end]] = word
-        text += query.text[done:start] + word
-        done = int(end)
-    read = parse(text + query.text[done:], inflects=True, is_english=is_english)
-    return evolve(read, corrections=corrections) if corrections else query
+    corrected = parse(text + query.text[end:], inflects=True, is_english=is_english)
+    return evolve(corrected, corrections=corrections)

@@ -1,22 +1,21 @@
-"""Say how likely it is that the chunks hold an answer at all.
+"""Estimate the probability that the chunks have an answer to the query at all.
 
     x          = s₁ · c · max(n, 3)
-    confidence = x^a / (x^a + h^a)              a = 3.95, h = 0.696; 0 where nothing was found
+    confidence = x^a / (x^a + h^a)              a = 3.95, h = 0.696; 0 without results
 
-s₁ is the best score, n the number of different words of the query that count, and c the share of their idf that stands
-together: the greatest coverage of a result by a passage of 24 words, as `stages.proximity` defines it, times the share
-that words have which some chunk has. Function words count in n and in that share only where no chunk has another word.
-So c · n is about how many words of the query one passage holds. A score alone says less: long questions score lower
-than short ones, and a question about something else finds a few of its words almost anywhere, but seldom together. One
-word or two count as three: who asks so little looks for these very words. A weighting that looks at no passages takes
-the best score for the coverage.
+s₁ is the best score, n the number of distinct words of the query with weight, and c the share of their idf in one
+place: the greatest coverage of a result by a window of 24 tokens, as `stages.proximity` defines it, times the share of
+the idf that words have which occur in any chunk. Stop words are part of n and of that share only if no chunk has
+another word. So c · n is about the number of words of the query in one window. A score alone is not sufficient: long
+queries score lower than short ones, and a query about another subject finds a few of its words almost anywhere, but
+seldom together. One or two words count as three: users who enter so few words look for exactly these. A weighting
+without windows uses the best score as coverage.
 
-The second line is a scale and changes no order. It is set so that ½ is where questions asked of the collection they
-were written for, and questions that were written for another, are equally likely, all else being equal; h is that
-middle, and a says how fast the one side wins. Both are fitted to the scores of ``pivoted`` on ten public collections,
-each asked at most 80 questions of each other; ``bench.answerable --fit`` asks more of them, and comes near. That the
-right collection lacks the answer is much harder to tell than that it is the wrong collection. Source: the formula is
-ours, measured in docs/measurements.md.
+The second line is a scale and changes no order. At ½, queries written for the collection and queries written for
+another are equally likely, if all else is equal; h is that middle, and a says how steep the scale is. Both are fitted
+to the scores of ``pivoted`` on ten public collections, each searched with at most 80 queries of each other one;
+``bench.answerable --fit`` uses more queries and comes close. That the right collection lacks the answer is much harder
+to detect than that it is the wrong collection. Source: the formula is ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from relevance_gen.retrieval.ranking.stage import WeightedQuery
+from relevance_gen.retrieval.ranking.stage import WeightedTerms
 
 MIDDLE: Final = 0.696
 STEEPNESS: Final = 3.95
-_FEWEST_WORDS: Final = 3
-_LEAST_COVERED: Final = 1e-3
-"""The best chunks may hold none of the words that are looked for in passages: of a long query these are the rarest."""
+_MIN_WORDS: Final = 3
+_MIN_COVERAGE: Final = 1e-3
+"""Of a long query only the rarest words are counted in windows, and the best chunks may have none of these."""
 
 
-def evidence(best_score: float, covered: float, plan: WeightedQuery) -> float:
-    """Return x, at least 0, of the best score and the greatest coverage of a result by a passage, in [0, 1] both."""
-    terms = plan.terms
-    pluralize = [(terms.idf[number], terms.df[number]) for number in terms.subject]
-    known = math.fsum([idf for idf, df in pluralize if df]) / (
-        math.fsum([idf for idf, _ in pluralize]) or 1.0
-    )
-    return best_score * max(covered, _LEAST_COVERED) * known * max(len(pluralize), _FEWEST_WORDS)
+def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
+    """Return x, at least 0, for the best score and the greatest coverage of a result by a window, in [0, 1] both."""
+    subject = terms.subject
+    known_idf = math.fsum([terms.idf[i] for i in subject if terms.df[i]])
+    total_idf = math.fsum([terms.idf[i] for i in subject]) or 1.0
+    known_share = known_idf / total_idf
+    return best_score * max(coverage, _MIN_COVERAGE) * known_share * max(len(subject), _MIN_WORDS)
 
 
-def confidence(best_score: float, covered: float, plan: WeightedQuery) -> float:
+def confidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
     """Return the confidence, in [0, 1]; the arguments are those of `evidence`."""
-    power = math.pow(evidence(best_score, covered, plan), STEEPNESS)
+    power = math.pow(evidence(best_score, coverage, terms), STEEPNESS)
     return power / (power + math.pow(MIDDLE, STEEPNESS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
 from attrs import define, field, frozen
@@ -17,6 +17,7 @@ from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.segment import Segment, Statistics, TokenSequences
 from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import Match, TermPostings
+from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample, SparseVector
 from relevance_gen.types import Metadata
 
 
@@ -102,6 +103,25 @@ class FeatureSpec(ABC):
 
 
 @frozen(eq=False)
+class FeatureRequest:
+    """Features to extract from the chunks at given positions, of which there is at least one."""
+
+    positions: Offsets  # distinct, in any order, shape (n,)
+    specs: tuple[FeatureSpec, ...]
+
+
+class FeatureSource(Protocol):
+    """The parts of the search port that stages use; see `relevance_gen.retrieval.ports.Segments`."""
+
+    @property
+    def sample(self) -> Sample:
+        """Term statistics of a fixed sample of the chunks, computed on first use."""
+
+    def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
+        """Return the features of chunks, one `Features` for each spec of the request."""
+
+
+@frozen(eq=False)
 class NumericFeatures:
     """k numbers for each chunk, shape (k, n)."""
 
@@ -163,7 +183,23 @@ class StoredFields(FeatureSpec):
         return FeatureRows(rows)
 
 
-STORED_FIELDS = StoredFields()
+STORED_FIELDS: Final = StoredFields()
+
+
+@frozen
+class TermPrefixes(FeatureSpec):
+    """The prefixes of the words of chunks, as `SparseVector`; stop words do not count."""
+
+    max_chunks = MAX_CHUNKS
+
+    def extract(self, batch: ChunkBatch) -> SparseVector:
+        """Return the prefixes; from the texts if the segment has no token sequences and nothing else needs tokens."""
+        if batch.segment.occurrences is None and not batch.has_tokens:
+            segment, chunk_ords = batch.segment, batch.chunk_ords
+            return SparseVector(
+                segment.prefix_hashes(chunk_ords), segment.n_occurrences[chunk_ords]
+            )
+        return SparseVector.of_prefixes(batch.tokens)
 
 
 def merge_features(parts: Sequence[Any], rows: Sequence[Offsets]) -> Any:

@@ -1,4 +1,4 @@
-"""Count what stands in each of a few chunks, and in a sample of all: words' beginnings, or letters in a row."""
+"""Sparse count vectors of a few chunks, and of a sample of all chunks: of word prefixes or of character n-grams."""
 
 from __future__ import annotations
 
@@ -15,167 +15,170 @@ from relevance_gen.arrays import Floats, Hashes, Offsets
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 
 MAX_CHUNKS: Final = 1 << 8
-"""Most chunks compared with each other; only ties make them more than a few dozen."""
+"""Maximum number of chunks that are compared with each other; there are more than a few dozen only with ties."""
 SAMPLE_SIZE: Final = 128
+"""Number of chunks in the sample."""
 _CHUNK_BITS: Final = 8
 _CHUNK_MASK: Final = MAX_CHUNKS - 1
-_MOST_SMALL: Final = 1 << 32 - _CHUNK_BITS
-"""So many features can be told, with a chunk's number, in 32 bits, which sort in half the time."""
-_STEP: Final = 1 << 18
-"""Features looked up or counted together: it bounds the memory for long chunks."""
+_MAX_DIMENSIONS_32_BIT: Final = 1 << 32 - _CHUNK_BITS
+"""Up to this number of dimensions, dimension and chunk fit into 32 bits, which are sorted in half the time."""
+_BATCH_ENTRIES: Final = 1 << 18
+"""Entries that are looked up or counted together; bounds the memory for long chunks."""
 
 _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
-"""A feature's number and a chunk's, as one number."""
+"""A dimension and a chunk, combined to one integer."""
 
 
 @frozen(eq=False)
 class SparseVector:
-    """What stands in each of some chunks."""
+    """The entries of n sparse vectors, one for each chunk: an entry for each occurrence of a prefix or n-gram."""
 
-    features: Hashes  # hashes, or numbers of hashes in `names`, chunk after chunk; 0 does not count. Shape (T,)
-    counts: Offsets  # how many each chunk has, shape (n,), summing to T
-    names: Hashes | None = (
-        None  # hashes, ascending; the first is 0. None where the features are hashes themselves
+    entries: Hashes  # dimension of each entry, chunk after chunk; 0 is not counted. Shape (T,)
+    counts: Offsets  # number of entries of each chunk, shape (n,), with sum T
+    hashes: Hashes | None = (
+        None  # hash of each dimension, ascending, the first is 0; None if the entries are hashes
     )
 
     def __reduce__(self) -> tuple[type[SparseVector], tuple[Hashes, Offsets]]:
-        """Leave the names out of a pickle: those of a whole segment may be millions."""
-        return SparseVector, (_hashes(self.names, self.features), self.counts)
+        """Pickle entries as hashes: a segment can have millions of dimensions."""
+        return SparseVector, (_to_hashes(self.hashes, self.entries), self.counts)
 
     @classmethod
-    def of_words(cls, reading: TokenSequences) -> SparseVector:
-        """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
-        words, numbers = reading.terms[POSITION_GAP:], reading.lexicon.prefix_ords
-        features = arrays.concat(
-            (numbers.take(words[some]) for some in arrays.batch_slices(words.size, _STEP)),
-            np.uint32,
+    def of_prefixes(cls, tokens: TokenSequences) -> SparseVector:
+        """Return the word prefixes of chunks; stop words, and the gaps between chunks, are not counted."""
+        term_ords, prefix_ords = tokens.terms[POSITION_GAP:], tokens.lexicon.prefix_ords
+        parts = []
+        for part in arrays.batch_slices(term_ords.size, _BATCH_ENTRIES):
+            parts.append(prefix_ords.take(term_ords[part]))
+        return cls(
+            arrays.concat(parts, np.uint32), tokens.counts + POSITION_GAP, tokens.lexicon.prefixes
         )
-        return cls(features, reading.counts + POSITION_GAP, reading.lexicon.prefixes)
 
     @classmethod
-    def merge(cls, bags: Sequence[SparseVector], places: Sequence[Offsets]) -> SparseVector:
-        """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
-        names = bags[0].names
-        if all(bag.names is names for bag in bags):
-            features = np.concatenate([bag.features for bag in bags])
-        else:
-            names, features = (
-                None,
-                np.concatenate([_hashes(bag.names, bag.features) for bag in bags]),
-            )
-        whole = cls(features, np.concatenate([bag.counts for bag in bags]), names)
-        return whole.take(np.argsort(np.concatenate(places)))
+    def merge(cls, parts: Sequence[SparseVector], rows: Sequence[Offsets]) -> SparseVector:
+        """Return the vectors of several segments' chunks together; `rows` are their rows in the result."""
+        hashes = parts[0].hashes
+        if any(part.hashes is not hashes for part in parts):
+            hashes = None
+            parts = [cls(_to_hashes(part.hashes, part.entries), part.counts) for part in parts]
+        entries = np.concatenate([part.entries for part in parts])
+        counts = np.concatenate([part.counts for part in parts])
+        return cls(entries, counts, hashes).take(np.argsort(np.concatenate(rows)))
 
-    def take(self, kept: Offsets) -> SparseVector:
-        """Return the bag of some of the chunks."""
-        first, counts = arrays.starts_of(self.counts)[kept], self.counts[kept]
-        return SparseVector(self.features[arrays.ragged_ranges(first, counts)], counts, self.names)
+    def take(self, rows: Offsets) -> SparseVector:
+        """Return the vectors of the chunks at some rows."""
+        starts, counts = arrays.starts_of(self.counts)[rows], self.counts[rows]
+        return SparseVector(self.entries[arrays.ragged_ranges(starts, counts)], counts, self.hashes)
 
     def tally(self) -> Tally:
-        """Count how often each chunk has each feature."""
+        """Count how often each chunk has each dimension."""
         ends = self.counts.cumsum()
-        counts = [
-            self._count(some, ends)
-            for some in arrays.batch_slices(max(self.features.size, 1), _STEP)
-        ]
-        key, tf = counts[0]
+        batches = arrays.batch_slices(max(self.entries.size, 1), _BATCH_ENTRIES)
+        counts = [self._count(batch, ends) for batch in batches]
+        keys, tf = counts[0]
         if len(counts) > 1:
-            key, tf = (np.concatenate(parts) for parts in zip(*counts, strict=True))
+            keys, tf = (np.concatenate(parts) for parts in zip(*counts, strict=True))
             del counts
-            order = key.argsort(kind="stable")
-            key, tf = key.take(order), tf.take(order)
+            order = keys.argsort(kind="stable")
+            keys, tf = keys.take(order), tf.take(order)
             del order
-            first, _ = arrays.runs(key)
-            key, tf = key.take(first), np.add.reduceat(tf, first)
-        feature: _Keys = np.right_shift(key, key.dtype.type(_CHUNK_BITS))
-        first, df = arrays.runs(feature)
-        place = np.arange(df.size).repeat(df)
-        chunk = (key & key.dtype.type(_CHUNK_MASK)).astype(np.intp)
-        return Tally(ends.size, self.names, feature.take(first), df, place, chunk, tf)
+            first, _ = arrays.runs(keys)
+            keys, tf = keys.take(first), np.add.reduceat(tf, first)
+        dimensions: _Keys = np.right_shift(keys, keys.dtype.type(_CHUNK_BITS))
+        first, df = arrays.runs(dimensions)
+        return Tally(
+            n_chunks=ends.size,
+            hashes_of=self.hashes,
+            dimensions=dimensions.take(first),
+            df=df,
+            dimension=np.arange(df.size).repeat(df),
+            chunk=(keys & keys.dtype.type(_CHUNK_MASK)).astype(np.intp),
+            tf=tf,
+        )
 
-    def _count(self, some: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
-        """Count some features: by feature and chunk as one number, ascending, and how often each stands there.
+    def _count(self, batch: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
+        """Return the distinct keys of a batch of entries, ascending, and how often each occurs.
 
-        Each chunk's features end at `ends`.
+        The entries of each chunk end at `ends`.
         """
-        is_small = self.names is not None and self.names.size <= _MOST_SMALL
-        kind: type[np.unsignedinteger[Any]] = np.uint32 if is_small else np.uint64
-        key: _Keys = self.features[some].astype(kind)
+        has_few = self.hashes is not None and self.hashes.size <= _MAX_DIMENSIONS_32_BIT
+        dtype: type[np.unsignedinteger[Any]] = np.uint32 if has_few else np.uint64
+        keys: _Keys = self.entries[batch].astype(dtype)
         counts = self.counts
-        if key.size < self.features.size:
-            counts = np.diff(np.clip(ends - some.start, 0, key.size), prepend=0)
-        key <<= kind(_CHUNK_BITS)
-        key |= np.arange(counts.size, dtype=kind).repeat(counts)
-        key = key.compress(
-            key >= kind(1 << _CHUNK_BITS)
-        )  # half of the words of a text are function words
-        has_few_names = self.names is not None and self.names.size <= 1 << 16
-        key = key.take(
-            arrays.order_by_digits(key, 1 if has_few_names else 2, _CHUNK_BITS)
-        )  # chunks are in order already
-        first, tf = arrays.runs(key)
-        return key.take(first), tf
+        if keys.size < self.entries.size:
+            counts = np.diff(np.clip(ends - batch.start, 0, keys.size), prepend=0)
+        keys <<= dtype(_CHUNK_BITS)
+        keys |= np.arange(counts.size, dtype=dtype).repeat(counts)
+        # Without dimension 0: half of the words of a text are stop words.
+        keys = keys.compress(keys >= dtype(1 << _CHUNK_BITS))
+        # Chunks are in order already, so that only the digits of the dimension are sorted.
+        fits_one_digit = self.hashes is not None and self.hashes.size <= 1 << 16
+        keys = keys.take(arrays.order_by_digits(keys, 1 if fits_one_digit else 2, _CHUNK_BITS))
+        first, tf = arrays.runs(keys)
+        return keys.take(first), tf
 
 
-def _hashes(names: Hashes | None, features: _Keys) -> _Keys:
-    return features if names is None else names.take(features)
+def _to_hashes(hashes: Hashes | None, dimensions: _Keys) -> _Keys:
+    return dimensions if hashes is None else hashes.take(dimensions)
 
 
 @frozen(eq=False)
 class Tally:
-    """How often each of some chunks has each feature: by feature, then by chunk."""
+    """How often each of n chunks has each dimension, as P counts by dimension, then by chunk."""
 
     n_chunks: int  # number of chunks, n
-    names: Hashes | None  # those of the bag
-    features: _Keys  # the different features, ascending, shape (F,)
-    df: Offsets  # number of chunks that have each, shape (F,)
-    place: Offsets  # place among these of each count, ascending, shape (P,)
-    chunk: Offsets  # number of each count's chunk, in [0, n), shape (P,)
-    tf: Offsets  # how often that chunk has that feature, shape (P,)
+    hashes_of: Hashes | None  # hash of each dimension of the vectors; None if dimensions are hashes
+    dimensions: _Keys  # the distinct dimensions that any chunk has, ascending, shape (D,)
+    df: Offsets  # number of chunks that have each, shape (D,)
+    dimension: (
+        Offsets  # for each count the index of its dimension in `dimensions`, ascending, shape (P,)
+    )
+    chunk: Offsets  # for each count its chunk, in [0, n), shape (P,)
+    tf: Offsets  # how often that chunk has that dimension, shape (P,)
 
     @property
     def hashes(self) -> _Keys:
-        """Hashes of the features, shape (F,)."""
-        return _hashes(self.names, self.features)
+        """Hashes of the distinct dimensions, shape (D,)."""
+        return _to_hashes(self.hashes_of, self.dimensions)
 
-    def norms(self, value: Floats) -> Floats:
-        """Return the Euclidean length of each chunk's values, shape (n,)."""
-        return np.sqrt(np.bincount(self.chunk, value * value, self.n_chunks))
+    def norms(self, weight: Floats) -> Floats:
+        """Return the Euclidean length of each chunk's weights, given the weight of each count, shape (n,)."""
+        return np.sqrt(np.bincount(self.chunk, weight * weight, self.n_chunks))
 
 
 @frozen(eq=False)
 class Sample:
-    """How many chunks of a sample have each feature.
+    """Number of chunks of a sample that have each dimension.
 
-    The sample are the `SAMPLE_SIZE` chunks with the smallest hashes of their words: the same ones in whatever order the
-    chunks stand and however they are cut into segments. Of S chunks, `df` have each feature; `names` ascend.
+    The sample consists of the `SAMPLE_SIZE` chunks with the smallest hashes of their words: the same chunks in any order
+    of the collection, and for any division into segments.
     """
 
-    size: int
-    names: Hashes
-    df: npt.NDArray[np.uint8]
+    size: int  # number of chunks, at most `SAMPLE_SIZE`
+    hashes: Hashes  # hash of each dimension, ascending, shape (D,)
+    df: npt.NDArray[np.uint8]  # number of chunks that have each, shape (D,)
 
     @classmethod
-    def of(cls, bag: SparseVector) -> Sample:
-        """Count the chunks of a bag, of at most `SAMPLE_SIZE`."""
-        tally = bag.tally()
-        if tally.names is None:
-            return cls(tally.n_chunks, tally.features, tally.df.astype(np.uint8))
-        df = np.zeros(tally.names.size, np.uint8)
-        df[tally.features] = tally.df
-        return cls(tally.n_chunks, tally.names, df)
+    def of(cls, vectors: SparseVector) -> Sample:
+        """Count the chunks of the sample, given their vectors."""
+        tally = vectors.tally()
+        if tally.hashes_of is None:
+            return cls(tally.n_chunks, tally.dimensions, tally.df.astype(np.uint8))
+        df = np.zeros(tally.hashes_of.size, np.uint8)
+        df[tally.dimensions] = tally.df
+        return cls(tally.n_chunks, tally.hashes_of, df)
 
     def idf(self, tally: Tally) -> Floats:
-        """Return ``ln(1 + S / max(df, 1))`` for each feature of a tally."""
-        if tally.names is self.names:
-            return rarities(self.size).take(self.df.take(tally.features))
-        at = arrays.find(self.names, tally.hashes)
-        df = np.zeros(at.size, np.uint8)
-        df[at >= 0] = self.df.take(at[at >= 0])
-        return rarities(self.size).take(df)
+        """Return ``ln(1 + S / max(df, 1))`` for each dimension of a tally, with df in the sample, shape (D,)."""
+        if tally.hashes_of is self.hashes:
+            return sample_idf(self.size).take(self.df.take(tally.dimensions))
+        index = arrays.find(self.hashes, tally.hashes)
+        df = np.zeros(index.size, np.uint8)
+        df[index >= 0] = self.df.take(index[index >= 0])
+        return sample_idf(self.size).take(df)
 
 
 @functools.lru_cache(maxsize=MAX_CHUNKS)
-def rarities(n: int) -> Floats:
+def sample_idf(n: int) -> Floats:
     """Return ``ln(1 + n / max(df, 1))`` for every df, shape (n + 1,)."""
     return np.log1p(n / np.maximum(np.arange(n + 1), 1))

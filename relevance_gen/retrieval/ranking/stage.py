@@ -1,10 +1,10 @@
-"""What a stage is, and what it works with: the plan of a question and a table of scores.
+"""The base class of scoring stages, and what stages work with: a weighted query and a table of candidates.
 
-A score is made by a list of stages. Each looks at some of the chunks, is told of them by whatever segments they are in,
-and changes the scores so far. What it asks for is its evidence: see `relevance_gen.retrieval.ranking.features`.
+A score is computed by a list of stages. Each stage takes some of the candidates, extracts features of them, and updates
+their scores. It declares these features as data: see `relevance_gen.retrieval.ranking.features`.
 
-A new part of a score is a file in `relevance_gen.retrieval.stages`, its name in the list of a weighting, and
-the fields that explain it in `relevance_gen.types.Explanation`.
+To add a stage, write a file in `relevance_gen.retrieval.stages`, add it to the list of a weighting in
+`relevance_gen.retrieval.weighting`, and add the fields that explain it to `relevance_gen.Explanation`.
 """
 
 from __future__ import annotations
@@ -16,189 +16,228 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from attrs import define, field, frozen
 
-from relevance_gen.arrays import Flags, Floats, Ids, Offsets
+from relevance_gen.arrays import Flags, Floats, Ids, Offsets, find
 from relevance_gen.index.segment import Statistics
 from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.query.term_matching import Match
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch, E, FeatureExtractor
-from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample
+from relevance_gen.retrieval.ranking.features import FeatureRequest, FeatureSource, FeatureSpec
+from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 
-N_PROMISING: Final = 50
-"""Most chunks that a stage looks at, ties apart; 100 ranked no better in the collections measured."""
+N_STAGE_CANDIDATES: Final = 50
+"""Number of chunks that a stage scores, without ties; 100 ranked no better in the collections measured."""
 MAX_WORDS: Final = 32
-"""Most words of a query that are looked for in chunks, function words apart: queries may be as long as a book."""
+"""Maximum number of query words that stages look for in chunks, without stop words: queries can be very long."""
+LEXICAL: Final = "lexical"
+"""Column of the scores after the stages of the weighting, before those of models."""
 
 
 @frozen(eq=False)
 class WeightedTerms:
-    """The terms of a query, and what all chunks together say of them: what a stage is made from."""
+    """The terms of a query, weighted by the statistics of all chunks. It holds no postings."""
 
-    query: Query  # the query
-    matches: tuple[Match, ...]  # what each of its terms stands for, in any chunk
-    df: tuple[int, ...]  # number of chunks that hold each term
-    idf: tuple[float, ...]  # inverse document frequency of each term; 0 for one that is left out
-    norm: float  # Euclidean length of the query, of the terms that some chunk has
-    statistics: Statistics  # facts of all chunks
+    query: Query
+    matches: tuple[Match, ...]  # the terms that each word matches, in any chunk
+    df: tuple[int, ...]  # number of chunks that have each
+    idf: tuple[float, ...]  # inverse document frequency of each; 0 for a word without weight
+    weights: tuple[float, ...]  # query weight of each, divided by the query's norm
+    norm: float  # Euclidean length of the query, of the words that any chunk has
+    token_ids: Ids  # ids of the query's tokens that any chunk has, ascending, shape (T,)
+    token_norm: float  # norm of a chunk that consists of these tokens
+    statistics: Statistics  # facts of all chunks, without arrays
 
     @property
     def rarest(self) -> list[int]:
-        """Numbers of the rarest known terms that count, the rarest first."""
-        pluralize = [number for number, n in enumerate(self.df) if n and self.idf[number]]
-        return sorted(pluralize, key=lambda number: -self.idf[number])[:MAX_WORDS]
+        """Indices of the words with weight that any chunk has, by descending idf, at most `MAX_WORDS`."""
+        known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
+        return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_WORDS]
 
     @property
     def subject(self) -> list[int]:
-        """Numbers of the terms that say what the query is about: function words only where chunks have no other."""
-        pluralize = [number for number, idf in enumerate(self.idf) if idf]
-        others = [number for number in pluralize if not self.query.terms[number].stop]
-        return others if any(self.df[number] for number in others) else pluralize
+        """Indices of the words with weight; stop words are left out if any chunk has another word."""
+        weighted = [i for i, idf in enumerate(self.idf) if idf]
+        content = [i for i in weighted if not self.query.terms[i].stop]
+        for i in content:
+            if self.df[i]:
+                return content
+        return weighted
+
+    @property
+    def has_stop_words_only(self) -> bool:
+        """Whether chunks have at most stop words of the query, though the query has other words."""
+        content_df = [n for n, term in zip(self.df, self.query.terms, strict=True) if not term.stop]
+        return bool(content_df) and not any(content_df)
 
 
 @frozen
 class SelfMatch:
-    """What a query, or a part of it, would be if it were a chunk."""
+    """The scores of a query that is matched against itself, used to normalize scores."""
 
-    cosine: float  # that of the query with it
-    denominator: float  # what sums of its weights are divided by, the query's norm included
-    unknown_idf: float  # sum of the idf of its terms that no chunk has
+    cosine: float  # cosine of the query with itself as a chunk
+    denominator: float  # the length normalization of that chunk, times the query's norm
+    unknown_idf: float  # sum of the idf of words that no chunk has
 
 
 class Stage(ABC):
-    """One part of a score, made for one question. It can be pickled, for its evidence is asked for anywhere."""
+    """One part of a score, created for one query."""
 
-    # what it is called in `Explanation`: a column of the table for each; none if it only changes the scale
     parts: ClassVar[tuple[str, ...]] = ()
-    # whether its share is one of the score, and not of the sum that is brought onto the scale
-    is_behind_scale: ClassVar[bool] = False
-    # it looks at so many of the best by the scores so far, and at their ties; 0 if it asks for no evidence
+    """Fields of `Explanation`, and columns of the table, with what the stage adds; none if it only rescales scores."""
+    is_after_normalization: ClassVar[bool] = False
+    """Whether the stage changes normalized scores; otherwise it adds to the sum that is normalized."""
     n_best: ClassVar[int] = 0
-    # most chunks that it compares with each other; where more than these tie, the last of them are left out
-    most: ClassVar[int | None] = None
-
-    def evidence(self, excerpt: ChunkBatch) -> Any:
-        """Return what it wants to know of some chunks of a segment: an `Features`."""
-        raise NotImplementedError
+    """Number of chunks, the best by lexical score and their ties, that the stage scores; 0 if it needs no features."""
+    features: FeatureSpec | None = None
+    """Features to extract together with the candidates, of the best `N_STAGE_CANDIDATES`."""
 
     @abstractmethod
-    def score(self, table: Table) -> None:
-        """Change the scores of a table, and note in its columns what each chunk was given."""
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Update the scores of a table, and store in its columns what the stage adds to each chunk's score."""
 
-    def of_query(self, total: float, own: SelfMatch) -> float:
-        """Return what the query itself would have after this stage, if it were a chunk and had `total` before."""
+    def self_score(self, total: float, own: SelfMatch) -> float:
+        """Return the score of the query matched against itself after this stage, given the score before it."""
         del own
         return total
 
-    def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
-        """Return what one chunk was given, by the names of `parts`, told what the stages noted of it.
+    def contributions(self, row: Mapping[str, float], score: float) -> dict[str, float]:
+        """Return the contributions to one chunk's score, by the names of `parts`, given the chunk's row of columns.
 
-        A stage before the scale returns what it added. One behind it returns its share of the score by words.
+        Before normalization these are the summands; after it, shares of the lexical `score`.
         """
         del score
         return {part: row[part] for part in self.parts}
 
 
-class Reranking(Stage):
-    """A part of a score that looks again at the best results, once their words have said all that they can.
+class RerankStage(Stage):
+    """A stage that updates the scores of the best results after the lexical stages.
 
-    It gives the table new scores, and leaves the array of those before as it is, which explanations read.
+    It assigns a new array of scores to the table, and does not change the old one, which explanations read.
     """
 
-    is_behind_scale = True
-    # how many of the best by their words it looks at, and all that are as good as the last of them; None looks at
-    # every chunk
+    is_after_normalization = True
     n_candidates: int | None
+    """Number of results, the best by score and their ties, that the stage scores; None: all chunks."""
 
-    def candidates(self, table: Table) -> Offsets:
-        """Return the places of the best results with their ties; where very many tie for the last, without those."""
+    def candidate_rows(self, table: CandidateTable) -> Offsets:
+        """Return the rows of the best results with ties; ties for the last place are left out if they are very many."""
         n = self.n_candidates
-        return table.results if n is None else table.best_of(table.results, n, n + MAX_CHUNKS)
+        return (
+            table.allowed_rows
+            if n is None
+            else table.best_of(table.allowed_rows, n, n + MAX_CHUNKS)
+        )
 
     @abstractmethod
-    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
-        """Return what the chunk at a place was given, by the names of `Explanation`, those of `parts` among them.
+    def explain(
+        self, table: CandidateTable, row: int, before: float, after: float
+    ) -> dict[str, Any]:
+        """Return the contributions to the score of the chunk at a row, by fields of `Explanation`.
 
-        What these do not add up to is what is left of the score before, and each part of that has its share in it.
+        The rest of the score after the stage is what remains of the score before it, and each part of that score is
+        scaled by the same factor.
         """
 
 
 @frozen(eq=False)
 class ScoreNormalization(Stage):
-    """Brings scores into [0, 1], as multiples of what the query itself would score.
+    """Divides scores by the score of the query matched against itself, and bounds them to [0, 1].
 
-    1.0 then means "as good as a chunk that says exactly this", for every query and collection.
+    1.0 then means "as good as a chunk with exactly the query's terms", for every query and collection.
     """
 
-    bound: Callable[[Floats], Floats]  # brings what is above 1 into [0, 1]
+    bound: Callable[[Floats], Floats]  # maps scores above 1 into [0, 1]
 
-    def score(self, table: Table) -> None:
-        """Bring all scores onto the scale; a chunk that says exactly what the query says has 1."""
-        table.scores = self.bound(table.scores / table.plan.reference)
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Normalize all scores; a chunk with exactly the terms of the query scores 1."""
+        del segments
+        table.scores = self.bound(table.scores / table.query.reference)
         table.scores[table.is_verbatim] = 1.0
 
 
 @frozen(eq=False)
 class WeightedQuery:
-    """A query weighed against a collection. It holds facts of the whole collection only, and no postings."""
+    """A query with its weighted terms and the stages that score it."""
 
-    terms: WeightedTerms  # its terms, and what all chunks say of them
-    gains: tuple[
-        float, ...
-    ]  # what the weight of each term in a chunk is multiplied by, divided by the query's norm
-    said: Ids  # ids of the query's words that some chunk has, ascending, shape (T,)
-    said_norm: float  # norm of a chunk that says these and nothing else
-    stages: tuple[Stage, ...]  # the parts of a score, in order
-    cosine: float  # what the query would score as a chunk by its cosine alone
-    reference: float  # what it would score as a chunk altogether, before the scale; all scores are divided by it
-    known_share: float  # the reference as a share of what the query with all its words would score, in (0, 1]
+    terms: WeightedTerms
+    stages: tuple[Stage, ...]  # in the order in which they run
+    cosine: float  # cosine of the query matched against itself
+    reference: (
+        float  # score of the query matched against itself, before normalization; divides all scores
+    )
+    known_share: (
+        float  # the reference, divided by that of the query with its unknown words, in (0, 1]
+    )
+
+
+@frozen(eq=False)
+class Ranking:
+    """Chunks with their scores, and what a response reports about the query."""
+
+    positions: Offsets  # positions of the chunks, best first, shape (n,)
+    scores: Floats  # shape (n,)
+    terms: WeightedTerms  # the terms of the query, after spelling correction
+    confidence: float  # calibrated probability that the chunks that pass the filter have an answer, in [0, 1]
 
     @property
-    def by_function_words(self) -> bool:
-        """Whether chunks hold function words of the query at most, though the query has other words."""
-        terms = self.terms.query.terms
-        is_found = any(n and not term.stop for term, n in zip(terms, self.terms.df, strict=True))
-        return not is_found and any(not term.stop for term in terms)
+    def nbytes(self) -> int:
+        """Size of the arrays in bytes."""
+        n_bytes = self.positions.nbytes + self.scores.nbytes + self.terms.query.ids.nbytes
+        for match in self.terms.matches:
+            n_bytes += match.nbytes
+        return n_bytes
+
+    def take(self, rows: Offsets) -> Ranking:
+        """Return the chunks at some rows."""
+        positions, scores = self.positions.take(rows), self.scores.take(rows)
+        return Ranking(positions, scores, self.terms, self.confidence)
 
 
 @define(eq=False)
-class Table:
-    """Some chunks and their scores so far, with a column for each part of them."""
+class CandidateTable:
+    """Candidates with their scores and a column for each part of the score. Stages update it in place.
 
-    plan: WeightedQuery  # the query, weighed
+    Stages before normalization score the chunks at `stage_rows`, the best by lexical score, and the best of those that
+    pass the filter. A chunk's score must not depend on the filter, so chunks are compared with `top_rows`, which are the
+    best regardless of the filter.
+    """
+
+    query: WeightedQuery
     positions: Offsets  # positions of the chunks, ascending, shape (n,)
-    scores: Floats  # so far, shape (n,)
-    is_verbatim: Flags  # whether each says exactly what the query says, shape (n,)
-    results: Offsets  # places of those that may be results, ascending, shape (m,)
-    promising: Offsets  # places of the best of all chunks by their cosine, ascending, shape (p,)
-    picked: Offsets  # places of those that stages look at, the promising ones among them, ascending, shape (k,)
-    source: Callable[
-        [FeatureExtractor[Any], Offsets], Any
-    ]  # tells what is asked of the chunks at some positions
-    sample: Callable[[], Sample]  # counts words' beginnings in a sample of all chunks
-    columns: dict[str, Floats] = field(factory=dict)  # what the stages noted, shape (n,) each
-    before: list[Floats] = field(factory=list)  # the scores before each reranking, shape (n,) each
-    # places of the chunks whose passages were compared with the query, ascending, and the nearest of each
+    scores: Floats  # current scores, shape (n,)
+    is_verbatim: Flags  # whether a chunk has exactly the terms of the query, shape (n,)
+    allowed_rows: Offsets  # rows of the chunks that pass the filter, ascending
+    top_rows: Offsets  # rows of the best chunks by lexical score, ascending
+    stage_rows: (
+        Offsets  # rows of the chunks that stages score, ascending; features were extracted for them
+    )
+    features: Mapping[FeatureSpec, Any]  # features of the chunks at `stage_rows`
+    columns: dict[str, Floats] = field(factory=dict)  # values that stages stored, shape (n,) each
+    scores_before: list[Floats] = field(factory=list)  # the scores before each rerank stage
+    # rows of the chunks whose passages were compared with the query, and the nearest passage of each, shape (3, m)
     nearest: tuple[Offsets, Floats] | None = None
 
-    def tell(self, inquiry: FeatureExtractor[E], places: Offsets) -> E:
-        """Return the evidence of the chunks at some places."""
-        evidence: E = self.source(inquiry, self.positions.take(places))
-        return evidence
+    def extract(self, spec: FeatureSpec, rows: Offsets, segments: FeatureSource) -> Any:
+        """Return the features of the chunks at some rows: those that came with the candidates, or request them now."""
+        features = self.features.get(spec)
+        if features is not None:
+            if rows is self.stage_rows or np.array_equal(rows, self.stage_rows):
+                return features
+            places = find(self.stage_rows, rows)
+            if (places >= 0).all():
+                return features.take(places)
+        request = FeatureRequest(self.positions.take(rows), (spec,))
+        return segments.extract_features(request)[0]
 
-    def best(self, n: int, most: int) -> Offsets:
-        """Return the places of the best n of the promising chunks, as `best_of` does."""
-        return self.best_of(self.promising, n, most)
+    def best_of(self, rows: Offsets, n: int, max_rows: int) -> Offsets:
+        """Return the best n of some rows with ties; without ties for the last place if that is more than `max_rows`."""
+        best = rows.take(at_least_as_good(self.scores.take(rows), n))
+        return best if best.size <= max_rows else best[self.scores[best] > self.scores[best].min()]
 
-    def best_of(self, places: Offsets, n: int, most: int) -> Offsets:
-        """Return the best n of some places with their ties; where these are more than `most`, none of the last."""
-        best = places.take(at_least_as_good(self.scores.take(places), n))
-        return best if best.size <= most else best[self.scores[best] > self.scores[best].min()]
-
-    def add(self, parts: Sequence[str], places: Offsets, values: Floats) -> None:
-        """Add k parts of the score, shape (k, n), to those of the chunks at n places, and note them; others have 0."""
+    def add(self, parts: Sequence[str], rows: Offsets, values: Floats) -> None:
+        """Add k parts, shape (k, m), to the scores of the chunks at m rows, and store them as columns, 0 elsewhere."""
         columns = values
-        if places.size < self.scores.size:
+        if rows.size < self.scores.size:
             columns = np.zeros((len(parts), self.scores.size))
-            columns[:, places] = values
+            columns[:, rows] = values
         self.columns.update(zip(parts, columns, strict=True))
         self.scores += np.add.reduce(columns)

@@ -1,84 +1,55 @@
-"""Hold chunks with their scores, in one segment or of all; of equal scores the earlier chunk is the better."""
+"""Select the n best scores, with ties."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from attrs import field, frozen
 
 from relevance_gen.arrays import Floats, Offsets
 
-_MOST_IN_BLOCK: Final = 128
-_LEAST_IN_BLOCK: Final = 4
-_BLOCKS_PER_PLACE: Final = 4
-_FEW_BLOCKS: Final = 16
-"""Where fewer than one block in so many may hold a score that is wanted, the scores of the others are not looked at."""
-_MANY: Final = 1 << 14
-"""Fewer scores than this are quicker looked at all."""
+_MAX_BLOCK_SIZE: Final = 128
+_MIN_BLOCK_SIZE: Final = 4
+_BLOCKS_PER_RESULT: Final = 4
+_BLOCK_DIVISOR: Final = 16
+"""If fewer than the number of blocks divided by this can have a score in demand, only their scores are compared."""
+_MIN_BLOCKED_SCORES: Final = 1 << 14
+"""For fewer scores, comparing all of them is faster."""
 _ROUNDING: Final = 1.0 - 1e-9
 _NO_SCORES: Final[Floats] = np.zeros(0)
 
 
-@frozen(eq=False)
-class Ranking:
-    """Some chunks and their scores."""
-
-    positions: Offsets  # their positions in the collection, ascending unless something else is said, shape (n,)
-    scores: Floats  # shape (n,)
-    confidence: float = (
-        0.0  # how likely it is that an answer is among the chunks that may be found, in [0, 1]
-    )
-    corrections: Mapping[str, str] = field(
-        factory=dict
-    )  # words of the question that were taken for others
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the arrays, in bytes."""
-        return self.positions.nbytes + self.scores.nbytes
-
-    def best(self, n: int) -> Ranking:
-        """Return the `n` best, best first."""
-        return self.take((-self.scores).argsort(kind="stable")[:n])
-
-    def take(self, places: Offsets) -> Ranking:
-        """Return the chunks at some places."""
-        return Ranking(
-            self.positions.take(places), self.scores.take(places), self.confidence, self.corrections
-        )
-
-
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
-    """Return the places, ascending, of all positive scores that reach the n-th best: n of them, or more with ties."""
+    """Return the rows, ascending, of all positive scores that reach the n-th best: n, or more with ties."""
     if scores.size <= n:
-        few: Offsets = (scores > 0.0).nonzero()[0]
-        return few
-    maxima = _block_maxima(scores, n)
-    positive = _reaching(scores, maxima, _nth_best(maxima, n) if maxima.size else 0.0)
-    if positive.size <= n:
+        positive: Offsets = (scores > 0.0).nonzero()[0]
         return positive
-    values = scores.take(positive)
-    reaching: Offsets = positive[values >= _nth_best(values, n)]
+    maxima = _block_maxima(scores, n)
+    rows = _reaching(scores, maxima, _nth_best(maxima, n) if maxima.size else 0.0)
+    if rows.size <= n:
+        return rows
+    candidates = scores.take(rows)
+    reaching: Offsets = rows[candidates >= _nth_best(candidates, n)]
     return reaching
 
 
-def best_quotients(sums: Floats, denominators: Floats, least: float, n: int) -> Offsets:
-    """Return what `at_least_as_good` returns of ``sums / denominators``, and divide only where it may matter.
+def best_quotients(sums: Floats, denominators: Floats, min_denominator: float, n: int) -> Offsets:
+    """Return `at_least_as_good` of ``sums / denominators``, dividing only sums that can reach the n-th best.
 
-    The sums are at least 0, the denominators above 0, and `least` is the least of these.
+    The sums are at least 0, the denominators above 0, and `min_denominator` is the lowest of these.
     """
-    maxima = _block_maxima(sums, n) if sums.size >= _MANY else _NO_SCORES
+    maxima = _block_maxima(sums, n) if sums.size >= _MIN_BLOCKED_SCORES else _NO_SCORES
     if not maxima.size:
         return at_least_as_good(sums / denominators, n)
-    greatest = _reaching(sums, maxima, _nth_best(maxima, n))
-    quotients = sums.take(greatest) / denominators.take(greatest)
-    if greatest.size >= n:
-        # At least n quotients reach this one. Whatever else does has a sum that is not much less than it times `least`.
-        greatest = _reaching(sums, maxima, _nth_best(quotients, n) * least * _ROUNDING)
-        quotients = sums.take(greatest) / denominators.take(greatest)
-    return greatest.take(at_least_as_good(quotients, n))
+    rows = _reaching(sums, maxima, _nth_best(maxima, n))
+    quotients = sums.take(rows) / denominators.take(rows)
+    if rows.size >= n:
+        # At least n quotients reach the n-th best of these. Any other quotient that does has a sum of about at least
+        # that quotient times the lowest denominator.
+        bound = _nth_best(quotients, n) * min_denominator * _ROUNDING
+        rows = _reaching(sums, maxima, bound)
+        quotients = sums.take(rows) / denominators.take(rows)
+    return rows.take(at_least_as_good(quotients, n))
 
 
 def _nth_best(values: Floats, n: int) -> float:
@@ -88,30 +59,31 @@ def _nth_best(values: Floats, n: int) -> float:
 
 
 def _block_maxima(scores: Floats, n: int) -> Floats:
-    """Return the greatest of each block of scores, so that few have to be looked at one by one.
+    """Return the maximum of each block of scores, so that few scores have to be compared; none for too few scores.
 
-    At least n scores reach the n-th best of these. A block is every so many-th score, so that numpy compares rows; the
-    last few scores are in none. Where there are too few for blocks, there is none.
+    At least n scores reach the n-th best of the maxima. With b blocks, a block consists of every b-th score, so that
+    numpy compares rows; the last scores, fewer than b, are in no block.
     """
-    n_blocks = max(_BLOCKS_PER_PLACE * n, scores.size // _MOST_IN_BLOCK)
-    n_rows = scores.size // n_blocks
-    if n_rows < _LEAST_IN_BLOCK:
+    n_blocks = max(_BLOCKS_PER_RESULT * n, scores.size // _MAX_BLOCK_SIZE)
+    block_size = scores.size // n_blocks
+    if block_size < _MIN_BLOCK_SIZE:
         return _NO_SCORES
-    maxima: Floats = np.maximum.reduce(scores[: n_rows * n_blocks].reshape(n_rows, n_blocks))
+    blocks = scores[: block_size * n_blocks].reshape(block_size, n_blocks)
+    maxima: Floats = np.maximum.reduce(blocks)
     return maxima
 
 
 def _reaching(scores: Floats, maxima: Floats, bound: float) -> Offsets:
-    """Return the places, ascending, of the positive scores that reach a bound."""
-    places: Offsets
-    if scores.size >= _MANY and bound > 0.0:
+    """Return the rows, ascending, of the positive scores that reach a bound, given the maxima of the blocks."""
+    rows: Offsets
+    if scores.size >= _MIN_BLOCKED_SCORES and bound > 0.0:
         blocks = (maxima >= bound).nonzero()[0]
-        if blocks.size < maxima.size // _FEW_BLOCKS:
-            behind = scores.size // maxima.size * maxima.size
-            rows = np.arange(0, behind, maxima.size)
-            places = np.concatenate(
-                (np.add.outer(rows, blocks).ravel(), np.arange(behind, scores.size))
-            )
-            return places[scores.take(places) >= bound]
-    places = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
-    return places
+        if blocks.size < maxima.size // _BLOCK_DIVISOR:
+            # Rows of the scores in these blocks, and of the scores in no block.
+            end = scores.size // maxima.size * maxima.size
+            first_rows = np.arange(0, end, maxima.size)
+            in_blocks = np.add.outer(first_rows, blocks).ravel()
+            rows = np.concatenate((in_blocks, np.arange(end, scores.size)))
+            return rows[scores.take(rows) >= bound]
+    rows = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
+    return rows

@@ -1,16 +1,16 @@
-"""Compare words by four letters in a row: what forms and compounds of one word share, in any language.
+"""Compare words by character 4-grams, which inflections and compounds of a word share in any language.
 
-With n candidates, and g the 4-grams of the letters of words (of a shorter word, the word)::
+With n candidates, and the 4-grams g of words (of a shorter word, the word itself)::
 
     w(g, d) = tf / (tf + 1.6)            w(g, q) = (1 + ln qtf) · ln(1 + n / df)      df among the candidates
     s(q, d) = Σ_g w(g, q) w(g, d) / (0.4 m + 0.6 ‖w(·, d)‖₂)                          m = mean of ‖w(·, d)‖₂
-    letters(q, d) = s(q, d) / s(q, q), at most 1
+    char_ngrams(q, d) = s(q, d) / s(q, q), at most 1
 
-It is looked at where the chunks or the query are not in English: English inflects little, and stems know how. The best
-25 chunks are given 0.6 of the query's own cosine times that share.
+The stage runs if the chunks or the query may not be in English: English has few inflections, and the stemmer handles
+them. It adds 0.6 of the query's own cosine times that similarity to the scores of the best 25 chunks.
 
-Source: McNamee and Mayfield, "Character N-Gram Tokenization for European Language Text Retrieval", 2004; as a
-second look at the best few it costs little. The formula is that of the words' cosine.
+Source: McNamee and Mayfield, "Character N-Gram Tokenization for European Language Text Retrieval", 2004; applied to the
+best candidates only, it costs little. The formula is that of the cosine of terms.
 """
 
 from __future__ import annotations
@@ -33,96 +33,101 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.formulas import pivot, saturate
 from relevance_gen.index.lexicon import lexicon_of
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch
+from relevance_gen.retrieval.ranking.features import ChunkBatch, FeatureSource, FeatureSpec
 from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, SparseVector
-from relevance_gen.retrieval.ranking.stage import SelfMatch, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.ranking.stage import CandidateTable, SelfMatch, Stage, WeightedTerms
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.tokenization import tokenize
 
 WEIGHT: Final = 0.6
-_STEP: Final = 1 << 15
-"""Words whose letters are read together: it bounds the memory for long queries and chunks."""
+_BATCH_TOKENS: Final = 1 << 15
+"""Tokens whose 4-grams are computed together; bounds the memory for long queries and chunks."""
+
+
+@frozen
+class CharNgramFeatures(FeatureSpec):
+    """The character 4-grams of the words of chunks, as `SparseVector`."""
+
+    max_chunks = MAX_CHUNKS
+
+    def extract(self, batch: ChunkBatch) -> SparseVector:
+        """Return the 4-grams of each chunk."""
+        tokens = batch.tokens
+        hashes, n_hashes = [], np.zeros(batch.chunk_ords.size, np.int64)
+        for part in batch_slices(tokens.terms.size, _BATCH_TOKENS):
+            term_ords = tokens.terms[part]
+            is_token = (term_ords < tokens.lexicon.size).nonzero()[0]  # the others are gaps
+            distinct, index = np.unique(term_ords.take(is_token), return_inverse=True)
+            ngrams, n_ngrams = tokens.lexicon.char_ngrams(distinct.astype(np.int64))
+            n_of_token = n_ngrams[index]
+            hashes.append(ngrams[ragged_ranges(starts_of(n_ngrams)[index], n_of_token)])
+            # Number of 4-grams up to the end of each chunk, as far as it lies in this part.
+            n_before = bounds_of(n_of_token)
+            chunk_ends = tokens.starts + (tokens.counts - part.start)
+            n_hashes += n_before.take(is_token.searchsorted(chunk_ends))
+        return SparseVector(np.concatenate(hashes), np.diff(n_hashes, prepend=0))
 
 
 @frozen(eq=False)
 class CharNgrams(Stage):
-    """Adds what the letters of words share with the query's."""
+    """Adds the similarity of character 4-grams."""
 
     parts = ("char_ngrams",)
     n_best = 25
-    most = MAX_CHUNKS
+    features = CharNgramFeatures()
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> CharNgrams | None:
-        """Look at letters where chunks or query may not be in English."""
+        """Return the stage if the chunks or the query may not be in English."""
         return None if terms.statistics.is_english and terms.query.text.isascii() else cls()
 
-    def of_query(self, total: float, own: SelfMatch) -> float:
-        """Add all of the weight: the query has all of its own letters."""
+    def self_score(self, total: float, own: SelfMatch) -> float:
+        """Add the full weight: the query has all of its own 4-grams."""
         return total + WEIGHT * own.cosine
 
-    def score(self, table: Table) -> None:
-        """Add the share of the letters to the scores of the best few."""
-        some = table.best(self.n_best, self.most)
-        given = np.zeros(0)
-        if some.size:
-            asked = letters_of(table.plan.terms.query.text)
-            given = (
-                WEIGHT * table.plan.cosine * letter_share(asked, table.tell(self.evidence, some))
-            )
-        table.add(self.parts, some, given[None])
-
-    def evidence(self, excerpt: ChunkBatch) -> SparseVector:
-        """Return all four letters in a row in the words of some chunks."""
-        reading = excerpt.reading
-        found, n_found = [], np.zeros(excerpt.numbers.size, np.int64)
-        for some in batch_slices(reading.terms.size, _STEP):
-            words = reading.terms[some]
-            spoken = (words < reading.lexicon.size).nonzero()[0]
-            unique, place = np.unique(words.take(spoken), return_inverse=True)
-            grams, n_grams = reading.lexicon.char_ngrams(unique.astype(np.int64))
-            n_of_word = n_grams[place]
-            found.append(grams[ragged_ranges(starts_of(n_grams)[place], n_of_word)])
-            n_before = bounds_of(n_of_word)
-            n_found += n_before.take(
-                spoken.searchsorted(reading.starts + (reading.counts - some.start))
-            )
-        return SparseVector(np.concatenate(found), np.diff(n_found, prepend=0))
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Add the similarity of 4-grams to the scores of the best chunks."""
+        rows = table.best_of(table.top_rows, self.n_best, MAX_CHUNKS)
+        values = np.zeros(0)
+        if rows.size:
+            ngrams = table.extract(self.features, rows, segments)
+            similarity = ngram_similarity(ngrams_of(table.query.terms.query.text), ngrams)
+            values = WEIGHT * table.query.cosine * similarity
+        table.add(self.parts, rows, values[None])
 
 
-def letters_of(text: str) -> Hashes:
-    """Return the 4-grams of all words of a text."""
-    found = []
+def ngrams_of(text: str) -> Hashes:
+    """Return hashes of the character 4-grams of all words of a text."""
+    hashes = []
     for block in map(tokenize, blocks([text])):
-        lexicon = lexicon_of(
-            block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length
-        )
-        numbers = np.arange(lexicon.size)
-        found += [
-            lexicon.char_ngrams(numbers[some])[0] for some in batch_slices(lexicon.size, _STEP)
-        ]
-    return concat(found, np.uint32)
+        letters = np.frombuffer(block.folded, np.uint8)
+        lexicon = lexicon_of(block.ids, letters, block.start, block.length)
+        term_ords = np.arange(lexicon.size)
+        for part in batch_slices(lexicon.size, _BATCH_TOKENS):
+            hashes.append(lexicon.char_ngrams(term_ords[part])[0])
+    return concat(hashes, np.uint32)
 
 
-def letter_share(asked: Hashes, bag: SparseVector) -> Floats:
-    """Return how much of a query's 4-grams some chunks have, in [0, 1], shape (n,)."""
-    tally = bag.tally()
-    value = saturate(tally.tf)
-    norms = tally.norms(value)
-    mean = math.fsum(norms.tolist()) / max(norms.size, 1)
-    wanted, times = np.unique(asked, return_counts=True)
-    at = find(tally.hashes, wanted)
-    at, times = at[at >= 0], times[at >= 0]
-    weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
-    own_norm = math.sqrt(math.fsum(np.square(saturate(times)).tolist()))
-    own = math.fsum((saturate(times) * weight).tolist()) / float(
-        pivot(np.array([own_norm]), mean)[0]
-    )
-    if not own:
+def ngram_similarity(query_ngrams: Hashes, chunk_ngrams: SparseVector) -> Floats:
+    """Return the similarity of a query's 4-grams to those of n chunks, in [0, 1], shape (n,)."""
+    tally = chunk_ngrams.tally()
+    chunk_weight = saturate(tally.tf)
+    norms = tally.norms(chunk_weight)
+    mean_norm = math.fsum(norms.tolist()) / max(norms.size, 1)
+    # The query's distinct 4-grams that any chunk has.
+    distinct, qtf = np.unique(query_ngrams, return_counts=True)
+    dimension = find(tally.hashes, distinct)
+    dimension, qtf = dimension[dimension >= 0], qtf[dimension >= 0]
+    query_weight = (1.0 + np.log(qtf)) * np.log1p(tally.n_chunks / tally.df[dimension])
+    # Score of the query matched against itself.
+    own_norm = math.sqrt(math.fsum(np.square(saturate(qtf)).tolist()))
+    own_denominator = float(pivot(np.array([own_norm]), mean_norm)[0])
+    own_score = math.fsum((saturate(qtf) * query_weight).tolist()) / own_denominator
+    if not own_score:
         return np.zeros(tally.n_chunks)
-    of_feature = np.zeros(tally.df.size)
-    of_feature[at] = weight
-    value *= of_feature.take(tally.place)
-    return np.minimum(
-        np.bincount(tally.chunk, value, tally.n_chunks) / (pivot(norms, mean) * own), 1.0
-    )
+    # Scalar product of each chunk with the query, shape (n,).
+    weight_of_dimension = np.zeros(tally.df.size)
+    weight_of_dimension[dimension] = query_weight
+    chunk_weight *= weight_of_dimension.take(tally.dimension)
+    product = np.bincount(tally.chunk, chunk_weight, tally.n_chunks)
+    return np.minimum(product / (pivot(norms, mean_norm) * own_score), 1.0)

@@ -1,19 +1,18 @@
-"""Have a reranker read the best chunks: a model that sees the question and a chunk together.
+"""Rerank the best chunks with a cross-encoder, a model that reads the query and a chunk together.
 
-It says how relevant a chunk is, r in (0, 1). It reads the best 20 by the scores s that they have so far, for their
-words and, with an encoder, for their meaning; of equal ones the earlier. Then a chunk scores::
+The reranker returns the relevance r of a chunk, in (0, 1). It reads the best 20 chunks by their scores s so far, from
+terms and, with an encoder, from dense similarity; of equal chunks the earlier. The new score is::
 
-    f = 1      where s = 1: it says exactly what the question says, and need not be read
-    f = r      where it was read
-    f = ρ s    where it was not: ρ is the least r of those that were
+    f = 1      if s = 1: the chunk has exactly the query's terms, and is not read
+    f = r      if the chunk was read
+    f = ρ s    otherwise: ρ is the lowest r of the chunks that were read
 
-A reranker judges far better than words do, but only what it has read. So r decides alone among these, and on its own
-scale: scores compare across questions as the reranker's do. Of any other chunk it is known only that words put it
-behind all that were read. That is where it stays, and these keep their order.
+A reranker judges much better than terms do, but only the chunks that it reads. So r alone orders these, and scores are
+comparable across queries as the reranker's are. The other chunks keep their order, below all chunks that were read.
 
-Without a bound every chunk is read, also one without a shared word.
+With `n_candidates` None every chunk is read, including chunks without a term of the query.
 
-Source: Nogueira and Cho, "Passage Re-ranking with BERT", 2019. That scores stay in one order is ours.
+Source: Nogueira and Cho, "Passage Re-ranking with BERT", 2019. The rule for chunks that were not read is ours.
 """
 
 from __future__ import annotations
@@ -27,84 +26,82 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.errors import RerankerError
-from relevance_gen.retrieval.ranking.old_features import contents
-from relevance_gen.retrieval.ranking.stage import Reranking, Table
+from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSource
+from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage
 
-_LEAST: Final = float(np.finfo(np.float32).smallest_subnormal)
-_MOST: Final = float(np.nextafter(1.0, 0.0))
+_MIN_RELEVANCE: Final = float(np.finfo(np.float32).smallest_subnormal)
+_MAX_RELEVANCE: Final = float(np.nextafter(1.0, 0.0))
 
 
 class TextReranker(Protocol):
-    """What search needs of `relevance_gen.Reranker`."""
+    """The part of `relevance_gen.Reranker` that search uses."""
 
     def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | None:
-        """Return how relevant each text is to a query, in [0, 1], shape (n,); None to leave them all as they are."""
+        """Return the relevance of each text to a query, in [0, 1], shape (n,); None leaves all scores unchanged."""
 
 
 @frozen(eq=False)
-class CrossEncoderRerank(Reranking):
-    """Puts the best `n_candidates` chunks in a reranker's order, or all where that is None."""
+class CrossEncoderRerank(RerankStage):
+    """Replaces the scores of the best `n_candidates` chunks, or of all if that is None, by a reranker's."""
 
     reranker: TextReranker
     n_candidates: int | None
 
     parts = ("reranker",)
 
-    def candidates(self, table: Table) -> Offsets:
-        """Return the places of the best results below 1; of those that tie for the last place only the first."""
-        results = table.results[table.scores.take(table.results) < 1.0]
+    def candidate_rows(self, table: CandidateTable) -> Offsets:
+        """Return the rows of the best results below 1; of those that tie for the last place only the first."""
+        rows = table.allowed_rows
+        rows = rows[table.scores.take(rows) < 1.0]
         if self.n_candidates is None:
-            return results
-        found = results[table.scores.take(results) > 0.0]
-        return np.sort(
-            found.take((-table.scores.take(found)).argsort(kind="stable")[: self.n_candidates])
-        )
+            return rows
+        rows = rows[table.scores.take(rows) > 0.0]
+        best_first = (-table.scores.take(rows)).argsort(kind="stable")
+        return np.sort(rows.take(best_first[: self.n_candidates]))
 
-    def score(self, table: Table) -> None:
-        """Give the candidates the reranker's scores, and put all others below them."""
-        some = self.candidates(table)
-        noted = table.columns["relevance"] = np.full(table.scores.size, np.nan)
-        told = self._read(table, some) if some.size else None
-        if told is None:
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Give the candidates the reranker's scores, and all other chunks lower ones."""
+        rows = self.candidate_rows(table)
+        table.columns["relevance"] = np.full(table.scores.size, np.nan)
+        relevance = self._relevance(table, rows, segments) if rows.size else None
+        if relevance is None:
             return
-        noted[some] = told
-        scores = table.scores * told.min()
-        scores[some] = told
+        table.columns["relevance"][rows] = relevance
+        scores = table.scores * relevance.min()
+        scores[rows] = relevance
         table.scores = np.where(table.scores < 1.0, scores, 1.0)
 
-    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
-        """Return what the reranker gave, or took where that is below 0, and what it said of a chunk that it read."""
-        relevance = float(table.columns["relevance"][place])
-        return {
-            "reranker": after - before,
-            "relevance": None if np.isnan(relevance) else relevance,
-        }
+    def explain(
+        self, table: CandidateTable, row: int, before: float, after: float
+    ) -> dict[str, Any]:
+        """Return the change of the score, which may be negative, and the relevance of a chunk that was read."""
+        relevance = float(table.columns["relevance"][row])
+        is_read = not np.isnan(relevance)
+        return {"reranker": after - before, "relevance": relevance if is_read else None}
 
-    def _read(self, table: Table, places: Offsets) -> Floats | None:
-        """Return how relevant some chunks are, shape (n,); None where the reranker leaves them as they are.
+    def _relevance(
+        self, table: CandidateTable, rows: Offsets, segments: FeatureSource
+    ) -> Floats | None:
+        """Return the relevance of the chunks at some rows, shape (n,); None if scores remain unchanged.
 
         Raises:
-            RerankerError: the reranker, which may be anybody's, gave something else.
+            RerankerError: the reranker returned an invalid value.
         """
-        rows = table.tell(contents, places).rows
-        texts = [f"{title}\n{text}" if title else text for text, _, title in rows]
-        unique = list(dict.fromkeys(texts))
-        given = self.reranker.score(table.plan.terms.query.text, unique)
-        if given is None:
+        texts = []
+        for chunk in table.extract(STORED_FIELDS, rows, segments).rows:
+            texts.append(f"{chunk.title}\n{chunk.text}" if chunk.title else chunk.text)
+        distinct = list(dict.fromkeys(texts))
+        returned = self.reranker.score(table.query.terms.query.text, distinct)
+        if returned is None:
             return None
         try:
-            scores = np.asarray(given)
-        except (TypeError, ValueError):  # rows of several lengths, for one
+            scores = np.asarray(returned)
+        except (TypeError, ValueError):  # rows of different lengths, for example
             scores = np.empty(0, np.float32)
-        if (
-            scores.shape != (len(unique),)
-            or scores.dtype.kind != "f"
-            or not ((scores >= 0) & (scores <= 1)).all()
-        ):
-            raise RerankerError(
-                f"the reranker must return {len(unique)} floats in [0, 1] for as many texts"
-            )
-        of_text = dict(
-            zip(unique, scores.astype(np.float64).clip(_LEAST, _MOST).tolist(), strict=True)
-        )
-        return np.array([of_text[text] for text in texts])
+        is_valid = scores.shape == (len(distinct),) and scores.dtype.kind == "f"
+        if not is_valid or not ((scores >= 0) & (scores <= 1)).all():
+            n = len(distinct)
+            raise RerankerError(f"the reranker must return {n} floats in [0, 1] for {n} texts")
+        scores = scores.astype(np.float64).clip(_MIN_RELEVANCE, _MAX_RELEVANCE)
+        score_of_text = dict(zip(distinct, scores.tolist(), strict=True))
+        return np.array([score_of_text[text] for text in texts])

@@ -1,23 +1,23 @@
-"""Lift the best chunks by what they mean, beside the words: an encoder's part in a score.
+"""Combine lexical scores with the dense similarity of an encoder.
 
-With the score w that the words give, and the cosine c of the question with the chunk's nearest passage::
+With the lexical score w, and the cosine c of the query with the chunk's nearest passage::
 
     f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(5/7)
 
-A chunk misses the question if both its words and its meaning do. f lies in [w, 1], and only a chunk that scores 1 by
-its words scores 1. Nothing is normalised over the results. L is w on a scale on which good scores are as high as good
-cosines are, the root of what stands under the power in `relevance_gen.retrieval.stages.score_regularization`. On the
-scale of w itself the meaning drowned the words in one collection of seven.
+A chunk fails to answer if both its terms and its meaning fail. f lies in [w, 1], and only a chunk whose lexical score is
+1 scores 1. Nothing is normalized over the results. L is w on a scale on which good scores are as high as good cosines:
+the root of the sum in `relevance_gen.retrieval.stages.score_regularization`. With w itself the dense similarity
+outweighed the terms in one collection of seven.
 
-Only the best chunks by their words, the candidates, are lifted. So their order beside all others stays sensible, a
-chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
-however many chunks there are.
+Only the best chunks by lexical score, the candidates, are raised. So they stay in a sensible order with all other
+chunks, a chunk without a term of the query is no result, and a query costs one encoding and a few dozen scalar products
+for any number of chunks.
 
-Without that bound, every chunk is compared, and one without a shared word scores c². Function words, such as "the", do
-not count as shared words there, unless the question has no other words. Where no chunk has any other word of the
-question, ranking by words alone falls back on its function words; with vectors, meaning is the better guide.
+With `n_candidates` None every chunk is compared, and one without a term of the query scores c². Stop words, such as
+"the", are no terms of the query then, unless it has no other words. If no chunk has another word of the query, lexical
+ranking falls back to stop words; with vectors the dense similarity is more reliable.
 
-Source: the formula is ours, a probabilistic sum of two signals of which neither is a probability; measured in
+Source: the formula is ours, a probabilistic sum of two signals neither of which is a probability; measured in
 docs/measurements.md.
 """
 
@@ -30,77 +30,88 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Halves, Offsets
 from relevance_gen.index.passages import Passages, TextEncoder, query_vector
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures, contents
-from relevance_gen.retrieval.ranking.stage import Reranking, Table
+from relevance_gen.retrieval.ranking.features import (
+    STORED_FIELDS,
+    ChunkBatch,
+    FeatureSource,
+    FeatureSpec,
+    NumericFeatures,
+)
+from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage
 from relevance_gen.types import Passage
 
-_SCALE: Final = 5 / 7
-_NEARLY_ONE: Final = float(np.nextafter(1.0, 0.0))
+_LEXICAL_POWER: Final = 5 / 7
+_BELOW_ONE: Final = float(np.nextafter(1.0, 0.0))
 
 
-def fuse(words: Floats, cosines: Floats) -> Floats:
-    """Return the scores of chunks from those that their words give, in [0, 1], and their cosines, shape (n,)."""
-    scaled = words**_SCALE
-    meaning = np.clip(cosines, 0.0, 1.0) ** 2
-    return np.where(words < 1.0, np.minimum(scaled + (1.0 - scaled) * meaning, _NEARLY_ONE), 1.0)
+def fuse(lexical: Floats, cosines: Floats) -> Floats:
+    """Return the combined scores of chunks from lexical scores, in [0, 1], and cosines, shape (n,) each."""
+    scaled = lexical**_LEXICAL_POWER
+    dense = np.clip(cosines, 0.0, 1.0) ** 2
+    combined = np.minimum(scaled + (1.0 - scaled) * dense, _BELOW_ONE)
+    return np.where(lexical < 1.0, combined, 1.0)
 
 
 @frozen(eq=False)
-class DenseFusion(Reranking):
-    """Lifts chunks that say in other words what the query asks, as the encoder tells."""
+class NearestPassages(FeatureSpec):
+    """Cosine, start and end of each chunk's passage nearest to a query, shape (3, n); NaN without stored vectors."""
+
+    query_vector: Halves  # shape (d,)
+
+    def extract(self, batch: ChunkBatch) -> NumericFeatures:
+        """Return the result of `Passages.nearest`."""
+        passages = batch.segment.passages
+        if passages is None:
+            return NumericFeatures(np.full((3, batch.chunk_ords.size), np.nan))
+        return NumericFeatures(passages.nearest(batch.chunk_ords, self.query_vector))
+
+
+@frozen(eq=False)
+class DenseFusion(RerankStage):
+    """Raises the scores of chunks whose meaning is similar to the query's, according to an encoder."""
 
     encoder: TextEncoder
     n_candidates: int | None
 
     parts = ("semantic",)
 
-    def score(self, table: Table) -> None:
-        """Lift the candidates among the results. If every chunk is compared, function words alone do not count."""
-        if self.n_candidates is None and table.plan.by_function_words:
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Combine the scores of the candidates; if every chunk is compared, matches of stop words alone score 0."""
+        if self.n_candidates is None and table.query.terms.has_stop_words_only:
             table.scores = np.zeros(table.scores.size)
-        before = table.columns["words_beside_meaning"] = table.scores
-        some = self.candidates(table)
-        nearest = self._nearest(table, some)
+        before = table.columns["before_dense_fusion"] = table.scores
+        rows = self.candidate_rows(table)
+        nearest = self._nearest(table, rows, segments)
         table.scores = before.copy()
-        table.scores[some] = fuse(before[some], nearest[0])
-        table.nearest = some, nearest
+        table.scores[rows] = fuse(before[rows], nearest[0])
+        table.nearest = rows, nearest
 
-    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
-        """Return what the meaning gave, and the nearest passage of a candidate."""
+    def explain(
+        self, table: CandidateTable, row: int, before: float, after: float
+    ) -> dict[str, Any]:
+        """Return the increase of the score, and the nearest passage of a candidate."""
         del before
-        told: dict[str, Any] = {
-            "semantic": after - float(table.columns["words_beside_meaning"][place])
+        parts: dict[str, Any] = {
+            "semantic": after - float(table.columns["before_dense_fusion"][row])
         }
         if table.nearest is not None:
-            candidates, nearest = table.nearest
-            for cosine, start, end in nearest[:, candidates == place].T.tolist():
-                told["passage"] = Passage(int(start), int(end), cosine)
-        return told
+            rows, nearest = table.nearest
+            for cosine, start, end in nearest[:, rows == row].T.tolist():
+                parts["passage"] = Passage(int(start), int(end), cosine)
+        return parts
 
-    def _nearest(self, table: Table, places: Offsets) -> Floats:
-        """Return what `Passages.nearest` does of some chunks, encoding what no segment keeps vectors of."""
-        if not places.size:
+    def _nearest(self, table: CandidateTable, rows: Offsets, segments: FeatureSource) -> Floats:
+        """Return cosine, start and end of the nearest passages; texts without stored vectors are encoded now."""
+        if not rows.size:
             return np.zeros((3, 0))
-        question = query_vector(table.plan.terms.query.text, self.encoder)
-        found = table.tell(_NearestPassage(question), places).values
-        unknown = np.flatnonzero(np.isnan(found[0]))
+        vector = query_vector(table.query.terms.query.text, self.encoder)
+        nearest: Floats = table.extract(NearestPassages(vector), rows, segments).values
+        unknown = np.flatnonzero(np.isnan(nearest[0]))
         if unknown.size:
-            rows = table.tell(contents, places[unknown]).rows
-            titles = {place: title for place, (*_, title) in enumerate(rows)}
-            passages = Passages.encode([text for text, *_ in rows], self.encoder, titles=titles)
-            found[:, unknown] = passages.nearest(np.arange(unknown.size), question)
-        return found
-
-
-@frozen(eq=False)
-class _NearestPassage:
-    """Asks which passages of chunks are nearest to a question, told by its vector, shape (d,)."""
-
-    question: Halves
-
-    def __call__(self, excerpt: ChunkBatch) -> NumericFeatures:
-        """Return what `Passages.nearest` does of each chunk, or NaN where no vectors are kept."""
-        passages = excerpt.segment.passages
-        if passages is None:
-            return NumericFeatures(np.full((3, excerpt.numbers.size), np.nan))
-        return NumericFeatures(passages.nearest(excerpt.numbers, self.question))
+            chunks = table.extract(STORED_FIELDS, rows[unknown], segments).rows
+            titles = {i: chunk.title for i, chunk in enumerate(chunks)}
+            passages = Passages.encode(
+                [chunk.text for chunk in chunks], self.encoder, titles=titles
+            )
+            nearest[:, unknown] = passages.nearest(np.arange(unknown.size), vector)
+        return nearest

@@ -1,21 +1,21 @@
-"""Prefer chunks that hold the query's words together, in its order, or at their beginning.
+"""Prefer chunks that have the query's words close together, in the query's order, or at the beginning.
 
-Four parts of a chunk's score, for the 50 chunks of the highest cosines::
+Four parts of a chunk's score, for the 50 chunks with the highest cosines::
 
-    pairs(q, d)    = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
-    coverage(q, d) = max over windows of 24 words of Σ idf(t), t in the window / Σ idf(t), t in the query
-    head(q, d)     = the same for the chunk's first 16 words
-    run(q, d)      = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the whole query, at most 1
+    bigrams(q, d)  = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
+    coverage(q, d) = max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
+    lead(q, d)     = the same for the chunk's first 16 tokens
+    phrase(q, d)   = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the query, at most 1
 
-b goes through the pairs of neighbours in the query; idf(b) is the mean of their idf (0 for function words). A run is
-two words or more of which every two neighbours are neighbours in the query, too, in that order. A word stands for all
-its matches, and a chunk's word for that of the query which it matches best. Of a long query the 32 rarest words count,
-and as many function words. What is added to a chunk's cosine is::
+b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of their idf (0 for stop words). A run is two
+or more tokens of a chunk of which every two adjacent ones are a bigram of the query. A word stands for all the terms that
+it matches, and a term of the chunk for the word of the query that it matches best. Of a long query the 32 rarest words
+are used, and as many stop words. The sum that is added to a chunk's cosine is::
 
-    0.2 pairs / (its denominator) + 0.2 coverage + 0.05 head + 0.2 run³
+    0.2 bigrams / (length normalization of the chunk · norm of the query) + 0.2 coverage + 0.05 lead + 0.2 phrase³
 
 Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for windows; Metzler
-and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for pairs in order; the formulas are ours,
+and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for ordered pairs; the formulas are ours,
 measured in docs/measurements.md.
 """
 
@@ -26,273 +26,319 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import saturate, saturate_scalar
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
-from relevance_gen.retrieval.query.term_matching import Match, numbers_of_matches
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures
+from relevance_gen.retrieval.query.term_matching import Match, match_indices
+from relevance_gen.retrieval.ranking.features import (
+    ChunkBatch,
+    FeatureSource,
+    FeatureSpec,
+    NumericFeatures,
+)
 from relevance_gen.retrieval.ranking.stage import (
     MAX_WORDS,
-    N_PROMISING,
+    N_STAGE_CANDIDATES,
+    CandidateTable,
     SelfMatch,
     Stage,
-    Table,
     WeightedTerms,
 )
 
 WINDOW: Final = 24
-"""Occurrences in a passage: a sentence or so."""
-HEAD: Final = 16
-_LEAST_IN_RUN: Final = 0.3
-"""What a function word weighs in a run."""
-_STEP: Final = 1 << 16
-"""Places looked at together: it bounds the memory for a long chunk."""
+"""Tokens in a window: about a sentence."""
+LEAD: Final = 16
+"""Tokens at the beginning of a chunk that count as its lead."""
+_MIN_IDF_IN_RUN: Final = 0.3
+"""Weight of a stop word in a run."""
+_BATCH_TOKENS: Final = 1 << 16
+"""Tokens processed together; bounds the memory for a long chunk."""
+_MAX_COUNTS: Final = 1 << 18
+"""Maximum number of counts, of all bigrams in all chunks, that are held at once."""
+_MAX_LISTED_TOKENS: Final = 64
+"""Longer queries are processed by numpy, which is slower for short ones."""
 
 COVERAGE: Final = "coverage"
-PAIR_WEIGHT: Final = 0.2
+BIGRAM_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2
-HEAD_WEIGHT: Final = 0.05
-RUN_WEIGHT: Final = 0.2
-_WEIGHTS: Final = np.array([[PAIR_WEIGHT], [COVERAGE_WEIGHT], [HEAD_WEIGHT], [RUN_WEIGHT]])
-_MAX_COUNTS: Final = 1 << 18
-"""Most counts of pairs, those of all pairs in all chunks, that are held at once."""
-_FEW: Final = 64
-"""Up to so many words are quicker looked at by Python."""
+LEAD_WEIGHT: Final = 0.05
+PHRASE_WEIGHT: Final = 0.2
+_WEIGHTS: Final = np.array([[BIGRAM_WEIGHT], [COVERAGE_WEIGHT], [LEAD_WEIGHT], [PHRASE_WEIGHT]])
 
 _Words = npt.NDArray[np.uint8]
+"""For each token the word of the query that it matches, counted from 1; 0 for none."""
 _Masks = npt.NDArray[Any]
-_Neighbours: TypeAlias = tuple[Offsets, npt.NDArray[np.uint16]]
+"""Sets of words of the query, a bit for each."""
 
 
 class Measures(NamedTuple):
-    """How closely chunks hold the query's words; the module's docstring has the formulas. Shape (n,) each."""
+    """The four parts of the scores of n chunks without their weights, shape (n,) each; see the module's formulas."""
 
-    pairs: Floats
+    bigrams: Floats
     coverage: Floats
-    head: Floats
-    run: Floats
+    lead: Floats
+    phrase: Floats
 
 
-class Proximity(Stage):
-    """Scores how closely chunks hold the words of one query.
+@frozen(eq=False)
+class _Bigrams:
+    """Bigrams of the query in chunks, in reading order."""
+
+    token: Offsets  # index of the first token of each, shape (B,)
+    index: npt.NDArray[np.uint16]  # which bigram of the query it is, counted from 1, shape (B,)
+
+
+class ProximityFeatures(FeatureSpec):
+    """The parts of chunks' scores for the proximity of the query's words, shape (4, n).
 
     Args:
-        matches: for each query word the terms it stands for; at most 64 words.
-        idf: idf of each word; words with an idf of 0 are the last, and count only in pairs and runs.
-        said: the query's words in reading order, as numbers of these; -1 for a word that is not looked for.
+        matches: the terms that each word of the query matches; at most 64 words.
+        idf: idf of each word; words with an idf of 0 are the last, and are used for bigrams and runs only.
+        order: the query's words in reading order, as indices of these; -1 for a word that is not used.
         norm: the query's Euclidean length.
     """
 
-    parts = ("bigrams", COVERAGE, "lead", "phrase")
-    n_best = N_PROMISING
-
     def __init__(
-        self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int], norm: float
+        self, matches: Sequence[Match], idf: Sequence[float], order: Sequence[int], norm: float
     ) -> None:
-        self._made_of = matches, idf, said, norm
+        self._arguments = matches, idf, order, norm
+        self._matches = matches
         self._norm = norm
         self._n_words = len(matches)
-        self._total_idf = math.fsum(idf) or 1.0
-        # A question may be as long as a book: its pairs are counted by compiled code, and no list is made of its words.
-        pairs = {
-            pair: times
-            for pair, times in Counter(itertools.pairwise(said)).items()
-            if min(pair) >= 0
-        }
-        self._pairs = pairs
-        self._pair_weight = [
-            (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0
-            for (left, right), times in pairs.items()
-        ]
-        run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
-        self._run_total = math.fsum(run_weight[word] for word in said if word >= 0) or 1.0
-        self._pair_tables = _pair_tables(pairs, run_weight)
-        pluralize = [rare for rare in idf if rare]
-        self._bits = _bits(self._n_words + 1, len(pluralize))
-        self._sums = _sums(pluralize)
+        self.total_idf = math.fsum(idf) or 1.0
+        # The bigrams of a very long query are counted by compiled code, without a list of its words.
+        self._bigrams = []
+        weights, summands = [], []
+        for (left, right), qtf in Counter(itertools.pairwise(order)).items():
+            if left >= 0 and right >= 0:
+                weight = (1.0 + math.log(qtf)) * (idf[left] + idf[right]) / 2.0
+                self._bigrams.append((left, right))
+                weights.append(weight)
+                summands.append(weight * saturate_scalar(qtf))
+        self._bigram_weights = weights
+        self.own_bigrams = math.fsum(summands)
+        run_weights = [max(weight, _MIN_IDF_IN_RUN) for weight in idf]
+        self._run_total = math.fsum([run_weights[word] for word in order if word >= 0]) or 1.0
+        self._bigram_tables = _bigram_tables(self._bigrams, run_weights)
+        weighted = [weight for weight in idf if weight]
+        self._bits = _bits(self._n_words + 1, len(weighted))
+        self._idf_sums = _idf_sums(weighted)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ProximityFeatures, self._arguments
+
+    @property
+    def n_bigrams(self) -> int:
+        """Number of distinct bigrams of the query."""
+        return len(self._bigrams)
+
+    def extract(self, batch: ChunkBatch) -> NumericFeatures:
+        """Return the summands of each chunk's cosine."""
+        values = np.array(self.measure(batch.tokens))
+        values[3] **= 3
+        values *= _WEIGHTS
+        values[0] /= batch.denominators * self._norm
+        return NumericFeatures(values)
+
+    def measure(self, tokens: TokenSequences) -> Measures:
+        """Return the proximity of the query's words in each chunk."""
+        starts = tokens.starts
+        word_of_term = match_indices(self._matches, tokens.lexicon)
+        bigrams: list[_Bigrams] = []
+        coverage = np.zeros(starts.size)
+        leads = np.zeros(starts.size, self._bits.dtype)
+        for begin in range(0, tokens.terms.size - WINDOW + 1, _BATCH_TOKENS):
+            # Tokens after a batch belong to windows that begin in it, and are processed again in the next batch.
+            words = word_of_term.take(tokens.terms[begin : begin + _BATCH_TOKENS + WINDOW - 1])
+            bigrams.append(self._find_bigrams(words, begin))
+            self._update_coverage(words, starts - begin, coverage, leads)
+        bigram_sums, phrase = self._count_bigrams(bigrams, starts)
+        coverage /= self.total_idf
+        lead = self._idf_of(leads)
+        lead /= self.total_idf
+        return Measures(bigram_sums, np.minimum(coverage, 1.0), np.minimum(lead, 1.0), phrase)
+
+    def _find_bigrams(self, words: _Words, begin: int) -> _Bigrams:
+        """Return the bigrams of the query in a batch of tokens, the first of which is token `begin`."""
+        words = words[: _BATCH_TOKENS + 1]
+        left: Offsets = np.logical_and(words[:-1], words[1:]).nonzero()[0]
+        # Index into the table of bigrams.
+        pair = words.take(left) * np.uint16(self._n_words + 1)
+        pair += words.take(left + 1)
+        index = self._bigram_tables.index.take(pair)
+        is_bigram: Offsets = index.nonzero()[0]
+        return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
+
+    def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the parts `bigrams` and `phrase` of chunks that start at some tokens; empties the list."""
+        n, n_kinds = starts.size, len(self._bigrams)
+        token, index = batches[0].token, batches[0].index
+        if len(batches) > 1:
+            token = np.concatenate([batch.token for batch in batches])
+            index = np.concatenate([batch.index for batch in batches])
+        batches.clear()
+        phrase = np.zeros(n)
+        if not token.size:
+            return phrase, phrase
+        chunk = starts.searchsorted(token, "right")
+        chunk -= 1
+        # Counts of each bigram in each chunk, shape (n_rows, n_kinds), for as many chunks at once as memory allows.
+        bigram_sums = np.empty(n)
+        n_rows = max(1, _MAX_COUNTS // (n_kinds + 1))
+        for low in range(0, n, n_rows):
+            size = min(n_rows, n - low)
+            begin, end = chunk.searchsorted((low, low + size)).tolist()
+            cell = (chunk[begin:end] - low) * n_kinds + index[begin:end]
+            counts = np.bincount(cell, minlength=size * n_kinds + 1)[1:].reshape(size, n_kinds)
+            values = saturate(counts)
+            values *= self._bigram_weights
+            bigram_sums[low : low + size] = np.add.reduce(values, axis=1)
+        # Bigrams whose first tokens are adjacent form a run: the first word of the run, and the last word of each.
+        tables = self._bigram_tables
+        run_start = np.concatenate(([0], (token[1:] - token[:-1] != 1).nonzero()[0] + 1))
+        run_weight = np.add.reduceat(tables.right_weight.take(index), run_start)
+        run_weight += tables.left_weight.take(index.take(run_start))
+        np.maximum.at(phrase, chunk.take(run_start), run_weight)
+        phrase /= self._run_total
+        return bigram_sums, np.minimum(phrase, 1.0)
+
+    def _idf_of(self, masks: _Masks) -> Floats:
+        """Return the sum of the idf of the words in each mask."""
+        if masks.itemsize == 1:
+            return self._idf_sums[0].take(masks)
+        little_endian = masks.astype(f"<u{masks.itemsize}", copy=False)
+        mask_bytes = little_endian.view(np.uint8).reshape(-1, masks.itemsize)
+        total = self._idf_sums[0].take(mask_bytes[:, 0])
+        for column, sums in enumerate(self._idf_sums[1:], 1):
+            total += sums.take(mask_bytes[:, column])
+        return total
+
+    def _update_coverage(
+        self, words: _Words, starts: Offsets, coverage: Floats, leads: _Masks
+    ) -> None:
+        """Update the idf of each chunk's best window by those that begin in a batch, and store the words of its lead.
+
+        Chunks start at `starts`, counted from the first token of the batch.
+        """
+        # Union of the words in 2, 4 and 8 tokens from each token on, then in 16 (a lead) and 24 (a window).
+        union = self._bits.take(words)
+        for n_tokens in (1, 2, 4):
+            union = union[:-n_tokens] | union[n_tokens:]
+        in_lead = union[: -LEAD // 2] | union[LEAD // 2 :]
+        window_idf = self._idf_of(in_lead[: LEAD - WINDOW] | union[LEAD:])
+        # Leads of the chunks that start in this batch.
+        bounds = (0, min(_BATCH_TOKENS, window_idf.size))
+        low, high = starts.searchsorted(bounds).tolist()
+        leads[low:high] = in_lead.take(starts[low:high])
+        # The best window of each chunk. A window that begins in the gap before a chunk has no word that the chunk's
+        # first window does not have.
+        begins = starts - POSITION_GAP
+        first, last = begins.searchsorted((0, window_idf.size)).tolist()
+        rows = slice(max(first - 1, 0), last)
+        if last:
+            best = np.maximum.reduceat(window_idf, np.maximum(begins[rows], 0))
+            np.maximum(coverage[rows], best, out=coverage[rows])
+
+
+class Proximity(Stage):
+    """Adds the proximity of the query's words."""
+
+    parts = ("bigrams", COVERAGE, "lead", "phrase")
+    n_best = N_STAGE_CANDIDATES
+    features: ProximityFeatures
+
+    def __init__(self, features: ProximityFeatures) -> None:
+        self.features = features
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> Proximity:
-        """Look for the rarest words that count, and for as many that only stand between them."""
-        between = [number for number, n in enumerate(terms.df) if n and not terms.idf[number]]
-        near = (*terms.rarest, *between[:MAX_WORDS])
-        said = _said(terms.query.order, near, [n > 0 for n in terms.df])
-        return cls(
-            [terms.matches[word] for word in near],
-            [terms.idf[word] for word in near],
-            said,
-            terms.norm,
-        )
+        """Return the stage for a query: for its rarest words with weight, and as many without."""
+        unweighted = [i for i, n in enumerate(terms.df) if n and not terms.idf[i]]
+        words = (*terms.rarest, *unweighted[:MAX_WORDS])
+        matches = [terms.matches[word] for word in words]
+        idf = [terms.idf[word] for word in words]
+        order = _word_order(terms.query.order, words, terms.df)
+        return cls(ProximityFeatures(matches, idf, order, terms.norm))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return Proximity, self._made_of
+    def self_score(self, total: float, own: SelfMatch) -> float:
+        """Add the full weight of each part: the query has all of its own bigrams and words."""
+        features = self.features
+        total += BIGRAM_WEIGHT * features.own_bigrams / own.denominator
+        unknown = own.unknown_idf / features.total_idf
+        total += (COVERAGE_WEIGHT + LEAD_WEIGHT) * (1.0 + unknown)
+        return total + PHRASE_WEIGHT if features.n_bigrams else total
 
-    def of_query(self, total: float, own: SelfMatch) -> float:
-        """Add what the query itself has of each part: all of it."""
-        pairs = [
-            weight * saturate_scalar(n)
-            for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)
-        ]
-        total += PAIR_WEIGHT * math.fsum(pairs) / own.denominator
-        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * (1.0 + own.unknown_idf / self._total_idf)
-        return total + RUN_WEIGHT if pairs else total
-
-    def score(self, table: Table) -> None:
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Add the four parts to the scores."""
-        table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
-
-    def evidence(self, excerpt: ChunkBatch) -> NumericFeatures:
-        """Return what each part adds to the cosines of some chunks, shape (4, n)."""
-        given = np.array(self.measure(excerpt.reading))
-        given[3] **= 3
-        given *= _WEIGHTS
-        given[0] /= excerpt.denominators * self._norm
-        return NumericFeatures(given)
-
-    def measure(self, reading: TokenSequences) -> Measures:
-        """Return how closely each chunk of a reading holds the words."""
-        starts = reading.starts
-        query_word = numbers_of_matches(self._made_of[0], reading.lexicon)
-        neighbours: list[_Neighbours] = []
-        covered, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
-        for begin in range(0, reading.terms.size - WINDOW + 1, _STEP):
-            # The words behind a step are looked at again in the next one, with all that is in their windows.
-            word = query_word.take(reading.terms[begin : begin + _STEP + WINDOW - 1])
-            neighbours.append(self._neighbours(word, begin))
-            self._cover(word, starts - begin, covered, heads)
-        pairs, run = self._in_order(neighbours, starts)
-        covered /= self._total_idf
-        head = self._weigh(heads)
-        head /= self._total_idf
-        return Measures(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
-
-    def _neighbours(self, word: _Words, begin: int) -> _Neighbours:
-        """Return where the query's pairs stand in a step that begins at a place, and the number of each."""
-        word = word[: _STEP + 1]
-        left: Offsets = np.logical_and(word[:-1], word[1:]).nonzero()[0]
-        beside = word.take(left) * np.uint16(self._n_words + 1)
-        beside += word.take(left + 1)
-        number = self._pair_tables[0].take(beside)
-        paired: Offsets = number.nonzero()[0]
-        return left.take(paired) + begin, number.take(paired)
-
-    def _in_order(self, neighbours: list[_Neighbours], starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the pairs and the longest run of each chunk, told where the query's pairs stand; the list is spent."""
-        n, kinds = starts.size, len(self._pairs)
-        run = np.zeros(n)
-        left, number = neighbours[0]
-        if len(neighbours) > 1:
-            left, number = (np.concatenate(parts) for parts in zip(*neighbours, strict=True))
-        neighbours.clear()
-        if not left.size:
-            return run, run
-        _, of_left, of_right = self._pair_tables
-        chunk = starts.searchsorted(left, "right")
-        chunk -= 1
-        pairs = np.empty(n)
-        step = max(1, _MAX_COUNTS // (kinds + 1))
-        for low in range(0, n, step):
-            size = min(step, n - low)
-            begin, end = chunk.searchsorted((low, low + size)).tolist()
-            place = (chunk[begin:end] - low) * kinds + number[begin:end]
-            values = saturate(
-                np.bincount(place, minlength=size * kinds + 1)[1:].reshape(size, kinds)
-            )
-            values *= self._pair_weight
-            pairs[low : low + size] = np.add.reduce(values, axis=1)
-        first: Offsets = np.concatenate(([0], (left[1:] - left[:-1] != 1).nonzero()[0] + 1))
-        total = np.add.reduceat(of_right.take(number), first)
-        total += of_left.take(number.take(first))
-        np.maximum.at(run, chunk.take(first), total)
-        run /= self._run_total
-        return pairs, np.minimum(run, 1.0)
-
-    def _weigh(self, masks: _Masks) -> Floats:
-        """Return the sum of the idf of the words in each mask."""
-        if masks.itemsize == 1:
-            return self._sums[0].take(masks)
-        parts = (
-            masks.astype(f"<u{masks.itemsize}", copy=False)
-            .view(np.uint8)
-            .reshape(-1, masks.itemsize)
-        )
-        total = self._sums[0].take(parts[:, 0])
-        for place, sums in enumerate(self._sums[1:], 1):
-            total += sums.take(parts[:, place])
-        return total
-
-    def _cover(self, word: _Words, starts: Offsets, covered: Floats, heads: _Masks) -> None:
-        """Note the idf of each chunk's best window among those that begin in a step, and the words in its head.
-
-        Chunks begin at `starts`, counted from the first of the places whose query's words are given.
-        """
-        within = self._bits.take(word)
-        for n_places in (1, 2, 4):
-            within = within[:-n_places] | within[n_places:]
-        in_head = within[: -HEAD // 2] | within[HEAD // 2 :]
-        values = self._weigh(in_head[: HEAD - WINDOW] | within[HEAD:])
-        low, high = starts.searchsorted((0, min(_STEP, values.size))).tolist()
-        heads[low:high] = in_head.take(starts[low:high])
-        # A window that begins between two chunks has nothing that the first window of the second does not have.
-        first, last = (starts - POSITION_GAP).searchsorted((0, values.size)).tolist()
-        here = slice(max(first - 1, 0), last)
-        if last:
-            found = np.maximum.reduceat(values, np.maximum(starts[here] - POSITION_GAP, 0))
-            np.maximum(covered[here], found, out=covered[here])
+        rows = table.stage_rows
+        table.add(self.parts, rows, table.extract(self.features, rows, segments).values)
 
 
-def _said(
-    order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[bool]
+def _word_order(
+    order: npt.NDArray[np.int16], words: Sequence[int], df: Sequence[int]
 ) -> Sequence[int]:
-    """Return the query's known words as numbers of the words to look for side by side; -1 for any other word."""
-    if order.size <= _FEW:
-        places = {number: at for at, number in enumerate(near)}
-        return [
-            places.get(number, -1) for number in order.tolist() if number >= 0 and is_known[number]
-        ]
-    # The words of a query as long as a book are held as bytes: no list of them is ever made.
-    place = np.full(len(is_known), -1, np.int8)
-    place[list(near)] = range(len(near))
-    return array("b", place.take(order[np.array([*is_known, False]).take(order)]).tobytes())
+    """Return the query's known words in reading order, as indices of `words`; -1 for a word that is not among these.
 
-
-def _pair_tables(
-    pairs: Iterable[tuple[int, int]], run_weight: Sequence[float]
-) -> tuple[npt.NDArray[np.uint16], Floats, Floats]:
-    """Return the number of each pair, from 1 on, and what its left and its right word weigh in a run.
-
-    Words count from 1 here, and 0 is any word that is not looked for. With `size` for the number of words, this one
-    included, the number of a pair stands at ``left * size + right``. It is 0 for two words that are no pair.
+    Args:
+        order: the query's words in reading order, as indices of its terms; -1 for one that is no term.
+        words: indices of the terms to use.
+        df: number of chunks that have each term; words that no chunk has are left out.
     """
-    size = len(run_weight) + 1
-    numbers = np.zeros(size * size, np.uint16)
-    weights = [(0.0, 0.0)]
-    for number, (left, right) in enumerate(pairs, 1):
-        numbers[(left + 1) * size + right + 1] = number
-        weights.append((run_weight[left], run_weight[right]))
-    of_left, of_right = np.array(weights).T
-    return numbers, of_left, of_right
+    if order.size <= _MAX_LISTED_TOKENS:
+        index_of = {word: index for index, word in enumerate(words)}
+        return [index_of.get(word, -1) for word in order.tolist() if word >= 0 and df[word]]
+    # The words of a very long query are held as bytes: no list of them is created.
+    index = np.full(len(df), -1, np.int8)
+    index[list(words)] = range(len(words))
+    is_known = np.array([*df, 0], bool).take(order)
+    return array("b", index.take(order[is_known]).tobytes())
 
 
-def _bits(size: int, n_counted: int) -> _Masks:
-    """Return a bit for each word that counts, by its number from 1 on; 0 for all others."""
-    kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
-    return np.array(
-        [0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind
-    )
+@frozen(eq=False)
+class _BigramTables:
+    """Tables of the query's bigrams. Words are counted from 1, and 0 stands for any other word."""
+
+    index: npt.NDArray[
+        np.uint16
+    ]  # of the words (left, right), at ``left * size + right``; 0 for no bigram
+    left_weight: Floats  # weight in a run of the left word of each bigram; 0 for bigram 0
+    right_weight: Floats  # weight in a run of the right word of each bigram
 
 
-def _sums(idf: Sequence[float]) -> list[Floats]:
-    """Return for each byte of a mask the sums of the idf of all its values, each added in the words' order."""
+def _bigram_tables(
+    bigrams: Iterable[tuple[int, int]], run_weights: Sequence[float]
+) -> _BigramTables:
+    """Return the tables of bigrams, given the weight of each word in a run."""
+    size = len(run_weights) + 1
+    indices = np.zeros(size * size, np.uint16)
+    left_weights, right_weights = [0.0], [0.0]
+    for index, (left, right) in enumerate(bigrams, 1):
+        indices[(left + 1) * size + right + 1] = index
+        left_weights.append(run_weights[left])
+        right_weights.append(run_weights[right])
+    return _BigramTables(indices, np.array(left_weights), np.array(right_weights))
+
+
+def _bits(size: int, n_weighted: int) -> _Masks:
+    """Return the bit of each of the first `n_weighted` words, counted from 1; 0 for all other words, shape (size,)."""
+    dtype = np.uint8 if n_weighted <= 8 else np.uint16 if n_weighted <= 16 else np.uint32
+    bits = np.zeros(size, dtype)
+    bits[1 : n_weighted + 1] = np.left_shift(1, np.arange(n_weighted))
+    return bits
+
+
+def _idf_sums(idf: Sequence[float]) -> list[Floats]:
+    """Return a table for each byte of a mask: the sum of the idf of the words in it, added in the words' order."""
     tables = []
     for start in range(0, max(len(idf), 1), 8):
         sums = [0.0]
-        for rare in idf[start : start + 8]:
-            sums += [total + rare for total in sums]
+        for word_idf in idf[start : start + 8]:
+            sums += [total + word_idf for total in sums]
         tables.append(np.array(sums))
     return tables

@@ -1,17 +1,18 @@
-"""Lift the chunks that are like the best ones: chunks that tell of the same answer the same question.
+"""Raise the scores of chunks that are similar to the best chunks: similar chunks tend to answer the same query.
 
-With n candidates d, and the best five of them (and ties) j, of own scores r::
+With n candidates d, the best five of them (and ties) j, and their scores r before this stage::
 
-    l(d) = Σ_j v(j) r(j) sim(d, j)           v(j) = (r(j) / r(1)) ** 24, over the sum of these
-    sim(d, j) = cosine of the vectors        u(b, d) = tf / (tf + 1.6) · (ln(1 + n / df) + ln(1 + S / max(df_S, 1)))
+    top_similarity(d) = Σ_j v(j) r(j) sim(d, j)    v(j) = (r(j) / r(1)) ** 24, divided by the sum of these
+    sim(d, j) = cosine of the vectors              u(p, d) = tf / (tf + 1.6) · (ln(1 + n / df) + ln(1 + S / max(df_S, 1)))
 
-b are the first five letters of a word, so that its forms are one; English function words are left out. df counts the
-candidates that have it, df_S the chunks of a sample: the S = 128 chunks of the collection with the smallest hashes of
-their words, the same ones in whatever order the chunks stand. A candidate alone is like itself: l = r.
+p are the prefixes of words, their first five letters, so that a word's forms share one; English stop words are left
+out. df is the number of candidates with the prefix, df_S the number of chunks in a sample that have it. The sample is
+the S = 128 chunks of the collection with the smallest hashes of their words, the same chunks in any order of the
+collection. A single candidate is similar only to itself: top_similarity = r.
 
 The score becomes::
 
-    ((r + 1.2 l) / 2.2) ** 0.7
+    ((r + 1.2 top_similarity) / 2.2) ** 0.7
 
 Sources: Diaz, "Regularizing Ad Hoc Retrieval Scores", CIKM 2005, on van Rijsbergen's cluster hypothesis; the formula is
 ours, measured in docs/measurements.md.
@@ -25,16 +26,16 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import Floats, Offsets
+from relevance_gen.arrays import Floats
 from relevance_gen.index.formulas import saturate
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch
+from relevance_gen.retrieval.ranking.features import FeatureSource, TermPrefixes
 from relevance_gen.retrieval.ranking.sparse_vectors import (
     MAX_CHUNKS,
     Sample,
     SparseVector,
-    rarities,
+    sample_idf,
 )
-from relevance_gen.retrieval.ranking.stage import N_PROMISING, Stage, Table
+from relevance_gen.retrieval.ranking.stage import N_STAGE_CANDIDATES, CandidateTable, Stage
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 
 WEIGHT: Final = 1.2
@@ -45,75 +46,69 @@ _SHARPNESS: Final = 24
 
 @frozen(eq=False)
 class ScoreRegularization(Stage):
-    """Lifts the chunks that are like the best ones."""
+    """Raises the scores of chunks that are similar to the best chunks."""
 
     parts = ("top_similarity",)
-    is_behind_scale = True
-    n_best = N_PROMISING
-    most = MAX_CHUNKS
+    is_after_normalization = True
+    n_best = N_STAGE_CANDIDATES
+    features = TermPrefixes()
 
-    def score(self, table: Table) -> None:
-        """Blend the scores of chunks from their own and from those that they are like."""
-        some = table.best(self.n_best, self.most)
-        alike = np.zeros(table.scores.size)
-        if some.size:
-            alike[some] = likeness(
-                table.tell(self.evidence, some), table.scores[some], table.sample()
-            )
-        table.columns["own"], table.columns["top_similarity"] = table.scores, alike
-        table.scores = np.asarray(((table.scores + WEIGHT * alike) / (1.0 + WEIGHT)) ** ROOT)
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Combine each score with the similarity of the chunk to the best chunks."""
+        scores = table.scores
+        similarity = np.zeros(scores.size)
+        rows = table.best_of(table.top_rows, self.n_best, MAX_CHUNKS)
+        if rows.size:
+            prefixes = table.extract(self.features, rows, segments)
+            similarity[rows] = top_similarity(prefixes, scores[rows], segments.sample)
+        table.columns["unregularized"] = scores
+        table.columns["top_similarity"] = similarity
+        table.scores = np.asarray(((scores + WEIGHT * similarity) / (1.0 + WEIGHT)) ** ROOT)
         table.scores[table.is_verbatim] = 1.0
-        table.scores *= table.plan.known_share
+        table.scores *= table.query.known_share
 
-    def evidence(self, excerpt: ChunkBatch) -> SparseVector:
-        """Return the beginnings of the words of some chunks."""
-        return words(excerpt)
-
-    def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
-        """Share the score out by what stands under the root."""
-        return {
-            "top_similarity": score
-            * WEIGHT
-            * row["top_similarity"]
-            / (row["own"] + WEIGHT * row["top_similarity"])
-        }
+    def contributions(self, row: Mapping[str, float], score: float) -> dict[str, float]:
+        """Return the share of the score that the similarity has in the sum below the root."""
+        similarity = row["top_similarity"]
+        total = row["unregularized"] + WEIGHT * similarity
+        return {"top_similarity": score * WEIGHT * similarity / total}
 
 
-def words(excerpt: ChunkBatch) -> SparseVector:
-    """Return the beginnings of the words of some chunks."""
-    if excerpt.segment.occurrences is None and not excerpt.is_read:
-        segment = excerpt.segment
-        counts = segment.n_occurrences[excerpt.numbers]
-        return SparseVector(segment.prefix_hashes(excerpt.numbers), counts)
-    return SparseVector.of_words(excerpt.reading)
+def top_similarity(prefixes: SparseVector, scores: Floats, sample: Sample) -> Floats:
+    """Return the similarity of each chunk to the best chunks, at most the best score, shape (n,).
 
-
-def likeness(bag: SparseVector, scores: Floats, sample: Sample) -> Floats:
-    """Return what chunks are given for being like the best of them: at most the best score, shape (n,).
-
-    The bag holds the beginnings of their words, and the scores are their own, in [0, 1].
+    Args:
+        prefixes: the prefixes of the words of n chunks.
+        scores: their scores before this stage, in [0, 1], shape (n,).
+        sample: the number of chunks of the sample that have each prefix.
     """
-    if (
-        scores.size < 2 or not (tally := bag.tally()).tf.size
-    ):  # the words of one may be very many: they are not counted
+    if scores.size < 2:
+        return scores.copy()  # nothing is counted: a single chunk can be very long
+    tally = prefixes.tally()
+    if not tally.tf.size:
         return scores.copy()
-    idf = rarities(tally.n_chunks).take(tally.df)
+    # Weights of the prefixes in each chunk, normalized to vectors of length 1, shape (P,).
+    idf = sample_idf(tally.n_chunks).take(tally.df)
     idf += sample.idf(tally)
-    value = saturate(tally.tf)
-    value *= idf.repeat(tally.df)
-    norms = tally.norms(value)
+    weight = saturate(tally.tf)
+    weight *= idf.repeat(tally.df)
+    norms = tally.norms(weight)
     norms[norms == 0.0] = 1.0
-    value /= norms.take(tally.chunk)
+    weight /= norms.take(tally.chunk)
+    # The part v(j) r(j) of each chunk, 0 for all except the best, shape (n,).
     best = at_least_as_good(scores, _N_BEST)
     best = best.take((-scores.take(best)).argsort(kind="stable"))
-    weight = (scores[best] / scores[best[0]]) ** _SHARPNESS
-    share = np.zeros(scores.size)
-    share[best] = weight / weight.sum() * scores[best]
-    # The sum of the vectors of the best, each times its weight, is added up by size: the same in any order of chunks.
-    given = share.take(tally.chunk)
-    of_best: Offsets = (given > 0.0).nonzero()[0]
-    feature, added = tally.place.take(of_best), value.take(of_best) * given.take(of_best)
-    order = added.argsort()
-    profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
-    value *= profile.repeat(tally.df)
-    return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))
+    sharpness = (scores[best] / scores[best[0]]) ** _SHARPNESS
+    chunk_part = np.zeros(scores.size)
+    chunk_part[best] = sharpness / sharpness.sum() * scores[best]
+    # Sum of the vectors of the best chunks. Summands are added by size, so that the order of chunks does not matter.
+    part = chunk_part.take(tally.chunk)
+    of_best = (part > 0.0).nonzero()[0]
+    dimension = tally.dimension.take(of_best)
+    summand = weight.take(of_best) * part.take(of_best)
+    by_size = summand.argsort()
+    profile = np.bincount(dimension.take(by_size), summand.take(by_size), tally.df.size)
+    # Scalar product of each chunk with that sum, shape (n,).
+    weight *= profile.repeat(tally.df)
+    similarity = np.bincount(tally.chunk, weight, tally.n_chunks)
+    return np.asarray(np.minimum(similarity, scores.max()))

@@ -1,12 +1,14 @@
-"""Prefer chunks whose title is about what the query asks.
+"""Prefer chunks whose title matches the query.
 
-With n chunks that have the title of d, for the 50 chunks of the highest cosines::
+With n chunks that have the title of d, for the 50 chunks with the highest cosines::
 
-    said(q, d)  = Σ idf(t), t in the query and in the title / Σ idf(t), t in the query
-    title(q, d) = 0.1 · √said · share of the title's different words, function words apart, that the query has / n
+    query_share(q, d) = Σ idf(t), t in the query and in the title / Σ idf(t), t in the query
+    title_share(q, d) = share of the title's distinct words, without stop words, that the query has
+    title(q, d)       = 0.1 · √query_share · title_share / n
 
-A word stands for all its matches; of a long query the 32 rarest words count. A title's words count as the chunk's, too,
-in every other part of the score. n keeps a document's title, which all of its chunks have, from lifting them all.
+A word of the query matches its inflections; of a long query the 32 rarest words are used. The words of a title are also
+words of the chunk in every other part of the score. Dividing by n keeps the title of a document, which all of its
+chunks have, from raising all of them.
 
 Measured in docs/measurements.md; the formula is ours.
 """
@@ -14,20 +16,24 @@ Measured in docs/measurements.md; the formula is ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import ragged_ranges, unique
-from relevance_gen.retrieval.query.term_matching import Match, numbers_of_matches
-from relevance_gen.retrieval.ranking.old_features import ChunkBatch, NumericFeatures
+from relevance_gen.retrieval.query.term_matching import Match, match_indices
+from relevance_gen.retrieval.ranking.features import (
+    ChunkBatch,
+    FeatureSource,
+    FeatureSpec,
+    NumericFeatures,
+)
 from relevance_gen.retrieval.ranking.stage import (
-    N_PROMISING,
+    N_STAGE_CANDIDATES,
+    CandidateTable,
     SelfMatch,
     Stage,
-    Table,
     WeightedTerms,
 )
 
@@ -35,59 +41,61 @@ WEIGHT: Final = 0.1
 
 
 @frozen(eq=False)
-class TitleMatch(Stage):
-    """Adds what the titles of chunks have of the query: of each word that counts, told by its matches and its idf."""
+class TitleFeatures(FeatureSpec):
+    """The part `title` of chunks' scores, shape (1, n)."""
 
-    matches: Sequence[Match]
-    idf: Sequence[float]
+    matches: tuple[Match, ...]  # the terms that each word of the query matches
+    idf: tuple[float, ...]  # idf of each word
+
+    def extract(self, batch: ChunkBatch) -> NumericFeatures:
+        """Return the part of the score; 0 without a title."""
+        values = np.zeros((1, batch.chunk_ords.size))
+        sizes = batch.segment.title_sizes.take(batch.chunk_ords).astype(np.int64)
+        rows = sizes.nonzero()[0]
+        if not rows.size or not self.matches:
+            return NumericFeatures(values)
+        # The distinct words of each title without stop words, as pairs of title and term.
+        tokens, sizes = batch.tokens, sizes.take(rows)
+        n_terms, n_words = tokens.lexicon.size + 1, len(self.idf) + 1
+        term_ord = tokens.terms.take(ragged_ranges(tokens.starts.take(rows), sizes))
+        title = np.arange(rows.size).repeat(sizes)
+        is_content = tokens.lexicon.prefix_ords.take(term_ord) != 0
+        pairs = unique(title[is_content] * n_terms + term_ord[is_content])
+        title, term_ord = np.divmod(pairs, n_terms)
+        # The word of the query that each matches, counted from 1; 0 for none.
+        word = match_indices(self.matches, tokens.lexicon).take(term_ord).astype(np.int64)
+        n_distinct = np.bincount(title, minlength=rows.size)
+        n_matched = np.bincount(title, word > 0, rows.size)
+        # The idf of the distinct words of the query in each title.
+        title, word = np.divmod(unique(title * n_words + word), n_words)
+        idf = np.array([0.0, *self.idf]).take(word)
+        query_share = np.bincount(title, idf, rows.size) / math.fsum(self.idf)
+        part = WEIGHT * np.sqrt(np.minimum(query_share, 1.0)) * n_matched
+        values[0, rows] = part / np.maximum(n_distinct, 1) / batch.title_df.take(rows)
+        return NumericFeatures(values)
+
+
+@frozen(eq=False)
+class TitleMatch(Stage):
+    """Adds the match of titles with the query."""
+
+    features: TitleFeatures
 
     parts = ("title",)
-    n_best = N_PROMISING
+    n_best = N_STAGE_CANDIDATES
 
     @classmethod
-    def of(cls, terms: WeightedTerms) -> TitleMatch | None:
-        """Look at titles where any chunk has one."""
-        if not terms.statistics.n_chunks_with_title:
-            return None
+    def of(cls, terms: WeightedTerms) -> TitleMatch:
+        """Return the stage for a query."""
         words = terms.rarest
-        return cls([terms.matches[word] for word in words], [terms.idf[word] for word in words])
+        matches = tuple([terms.matches[word] for word in words])
+        return cls(TitleFeatures(matches, tuple([terms.idf[word] for word in words])))
 
-    def of_query(self, total: float, own: SelfMatch) -> float:
-        """Add all of the weight: the query has all of its own words."""
-        return total + WEIGHT * (1.0 + own.unknown_idf / (math.fsum(self.idf) or 1.0))
+    def self_score(self, total: float, own: SelfMatch) -> float:
+        """Add the full weight: the query as a title has all of its own words."""
+        return total + WEIGHT * (1.0 + own.unknown_idf / (math.fsum(self.features.idf) or 1.0))
 
-    def score(self, table: Table) -> None:
-        """Add what the titles have to the scores."""
-        table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
-
-    def evidence(self, excerpt: ChunkBatch) -> NumericFeatures:
-        """Return what is added to the cosines of some chunks, shape (1, n)."""
-        given = np.zeros((1, excerpt.numbers.size))
-        n_words = excerpt.segment.title_sizes.take(excerpt.numbers).astype(np.int64)
-        titled = n_words.nonzero()[0]
-        if not titled.size or not self.matches:
-            return NumericFeatures(given)
-        reading, n_words = excerpt.reading, n_words.take(titled)
-        word = reading.terms.take(ragged_ranges(reading.starts.take(titled), n_words))
-        chunk = np.arange(titled.size).repeat(n_words)
-        counts = reading.lexicon.prefix_ords.take(word) != 0  # function words do not
-        said = unique(chunk[counts] * (reading.lexicon.size + 1) + word[counts])
-        chunk, word = np.divmod(said, reading.lexicon.size + 1)
-        asked = numbers_of_matches(self.matches, reading.lexicon).take(word).astype(np.int64)
-        n_different, n_asked = (
-            np.bincount(chunk, minlength=titled.size),
-            np.bincount(chunk, asked > 0, titled.size),
-        )
-        heard, asked = np.divmod(unique(chunk * (len(self.idf) + 1) + asked), len(self.idf) + 1)
-        share = np.bincount(heard, np.array([0.0, *self.idf]).take(asked), titled.size) / math.fsum(
-            self.idf
-        )
-        title_df = excerpt.title_df.take(titled)
-        given[0, titled] = (
-            WEIGHT
-            * np.sqrt(np.minimum(share, 1.0))
-            * n_asked
-            / np.maximum(n_different, 1)
-            / title_df
-        )
-        return NumericFeatures(given)
+    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
+        """Add the match of the titles to the scores."""
+        rows = table.stage_rows
+        table.add(self.parts, rows, table.extract(self.features, rows, segments).values)

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.params import N_CANDIDATES, SearchParams
+from relevance_gen.retrieval.params import DEFAULT_NUM_CANDIDATES, SearchParams
 from relevance_gen.serve.adapters.request_bodies import (
     CitationRequest,
     CompressionRequest,
@@ -98,7 +98,7 @@ def read_compression(
     target = _read_index(body, "index")
     request = wire.structure(CompressionRequest, target.body, removed=("index",))
     task = CompressionTask(
-        SearchParams(request.question, N_CANDIDATES, rerank_top_n=0),
+        SearchParams(request.question, DEFAULT_NUM_CANDIDATES, rerank_top_n=0),
         request.chunk_txts,
         index=target.index,
         max_tokens=request.max_tokens,

@@ -22,8 +22,7 @@ from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.request_scope import reserve
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.collapse import GroupKeys
-from relevance_gen.retrieval.models import NO_MODELS, Models
-from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.query.filters import check_keys, mask_of
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.indexes.index_cache import CacheKey, IndexCache, content_key
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 SearchByName: TypeAlias = Callable[[str, int], types.SearchResponse]
 """A search of one index, given a query and the number of results."""
-Work: TypeAlias = Callable[[SearchParams, Models], Result]
+Work: TypeAlias = Callable[[SearchParams, SearchModels], Result]
 """A search or an explanation, given its parameters and models."""
 
 
@@ -248,14 +247,14 @@ class Searcher:
         return attrs.evolve(response, results=tuple(results))
 
     def _rank(
-        self, index: ChunkIndex | None, chunks: Chunks, params: SearchParams, models: Models
+        self, index: ChunkIndex | None, chunks: Chunks, params: SearchParams, models: SearchModels
     ) -> types.SearchResponse:
         if index is None:
             return self.rank_once(params, chunks, models)
         return index.answer_all([params], models)[0]
 
     def rank_once(
-        self, params: SearchParams, chunks: Chunks, models: Models = NO_MODELS
+        self, params: SearchParams, chunks: Chunks, models: SearchModels = NO_MODELS
     ) -> types.SearchResponse:
         """Rank `chunks` without building an index for further searches."""
         from relevance_gen.retrieval.api import answer_once
@@ -286,7 +285,9 @@ class Searcher:
         """Rank the chunks of an index of the server or of a cluster."""
         check_integer("top_n", task.params.top_n, 1, MAX_RESULTS)
 
-        def answer(index: BaseIndex, params: SearchParams, models: Models) -> types.SearchResponse:
+        def answer(
+            index: BaseIndex, params: SearchParams, models: SearchModels
+        ) -> types.SearchResponse:
             return index.answer_all([params], models, allow_partial=ref.allow_partial)[0]
 
         response = self._run_named(task, ref, client, answer, report)
@@ -303,7 +304,9 @@ class Searcher:
         """
         report = report or SearchReport()
 
-        def explain(index: BaseIndex, params: SearchParams, models: Models) -> types.Explanation:
+        def explain(
+            index: BaseIndex, params: SearchParams, models: SearchModels
+        ) -> types.Explanation:
             try:
                 return index.explain_one(params, task.position, models)
             except InvalidRequestError as error:
@@ -369,7 +372,7 @@ class Searcher:
         task: IndexTask,
         ref: IndexRef,
         client: str,
-        work: Callable[[BaseIndex, SearchParams, Models], Result],
+        work: Callable[[BaseIndex, SearchParams, SearchModels], Result],
         report: SearchReport,
     ) -> Result:
         """Run `work` on a named index. Indexes of a cluster cannot use the encoder."""
@@ -396,7 +399,7 @@ class Searcher:
         models = NO_MODELS
         if n_reranked != 0 and self._reranking is not None:
             reranker = self._reranking.reranker(task.reranker, report.skip_reranker)
-            models = Models(reranker=reranker)
+            models = SearchModels(reranker=reranker)
         elif params.rerank_top_n:
             report.skip_reranker("unavailable")
         params = attrs.evolve(params, rerank_top_n=n_reranked)

@@ -1,0 +1,252 @@
+"""The search port for the shards of one version of an index, on the searchers of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from attrs import evolve, frozen
+from ray import cloudpickle
+
+from relevance_gen.arrays import find
+from relevance_gen.cluster.search.pool import SearcherPool
+from relevance_gen.cluster.search.searcher import ShardGroup
+from relevance_gen.lru import LruCache
+from relevance_gen.retrieval.local_segments import LocalSegments, ranking_cache
+from relevance_gen.retrieval.ports import (
+    CandidateRequest,
+    Candidates,
+    FeatureRequest,
+    Inventory,
+    InventoryRequest,
+    MatchRequest,
+    MatchResponse,
+    compute_sample,
+    merge_extracted,
+)
+from relevance_gen.retrieval.query.parsing import QueryTerm
+from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.ranking.features import STORED_FIELDS, merge_features
+from relevance_gen.retrieval.ranking.sparse_vectors import Sample
+from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.shards.manifest import IndexVersion, ShardRecord
+
+_MAX_PREFETCHED: Final = 100
+"""Maximum number of chunks whose features are prefetched; there are more only if many are equally good."""
+_MAX_PREFETCHED_CHARS: Final = 1 << 16
+"""Maximum number of characters of the texts of which features are prefetched."""
+_TERM_CACHE_BYTES: Final = 8 << 20
+"""Size of the cache of term matches, about 10,000 words."""
+
+
+class RemoteSegments:
+    """The shards of one version of an index; implements `relevance_gen.retrieval.ports.Segments`.
+
+    A search takes one request to each searcher if its words were searched before: term matches are cached, and
+    searchers return the features of their best candidates, texts included. Another request is made if texts are long.
+
+    Every method raises what `SearcherPool.ask` raises.
+
+    Args:
+        pool: the searchers.
+        place: the place of the index.
+        version: the version of the index.
+        excluded: names of shards that are not searched.
+        before: the segments of the same version and shards whose caches are used.
+    """
+
+    def __init__(
+        self,
+        pool: SearcherPool,
+        place: str,
+        version: IndexVersion,
+        excluded: Collection[str] = (),
+        before: RemoteSegments | None = None,
+    ) -> None:
+        self.weighting = weighting_named(version.weighting)
+        self.statistics = version.statistics
+        self.version = version
+        self.n_missing_chunks = 0
+        self._pool = pool
+        self._place = place
+        self._thread = threading.local()
+        self._shards = []
+        for shard in version.shards:
+            if shard.file.name in excluded:
+                self.n_missing_chunks += shard.n_chunks
+            else:
+                self._shards.append(shard)
+        self._generation = pool.generation
+        self.orders = pool.orders(version.shards)
+        self.rankings = ranking_cache()
+        self._terms: LruCache[TermMatch] = LruCache(
+            _TERM_CACHE_BYTES, lambda term_match: term_match.match.nbytes
+        )
+        if before is not None:
+            self.rankings, self._terms = before.rankings, before._terms
+            if "sample" in vars(before):
+                self.sample = before.sample
+
+    @functools.cached_property
+    def sample(self) -> Sample:
+        """Term statistics of a fixed sample of the chunks, computed on first use."""
+        return compute_sample(self)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the searchers are those that the shards were assigned to."""
+        return self._pool.generation == self._generation
+
+    def without(self, excluded: Collection[str]) -> RemoteSegments:
+        """Return the segments of the same version without some shards."""
+        if not excluded:
+            return self
+        return RemoteSegments(self._pool, self._place, self.version, excluded)
+
+    def request_all_shards(self) -> None:
+        """Wait until every shard is open on a searcher."""
+        self.inventory(InventoryRequest())
+
+    @property
+    def group(self) -> ShardGroup:
+        """All shards that are searched."""
+        return self._group(self._shards)
+
+    # ── The search port ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def match_terms(self, request: MatchRequest) -> MatchResponse:
+        """Return the terms that words of the query match; only matches that are not cached are requested."""
+        terms = {_key(term): term for term in request.terms}
+        matches = self._terms.get_all([*terms])
+        missing = [key for key in terms if key not in matches]
+        response = MatchResponse()
+        if missing or request.misspelled or request.term_ids:
+            sent = evolve(request, terms=tuple([terms[key] for key in missing]))
+            parts = self._request(self._shards, LocalSegments.match_terms, sent)
+            response = MatchResponse.merge(parts, sent)
+            for key, match in zip(missing, response.matches, strict=True):
+                self._terms.put(key, match)
+                matches[key] = match
+        in_order = [matches[_key(term)] for term in request.terms]
+        return evolve(response, matches=tuple(in_order))
+
+    def top_candidates(self, request: CandidateRequest) -> Candidates:
+        """Return the chunks with the highest lexical scores, and features of the best of them.
+
+        Each searcher returns the features of its own best chunks; those of the best of all are selected from these.
+        """
+        parts = self._request(self._shards, _prefetch, request)
+        prefetched = _merge_prefetched(parts, request)
+        self._thread.prefetched = prefetched
+        candidates = prefetched.candidates
+        if not request.n_features:
+            return candidates
+        positions = candidates.positions[candidates.best_rows(request.n_features)]
+        rows = find(candidates.feature_positions, positions)
+        features = []
+        for spec, spec_features in zip(request.features, candidates.features, strict=False):
+            is_few = spec.max_chunks is None or positions.size <= spec.max_chunks
+            has_features = is_few and spec_features is not None
+            features.append(spec_features.take(rows) if has_features else None)
+        return evolve(candidates, feature_positions=positions, features=tuple(features))
+
+    def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
+        """Return features of chunks: prefetched ones, or those of a request to the shards that have the chunks.
+
+        Raises:
+            LookupError: no segment has a chunk at one of the positions.
+        """
+        prefetched: _Prefetched | None = getattr(self._thread, "prefetched", None)
+        known = None if prefetched is None else prefetched.find(request)
+        if known is not None:
+            return known
+        ascending = np.sort(request.positions)
+        shards = []
+        for shard in self._shards:
+            start, stop = ascending.searchsorted((shard.first, shard.stop))
+            if start < stop:
+                shards.append(shard)
+        parts = []
+        if shards:
+            parts = self._request(shards, LocalSegments.extract_present_features, request)
+        rows, features = merge_extracted([part for part in parts if part[0].size])
+        if rows.size < request.positions.size:
+            raise LookupError("no segment has a chunk at one of the positions")
+        return features
+
+    def inventory(self, request: InventoryRequest) -> Inventory:
+        """Return facts of the stored chunks that depend on no query."""
+        parts = self._request(self._shards, LocalSegments.inventory, request)
+        return Inventory.merge(parts, request)
+
+    def _group(self, shards: Iterable[ShardRecord]) -> ShardGroup:
+        names = tuple(sorted(shard.file.name for shard in shards))
+        return ShardGroup(self._place, self.version.name, names)
+
+    def _request(
+        self, shards: Sequence[ShardRecord], function: Callable[..., Any], request: Any
+    ) -> list[Any]:
+        """Return the response of each searcher to a request, for which it calls a function of `LocalSegments`."""
+        # Only cloudpickle sends the code of a caller's filter; everything else is pickled faster by name.
+        has_filter = getattr(request, "filter", None) is not None
+        dumps = cloudpickle.dumps if has_filter else pickle.dumps
+        message = dumps((function, (request,), {}))
+        return self._pool.ask(self._group(shards), self.orders, message)
+
+
+@frozen(eq=False)
+class _Prefetched:
+    """Candidates, and features of the best of them that may be requested later; None for each if texts are long."""
+
+    request: CandidateRequest
+    candidates: Candidates
+    later_features: tuple[Any, ...]
+
+    def find(self, request: FeatureRequest) -> tuple[Any, ...] | None:
+        """Return the requested features; None if any of them was not prefetched."""
+        specs = self.request.later_features
+        rows = find(self.candidates.feature_positions, request.positions)
+        if (rows < 0).any():
+            return None
+        found = []
+        for spec in request.specs:
+            features = self.later_features[specs.index(spec)] if spec in specs else None
+            if features is None:
+                return None
+            found.append(features.take(rows))
+        return tuple(found)
+
+
+def _key(term: QueryTerm) -> tuple[int, str, bool]:
+    return term.term_id, term.word, term.inflected
+
+
+def _prefetch(
+    segments: LocalSegments, request: CandidateRequest
+) -> tuple[Candidates, tuple[Any, ...]]:
+    """Return the candidates of a searcher with their features, and later features if the texts are short."""
+    candidates = segments.top_candidates(request)
+    positions = candidates.feature_positions
+    later: tuple[Any, ...] = (None,) * len(request.later_features)
+    if 0 < positions.size <= _MAX_PREFETCHED:
+        fields = segments.extract_features(FeatureRequest(positions, (STORED_FIELDS,)))[0]
+        if sum(len(chunk.text) for chunk in fields.rows) <= _MAX_PREFETCHED_CHARS:
+            later = segments.extract_features(FeatureRequest(positions, request.later_features))
+    return candidates, later
+
+
+def _merge_prefetched(
+    parts: Sequence[tuple[Candidates, tuple[Any, ...]]], request: CandidateRequest
+) -> _Prefetched:
+    candidates = Candidates.merge([part for part, _ in parts], request)
+    rows, later = [], []
+    for part, part_features in parts:
+        if part.feature_positions.size:
+            rows.append(candidates.feature_positions.searchsorted(part.feature_positions))
+            later.append(part_features)
+    merged = [merge_features(of_spec, rows) for of_spec in zip(*later, strict=True)]
+    return _Prefetched(request, candidates, tuple(merged))

@@ -1,0 +1,157 @@
+"""Explain the score of one chunk: the contribution of each term of the query and of each stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from relevance_gen.retrieval.answer import score, weight
+from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.retrieval.ports import FeatureRequest, MatchRequest, Segments
+from relevance_gen.retrieval.query.operators import QueryOperator, violated_operators
+from relevance_gen.retrieval.ranking.features import (
+    ChunkBatch,
+    FeatureRows,
+    FeatureSpec,
+    NumericFeatures,
+)
+from relevance_gen.retrieval.ranking.stage import (
+    LEXICAL,
+    CandidateTable,
+    RerankStage,
+    WeightedTerms,
+)
+from relevance_gen.types import Explanation, TermContribution
+
+
+@frozen(eq=False)
+class TermScores(FeatureSpec):
+    """For each of T words of a query its tf in a chunk and its part of the cosine, shape (2 T, n)."""
+
+    terms: WeightedTerms
+
+    def extract(self, batch: ChunkBatch) -> NumericFeatures:
+        """Return all tf, followed by all parts of the cosine."""
+        terms, n_words = self.terms, len(self.terms.query.terms)
+        values = np.zeros((2 * n_words, batch.chunk_ords.size))
+        denominators = batch.denominators.tolist()
+        postings = batch.reader.postings_of(terms.query.terms, terms.matches)
+        for word, (of_word, query_weight) in enumerate(zip(postings, terms.weights, strict=True)):
+            for column, chunk_ord in enumerate(batch.chunk_ords.tolist()):
+                is_chunk = of_word.chunk == chunk_ord
+                chunk_weight = float(of_word.weight[is_chunk].sum())
+                values[word, column] = float(of_word.tf[is_chunk].sum())
+                values[n_words + word, column] = query_weight * chunk_weight / denominators[column]
+        return NumericFeatures(values)
+
+
+@frozen(eq=False)
+class ViolatedOperators(FeatureSpec):
+    """The operators of a query that a chunk violates, as rows of tuples."""
+
+    operators: tuple[QueryOperator, ...]
+
+    def extract(self, batch: ChunkBatch) -> FeatureRows:
+        """Return the violated operators of each chunk, as written in the query."""
+        by_prefix = not batch.reader.statistics.is_english
+        rows: list[Any] = []
+        for chunk_ord in batch.chunk_ords.tolist():
+            rows.append(
+                violated_operators(self.operators, batch.segment, chunk_ord, by_prefix=by_prefix)
+            )
+        return FeatureRows(rows)
+
+
+def explain(
+    params: SearchParams,
+    position: int,
+    segments: Segments,
+    rerank_stages: Sequence[RerankStage] = (),
+) -> Explanation:
+    """Explain the score of the chunk at a position; the other arguments are those of `answer`.
+
+    Raises:
+        InvalidRequestError: there are too many operators.
+        LookupError: no chunk is at the position.
+    """
+    query, operators = params.parse(
+        inflects=segments.weighting.inflects, is_english=segments.statistics.is_english
+    )
+    weighted = weight(query, segments)
+    specs = (TermScores(weighted.terms), ViolatedOperators(operators))
+    term_scores, violated = segments.extract_features(FeatureRequest(np.array([position]), specs))
+    tf, cosine_parts = term_scores.values[:, 0].reshape(2, -1).tolist()
+    table = score(weighted, segments.statistics.n_chunks, segments, None, rerank_stages)
+    row = int(table.positions.searchsorted(position))
+    is_candidate = row < table.positions.size and int(table.positions[row]) == position
+    columns = {LEXICAL: 0.0}
+    parts: dict[str, Any] = {}
+    remaining = final_score = 0.0
+    if is_candidate:
+        final_score = float(table.scores[row])
+        columns = {name: float(column[row]) for name, column in table.columns.items()}
+        parts, remaining = _rerank_contributions(table, rerank_stages, row)
+    lexical = columns[LEXICAL]
+    added: dict[str, float] = {}  # summands of the sum that is normalized
+    shares: dict[str, float] = {}  # shares of the lexical score
+    for stage in weighted.stages if remaining else ():
+        of_stage = stage.contributions(columns, lexical)
+        (shares if stage.is_after_normalization else added).update(of_stage)
+    # A score above that of the query matched against itself is bounded to 1, and its summands are scaled likewise.
+    total = math.fsum([*cosine_parts, *added.values()])
+    scale = remaining * (lexical - math.fsum(shares.values())) / total if total else 0.0
+    parts |= {part: value * scale for part, value in added.items()}
+    parts |= {part: value * remaining for part, value in shares.items()}
+    contributions = [part * scale for part in cosine_parts]
+    return Explanation(
+        final_score,
+        _term_contributions(weighted.terms, tf, contributions, segments),
+        violated_operators=violated.rows[0],
+        corrections=weighted.terms.query.corrections,
+        **parts,
+    )
+
+
+def _term_contributions(
+    terms: WeightedTerms, tf: Sequence[float], contributions: Sequence[float], segments: Segments
+) -> tuple[TermContribution, ...]:
+    term_ids = [term_id for match in terms.matches for term_id in match.ids.tolist()]
+    spellings = segments.match_terms(MatchRequest(term_ids=tuple(term_ids))).spellings
+    rows = []
+    for i, term in enumerate(terms.query.terms):
+        row = TermContribution(
+            term=term.word,
+            matches=tuple([spellings[term_id] for term_id in terms.matches[i].ids.tolist()]),
+            tf=tf[i],
+            df=terms.df[i],
+            idf=terms.idf[i],
+            contribution=contributions[i],
+        )
+        rows.append(row)
+    return tuple(rows)
+
+
+def _rerank_contributions(
+    table: CandidateTable, rerank_stages: Sequence[RerankStage], row: int
+) -> tuple[dict[str, Any], float]:
+    """Return what rerank stages contribute to the score of a chunk, and the share of its lexical score that remains."""
+    scores = [float(before[row]) for before in (*table.scores_before, table.scores)]
+    notes: dict[str, Any] = {}  # fields that are no contributions
+    contributions: dict[str, float] = {}
+    remaining = float(scores[0] > 0.0)
+    for i, rerank_stage in enumerate(rerank_stages):
+        before, after = scores[i], scores[i + 1]
+        notes |= rerank_stage.explain(table, row, before, after)
+        of_stage = {}
+        for part in rerank_stage.parts:
+            if part in notes:
+                of_stage[part] = notes.pop(part)
+        share = (after - math.fsum(of_stage.values())) / (before or 1.0)
+        contributions = {part: value * share for part, value in contributions.items()}
+        contributions |= of_stage
+        remaining *= share
+    return notes | contributions, remaining

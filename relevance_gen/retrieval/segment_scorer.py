@@ -1,0 +1,373 @@
+"""Answer the requests of the search port for one segment; see `relevance_gen.retrieval.ports`."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relevance_gen.arrays import ChunkOrds, Floats, Offsets, run_starts, sum_by, unique
+from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics
+from relevance_gen.lru import LruCache
+from relevance_gen.retrieval.ports import (
+    CandidateRequest,
+    Candidates,
+    Inventory,
+    InventoryRequest,
+    MatchRequest,
+    MatchResponse,
+)
+from relevance_gen.retrieval.query.parsing import QueryTerm
+from relevance_gen.retrieval.query.term_matching import (
+    Match,
+    TermMatch,
+    TermPostings,
+    match_among,
+    match_inflections,
+)
+from relevance_gen.retrieval.ranking.features import ChunkBatch, FeatureRequest, merge_features
+from relevance_gen.retrieval.ranking.stage import WeightedTerms
+from relevance_gen.retrieval.ranking.top_n import best_quotients
+from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.text.blocks import batch_by_size
+
+_BATCH_TOKENS: Final = 1 << 17
+"""Chunks of about this number of tokens are read together: there can be many with ties, and each can be long."""
+_BATCH_POSTINGS: Final = 1 << 15
+"""About this number of postings are summed together, while they are in the core's cache."""
+_DENSE_DIVISOR: Final = 8
+"""Postings are summed in an array of all chunks if there are more than the number of chunks divided by this."""
+_MIN_CACHE_BYTES: Final = 2 << 20
+_EXACT_CACHE_BYTES: Final = 1 << 17
+"""Size of the cache of terms without inflections: enough for all stop words."""
+_CACHE_DIVISOR: Final = 4
+"""The cache of postings may use the size of the segment's arrays divided by this."""
+_NO_ORDS: Final[Offsets] = np.zeros(0, np.int64)
+_NO_MATCH: Final = TermMatch(Match.union([]), 0)
+_NO_CANDIDATES: Final = Candidates(_NO_ORDS, np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
+
+
+class SegmentScorer:
+    """Scores the chunks of one segment by their terms, query after query; thread-safe.
+
+    Args:
+        segment: the segment.
+        weighting: the weighting of terms.
+        statistics: the statistics of all segments together.
+        postings_cache: postings of recent terms, of an earlier scorer of the same postings.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        weighting: Weighting,
+        statistics: Statistics,
+        postings_cache: LruCache[TermPostings] | None = None,
+    ) -> None:
+        self.segment = segment
+        self.statistics = statistics
+        self._weighting = weighting
+        self._by_prefix = not statistics.is_english
+        if postings_cache is None:
+            limit_bytes = _MIN_CACHE_BYTES + segment.array_bytes // _CACHE_DIVISOR
+            postings_cache = LruCache(limit_bytes, lambda postings: postings.nbytes)
+        self.postings_cache = postings_cache
+        self._exact_cache: LruCache[TermMatch] = LruCache(
+            _EXACT_CACHE_BYTES, lambda matched: matched.match.nbytes
+        )
+
+    @functools.cached_property
+    def denominators(self) -> Floats:
+        """Length normalization of each chunk, shape (N,)."""
+        return self._weighting.denominators(self.segment, self.statistics)
+
+    @functools.cached_property
+    def _min_denominator(self) -> float:
+        return float(self.denominators.min())
+
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the caches in bytes."""
+        return self.postings_cache.nbytes + self._exact_cache.nbytes
+
+    # ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def match_terms(self, request: MatchRequest) -> MatchResponse:
+        """Return the terms of this segment that words match."""
+        near_terms = tuple(map(self._near_terms, request.misspelled))
+        spellings = self._spellings(request.term_ids) if request.term_ids else {}
+        return MatchResponse(self._match(request.terms), near_terms, spellings)
+
+    def _match(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
+        exact_ids = []
+        inflected = []
+        for term in terms:
+            if term.inflected:
+                inflected.append(term)
+            else:
+                exact_ids.append(term.term_id)
+        exact = self._match_exactly(exact_ids) if exact_ids else {}
+        postings = self.postings_of(inflected, [None] * len(inflected))
+        matches = []
+        for term in terms:
+            matches.append(next(postings).matched if term.inflected else exact[term.term_id])
+        return tuple(matches)
+
+    def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
+        """Match terms without inflections, mostly stop words, without reading their postings."""
+        matches = self._exact_cache.get_all(term_ids)
+        missing = [term_id for term_id in term_ids if term_id not in matches]
+        if not missing:
+            return matches
+        postings = self.segment.postings
+        term_ords = postings.lexicon.find(np.array(missing, np.uint64))
+        df = np.zeros(term_ords.size, np.int64)
+        is_known = term_ords >= 0
+        df[is_known] = postings.df(term_ords[is_known])
+        for term_id, n_chunks in zip(missing, df.tolist(), strict=True):
+            matched = TermMatch(Match.exact(term_id), n_chunks) if n_chunks else _NO_MATCH
+            matches[term_id] = matched
+            self._exact_cache.put(term_id, matched)
+        return matches
+
+    def _near_terms(self, word: str) -> Counter[str]:
+        """Return the terms at edit distance 1 of a word, with the number of chunks that have each."""
+        postings = self.segment.postings
+        term_ords = postings.lexicon.fuzzy_matches(word)
+        counts = Counter[str]()
+        if term_ords.size:
+            terms = postings.lexicon.decode_terms(term_ords)
+            for term, n_chunks in zip(terms, postings.df(term_ords).tolist(), strict=True):
+                if n_chunks:
+                    counts[term] = n_chunks
+        return counts
+
+    def _spellings(self, term_ids: Sequence[int]) -> dict[int, str]:
+        """Return the spellings of those terms that the segment has."""
+        lexicon = self.segment.postings.lexicon
+        ids = np.array(term_ids, np.uint64)
+        term_ords = lexicon.find(ids)
+        is_known = term_ords >= 0
+        terms = lexicon.decode_terms(term_ords[is_known])
+        return dict(zip(ids[is_known].tolist(), terms, strict=True))
+
+    def postings_of(
+        self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
+    ) -> Iterator[TermPostings]:
+        """Yield the postings of each term, from the cache if it has them.
+
+        Args:
+            terms: words of the query.
+            matches: the terms that each word matches in all segments; None searches the dictionary for inflections.
+        """
+        keys = []
+        for term in terms:
+            keys.append((term.term_id, term.word, term.inflected, self._by_prefix))
+        cached = self.postings_cache.get_all(keys)
+        for key, term, match in zip(keys, terms, matches, strict=True):
+            postings = cached.get(key)
+            if postings is None:
+                postings = self._read_postings(term, match)
+                self.postings_cache.put(key, postings)
+            yield postings
+
+    def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
+        postings = self.segment.postings
+        if match is None:
+            match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
+        else:
+            match = match_among(postings, match)
+        is_crowded = match.is_crowded
+        ids = _NO_ORDS if is_crowded else match.ids
+        found = postings.of_terms(postings.lexicon.ids.searchsorted(ids).tolist())
+        chunk: ChunkOrds = found.chunk
+        tf: npt.NDArray[Any] = found.tf
+        if not match.counts_in_full and not is_crowded:
+            tf = tf * match.weight.repeat(found.counts)
+        if len(found.counts) > 1:
+            chunk, tf = self._sum_by_chunk(chunk, tf)
+        return TermPostings(TermMatch(match, chunk.size), chunk, tf, self._weighting.saturate(tf))
+
+    def _sum_by_chunk(
+        self, chunk: ChunkOrds, tf: npt.NDArray[Any]
+    ) -> tuple[ChunkOrds, npt.NDArray[Any]]:
+        """Sum the counts of several terms by chunk, in the order of the terms; chunks ascend in the result."""
+        if chunk.size > self.segment.size // _DENSE_DIVISOR:
+            sums = np.bincount(chunk, tf, self.segment.size)
+            has_term = (sums > 0.0).nonzero()[0]
+            return has_term.astype(np.uint32), sums.take(has_term)
+        order = chunk.argsort(kind="stable")
+        chunk, tf = chunk.take(order), tf.take(order)
+        is_first = run_starts(chunk)
+        first = is_first.nonzero()[0]
+        if tf.dtype.kind == "f":  # one after the other, as above: rounding depends on the order
+            return chunk.take(first), np.bincount(is_first.cumsum() - 1, tf)
+        return chunk.take(first), np.add.reduceat(tf, first) if first.size else tf
+
+    # ── Candidates ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def top_candidates(self, request: CandidateRequest) -> Candidates:
+        """Return the chunks with the highest lexical scores, without features."""
+        sums = self._lexical_sums(request.terms)
+        if sums is None and not request.includes_unmatched:
+            return _NO_CANDIDATES
+        segment, denominators = self.segment, self.denominators
+        is_allowed = None
+        if request.filter is not None:
+            is_allowed = request.filter.allowed(segment, by_prefix=self._by_prefix)
+        verbatim = _NO_ORDS
+        selected = []
+        if sums is not None:
+            selected.append(best_quotients(sums, denominators, self._min_denominator, request.n))
+            if is_allowed is not None:
+                allowed_sums = np.where(is_allowed, sums, 0.0)
+                selected.append(
+                    best_quotients(allowed_sums, denominators, self._min_denominator, request.n)
+                )
+            verbatim = self._verbatim(request.terms, sums)
+            if verbatim.size:
+                selected.append(verbatim)
+        if request.includes_unmatched:
+            is_result = segment.live if is_allowed is None else segment.live & is_allowed
+            selected.append(is_result.nonzero()[0])
+        chunk_ords = selected[0] if len(selected) == 1 else unique(np.concatenate(selected))
+        is_verbatim = np.zeros(chunk_ords.size, bool)
+        is_verbatim[chunk_ords.searchsorted(verbatim)] = True
+        scores = np.zeros(chunk_ords.size)
+        if sums is not None:
+            scores = sums.take(chunk_ords) / denominators.take(chunk_ords)
+        return Candidates(
+            positions=segment.positions.take(chunk_ords),
+            scores=scores,
+            is_verbatim=is_verbatim,
+            is_allowed=np.ones(chunk_ords.size, bool)
+            if is_allowed is None
+            else is_allowed[chunk_ords],
+        )
+
+    def _lexical_sums(self, terms: WeightedTerms) -> Floats | None:
+        """Return the scalar product of each chunk with the query, shape (N,); None if all are 0.
+
+        Stop words count in chunks that have another word of the query, or everywhere if no chunk of any segment has.
+        """
+        content: list[int] = []
+        stop_words: list[int] = []
+        for i, term in enumerate(terms.query.terms):
+            if terms.weights[i] and terms.df[i]:
+                (stop_words if term.stop else content).append(i)
+        if not content:
+            content, stop_words = stop_words, []
+        sums: Floats | None = None
+        batch: list[tuple[ChunkOrds, Floats]] = []
+        n_postings = 0
+        for i, postings in zip(content, self._postings_of(terms, content), strict=True):
+            batch.append((postings.chunk, terms.weights[i] * postings.weight))
+            n_postings += postings.chunk.size
+            if n_postings >= _BATCH_POSTINGS:
+                sums = self._add(sums, batch)
+                batch, n_postings = [], 0
+        if n_postings:
+            sums = self._add(sums, batch)
+        if sums is None:
+            return None
+        for i, postings in zip(stop_words, self._postings_of(terms, stop_words), strict=True):
+            chunk = postings.chunk.astype(np.intp)  # converted once for two uses as an index
+            before = sums.take(chunk)
+            sums[chunk] = before + terms.weights[i] * postings.weight * (before > 0.0)
+        return sums
+
+    def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterator[TermPostings]:
+        """Yield the postings of some words of a query."""
+        if not indices:
+            return iter(())
+        words = [terms.query.terms[i] for i in indices]
+        return self.postings_of(words, [terms.matches[i] for i in indices])
+
+    def _add(self, sums: Floats | None, batch: Sequence[tuple[ChunkOrds, Floats]]) -> Floats:
+        """Add values to the sums of chunks, in the order of the batch, and return the sums."""
+        chunk = np.concatenate([chunk for chunk, _ in batch], dtype=np.intp)
+        values = np.concatenate([values for _, values in batch])
+        if sums is None:
+            return sum_by(chunk, values, self.segment.size)
+        np.add.at(sums, chunk, values)  # one after the other: the result is that of a single batch
+        return sums
+
+    def _verbatim(self, terms: WeightedTerms, sums: Floats) -> Offsets:
+        """Return the ordinals of the chunks that have exactly the query's tokens, in any order."""
+        segment, token_ids = self.segment, terms.token_ids
+        if token_ids.size not in segment.lengths:
+            return _NO_ORDS
+        same = np.flatnonzero(segment.n_occurrences == token_ids.size)
+        same = same[sums[same] > 0.0]
+        same = same[np.isclose(segment.norms[same], terms.token_norm, rtol=1e-9, atol=0.0)]
+        if not same.size:
+            return _NO_ORDS
+        found = []
+        for start, end in batch_by_size(
+            segment.n_occurrences.take(same) + POSITION_GAP, _BATCH_TOKENS
+        ):
+            tokens = segment.token_sequences(same[start:end])
+            is_token = tokens.terms < tokens.lexicon.size
+            ids = tokens.lexicon.ids.take(tokens.terms[is_token]).reshape(-1, token_ids.size)
+            ids.sort()
+            found.append(same[start:end][(ids == token_ids).all(axis=1)])
+        return np.concatenate(found)
+
+    # ── Features and inventory ───────────────────────────────────────────────────────────────────────────────────────
+
+    def extract_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
+        """Return the rows of the request whose chunks are in this segment, and the features of these chunks."""
+        chunk_ords = self.segment.find(request.positions)
+        rows: Offsets = (chunk_ords >= 0).nonzero()[0]
+        if not rows.size:
+            return rows, ()
+        if rows.size < chunk_ords.size:
+            chunk_ords = chunk_ords.take(rows)
+        sizes = self.segment.n_occurrences.take(chunk_ords) + POSITION_GAP
+        if int(sizes.sum()) <= _BATCH_TOKENS:
+            batch = ChunkBatch(self, chunk_ords)
+            return rows, tuple([spec.extract(batch) for spec in request.specs])
+        parts, part_rows = [], []
+        for start, end in batch_by_size(sizes, _BATCH_TOKENS):
+            batch = ChunkBatch(self, chunk_ords[start:end])
+            parts.append([spec.extract(batch) for spec in request.specs])
+            part_rows.append(np.arange(start, end))
+        features = [merge_features(of_spec, part_rows) for of_spec in zip(*parts, strict=True)]
+        return rows, tuple(features)
+
+    def inventory(self, request: InventoryRequest) -> Inventory:
+        """Return facts of the chunks of this segment."""
+        segment, live = self.segment, self.segment.live
+        inventory: dict[str, Any] = {}
+        if request.with_positions:
+            is_result = live
+            if request.filter is not None:
+                is_result = live & request.filter.allowed(segment, by_prefix=self._by_prefix)
+            inventory["positions"] = segment.positions[is_result]
+        if request.occupied is not None:
+            inventory["is_occupied"] = segment.find(request.occupied) >= 0
+        if request.with_metadata_keys:
+            inventory["metadata_keys"] = _metadata_keys(segment.chunks.metadata, live)
+        if request.sample_size:
+            chunk_ords = np.flatnonzero(live)
+            if chunk_ords.size > request.sample_size:
+                hashes = segment.hashes[chunk_ords]
+                smallest = np.argpartition(hashes, request.sample_size - 1)
+                chunk_ords = chunk_ords[smallest[: request.sample_size]]
+            inventory["sample_hashes"] = segment.hashes[chunk_ords]
+            inventory["sample_positions"] = segment.positions[chunk_ords]
+        return Inventory(segment.statistics.n_chunks, **inventory)
+
+
+def _metadata_keys(
+    metadata: Mapping[int, Mapping[str, Any]], live: npt.NDArray[np.bool_]
+) -> frozenset[str]:
+    keys: set[str] = set()
+    for chunk_ord, chunk_metadata in metadata.items():
+        if live[chunk_ord]:
+            keys.update(chunk_metadata)
+    return frozenset(keys)

@@ -1,0 +1,68 @@
+"""Show the options of `SearchParams` in the signatures and docstrings of the functions that take them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from attrs import NOTHING, fields_dict
+
+from relevance_gen.retrieval.params import SearchModels, SearchParams
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PLACEHOLDER: Final = re.compile(r"\n +options: [^\n]*(?=\n)")
+_ENTRY: Final = re.compile(r"^        (\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
+ALLOW_PARTIAL: Final = (
+    "in a cluster, search the available shards while others are lost;\n"
+    "            ``response.metadata.num_missing_chunks`` is the number of chunks that were not searched."
+)
+
+
+def _documentation() -> dict[str, str]:
+    """Return the documentation of each option, from the docstrings of the classes that define it."""
+    entries = dict(_ENTRY.findall(SearchParams.__doc__ or ""))
+    entries |= dict(_ENTRY.findall(SearchModels.__doc__ or ""))
+    return entries | {"allow_partial": ALLOW_PARTIAL}
+
+
+def _default_of(name: str) -> Any:
+    if name == "allow_partial":
+        return False
+    attribute = (fields_dict(SearchParams) | fields_dict(SearchModels))[name]
+    return inspect.Parameter.empty if attribute.default is NOTHING else attribute.default
+
+
+def with_options(options_class: type) -> Callable[[Function], Function]:
+    """Return a decorator of functions whose last parameter is ``**options: Unpack[options_class]``.
+
+    It replaces that parameter by the options in ``__signature__``, and the entry ``options:`` of the docstring by their
+    documentation.
+    """
+
+    def decorate(function: Function) -> Function:
+        names = dict(options_class.__annotations__)
+        signature = inspect.signature(function)
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        for name in names:
+            parameter = inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default_of(name),
+                annotation=getattr(names[name], "__forward_arg__", names[name]),
+            )
+            parameters.append(parameter)
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        if function.__doc__:
+            documentation = _documentation()
+            entries = [f"\n        {name}: {documentation[name]}" for name in names]
+            function.__doc__ = _PLACEHOLDER.sub(lambda _: "".join(entries), function.__doc__, 1)
+        return function
+
+    return decorate
