@@ -1,4 +1,4 @@
-"""Building: texts in blocks come to what they come to one by one."""
+"""Build segments: results do not depend on blocks, and match a simple count of each text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def collect(
 
 
 def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
-    """Return the term ids of some chunks, in reading order."""
+    """Return the term ids of the given chunks, in text order."""
     reading = segment.token_sequences(np.array(numbers, np.int64))
     ids = [*reading.lexicon.ids.tolist(), None]
     read = [
@@ -62,10 +62,10 @@ def postings_of(segment: Segment) -> dict[int, dict[int, int]]:
 
 @settings(costly, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text_lists, st.integers(1, 60), st.integers(1, 4))
-def test_block_borders_do_not_show(
+def test_build_with_any_block_size_gives_equal_segments(
     monkeypatch: pytest.MonkeyPatch, texts: list[str], block_chars: int, block_chunks: int
 ) -> None:
-    """Whatever the size of a block, a segment is the same, bit for bit."""
+    """Segments are bit-identical for every block size."""
     whole = collect(texts)
     with monkeypatch.context() as small:
         small.setattr(portions, "BLOCK_CHARS", block_chars)
@@ -81,8 +81,8 @@ def test_block_borders_do_not_show(
 
 
 @given(text_lists)
-def test_a_segment_holds_the_terms_of_its_texts(texts: list[str]) -> None:
-    """Tokens, counts and postings are those of each text alone."""
+def test_build_indexes_the_terms_of_each_text(texts: list[str]) -> None:
+    """Tokens, counts and postings equal the result of tokenizing each text separately."""
     segment = collect(texts)
     ids = [tokenize([text]).ids.tolist() for text in texts]
     assert segment.statistics.n_chunks == len(texts)
@@ -96,8 +96,8 @@ def test_a_segment_holds_the_terms_of_its_texts(texts: list[str]) -> None:
 
 
 @given(text_lists)
-def test_pivoted_norms_are_those_of_saturated_counts(texts: list[str]) -> None:
-    """A chunk's norm is the length of the vector of its saturated counts."""
+def test_norms_equal_length_of_saturated_counts(texts: list[str]) -> None:
+    """The norm of a chunk is the length of the vector of its saturated counts."""
     norms = collect(texts).norms.tolist()
     expected = [
         sum((tf / (tf + 1.6)) ** 2 for tf in Counter(reference.terms(text)).values()) ** 0.5
@@ -107,10 +107,10 @@ def test_pivoted_norms_are_those_of_saturated_counts(texts: list[str]) -> None:
 
 
 @given(text_lists, strategies.words)
-def test_reading_for_one_query_changes_only_what_it_does_not_need(
+def test_build_with_prefix_bucket_filter_omits_only_other_postings(
     texts: list[str], query: str
 ) -> None:
-    """Read for one query, a segment lacks postings of other beginnings and is the same in all else."""
+    """A segment built for one query lacks postings of other prefix buckets and is otherwise equal."""
     ids = tokenize([query]).ids
     flags = np.zeros(N_PREFIX_BUCKETS, bool)
     flags[prefix_buckets(ids)] = True
@@ -125,8 +125,8 @@ def test_reading_for_one_query_changes_only_what_it_does_not_need(
 
 
 @given(text_lists)
-def test_the_language_is_guessed_by_its_frequent_words(texts: list[str]) -> None:
-    """A segment is English unless frequent words of other languages outnumber those of English."""
+def test_english_margin_counts_marker_words(texts: list[str]) -> None:
+    """A segment is English unless marker words of other languages outnumber English marker words."""
     assert collect(texts).statistics.is_english == reference.is_english(
         [reference.terms(text) for text in texts]
     )
@@ -144,14 +144,14 @@ def test_the_language_is_guessed_by_its_frequent_words(texts: list[str]) -> None
         ("", True),
     ],
 )
-def test_languages(text: str, english: bool) -> None:
-    """Frequent words tell English from other languages in Latin letters; with none of them it is taken for English."""
+def test_is_english_for_texts_of_several_languages(text: str, english: bool) -> None:
+    """Marker words distinguish English from other languages in Latin letters; text without markers counts as English."""
     assert collect([text]).statistics.is_english is english
 
 
 @given(st.lists(strategies.chunk_texts, max_size=10))
-def test_progress_counts_up_to_all_chunks(texts: list[str]) -> None:
-    """Progress is told after every block, never goes back and ends with all chunks done."""
+def test_progress_increases_to_the_number_of_chunks(texts: list[str]) -> None:
+    """Progress is called after every block, never decreases and ends with all chunks done."""
     told: list[tuple[int, int]] = []
     collect(texts, progress=lambda done, n_chunks: told.append((done, n_chunks)))
     assert [done for done, _ in told] == sorted({done for done, _ in told})

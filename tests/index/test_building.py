@@ -1,4 +1,4 @@
-"""Building in a file: the index is that of all chunks at once, and whatever goes wrong leaves nothing behind."""
+"""Build an index in a file: the result equals an index built in memory, and failures leave no files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder() -> Iterator[Path]:
 
 
 def assert_same(built: ChunkIndex, expected: ChunkIndex, *queries: str) -> None:
-    """Two indexes hold the same and answer with the same bits."""
+    """Check that two indexes have equal chunks and bit-identical answers."""
     assert repr(built) == repr(expected)
     assert list(built) == list(expected)
     assert built.metadata_keys == expected.metadata_keys
@@ -75,10 +75,10 @@ records = st.builds(
     st.sampled_from([5, 10_000, 1 << 30]),
     st.sampled_from([1, 2, 7, 1 << 17]),
 )
-def test_however_it_is_cut_a_built_index_is_that_of_all_chunks(
+def test_build_with_any_block_size_equals_index_in_memory(
     folder: Path, chunks: list[Chunk], query: str, weighting: WeightingName, times: int, step: int
 ) -> None:
-    """In blocks of one chunk, of a few and of all, merged by any number of terms at once, everything is the same."""
+    """With any number of chunks in a block and any number of terms merged at once, the index is equal."""
     with pytest.MonkeyPatch.context() as cut:
         cut.setattr(sources, "_MEMORY_PER_TEXT", times)
         cut.setattr(spill, "_BATCH_ELEMENTS", step)
@@ -89,8 +89,10 @@ def test_however_it_is_cut_a_built_index_is_that_of_all_chunks(
     assert built.search("cat").results
 
 
-def test_a_built_file_is_the_saved_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all texts are ASCII, even the files have the same bytes, of blocks and in processes, too."""
+def test_built_file_equals_saved_file_for_ascii_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For ASCII texts the files are equal byte by byte, also with several blocks and processes."""
     texts = corpus.prose(300, 20)
     ChunkIndex(texts).save(tmp_path / "saved")
     monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 1 << 10)
@@ -100,8 +102,10 @@ def test_a_built_file_is_the_saved_one(tmp_path: Path, monkeypatch: pytest.Monke
         assert (tmp_path / "built").read_bytes() == (tmp_path / "saved").read_bytes()
 
 
-def test_vectors_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an encoder, passages of all blocks are kept, those of long chunks and of blank ones too."""
+def test_build_with_encoder_keeps_the_passages_of_all_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passages of all blocks are stored, including long and blank chunks."""
     monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 10_000)
     texts = ["purr " * 500, "", *corpus.prose(20, 12)]
     encoder = LetterEncoder()
@@ -137,10 +141,10 @@ def frames(path: Path) -> None:
         ("a.b.parquet", parquet),
     ],
 )
-def test_every_kind_of_file_is_read(
+def test_build_reads_every_file_format(
     tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JSON lines, packed or not, and Parquet give the chunks that they hold; how far it is ends at the end."""
+    """JSON lines, compressed or not, and Parquet give their chunks; progress ends at the end."""
     monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 10_000)
     write(tmp_path / name)
     told: list[tuple[int, int]] = []
@@ -158,13 +162,13 @@ def test_every_kind_of_file_is_read(
     [RECORDS, iter(RECORDS), AS_CHUNKS, pyarrow.Table.from_pylist(RECORDS)],
     ids=lambda one: type(one).__name__,
 )
-def test_what_is_in_memory_is_read(tmp_path: Path, source: Any) -> None:
-    """Mappings, chunks and tables are records; fields have the names that the caller says."""
+def test_build_reads_records_in_memory(tmp_path: Path, source: Any) -> None:
+    """Mappings, chunks and tables are records; the caller names the fields."""
     assert_same(ChunkIndex.build(source, tmp_path / "built"), ChunkIndex(AS_CHUNKS), "the cat")
 
 
-def test_fields_have_the_callers_names(tmp_path: Path) -> None:
-    """`text` and `title` name fields; the others are metadata, and so is what `metadata` holds; null is nothing."""
+def test_build_reads_text_and_title_from_named_fields(tmp_path: Path) -> None:
+    """`text` and `title` name fields; all other fields and the content of `metadata` become metadata; null is ignored."""
     record = {
         "body": "a cat",
         "head": "Pets",
@@ -179,8 +183,8 @@ def test_fields_have_the_callers_names(tmp_path: Path) -> None:
     assert (untitled[0].title, untitled[0].metadata["head"]) == ("", "Pets")
 
 
-def test_a_title_that_no_record_has_is_refused(tmp_path: Path) -> None:
-    """A field that is named for titles may be missing in records, and not in all of them."""
+def test_build_with_absent_title_field_raises_an_error(tmp_path: Path) -> None:
+    """The field named by `title` can be absent from records, but not from all records."""
     records = [{"text": "a cat", "head": "Pets"}, {"text": "a dog"}, "a bird"]
     assert ChunkIndex.build(records, tmp_path / "built", title="head")[0].title == "Pets"
     with pytest.raises(
@@ -190,8 +194,8 @@ def test_a_title_that_no_record_has_is_refused(tmp_path: Path) -> None:
     assert len(ChunkIndex.build(records[2:], tmp_path / "built", title="head")) == 1
 
 
-def test_paths_among_others_are_files(tmp_path: Path) -> None:
-    """Files that are paths are read where they stand, and positions go on; the name of one as a text is refused."""
+def test_build_reads_paths_in_a_list_as_files(tmp_path: Path) -> None:
+    """Paths in a list are read as files in their order, and positions continue; a file name as a text is an error."""
     (tmp_path / "a.jsonl").write_bytes(LINES)
     parquet(tmp_path / "b.parquet")
     told: list[tuple[int, int]] = []
@@ -209,10 +213,10 @@ def test_paths_among_others_are_files(tmp_path: Path) -> None:
     assert len(ChunkIndex.build(["x" * 5000 + ".jsonl", "none.jsonl"], tmp_path / "built")) == 2
 
 
-def test_a_folder_of_documents(
+def test_build_reads_the_documents_of_a_folder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The documents of a folder are cut as everywhere, those that are ignored are not read, and trouble is logged."""
+    """Documents are split as in FolderIndex, ignored files are not read, and warnings are logged."""
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "pets.md").write_text("# Cats\n\nThey purr.")
@@ -239,8 +243,10 @@ def test_a_folder_of_documents(
     assert "huge.md: is larger than 1 MiB" in caplog.text
 
 
-def test_blank_ones_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With blank="skip" blank and missing texts take positions, as in an index of all at once."""
+def test_build_with_blank_skip_keeps_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With blank="skip" blank and missing texts take positions, as for an index in memory."""
     monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 1 << 30)
     texts = [" ", "a cat", None, "a dog", {"text": None}, ""]
     assert_same(
@@ -314,10 +320,10 @@ UNREADABLE = _as_parquet(NO_TEXT)
         ("a.txt", b"a cat", "source must be JSON lines .*read_documents"),
     ],
 )
-def test_what_is_damaged_is_refused_by_file_and_line(
+def test_build_from_damaged_file_raises_an_error_with_location(
     tmp_path: Path, name: str, content: bytes, refused: str
 ) -> None:
-    """The error says where it is wrong, and nothing is left in the folder but what was there."""
+    """The error has the location of the damage, and the folder is unchanged."""
     (tmp_path / name).write_bytes(content)
     ChunkIndex(["before"]).save(tmp_path / "built")
     with pytest.raises(InvalidRequestError, match=refused):
@@ -326,10 +332,10 @@ def test_what_is_damaged_is_refused_by_file_and_line(
     assert len(ChunkIndex.load(tmp_path / "built")) == 1
 
 
-def test_large_rows_are_read_and_made_searchable_few_at_once(
+def test_build_reads_large_rows_in_small_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that they take no more memory than many small ones."""
+    """Large rows take no more memory than small rows."""
     path, read, iterate = (
         tmp_path / "a.parquet",
         list[int](),
@@ -393,17 +399,17 @@ def test_large_rows_are_read_and_made_searchable_few_at_once(
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_build_with_invalid_argument_or_record_raises_an_error(
     tmp_path: Path, source: Any, options: Metadata, refused: str
 ) -> None:
-    """Arguments, and records in memory, are refused by name, and nothing is left in the folder."""
+    """The error names the argument or record, and the folder is unchanged."""
     with pytest.raises(InvalidRequestError, match=refused):
         ChunkIndex.build(source, tmp_path / "built", **options)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
-    """A missing source, and a folder that is none, are named as the system does."""
+def test_build_from_missing_file_raises_os_error(tmp_path: Path) -> None:
+    """A missing source and a missing folder raise the errors of the operating system."""
     with pytest.raises(FileNotFoundError, match=r"a\.jsonl"):
         ChunkIndex.build(tmp_path / "a.jsonl", tmp_path / "built")
     with pytest.raises(FileNotFoundError, match="nowhere"):
@@ -411,8 +417,8 @@ def test_a_file_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """^C while the source is read, and while the file is merged, leaves the folder as it was."""
+def test_interrupted_build_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """^C while the source is read or the file is merged leaves the folder unchanged."""
 
     def interrupted() -> Iterator[str]:
         yield "a cat"
@@ -449,8 +455,8 @@ def run(script: str, target: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    """A process that is killed while it merges leaves one file, which goes with the next; that of one alive stays."""
+def test_build_removes_files_of_killed_processes(tmp_path: Path) -> None:
+    """A process that is killed during a merge leaves one file, which the next build removes; files of live processes remain."""
     kill = "spill._merge_terms = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nChunkIndex.build(['a cat'], target)"
     assert run(kill, tmp_path / "built").returncode == -signal.SIGKILL
     (left,) = os.listdir(tmp_path)
@@ -469,16 +475,16 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path)) == ["another", "built"]
 
 
-def test_what_is_no_file_is_let_alone(tmp_path: Path) -> None:
-    """A pipe whose name is that of an unfinished file holds up nobody."""
+def test_build_ignores_a_pipe_named_like_an_unfinished_file(tmp_path: Path) -> None:
+    """A pipe with the name of an unfinished file does not block a build."""
     pipe = tmp_path / f".{'0' * 16}.unfinished"
     os.mkfifo(pipe)
     assert len(ChunkIndex.build(["a cat"], tmp_path / "built")) == 1
     assert pipe.exists()
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
-    """Where no more can be written, the error is the system's, and the old index and nothing else is there."""
+def test_build_on_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
+    """If the disk is full, the error of the operating system is raised and only the old index remains."""
     ChunkIndex(["before"]).save(tmp_path / "built")
     full = """
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
@@ -493,8 +499,8 @@ except OSError as error:
     assert ChunkIndex.load(tmp_path / "built")[0].text == "before"
 
 
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    """A process whose memory is limited to what it was told, and little more, builds of several times as much text."""
+def test_build_of_large_source_stays_within_memory_bytes(tmp_path: Path) -> None:
+    """A process limited to slightly more than `memory_bytes` builds an index from several times as many bytes."""
     bounded = """
 sys.modules["gigatoken"] = None  # a Rust library that finds no memory ends the process
 chunks = corpus.prose(100, 200)

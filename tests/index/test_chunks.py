@@ -1,4 +1,4 @@
-"""Chunks: the one check of what a caller hands over."""
+"""Validation of chunks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ chunk_values = st.one_of(
 
 
 @given(st.lists(chunk_values, max_size=5))
-def test_the_fast_path_is_the_slow_path(chunks: list[Any]) -> None:
-    """Checking many chunks in one loop accepts, returns and refuses exactly what making each `Chunk` does."""
+def test_read_chunks_accepts_what_chunk_accepts(chunks: list[Any]) -> None:
+    """The loop over many chunks accepts, returns and refuses exactly the same values as making each `Chunk`."""
 
     def slowly() -> tuple[list[str], dict[int, Any]]:
         made = []
@@ -58,8 +58,8 @@ def test_the_fast_path_is_the_slow_path(chunks: list[Any]) -> None:
         assert read_chunks(chunks) == Chunks(*expected)
 
 
-def test_many_chunks_are_fast() -> None:
-    """20,000 chunk objects are checked in a small part of a search's time."""
+def test_read_chunks_of_many_chunks_is_fast() -> None:
+    """Checking 20,000 chunk objects takes a small part of a search's time."""
     chunks = [{"text": "some text", "metadata": {"page": n}} for n in range(20_000)]
     best_s = min(_timed(chunks) for _ in range(5))
     assert best_s < 0.1
@@ -71,8 +71,8 @@ def _timed(chunks: list[dict[str, Any]]) -> float:
     return time.perf_counter() - started_s
 
 
-def test_checked_chunks_are_not_checked_again() -> None:
-    """What was checked once is taken as it is, and an error names chunks as the caller does."""
+def test_read_chunks_returns_checked_chunks_unchanged() -> None:
+    """Checked chunks are returned unchanged, and errors use the caller's name for chunks."""
     checked = read_chunks(["a cat", {"text": "a dog", "metadata": {"page": 1}}])
     assert read_chunks(checked) is checked
     with pytest.raises(

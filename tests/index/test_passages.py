@@ -1,4 +1,4 @@
-"""Passages: where chunks are cut, and cosines that are exact."""
+"""Passages: positions of the splits, and exact cosines."""
 
 from __future__ import annotations
 
@@ -52,10 +52,8 @@ class Counting(Lengths):
 
 
 @given(vectors, st.permutations(range(4)))
-def test_cosines_are_exact_and_depend_on_no_neighbour(
-    rows: npt.NDArray[np.float16], order: list[int]
-) -> None:
-    """The cosine of two vectors is their exact one, whatever is compared beside them and in whatever order."""
+def test_nearest_returns_exact_cosines(rows: npt.NDArray[np.float16], order: list[int]) -> None:
+    """Cosines equal the exact value, regardless of other passages and their order."""
     question, rest = rows[0], rows[1:]
     passages = Passages(np.arange(5), np.zeros(4, np.int64), np.ones(4, np.int64), rest)
     found, *_ = passages.nearest(np.array(order), question)
@@ -68,10 +66,10 @@ def test_cosines_are_exact_and_depend_on_no_neighbour(
 
 
 @given(st.lists(strategies.chunk_texts, max_size=8), st.data())
-def test_joined_and_taken_passages_are_those_of_their_chunks(
+def test_concat_and_take_keep_the_passages_of_each_chunk(
     texts: list[str], data: st.DataObject
 ) -> None:
-    """However passages were put together and chosen, each chunk has its own."""
+    """After any concatenation and selection each chunk has its own passages."""
     cut = data.draw(st.integers(0, len(texts)))
     concat = Passages.concat(
         [Passages.encode(texts[:cut], Lengths()), Passages.encode(texts[cut:], Lengths())]
@@ -86,8 +84,8 @@ def test_joined_and_taken_passages_are_those_of_their_chunks(
 
 
 @pytest.mark.parametrize(("letter", "n_bytes"), [("a", 1), ("é", 2), ("字", 3), ("😀", 4)])
-def test_a_passage_has_a_thousand_bytes_at_most(letter: str, n_bytes: int) -> None:
-    """An encoder reads only so many tokens, and a letter of many bytes is a token of its own."""
+def test_passage_without_token_counts_has_at_most_1000_bytes(letter: str, n_bytes: int) -> None:
+    """Encoders read a limited number of tokens, and a letter of several bytes is usually a token."""
     text = " ".join([letter * 9] * 500)
     passages = Passages.encode([text], Lengths())
     parts = [text[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
@@ -106,8 +104,8 @@ SENTENCES = (
 
 
 @given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=30))
-def test_passages_have_as_many_tokens_as_an_encoder_reads(said: list[str]) -> None:
-    """They end at sentences, so that identifiers and numbers stay whole, and hold no more tokens than they may."""
+def test_passages_have_at_most_the_tokens_of_the_encoder(said: list[str]) -> None:
+    """Passages end at sentences, keep identifiers and numbers complete, and stay within the token limit."""
     text = " ".join(said)
     passages = Passages.encode([text], Counting())
     parts = [text[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
@@ -119,10 +117,10 @@ def test_passages_have_as_many_tokens_as_an_encoder_reads(said: list[str]) -> No
 
 
 @pytest.mark.parametrize(("encoder", "longest"), [(Lengths(), "t" * 500), (Counting(), "t " * 8)])
-def test_a_title_stands_in_front_of_each_passage(
+def test_title_is_encoded_before_each_passage(
     monkeypatch: pytest.MonkeyPatch, encoder: Lengths, longest: str
 ) -> None:
-    """It is read with each, within what a passage may have; not if it takes more than half of one."""
+    """The title is part of each passage's tokens; a title of more than half a passage is omitted."""
     encoded: list[str] = []
     encode = encoder.encode
 
@@ -144,8 +142,8 @@ def test_a_title_stands_in_front_of_each_passage(
         assert max(map(encoder.count_tokens, encoded)) <= encoder.passage_tokens
 
 
-def test_no_token_of_a_dense_text_is_left_unread() -> None:
-    """What is short in characters and long in tokens is cut, so that all of it is read."""
+def test_passages_cover_all_tokens_of_dense_text() -> None:
+    """A text with few characters and many tokens is split, so that the encoder reads all of it."""
     dense = "a b c d " * 100
     with Encoder(ENCODER) as encoder:
         n_tokens = encoder.count_tokens(dense)
@@ -162,7 +160,7 @@ def test_no_token_of_a_dense_text_is_left_unread() -> None:
 @pytest.mark.parametrize("encoder", [Lengths(), Counting()])
 @given(text=strategies.chunk_texts)
 def test_every_chunk_has_a_passage(encoder: Lengths, text: str) -> None:
-    """However strange a chunk is, it has one passage or more, each with a place in it."""
+    """Every chunk, including unusual text, has at least one passage, each with a span in the text."""
     passages = Passages.encode([text], encoder)
     assert passages.starts.size >= 1
     assert (
@@ -183,10 +181,10 @@ def test_every_chunk_has_a_passage(encoder: Lengths, text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("wrong", ["query", "passage"])
-def test_an_encoder_that_gives_no_vectors_is_told_so(
+def test_encoder_with_invalid_output_raises_an_error(
     given: object, message: str, wrong: str
 ) -> None:
-    """Whoever brings an encoder learns what it must return, before a score comes of it."""
+    """If an encoder returns other values than vectors of length 1, the error describes the required output."""
 
     class Broken:
         fingerprint = "broken"

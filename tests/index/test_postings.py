@@ -36,8 +36,8 @@ def flat(chunks: list[list[int]]) -> tuple[Ids, np.ndarray]:
 
 
 @given(id_lists)
-def test_counts_are_those_of_a_dict(chunks: list[list[int]]) -> None:
-    """Every term of every chunk is counted once, also where other terms of its bucket stand between."""
+def test_count_terms_equals_counter(chunks: list[list[int]]) -> None:
+    """Every term of every chunk is counted once, also if other terms of the same bucket are in between."""
     found = count_terms(*flat(chunks))
     pluralize = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
     expected = [
@@ -52,7 +52,7 @@ def test_counts_are_those_of_a_dict(chunks: list[list[int]]) -> None:
 
 @given(id_lists, st.integers(0, 5))
 def test_counts_of_a_chunk_do_not_depend_on_its_block(chunks: list[list[int]], cut: int) -> None:
-    """The counts of a chunk come in one order, whatever chunks share its block."""
+    """The counts of a chunk and their order do not depend on other chunks of the block."""
 
     def by_chunk(some: list[list[int]]) -> list[list[tuple[int, int]]]:
         found = count_terms(*flat(some))
@@ -62,8 +62,8 @@ def test_counts_of_a_chunk_do_not_depend_on_its_block(chunks: list[list[int]], c
     assert by_chunk(chunks) == by_chunk(chunks[:cut]) + by_chunk(chunks[cut:])
 
 
-def test_a_block_counts_as_many_chunks_as_it_may() -> None:
-    """The last chunk of the largest block is told from the first."""
+def test_count_terms_distinguishes_chunks_of_the_largest_block() -> None:
+    """The last chunk of the largest block is distinguished from the first."""
     found = count_terms(
         np.full(MAX_BLOCK_CHUNKS, 7, np.uint64), np.ones(MAX_BLOCK_CHUNKS, np.int64)
     )
@@ -83,8 +83,8 @@ def build(blocks: list[list[str]], wanted: np.ndarray | None = None) -> Postings
 
 
 @given(st.lists(st.lists(strategies.texts, max_size=4), max_size=4))
-def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
-    """Postings say how often each term stands in each chunk, and how it is spelled."""
+def test_postings_equal_counts_of_each_text(blocks: list[list[str]]) -> None:
+    """Postings have the number of occurrences of each term in each chunk, and the lexicon has its spelling."""
     postings = build(blocks)
     expected: dict[int, Counter[int]] = {}
     spelled: dict[int, str] = {}
@@ -106,16 +106,16 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
 
 
 @given(st.lists(strategies.texts, max_size=4), st.integers(0, 2**64 - 1))
-def test_terms_that_no_chunk_has_are_not_found(texts: list[str], term_id: int) -> None:
-    """Only terms of the chunks have a number."""
+def test_find_of_absent_term_returns_nothing(texts: list[str], term_id: int) -> None:
+    """Only terms of the chunks have an ordinal."""
     postings = build([texts])
     (number,) = postings.lexicon.find(np.array([term_id], np.uint64)).tolist()
     assert (number >= 0) == (term_id in postings.lexicon.ids.tolist())
 
 
 @given(st.lists(strategies.word_texts(), max_size=4), strategies.words)
-def test_wanted_beginnings_are_kept_whole(texts: list[str], word: str) -> None:
-    """Keeping some beginnings keeps all their terms as they are, and no other."""
+def test_prefix_bucket_filter_keeps_all_postings_of_a_bucket(texts: list[str], word: str) -> None:
+    """A filter keeps all terms of its prefix buckets unchanged, and drops all other terms."""
     wanted = np.zeros(N_PREFIX_BUCKETS, bool)
     wanted[prefix_buckets(tokenize([word]).ids)] = True
     whole, some = build([texts]), build([texts], wanted)
@@ -125,8 +125,8 @@ def test_wanted_beginnings_are_kept_whole(texts: list[str], word: str) -> None:
     assert [*some.lexicon.decode_terms(np.arange(kept.size))] == [*whole.lexicon.decode_terms(kept)]
 
 
-def test_no_terms_make_empty_postings() -> None:
-    """Without any term there is nothing to find, and nothing fails."""
+def test_postings_without_terms_are_empty() -> None:
+    """Lookups in postings without terms return empty results."""
     postings = build([["..."], []])
     assert postings.lexicon.ids.size == postings.chunk.size == postings.tf.size == 0
     assert postings.lexicon.find(np.array([7], np.uint64)).tolist() == [-1]

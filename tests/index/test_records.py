@@ -1,4 +1,4 @@
-"""Records are read from any open file, each once and in order, however it is cut and by however many."""
+"""Read records from open files: each record once and in order, for any division of the file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(batches: Iterable[Batch]) -> list[Any]:
 
 
 def cuts(size: int, places: list[int]) -> list[tuple[int, int]]:
-    """Cut [0, size) at some places, and leave open where it ends."""
+    """Divide [0, size) at the given offsets; the last range is open."""
     return list(pairwise([0, *sorted(place % (size + 1) for place in places), sys.maxsize]))
 
 
@@ -41,10 +41,10 @@ def cuts(size: int, places: list[int]) -> list[tuple[int, int]]:
     st.lists(st.integers(0), max_size=9),
     st.integers(120, 400),
 )
-def test_lines_are_read_once_however_they_are_cut(
+def test_lines_of_ranges_are_read_exactly_once(
     written: list[tuple[str, str]], open_end: bool, places: list[int], longest: int
 ) -> None:
-    """Each line is read by whoever reads the bytes where it begins, wherever it ends, in batches of a bounded size."""
+    """For any byte ranges each line is read by the range that has its first byte, in batches of bounded size."""
     content = (
         b"\xef\xbb\xbf" * bool(written)
         + "".join(json.dumps(text) + end for text, end in written).encode()
@@ -62,10 +62,10 @@ def test_lines_are_read_once_however_they_are_cut(
 
 
 @given(st.lists(st.integers(0), max_size=9), st.integers(1, 12), st.integers(1, 60))
-def test_rows_are_read_once_however_they_are_cut(
+def test_rows_of_ranges_are_read_exactly_once(
     places: list[int], group: int, most_bytes: int
 ) -> None:
-    """Each row is read by whoever reads its number, and knows that, whatever row groups there are."""
+    """For any row ranges and row groups each row is read once and has its row number."""
     table = pyarrow.table({"n": list(range(30)), "nested": [{"a": [n]} for n in range(30)]})
     pyarrow.parquet.write_table(table, file := io.BytesIO(), row_group_size=group)
     assert [n_rows for n_rows, _ in row_groups(file, "a")] == [
@@ -80,8 +80,8 @@ def test_rows_are_read_once_however_they_are_cut(
     assert found == [(f"a row {n}", {"n": n, "nested": {"a": [n]}}) for n in range(30)]
 
 
-def test_only_wanted_rows_become_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a row group that is cut nothing else is made into Python's objects, and other groups are not read."""
+def test_rows_outside_the_range_are_not_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the requested rows of a row group are converted to Python objects, and other row groups are not read."""
     pyarrow.parquet.write_table(
         pyarrow.table({"n": range(4000)}), file := io.BytesIO(), row_group_size=2000
     )
@@ -104,8 +104,8 @@ PACKED = {".gz": gzip.compress, ".zst": zstandard.compress}
 
 
 @pytest.mark.parametrize("packing", PACKED)
-def test_what_is_packed_in_parts_is_one_file(packing: str) -> None:
-    """Members of gzip and frames of Zstandard follow each other, empty ones too, and a line may cross their ends."""
+def test_lines_of_concatenated_compressed_parts_are_read(packing: str) -> None:
+    """Members of gzip and frames of Zstandard can follow each other or be empty, and a line can span two of these."""
     pack = PACKED[packing]
     file = io.BytesIO(b"".join(map(pack, [b'"a ca', b"", b't"\n"a', b' dog"'])))
     assert values(lines(file, "a", SHORT, packing)) == ["a cat", "a dog"]
@@ -125,14 +125,14 @@ def test_what_is_packed_in_parts_is_one_file(packing: str) -> None:
         ("jsonl", (None, "")),
     ],
 )
-def test_a_name_says_what_a_file_holds(name: str, kind: Any) -> None:
-    """By its end, in upper or lower case."""
+def test_kind_of_depends_on_the_end_of_the_name(name: str, kind: Any) -> None:
+    """The end of the name, in upper or lower case, determines the format."""
     assert kind_of(name) == kind
 
 
 @pytest.mark.parametrize("packing", ["", *PACKED])
-def test_a_line_of_any_length_is_given_up_early(packing: str) -> None:
-    """A line that is too long is refused when so much of it was read, and what stands before it was yielded."""
+def test_too_long_line_raises_an_error_early(packing: str) -> None:
+    """A line is refused after the maximum number of bytes, and the lines before it are yielded."""
     content = b'"fine"\n' + b"a" * (1 << 26) + b"\n"
     file = io.BufferedReader(io.BytesIO(PACKED[packing](content) if packing else content))
     batches = lines(file, "a", SHORT, packing)
@@ -142,8 +142,8 @@ def test_a_line_of_any_length_is_given_up_early(packing: str) -> None:
     assert file.raw.tell() <= 1 << 16
 
 
-def test_a_line_further_on_is_named_by_its_byte() -> None:
-    """Who reads from a byte on does not know how many lines there were before."""
+def test_error_in_a_byte_range_has_the_byte_offset() -> None:
+    """A reader of a byte range cannot count the lines before, so the location is a byte offset."""
     content = b'"fine"\n"fine"\nno JSON\n'
     for start, place in (
         (0, "line 3"),
@@ -155,23 +155,23 @@ def test_a_line_further_on_is_named_by_its_byte() -> None:
             list(lines(io.BytesIO(content), "a", SHORT, start=start))
 
 
-def test_a_long_line_is_skipped_in_steps_and_no_further_than_is_wanted() -> None:
-    """Of a line that began before and ends behind, not more is read than the bytes that were to be looked at."""
+def test_line_that_spans_the_range_is_skipped_within_the_range() -> None:
+    """If a line begins before the range and ends after it, only the bytes of the range are read."""
     file = io.BytesIO(b"a" * (1 << 20))
     assert list(lines(file, "a", SHORT, start=5000, stop=9000)) == []
     assert file.tell() < 9000 + SHORT
 
 
-def test_what_is_wrong_first_is_told_first() -> None:
-    """Lines before one that is damaged are yielded before its error is raised."""
+def test_lines_before_a_damaged_line_are_yielded() -> None:
+    """Lines before a damaged line are yielded before its error is raised."""
     read = lines(io.BytesIO(b"1\n2\n{\n"), "a", SHORT)
     assert values([next(read)]) == [1, 2]
     with pytest.raises(InvalidRequestError, match="line 3"):
         next(read)
 
 
-def test_errors_of_the_system_are_no_fault_of_the_file() -> None:
-    """Where a file cannot be read, the error is the system's, and does not say that it is no Parquet."""
+def test_read_error_of_the_system_is_not_converted() -> None:
+    """If a file cannot be read, the error of the operating system is raised and not an error about Parquet."""
 
     class Failing(io.BytesIO):
         def read(self, *_: Any) -> bytes:
@@ -182,10 +182,10 @@ def test_errors_of_the_system_are_no_fault_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(("missing", "read"), [("pyarrow", rows), ("zstandard", lines)])
-def test_a_missing_package_is_named(
+def test_missing_package_raises_an_error_with_its_name(
     missing: str, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says what to install."""
+    """The error names the package to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(InvalidRequestError, match=rf"needs {missing}: pip install .*{missing}"):
         list(read(io.BytesIO(), "a", SHORT, *([".zst"] if read is lines else [])))

@@ -1,4 +1,4 @@
-"""The law of segments: however chunks are cut into segments, results are the same, bit for bit."""
+"""Results are bit-identical for any division of the chunks into segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ weightings = st.sampled_from(WEIGHTINGS)
 
 @st.composite
 def cut_chunks(draw: st.DrawFn) -> tuple[str, list[str], list[list[int]]]:
-    """Draw a query, chunks with ties, duplicates and the query itself among them, and a cut of their positions."""
+    """Draw a query, chunks with ties, duplicates and the query itself, and a division of their positions."""
     query = draw(strategies.queries)
     chunks = draw(strategies.chunk_lists) + draw(
         st.lists(st.sampled_from([query, f"{query} {query}"]), max_size=2)
@@ -76,10 +76,10 @@ def bits(collection: LocalSegments, query: str, top_n: int) -> tuple[list[int], 
 
 
 @given(cut_chunks(), weightings, st.integers(1, 60))
-def test_the_law_of_segments(
+def test_results_do_not_depend_on_the_segments(
     drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, top_n: int
 ) -> None:
-    """Any cut of the chunks into segments, in any order of their arrival, gives the same ranking and explanations."""
+    """Any division of the chunks into segments, in any order, gives the same ranking and explanations."""
     query, chunks, parts = drawn
     weighting = weighting_named(name)
     whole = LocalSegments(segments_of(chunks, [list(range(len(chunks)))]), weighting)
@@ -92,10 +92,10 @@ def test_the_law_of_segments(
 
 
 @given(cut_chunks(), weightings, st.booleans())
-def test_what_is_forgotten_is_found_again(
+def test_postings_of_merged_match_equal_postings_of_word(
     drawn: tuple[str, list[str], list[list[int]]], name: WeightingName, removes: bool
 ) -> None:
-    """A segment finds the same postings of a word by what it stands for in all segments as by the word itself."""
+    """A segment finds the same postings by the inflections in all segments as by the word."""
     query, chunks, parts = drawn
     segments = segments_of(chunks, parts)
     if removes:
@@ -124,10 +124,10 @@ def told(found: TermPostings) -> list[object]:
 
 @costly
 @given(cut_chunks(), weightings)
-def test_merging_changes_nothing(
+def test_merge_equals_segment_of_all_chunks(
     drawn: tuple[str, list[str], list[list[int]]], name: WeightingName
 ) -> None:
-    """Merged segments are one segment of the same chunks, those that were taken out not among them."""
+    """Merged segments equal one segment of the same chunks without the removed chunks."""
     query, chunks, parts = drawn
     weighting = weighting_named(name)
     segments = segments_of(chunks, parts)
@@ -144,8 +144,8 @@ def test_merging_changes_nothing(
     ]
 
 
-def test_the_law_holds_among_many_chunks() -> None:
-    """The same holds where many more chunks match than proximity is looked at for, with many ties."""
+def test_results_of_many_matches_do_not_depend_on_the_segments() -> None:
+    """The results are also equal with many ties and more matches than the proximity stage scores."""
     rng = random.Random(5)  # noqa: S311
     chunks = [text for text in corpus.prose(240, 12) for _ in range(rng.choice([1, 1, 3]))]
     queries = [
@@ -166,10 +166,10 @@ def test_the_law_holds_among_many_chunks() -> None:
                 assert bits(cut, query, top_n) == bits(whole, query, top_n)
 
 
-def test_the_bound_on_forms_counts_different_words_of_all_segments(
+def test_inflections_above_the_limit_in_all_segments_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A word has no forms where all segments together have too many, each counted once."""
+    """A word matches only itself if all segments together have too many distinct inflections."""
     monkeypatch.setattr("relevance_gen.retrieval.query.term_matching.MAX_FORMS", 5)
     weighting = weighting_named("pivoted")
     few = [
@@ -193,7 +193,7 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(
 
 
 def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse:
-    """Return the response of an index of the chunks that are left, with the positions that these have."""
+    """Return the response of an index of the remaining chunks, with their original positions."""
     results = (
         evolve(one, original_index=positions[one.original_index]) for one in response.results
     )
@@ -202,10 +202,10 @@ def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse
 
 @costly
 @given(strategies.queries, st.data(), weightings, st.integers(1, 8))
-def test_a_changed_index_answers_as_one_built_anew(
+def test_changed_index_answers_like_a_rebuilt_index(
     query: str, data: st.DataObject, weighting: WeightingName, top_n: int
 ) -> None:
-    """After any adding and removing, answers are those of an index of what is left, bit for bit, and so are copies'."""
+    """After any additions and removals, answers of the index and its copies equal answers of a rebuilt index."""
     texts: list[str] = data.draw(strategies.chunk_lists)
     index = ChunkIndex(texts, weighting=weighting)
     left = list(range(len(texts)))
@@ -236,7 +236,7 @@ def test_a_changed_index_answers_as_one_built_anew(
 
 
 def test_small_segments_are_merged() -> None:
-    """However many times something is added, there are few segments, each several times smaller than the last."""
+    """After any number of additions there are few segments, each several times smaller than the segment before."""
     index = ChunkIndex(corpus.prose(300, 10))
     for text in corpus.prose(200, 10):
         index.add([text])
@@ -248,8 +248,8 @@ def test_small_segments_are_merged() -> None:
 
 
 @pytest.mark.parametrize("positions", [[3], [-1], [True], ["0"], [0, 1.0], [0, 2], [None]])
-def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
-    """A position that has no chunk is named, and nothing is removed."""
+def test_remove_of_missing_position_raises_an_error(positions: list[object]) -> None:
+    """The error names the position without a chunk, and the index is unchanged."""
     index = ChunkIndex(["a cat", "a dog", "a cow"])
     index.remove([2])
     with pytest.raises(
@@ -270,8 +270,8 @@ def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
 
 
 @pytest.mark.parametrize("positions", [1, "01", b"01", np.int64(1), np.array(1)])
-def test_what_is_no_list_of_positions_is_refused(positions: object) -> None:
-    """What is no list of positions is refused by its name, and nothing is removed."""
+def test_remove_with_invalid_positions_raises_an_error(positions: object) -> None:
+    """An argument other than a list of positions is refused by name, and the index is unchanged."""
     index = ChunkIndex(["a cat", "a dog"])
     with pytest.raises(
         InvalidRequestError, match="positions must be a list of positions, got"
@@ -280,8 +280,8 @@ def test_what_is_no_list_of_positions_is_refused(positions: object) -> None:
     assert (caught.value.field, len(index)) == ("positions", 2)
 
 
-def test_adding_what_is_not_allowed_adds_nothing() -> None:
-    """A chunk that is not allowed is named, and none is added."""
+def test_add_of_invalid_chunk_raises_an_error() -> None:
+    """The error names the invalid chunk, and the index is unchanged."""
     index = ChunkIndex(["a cat"])
     with pytest.raises(
         InvalidRequestError, match=r"chunks\[1\]\.text must be a string that is not blank"
@@ -290,8 +290,8 @@ def test_adding_what_is_not_allowed_adds_nothing() -> None:
     assert (len(index), list(index.add(["a cow"]))) == (1, [1])
 
 
-def test_threads_build_what_they_add_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread that adds waits for what another one builds."""
+def test_add_in_two_threads_builds_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that adds chunks does not wait for another thread that builds."""
     index = ChunkIndex(["a cat"])
     both = threading.Barrier(2, timeout=30)
 
@@ -306,8 +306,8 @@ def test_threads_build_what_they_add_side_by_side(monkeypatch: pytest.MonkeyPatc
     assert [index[places[0]].text for places in added] == ["a dog", "a cow"]
 
 
-def test_an_index_may_become_empty_and_grow_again() -> None:
-    """All chunks can be removed; positions go on behind them."""
+def test_add_after_removing_all_chunks_continues_positions() -> None:
+    """All chunks can be removed; new positions follow the old positions."""
     index = ChunkIndex(["a cat", "a dog"])
     index.remove([1, 0])
     assert (len(index), index.search("cat").results) == (0, ())
@@ -316,23 +316,23 @@ def test_an_index_may_become_empty_and_grow_again() -> None:
     assert [result.original_index for result in index.search("cat").results] == [2]
 
 
-def test_no_segments_are_an_empty_collection() -> None:
-    """A collection without any segment has no terms, and finds nothing."""
+def test_collection_without_segments_is_empty() -> None:
+    """A collection without segments lacks terms and returns empty results."""
     collection = LocalSegments([], weighting_named("pivoted"))
     assert (collection.n_terms, bits(collection, "cat", 10)[0]) == (0, [])
 
 
 @pytest.mark.parametrize("gone", [[0], [0, 2], [0, 1, 2]])
-def test_what_is_asked_of_a_chunk_that_is_gone_is_an_error(gone: list[int]) -> None:
-    """A collection that is asked about a chunk that no segment has says so, and tells nothing of the others."""
+def test_request_for_a_removed_chunk_raises_an_error(gone: list[int]) -> None:
+    """A request for a chunk that is absent from all segments raises an error and returns no other chunk."""
     index = ChunkIndex(["a cat", "a dog", "a cow"])
     index.remove(gone)
     with pytest.raises(LookupError, match="no segment has"):
         chunks_at(index._state.segments, np.arange(3))
 
 
-def test_a_search_sees_all_of_a_change_or_nothing() -> None:
-    """While one thread adds and removes pairs of chunks, other threads find both of a pair or neither."""
+def test_search_during_changes_is_atomic() -> None:
+    """While one thread adds and removes pairs of chunks, other threads find either both chunks of a pair or neither."""
     index = ChunkIndex(corpus.prose(50, 10))
     stop = threading.Event()
 
@@ -369,8 +369,8 @@ def without_collector() -> Iterator[None]:
         gc.enable()
 
 
-def test_an_index_goes_at_once() -> None:
-    """When the last reference to an index goes, so do its arrays and all it remembers, without the collector."""
+def test_index_is_freed_without_garbage_collector() -> None:
+    """When the last reference to an index is dropped, its arrays and caches are freed immediately."""
     index = ChunkIndex(corpus.prose(50, 10))
     index.add(["a cat and a dog"])
     index.search("cat")
@@ -392,8 +392,8 @@ def words_of(scorer: object) -> list[object]:
     return [value for value, _ in scorer.postings_cache._entries.values()]  # type: ignore[attr-defined]
 
 
-def test_what_an_index_remembers_is_bounded_and_counted() -> None:
-    """However many words are asked for, what is remembered of them stays within the bound, and `nbytes` tells of it."""
+def test_postings_cache_is_bounded_and_part_of_nbytes() -> None:
+    """For any number of distinct query terms the cache stays within its limit, and `nbytes` includes it."""
     index = ChunkIndex([f"wapiti{number % 50} common words here" for number in range(4000)])
     before = index.nbytes
     for number in range(400):
@@ -403,8 +403,8 @@ def test_what_an_index_remembers_is_bounded_and_counted() -> None:
     assert before < index.nbytes <= before + (3 << 20) + scorer.segment.array_bytes // 4
 
 
-def test_plans_hold_no_postings() -> None:
-    """What a plan takes does not grow with the chunks that its words are in."""
+def test_weighted_query_does_not_reference_postings() -> None:
+    """The memory of a weighted query does not depend on the number of matching chunks."""
     sizes = []
     for n_chunks in (100, 10_000):
         collection = ChunkIndex(["a common text"] * n_chunks)._state.segments
@@ -417,8 +417,8 @@ def test_plans_hold_no_postings() -> None:
 
 @costly
 @given(strategies.queries, st.lists(strategies.chunk_texts, min_size=1, max_size=5))
-def test_public_values_survive_pickling_and_copying(query: str, chunks: list[str]) -> None:
-    """Responses, explanations and an index come back equal from a pickle and from a copy."""
+def test_pickle_and_copy_of_public_values_are_equal(query: str, chunks: list[str]) -> None:
+    """Pickles and copies of responses, explanations and an index are equal to the original."""
     index = ChunkIndex(
         [{"text": text, "metadata": {"place": place}} for place, text in enumerate(chunks)]
     )
@@ -427,8 +427,8 @@ def test_public_values_survive_pickling_and_copying(query: str, chunks: list[str
     assert pickle.loads(pickle.dumps(index)).search(query) == index.search(query)
 
 
-def test_an_index_pickles_as_it_is_saved(tmp_path: Path) -> None:
-    """What is pickled is what the file holds, and little more."""
+def test_pickle_of_an_index_has_the_bytes_of_its_file(tmp_path: Path) -> None:
+    """A pickled index contains the bytes of a saved file and little more."""
     index = ChunkIndex(corpus.prose(50, 10))
     index.save(tmp_path / "index")
     content = (tmp_path / "index").read_bytes()

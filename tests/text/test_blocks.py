@@ -1,4 +1,4 @@
-"""Cutting: pieces of a text have the terms of the whole."""
+"""Split texts into pieces without changing their terms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำ
 @example("0ơががが", 1)
 @given(st.one_of(mixed, strategies.texts, st.lists(mixed).map("".join)), st.integers(1, 12))
 def test_pieces_have_the_terms_of_the_text(text: str, n_chars: int) -> None:
-    """Wherever a text is cut, its pieces give the same terms in the same order."""
+    """The pieces of a text give the same terms in the same order."""
     whole = tokenize([text])
     parts = [tokenize([piece]) for piece in pieces(text, n_chars)]
     assert np.concatenate([part.ids for part in parts]).tolist() == whole.ids.tolist()
@@ -40,18 +40,18 @@ def test_pieces_have_the_terms_of_the_text(text: str, n_chars: int) -> None:
         "a。" * 500,
     ],
 )
-def test_pieces_are_short(text: str) -> None:
-    """A text of any script with places to cut comes in pieces of about the size asked for."""
+def test_pieces_have_about_the_requested_size(text: str) -> None:
+    """A text of any script with separators gives pieces of about the requested size."""
     assert max(map(len, pieces(text, 50))) <= 62
 
 
-def test_one_endless_word_stays_whole() -> None:
-    """A word is never cut, however long it is."""
+def test_long_word_is_not_split() -> None:
+    """A word of any length is one piece."""
     assert list(pieces("end " + "less" * 100, 10)) == ["end " + "less" * 100]
 
 
-def test_blocks_hold_about_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short texts come together, and a long one alone, in pieces."""
+def test_blocks_have_about_the_requested_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts share a block, and a long text is split into blocks of its own."""
     monkeypatch.setattr(portions, "BLOCK_CHARS", 8)
     assert list(blocks(["a b", "c d", "one two three", "e"])) == [
         ["a b", "c d"],
@@ -66,7 +66,7 @@ def test_blocks_hold_about_so_many_characters(monkeypatch: pytest.MonkeyPatch) -
 def test_answers_do_not_depend_on_the_block_size(
     monkeypatch: pytest.MonkeyPatch, query: str, chunks: list[str], block_chars: int
 ) -> None:
-    """A search finds the same, bit for bit, wherever its texts are cut."""
+    """Search results are bit-identical for any block size."""
     expected = search(query, chunks)
     with monkeypatch.context() as small:
         small.setattr(portions, "BLOCK_CHARS", block_chars)

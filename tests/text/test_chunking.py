@@ -1,4 +1,4 @@
-"""Chunking: nothing lost, nothing too long, cut where a reader would cut, in linear time."""
+"""Split texts: complete, within the limits, at sensible positions, in linear time."""
 
 import itertools
 import time
@@ -35,8 +35,8 @@ texts = st.lists(_seams | st.text(max_size=5) | st.characters(), max_size=80).ma
 @given(texts, st.integers(1, 60))
 @example("\n" + " " * 50 + "x", 10)
 @example(" " * 5 + "e" + "\u0301" * 40, 10)
-def test_only_white_space_is_lost(text: str, max_chars: int) -> None:
-    """Chunks stand in order, apart, not blank, not too long, and what is between them is white space."""
+def test_split_drops_only_white_space(text: str, max_chars: int) -> None:
+    """Chunks are in order, disjoint, not blank and within the limit, and only white space is between them."""
     end = 0
     for start, stop in spans(text, max_chars):
         assert start >= end
@@ -49,14 +49,14 @@ def test_only_white_space_is_lost(text: str, max_chars: int) -> None:
 
 
 @given(texts, st.integers(1, 60))
-def test_split_is_the_text_at_the_spans(text: str, max_chars: int) -> None:
-    """`split` gives the text of each span."""
+def test_split_returns_the_text_of_each_span(text: str, max_chars: int) -> None:
+    """`split` returns the text of each span."""
     assert split(text, max_chars) == [text[start:stop] for start, stop in spans(text, max_chars)]
 
 
 @given(texts, st.integers(1, 60))
-def test_short_text_is_one_chunk(text: str, more: int) -> None:
-    """A text that fits is one chunk, or none if it is blank."""
+def test_short_text_gives_one_chunk(text: str, more: int) -> None:
+    """A text within the limit is one chunk; a blank text gives none."""
     assert len(split(text, len(text) + more)) == bool(text.strip())
 
 
@@ -107,18 +107,18 @@ def test_short_text_is_one_chunk(text: str, more: int) -> None:
         pytest.param("", [], id="empty"),
     ],
 )
-def test_cuts_where_a_reader_would(text: str, chunks: list[str]) -> None:
-    """With 20 characters to a chunk, cuts fall at the best break in reach."""
+def test_split_ends_chunks_at_the_best_break(text: str, chunks: list[str]) -> None:
+    """With 20 characters per chunk, chunks end at the best break within the limit."""
     assert split(text, max_chars=20) == chunks
 
 
 @given(texts, st.integers(1, 60), st.integers(0, 40), st.none() | st.integers(1, 12))
 @example("a" * 50, 10, 9, None)
 @example("one two three  \n   four", 13, 6, 3)
-def test_chunks_overlap_and_lose_nothing(
+def test_split_with_overlap_keeps_all_text(
     text: str, max_chars: int, overlap: int, tokens: int | None
 ) -> None:
-    """Chunks begin and end further and further on, share no more than the overlap, and lose only white space."""
+    """Starts and ends increase, chunks share at most `overlap` characters, and only white space is dropped."""
     before = (-1, 0)
     for start, end in spans(text, max_chars, overlap=overlap, tokens=tokens):
         assert start > before[0]
@@ -132,14 +132,14 @@ def test_chunks_overlap_and_lose_nothing(
 
 
 @given(texts, st.integers(1, 30), st.integers(0, 10))
-def test_chunks_have_few_enough_tokens(text: str, tokens: int, overlap: int) -> None:
-    """A chunk, counted alone, has no more tokens than allowed, but for one character that has more by itself."""
+def test_split_by_tokens_stays_within_the_limit(text: str, tokens: int, overlap: int) -> None:
+    """A chunk, counted separately, has at most `tokens` tokens, except a single character with more tokens."""
     for chunk in split(text, tokens=tokens, overlap=overlap):
         assert token_counter().count(chunk) <= tokens or len(chunk) == 1
 
 
-def test_chunks_are_as_long_as_tokens_allow() -> None:
-    """Where a text may be cut at every word, chunks come close to the tokens that are allowed, in any encoding."""
+def test_split_by_tokens_uses_most_of_the_limit() -> None:
+    """If a text can be split at every word, chunks have nearly `tokens` tokens in any encoding."""
     text = "some words that say nothing at all, " * 400
     for encoding in (None, EMBEDDED):
         counts = [
@@ -149,8 +149,8 @@ def test_chunks_are_as_long_as_tokens_allow() -> None:
         assert max(counts) <= 200
 
 
-def test_the_overlap_begins_with_a_word() -> None:
-    """The repeated part begins where a sentence does, else a word, and where there is none, as far back as allowed."""
+def test_overlap_begins_at_a_sentence_or_word() -> None:
+    """The repeated part begins at a sentence, otherwise at a word, otherwise `overlap` characters before the end."""
     assert split("one two three four five", 13, overlap=5) == [
         "one two three",
         "three four",
@@ -164,8 +164,8 @@ def test_the_overlap_begins_with_a_word() -> None:
     assert split("e\u0301" * 6, 4, overlap=1) == ["e\u0301" * 2] * 3
 
 
-def test_without_overlap_and_tokens_nothing_changes() -> None:
-    """An overlap of nothing, and more tokens than there are, cut as they are left out."""
+def test_split_with_overlap_0_and_many_tokens_equals_default() -> None:
+    """An overlap of 0 and a token limit above the text's tokens do not change the chunks."""
     text = "A paragraph of words.\n\n    An indented line.\nAnother, longer line. " * 30
     assert split(text, 100, overlap=0, tokens=10_000) == split(text, 100)
 
@@ -179,15 +179,15 @@ def test_without_overlap_and_tokens_nothing_changes() -> None:
         ({"overlap": 1.5}, "overlap"),
     ],
 )
-def test_refuses_nonsense_by_name(arguments: dict[str, Any], field: str) -> None:
-    """An overlap or a number of tokens that is not allowed is refused by its name."""
+def test_invalid_overlap_or_tokens_raises_an_error(arguments: dict[str, Any], field: str) -> None:
+    """An invalid `overlap` or `tokens` is refused by name."""
     with pytest.raises(InvalidRequestError) as caught:
         split("text", **arguments)
     assert caught.value.field == field
 
 
-def test_numpy_integers_are_integers() -> None:
-    """Sizes may be numpy's integers, and positions come out as Python's."""
+def test_split_accepts_numpy_integers() -> None:
+    """Sizes can be numpy integers, and positions are Python integers."""
     found = list(spans("one two three", np.int64(4), overlap=np.int32(1)))
     assert found == list(spans("one two three", 4, overlap=1))
     assert all(type(place) is int for span in found for place in span)
@@ -196,8 +196,8 @@ def test_numpy_integers_are_integers() -> None:
 @pytest.mark.parametrize(
     "unit", ["a", " ", "\n", " \n", "\u0301", "word ", "x. ", "\n" + " " * 3000 + "x"]
 )
-def test_takes_linear_time(unit: str) -> None:
-    """Two million characters of anything are cut in a few seconds of CPU, where quadratic time would take hours."""
+def test_split_takes_linear_time(unit: str) -> None:
+    """Two million characters of any kind are split in a few seconds of CPU time; quadratic time would take hours."""
     text = unit * (2_000_000 // len(unit)) + "x"
     started = time.process_time()
     split(text)
@@ -205,8 +205,8 @@ def test_takes_linear_time(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "word ", "\n" + " " * 3000 + "x", "x. " + " " * 500])
-def test_takes_linear_time_by_tokens_and_with_overlap(unit: str) -> None:
-    """The same holds for half a million characters cut by tokens, with an overlap."""
+def test_split_by_tokens_with_overlap_takes_linear_time(unit: str) -> None:
+    """The same holds for half a million characters split by tokens with an overlap."""
     text = unit * (500_000 // len(unit)) + "x"
     started = time.process_time()
     split(text, tokens=256, overlap=100)
@@ -214,22 +214,22 @@ def test_takes_linear_time_by_tokens_and_with_overlap(unit: str) -> None:
 
 
 @pytest.mark.parametrize("max_chars", [0, -1, True, 1.5, "9", [3]])
-def test_refuses_nonsense_length(max_chars: object) -> None:
-    """A length that is no positive integer is refused before anything is cut."""
+def test_invalid_max_chars_raises_an_error(max_chars: object) -> None:
+    """A `max_chars` other than a positive integer is refused."""
     with pytest.raises(InvalidRequestError, match="max_chars must be"):
         spans("text", max_chars)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", [b"bytes", None, ["text"]])
-def test_refuses_what_is_no_text(text: object) -> None:
-    """A text that is no string is refused."""
+def test_split_of_other_types_raises_an_error(text: object) -> None:
+    """A text that is not a string is refused."""
     with pytest.raises(InvalidRequestError, match="text must be"):
         split(text)  # type: ignore[arg-type]
 
 
 @given(st.text(alphabet="ab .!?\n。 ", max_size=60))
-def test_sentences_hold_all_but_the_white_space_between(text: str) -> None:
-    """In order, apart, without white space at either end; nothing else is lost."""
+def test_sentences_cover_the_text_except_white_space(text: str) -> None:
+    """Sentences are in order, disjoint and without white space at either end, and only white space is dropped."""
     places = list(sentences(text))
     parts = [text[start:end] for start, end in places]
     assert all(part and part == part.strip() for part in parts)
@@ -237,8 +237,8 @@ def test_sentences_hold_all_but_the_white_space_between(text: str) -> None:
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(places))
 
 
-def test_a_sentence_ends_with_its_mark_or_its_paragraph() -> None:
-    """Marks of other scripts count too, one in a word does not, and what is endless is cut."""
+def test_sentences_end_at_marks_and_paragraphs() -> None:
+    """Marks of other scripts end sentences, marks in words do not, and very long sentences are split."""
     text = "See v1.2 now! (Or not.) 你好。再见\n\nA title\n\nend"
     assert [text[start:end] for start, end in sentences(text)] == [
         "See v1.2 now!",

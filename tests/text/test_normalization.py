@@ -1,4 +1,4 @@
-"""Folding: what a reader takes for the same word is the same bytes."""
+"""Folding: spellings that readers take as equal become the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import strategies
 
 
 def folded(text: str) -> str:
-    """Fold one text, with its letters in lower case; what follows it makes it take the way of all text beyond ASCII."""
+    """Fold one text and lower-case it; a non-ASCII text after it prevents the shortcut for ASCII."""
     folded = fold([text, "é"])
     content, ends = folded.content, folded.ends
     return content[: ends[0]].lower().decode("utf-8")
@@ -48,28 +48,28 @@ def folded(text: str) -> str:
         ("Tiếng Việt NGƯỜI tie\u0302\u0301ng", "tiếng tieng việt viet người nguoi tiếng tieng"),
     ],
 )
-def test_what_reads_alike_is_alike(text: str, plain: str) -> None:
-    """Compatibility forms, case, accents, points and letter variants go; digits are the ten; the rest is space."""
+def test_fold_of_equivalent_spellings_is_equal(text: str, plain: str) -> None:
+    """Compatibility forms, case, accents, points and letter variants vanish; digits become ASCII; other characters become spaces."""
     assert folded(text).split() == plain.split()
 
 
 @given(strategies.texts)
-def test_composed_and_decomposed_text_fold_alike(text: str) -> None:
-    """Text means the same in Unicode's composed and decomposed forms."""
+def test_fold_of_composed_and_decomposed_text_is_equal(text: str) -> None:
+    """The fold does not depend on Unicode composition."""
     forms = {form: unicodedata.normalize(form, text) for form in ("NFC", "NFD")}
     assert folded(forms["NFC"]).split() == folded(forms["NFD"]).split()
 
 
-def test_every_letter_folds_alike_composed_and_decomposed() -> None:
-    """No letter of the basic plane differs from its pieces, composed or not."""
+def test_fold_of_every_letter_equals_fold_of_its_decomposition() -> None:
+    """For every letter of the basic plane the composed and decomposed forms have the same fold."""
     letters = [chr(code) for code in range(0x80, 0xD800) if chr(code).isalpha()]
     letters += [chr(code) for code in range(0xE000, 0x10000) if chr(code).isalpha()]
     pieces = [unicodedata.normalize("NFD", letter) for letter in letters]
     assert folded(" ".join(letters)).split() == folded(" ".join(pieces)).split()
 
 
-def test_folding_again_changes_nothing() -> None:
-    """What a character folds to folds to itself, so a fold never needs a second pass."""
+def test_fold_is_idempotent() -> None:
+    """Folding the result of a fold does not change it."""
     plain = {
         code: fold_character(chr(code))
         for code in range(0x80, 0x30000)
@@ -84,8 +84,8 @@ def test_folding_again_changes_nothing() -> None:
 
 
 @given(st.lists(strategies.texts, max_size=6))
-def test_texts_fold_as_if_alone(texts: list[str]) -> None:
-    """A text's fold does not depend on its neighbours, ASCII or not, and ends where its offset says."""
+def test_fold_of_a_text_does_not_depend_on_other_texts(texts: list[str]) -> None:
+    """The fold of a text does not depend on the other texts, ASCII or not, and ends at its offset."""
     folded = fold(texts)
     content, ends = folded.content, folded.ends
     pieces = [content[first:end] for first, end in zip([0, *(ends + 1)], ends, strict=False)]
@@ -104,11 +104,11 @@ _CONTROLS = bytes(32 if byte < 32 or byte == 127 else byte for byte in range(256
     "code",
     [0x00, 0xFFFD, 0xFFFE, 0xFFFF, 0xFDD0, 0xFDEF, 0xD800, 0xDFFF, 0x1FFFE, 0x10FFFF, 0xE000],
 )
-def test_no_input_passes_for_a_sentinel(code: int) -> None:
-    """Noncharacters, surrogates and private characters in a text are white space, whatever they mean inside."""
+def test_fold_of_sentinel_characters_is_white_space(code: int) -> None:
+    """Noncharacters, surrogates and private characters in a text become white space, even if the table uses these."""
     assert folded(f"é{chr(code)}b").split() == ["e", "b"]
 
 
-def test_compatibility_forms_of_rare_han_fold_to_them() -> None:
-    """Characters of the basic plane whose plain form lies beyond it fold to that."""
+def test_fold_of_compatibility_han_is_the_unified_character() -> None:
+    """Characters of the basic plane with a plain form outside it fold to the plain form."""
     assert folded("\ufa6c").strip() == "\U000242ee"

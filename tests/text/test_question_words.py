@@ -1,4 +1,4 @@
-"""Words that say little of what is asked: function words, frames, and question words of other languages."""
+"""Words that are not about the subject: stop words, question frames, and question words of other languages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GERMAN = [
 
 
 def weighing(query: str, *, is_english: bool = True) -> list[str]:
-    """Return the words of a query that say what it is about."""
+    """Return the words of a query that have a weight."""
     return [
         term.word
         for term in parse(query, inflects=True, is_english=is_english).terms
@@ -50,13 +50,13 @@ def weighing(query: str, *, is_english: bool = True) -> list[str]:
         ("Was ist wo?", ["ist", "wo"]),
     ],
 )
-def test_the_frame_of_a_question_is_not_its_subject(query: str, left: list[str]) -> None:
-    """Words weigh nothing where they are the frame of a question, unless they say more elsewhere, or all there is."""
+def test_words_of_the_question_frame_have_no_weight(query: str, left: list[str]) -> None:
+    """Words of a question frame have weight 0, unless they occur elsewhere in the query or are all of it."""
     assert weighing(query) == left
 
 
-def test_latin_question_words_are_read_by_the_language_of_the_chunks() -> None:
-    """German asks with words that English may have as others, so they weigh nothing beside German chunks only."""
+def test_latin_question_words_have_no_weight_for_other_languages() -> None:
+    """German question words that are also English words have weight 0 only if the chunks are German."""
     assert weighing("Wie viele Wale", is_english=False) == ["wale"]
     assert weighing("Wie viele Wale") == ["wie", "viele", "wale"]
     assert ranking("Wie viele Wale?", GERMAN)[0] == 1
@@ -64,8 +64,8 @@ def test_latin_question_words_are_read_by_the_language_of_the_chunks() -> None:
     assert [term.idf > 0 for term in shown.terms] == [False, False, True]
 
 
-def test_the_list_holds_terms() -> None:
-    """Every word of the list is a term as chunks have it, and none of it is lost to a name that is left out."""
+def test_other_question_words_are_terms() -> None:
+    """Every word of the list is a term after folding, and omitted names are not in the list."""
     words = other_question_words(latin=True)
     assert {"wie", "cuantos", "сколько", "ποσοι", "متي", "कितने", "nhieu"} <= words
     assert not {"kim", "ai", "co"} & words
@@ -77,8 +77,8 @@ def test_the_list_holds_terms() -> None:
     assert question_frame(["many"]) == question_frame([]) == set()
 
 
-def test_function_words_weigh_by_what_else_is_asked() -> None:
-    """Beside one other word that some chunk has they weigh their idf, half of it beside two, a quarter beside three."""
+def test_stop_word_weight_depends_on_number_of_content_terms() -> None:
+    """Stop words have their full idf with one content term that occurs in a chunk, half with two, a quarter with three."""
     chunks = ["the red fox ran far", "a dog", "cows moo"]
     index = ChunkIndex(chunks)
     expected = {
@@ -94,15 +94,15 @@ def test_function_words_weigh_by_what_else_is_asked() -> None:
     assert (what.idf, what.contribution) == (0.0, 0.0)
 
 
-def test_function_words_decide_between_chunks_of_the_same_subject() -> None:
-    """Of two chunks with the subject the one that says more of the question is the first."""
+def test_stop_words_break_ties_between_chunks() -> None:
+    """If two chunks contain the content terms, the chunk with more of the stop words ranks first."""
     chunks = ["Our segments grew.", "Their segments grew.", "We are on it.", "Ours."]
     assert ranking("their segments", chunks) == [1, 0]
     assert ranking("our segments", chunks) == [0, 1]
 
 
-def test_a_chunk_with_function_words_alone_is_no_result() -> None:
-    """Where some chunk has another word, sharing function words is sharing nothing; else they are all there is."""
+def test_chunk_with_only_stop_words_is_not_a_result() -> None:
+    """If a content term occurs in any chunk, chunks that share only stop words are not results; otherwise they are."""
     chunks = ["The whale.", "The ship.", "the the the", "A whale, too."]
     assert sorted(ranking("the whale", chunks)) == [0, 3]
     assert sorted(ranking("the zebra", chunks)) == [0, 1, 2]
@@ -111,8 +111,8 @@ def test_a_chunk_with_function_words_alone_is_no_result() -> None:
     assert (explained.score, {term.contribution for term in explained.terms}) == (0.0, {0.0})
 
 
-def test_a_chunk_that_says_the_question_scores_one() -> None:
-    """The law of 1.0 holds for short questions, whose function words count."""
+def test_chunk_equal_to_the_query_scores_one() -> None:
+    """A chunk equal to the query has score 1.0, also for short queries with weighted stop words."""
     for query in (
         "the whale",
         "are there many whales",

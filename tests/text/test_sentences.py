@@ -1,4 +1,4 @@
-"""Sentences: nothing lost, ended where a reader would end them, in linear time."""
+"""Ends of sentences: complete, at sensible positions, in linear time."""
 
 import itertools
 import re
@@ -42,8 +42,8 @@ def cut(text: str) -> list[str]:
 
 
 @given(pieces.map("".join))
-def test_sentences_cover_the_text(text: str) -> None:
-    """Ends ascend up to the end of the text, and every sentence of a text that says something says something."""
+def test_sentence_ends_cover_the_text(text: str) -> None:
+    """Ends ascend to the end of the text, and every sentence of a text that is not blank is not blank."""
     ends = sentence_ends(text)
     assert ends == sorted(set(ends))
     assert ends[-1:] == ([len(text)] if text else [])
@@ -56,8 +56,8 @@ def test_sentences_cover_the_text(text: str) -> None:
         st.lists(st.sampled_from(["Cats", "purr", "3.5", "(so)", "Dr. X"]), min_size=1), min_size=1
     )
 )
-def test_a_blank_line_ends_every_sentence(paragraphs: list[list[str]]) -> None:
-    """Paragraphs are cut each for itself: together they have the sentences that they have alone."""
+def test_blank_line_ends_a_sentence(paragraphs: list[list[str]]) -> None:
+    """Paragraphs are independent: the sentences of a text are the sentences of its paragraphs."""
     texts = [" ".join(words) + " Z" for words in paragraphs]
     assert cut("\n\n".join(texts)) == [sentence for text in texts for sentence in cut(text)]
 
@@ -66,8 +66,10 @@ def test_a_blank_line_ends_every_sentence(paragraphs: list[list[str]]) -> None:
     st.lists(st.sampled_from(["One", "two", "Three", "U.S.", "4.5"]), min_size=2, max_size=20),
     st.data(),
 )
-def test_where_text_is_wrapped_is_no_end(words: list[str], data: st.DataObject) -> None:
-    """Text of words that fill their lines has the same sentences with lines as without."""
+def test_line_end_in_wrapped_text_does_not_end_a_sentence(
+    words: list[str], data: st.DataObject
+) -> None:
+    """Text with words that fill its lines has the same sentences with and without line ends."""
     text = " ".join(["Long" * 8, *words, "end"] * 6)
     at = data.draw(st.sampled_from([place for place, char in enumerate(text) if char == " "]))
     wrapped = text[:at] + "\n" + text[at + 1 :]
@@ -107,8 +109,8 @@ def test_where_text_is_wrapped_is_no_end(words: list[str], data: st.DataObject) 
         ["Hello there is one. two who writes so"],
     ],
 )
-def test_stops(sentences: list[str]) -> None:
-    """Abbreviations, initials, decimals, ordinals, dots in a row and quotes do not end a sentence, and stops do."""
+def test_full_stops_end_sentences_except_in_abbreviations(sentences: list[str]) -> None:
+    """Abbreviations, initials, decimals, ordinals, ellipses and quotes do not end a sentence; other stops do."""
     assert cut(" ".join(sentences)) == sentences
     assert cut("  " + "  ".join(sentences) + " ") == sentences
 
@@ -123,8 +125,8 @@ def test_stops(sentences: list[str]) -> None:
         ["እሱ መጣ።", "ሄደ"],
     ],
 )
-def test_scripts(sentences: list[str]) -> None:
-    """Stops of other scripts end a sentence whatever follows; so does a space between Thai letters."""
+def test_stops_of_other_scripts_end_sentences(sentences: list[str]) -> None:
+    """Stops of other scripts end a sentence before any character; so does a space between Thai letters."""
     assert cut(" ".join(sentences)) == sentences
     if "ส" not in sentences[0]:
         assert cut("".join(sentences)) == sentences
@@ -162,8 +164,10 @@ def test_scripts(sentences: list[str]) -> None:
         ("One.\r\n \r\nTwo\r\nthree", ["One.", "Two\r\nthree"]),
     ],
 )
-def test_lines(text: str, sentences: list[str]) -> None:
-    """The end of a line ends a sentence in lists, tables, code, verse and below a title, and not in running text."""
+def test_line_ends_of_lists_tables_code_and_verse_end_sentences(
+    text: str, sentences: list[str]
+) -> None:
+    """Line ends end a sentence in lists, tables, code, verse and after a title, but not in running text."""
     assert cut(text) == sentences
 
 
@@ -187,8 +191,8 @@ _UNITS = (
 
 
 @pytest.mark.parametrize("unit", _UNITS)
-def test_time_grows_as_the_text_does(unit: str) -> None:
-    """Eight times the text takes about eight times the processor time, and not the 64 of quadratic time."""
+def test_sentence_ends_takes_linear_time(unit: str) -> None:
+    """Eight times the text takes about eight times the CPU time; quadratic time would take 64 times."""
 
     def seconds(n_chars: int) -> float:
         text, taken = unit * (n_chars // len(unit)) + "x", []
@@ -205,7 +209,7 @@ _REFERENCE_CODE = re.compile(r"[{}=<>_\\|\t]|\w\(|;$|,[^\s\d]")
 
 
 def reference_ends(text: str) -> list[int]:
-    """Return where sentences end: each match and each line by itself, with no short cut."""
+    """Return the ends of sentences: each match and each line is checked separately, without shortcuts."""
     ends = set(reference_ends_of_lines(text))
     is_lower_case = text.islower()  # where nobody writes capitals, a sentence begins without one
     ends.update(
@@ -226,7 +230,7 @@ def reference_ends(text: str) -> list[int]:
 
 
 def _reference_is_end(text: str, stop: re.Match[str], *, is_lower_case: bool) -> bool:
-    """Tell whether a stop before white space ends a sentence."""
+    """Return whether a stop before white space ends a sentence."""
     more, following = stop.groups()
     if not following or (following.islower() and not is_lower_case):
         return not following
@@ -250,7 +254,7 @@ def _reference_is_end(text: str, stop: re.Match[str], *, is_lower_case: bool) ->
 
 
 def reference_ends_of_lines(text: str) -> Iterator[int]:
-    """Yield where lines end that end a sentence."""
+    """Yield the ends of lines that end a sentence."""
     start = 0
     for blank in rules._BLANK.finditer(text):
         yield from _reference_within(text[start : blank.start()], start)
@@ -259,7 +263,7 @@ def reference_ends_of_lines(text: str) -> Iterator[int]:
 
 
 def _reference_within(paragraph: str, start: int) -> Iterator[int]:
-    """Yield the end of a paragraph that begins at `start`, and of those of its lines that end a sentence."""
+    """Yield the end of a paragraph that begins at `start`, and of each of its lines that ends a sentence."""
     lines = paragraph.split("\n")
     widest = sorted(map(len, lines))[
         9 * len(lines) // 10
@@ -281,7 +285,7 @@ def _reference_within(paragraph: str, start: int) -> Iterator[int]:
 
 
 def _reference_had_room(line: str, following: str, widest: int) -> bool:
-    """Tell whether the first word of the next line would have had room in a line, had the text been wrapped."""
+    """Return whether the first word of the next line would fit in a line, if the text was wrapped."""
     word = rules._FIRST_WORD.match(following)
     n_chars = len(line) + 1 + (word.end() if word else 0)
     filled = (
@@ -315,8 +319,8 @@ _TOKENS = (
         "".join
     )
 )
-def test_short_cuts_change_nothing(text: str) -> None:
-    """Ends are those that the rules give when each is asked of each stop and of each line."""
+def test_sentence_ends_equal_reference(text: str) -> None:
+    """The ends equal the result of applying the rules to each stop and each line separately."""
     assert sentence_ends(text) == reference_ends(text)
 
 
@@ -324,8 +328,8 @@ def test_short_cuts_change_nothing(text: str) -> None:
     "name",
     ["CHANGELOG.md", "docs/ranking.md", "relevance_gen/text/chunking.py", "pyproject.toml"],
 )
-def test_short_cuts_change_nothing_in_real_texts(name: str) -> None:
-    """The same of prose, lists, tables and code."""
+def test_sentence_ends_equal_reference_for_real_texts(name: str) -> None:
+    """The ends equal the reference for prose, lists, tables and code."""
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
     for variant in (text, text.lower(), text.replace("\n", "\r\n"), text.replace(". ", "。")):
         assert sentence_ends(variant) == reference_ends(variant)

@@ -1,4 +1,4 @@
-"""Token counts: right by a slow reference, the same from both libraries, and never a foreign exception."""
+"""Token counts: equal to a slow reference and for both libraries, without exceptions of these libraries."""
 
 import base64
 import errno
@@ -99,13 +99,13 @@ def encoding_of(pattern: str) -> tiktoken.Encoding:
 
 @given(texts)
 def test_count_equals_reference(text: str) -> None:
-    """The default count is that of textbook byte-pair encoding with the embedded ranks."""
+    """The default count equals textbook byte-pair encoding with the embedded ranks."""
     assert token_counter().count(text) == count_tokens(text, encodings.CL100K_PATTERN, RANKS)
 
 
 @given(broken_texts)
 def test_backends_agree(text: str) -> None:
-    """Both libraries give the same count of any string, lone surrogates and special tokens included."""
+    """Both libraries give the same count for any string, including lone surrogates and special tokens."""
     assert token_counter(backend="gigatoken").count(text) == token_counter(
         backend="tiktoken"
     ).count(text)
@@ -116,14 +116,14 @@ O200K = encoding_of(encodings.O200K_PATTERN)
 
 @given(broken_texts)
 def test_backends_agree_on_o200k_pattern(text: str) -> None:
-    """They agree for a `tiktoken.Encoding` with the o200k split pattern too."""
+    """Both libraries agree for a `tiktoken.Encoding` with the o200k split pattern."""
     fast, slow = (token_counter(O200K, backend=name) for name in ("gigatoken", "tiktoken"))
     assert fast.count(text) == slow.count(text)
 
 
 @given(st.lists(broken_texts, max_size=8))
-def test_counts_add_up(chunks: list[str]) -> None:
-    """`count_all` is the sum of each text counted alone."""
+def test_count_all_equals_sum_of_counts(chunks: list[str]) -> None:
+    """`count_all` is the sum of the counts of each text."""
     counter = token_counter()
     assert counter.count_all(chunks) == sum(counter.count(chunk) for chunk in chunks)
 
@@ -131,10 +131,10 @@ def test_counts_add_up(chunks: list[str]) -> None:
 @pytest.mark.parametrize(
     ("backend", "n_before"), [("gigatoken", 1 << 26), ("gigatoken", 0), ("tiktoken", 0)]
 )
-def test_much_text_adds_up(
+def test_count_all_of_many_megabytes_equals_sum_of_counts(
     backend: Backend, n_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Megabytes count what each text counts alone, in batches or not: long texts, broken ones and empty ones too."""
+    """The count of megabytes of text is the sum of the counts, with batches and without, including long, broken and empty texts."""
     counter = token_counter(backend=backend)
     if isinstance(counter._count_pieces, backends.GigatokenBackend):
         monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
@@ -143,7 +143,7 @@ def test_much_text_adds_up(
 
 
 def test_documented_count() -> None:
-    """The question of the documented example is 5 tokens, by the default encoding."""
+    """The question of the documented example has 5 tokens in the default encoding."""
     counter = token_counter()
     assert counter.count("What is machine learning?") == 5
     assert counter.name == "embedded"
@@ -151,7 +151,7 @@ def test_documented_count() -> None:
 
 
 @pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
-def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
+def test_surrogate_pairs_and_lone_surrogates_are_counted(backend: Backend) -> None:
     """A surrogate pair counts as its character, a lone surrogate as U+FFFD."""
     counter = token_counter(backend=backend)
     assert counter.count("a\ud83d\ude00b") == counter.count("a😀b")
@@ -162,14 +162,14 @@ def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 5, b"text", ["text"]])
-def test_what_is_no_text_is_refused(text: Any) -> None:
-    """Only strings are counted, one at a time."""
+def test_count_of_other_types_raises_an_error(text: Any) -> None:
+    """Only single strings are counted."""
     with pytest.raises(InvalidRequestError, match="text must be a string, got "):
         token_counter().count(text)
 
 
 def test_special_token_is_ordinary_text() -> None:
-    """The text of a special token counts as the text that it is."""
+    """The text of a special token is counted as ordinary text."""
     assert token_counter(O200K).count("<|endoftext|>") > 1
 
 
@@ -177,8 +177,8 @@ def test_special_token_is_ordinary_text() -> None:
     "unit", [" ", "\n", "a", "A", "!", "中", "\u00a0", "\u0301", "😀", " \n", "\ud800"]
 )
 @pytest.mark.parametrize("encoding", [None, O200K], ids=["embedded", "o200k"])
-def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None) -> None:
-    """A run of 1.1 million, where tiktoken alone panics, is counted, and the same by both."""
+def test_long_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None) -> None:
+    """A run of 1.1 million characters, for which tiktoken alone panics, is counted equally by both libraries."""
     text = unit * (1_100_000 // len(unit))
     fast, slow = (token_counter(encoding, backend=name) for name in ("gigatoken", "tiktoken"))
     assert fast.count(text) == slow.count(text) > 0
@@ -187,8 +187,8 @@ def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None)
 @pytest.mark.parametrize(
     "pattern", [encodings.CL100K_PATTERN, encodings.O200K_PATTERN], ids=["cl100k", "o200k"]
 )
-def test_cutting_long_text_changes_no_count(pattern: str) -> None:
-    """A text of many pieces counts what tiktoken counts for the whole of it."""
+def test_count_of_split_long_text_equals_tiktoken(pattern: str) -> None:
+    """A text of many pieces has the count that tiktoken gives for the complete text."""
     encoding = encoding_of(pattern)
     for text in (PROSE * 6_000, "wait!\n \n  go " * 50_000):
         assert len(text) > 2 * PIECE_CHARS
@@ -202,8 +202,8 @@ _gaps = st.sampled_from([" ", " ", " ", "  ", "\n", "!\n", "\r\n ", " \n", ", "]
 
 
 @given(st.lists(st.tuples(_words, _gaps), min_size=10, max_size=40))
-def test_cutting_between_words_changes_no_count(words: list[tuple[str, str]]) -> None:
-    """Wherever a cut falls before a space that follows a word, the sum is the count of the whole."""
+def test_split_before_space_after_word_keeps_the_count(words: list[tuple[str, str]]) -> None:
+    """For any split before a space that follows a word, the sum is the count of the complete text."""
     text = "".join(word + gap for word, gap in words)
     whole = token_counter().count(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -213,8 +213,8 @@ def test_cutting_between_words_changes_no_count(words: list[tuple[str, str]]) ->
         assert token_counter().count(text) == whole
 
 
-def test_panic_becomes_our_error(capfd: pytest.CaptureFixture[str]) -> None:
-    """An encoding that makes tiktoken panic raises `InvalidRequestError`, not a foreign BaseException."""
+def test_tiktoken_panic_raises_invalid_request_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """An encoding that makes tiktoken panic raises `InvalidRequestError`, not a BaseException of Rust."""
     gappy = tiktoken.Encoding(
         "gappy", pat_str=r"\p{L}+|\P{L}+", mergeable_ranks={b"a": 0}, special_tokens={}
     )
@@ -223,26 +223,26 @@ def test_panic_becomes_our_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert "panicked" in capfd.readouterr().err
 
 
-def test_threads_count_alike(fast: TokenCounter) -> None:
-    """One counter shared by threads gives what one thread gets."""
+def test_counter_is_thread_safe(fast: TokenCounter) -> None:
+    """A counter that threads share gives the same counts as in one thread."""
     chunks = [PROSE * n for n in range(40)]
     alone = [fast.count(chunk) for chunk in chunks]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(fast.count, chunks)) == alone
 
 
-def test_renewed_tokenizer_counts_alike(
+def test_renewed_tokenizer_gives_equal_counts(
     monkeypatch: pytest.MonkeyPatch, slow: TokenCounter
 ) -> None:
-    """A gigatoken tokenizer that is replaced every few texts, to bound its cache, counts the same."""
+    """A gigatoken tokenizer that is replaced every few texts, to bound its cache, gives the same counts."""
     monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 60)
     fast = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
     chunks = [PROSE[n:] for n in range(20)]
     assert fast.count_all(chunks) == slow.count_all(chunks)
 
 
-def test_counter_is_made_once() -> None:
-    """Asking again for the same encoding gives the same counter."""
+def test_counters_are_cached() -> None:
+    """Calls with the same encoding return the same counter."""
     assert token_counter() is token_counter()
     assert token_counter(str(EMBEDDED)) is token_counter(EMBEDDED)
 
@@ -259,7 +259,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_network")
 def test_default_needs_no_network() -> None:
-    """The default encoding counts where every connection fails."""
+    """The default encoding works if every connection fails."""
     counter_module._counter.cache_clear()
     assert token_counter(backend="tiktoken").count("hello") == token_counter(
         backend="gigatoken"
@@ -267,8 +267,8 @@ def test_default_needs_no_network() -> None:
 
 
 @pytest.mark.usefixtures("no_network")
-def test_failed_download_is_our_error() -> None:
-    """A published encoding that cannot be fetched raises `InvalidRequestError` that says what to do instead."""
+def test_failed_download_raises_an_error_with_remedy() -> None:
+    """A published encoding that cannot be fetched raises `InvalidRequestError` with a remedy."""
     with pytest.raises(
         InvalidRequestError, match=r"r50k_base could not be loaded.*TIKTOKEN_CACHE_DIR"
     ) as caught:
@@ -277,8 +277,8 @@ def test_failed_download_is_our_error() -> None:
 
 
 @pytest.mark.usefixtures("no_network")
-def test_the_error_tells_how_to_bring_the_file(tmp_path: Path) -> None:
-    """Without a network the error names the file to fetch, and both ways that it names lead to the encoding."""
+def test_remedies_for_failed_download_work(tmp_path: Path) -> None:
+    """Without a network the error names the file to fetch, and both remedies lead to the encoding."""
     with pytest.raises(InvalidRequestError) as caught:
         token_counter("p50k_base")
     message = str(caught.value)
@@ -296,20 +296,20 @@ def test_the_error_tells_how_to_bring_the_file(tmp_path: Path) -> None:
 
 
 def test_published_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A published name counts by tiktoken's encoding of that name."""
+    """A published name counts with tiktoken's encoding of that name."""
     monkeypatch.setitem(tiktoken.registry.ENCODINGS, "o200k_base", O200K)
     assert token_counter("o200k_base").count(PROSE) == len(O200K.encode_ordinary(PROSE))
 
 
-def test_an_empty_name_is_not_the_working_folder() -> None:
-    """It is refused by its name."""
+def test_empty_name_raises_an_error() -> None:
+    """An empty name is refused by name, and is not the working folder."""
     with pytest.raises(InvalidRequestError, match=r"encoding must be a name, .*, got ''"):
         token_counter("")
 
 
 @pytest.mark.parametrize("name", ["o200k_bose", "cl100kbase"])
-def test_unknown_name_suggests(name: str) -> None:
-    """A misspelt name is refused with the nearest known one."""
+def test_unknown_name_raises_an_error_with_suggestion(name: str) -> None:
+    """A misspelled name is refused with the nearest known name."""
     with pytest.raises(
         InvalidRequestError, match=r"did you mean (o200k_base|cl100k_base)"
     ) as caught:
@@ -320,22 +320,22 @@ def test_unknown_name_suggests(name: str) -> None:
 @pytest.mark.parametrize(
     "bad", ["", "\x00", "no/such/file", ".", "x" * 5000, 5, b"cl100k_base", ["cl100k_base"]]
 )
-def test_impossible_encoding_is_refused(bad: object) -> None:
-    """What is no name, no readable file and no encoding is refused."""
+def test_invalid_encoding_raises_an_error(bad: object) -> None:
+    """A value other than a name, a readable file or an encoding is refused."""
     with pytest.raises(InvalidRequestError):
         token_counter(bad)  # type: ignore[arg-type]
 
 
-def test_unknown_backend_is_refused() -> None:
-    """Only the two libraries can be named."""
+def test_unknown_backend_raises_an_error() -> None:
+    """Only the names of the two libraries are allowed."""
     with pytest.raises(InvalidRequestError, match="backend must be"):
         token_counter(backend="sentencepiece")  # type: ignore[arg-type]
 
 
-def test_a_renewal_that_fails_changes_nothing(
+def test_failed_renewal_keeps_the_old_tokenizer(
     monkeypatch: pytest.MonkeyPatch, slow: TokenCounter
 ) -> None:
-    """Without room for a file, or any file at all, the old tokenizer goes on counting the same."""
+    """If temporary files cannot be written, the old tokenizer still gives the same counts."""
     counter = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
     monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 5)
 
@@ -351,7 +351,7 @@ def test_a_renewal_that_fails_changes_nothing(
 
 
 def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where files can be made in memory, loading gigatoken writes none to a disk."""
+    """If the system supports files in memory, loading gigatoken does not write to a disk."""
     if not hasattr(os, "memfd_create"):
         pytest.skip("files in memory are Linux's")
 
@@ -362,8 +362,8 @@ def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     backends.GigatokenBackend(encodings.define(encodings.EMBEDDED))
 
 
-def test_gigatoken_is_refused_where_it_cannot_count() -> None:
-    """An encoding with a split pattern of its own counts by tiktoken, and gigatoken by name is an error."""
+def test_gigatoken_with_unsupported_pattern_raises_an_error() -> None:
+    """An encoding with another split pattern uses tiktoken by default, and gigatoken by name is an error."""
     own = encoding_of(r"\S+|\s+")
     assert token_counter(own).backend == "tiktoken"
     with pytest.raises(InvalidRequestError, match="gigatoken cannot"):
@@ -371,7 +371,7 @@ def test_gigatoken_is_refused_where_it_cannot_count() -> None:
 
 
 def test_tiktoken_counts_without_gigatoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where gigatoken is not installed, tiktoken counts."""
+    """If gigatoken is not installed, tiktoken counts."""
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     counter = token_counter(encoding_of(encodings.CL100K_PATTERN))
     assert counter.backend == "tiktoken"
@@ -382,7 +382,7 @@ ALL_BYTES = b"".join(b"%b %d\n" % (base64.b64encode(bytes([byte])), byte) for by
 
 
 def test_rank_file_by_path(tmp_path: Path) -> None:
-    """A rank file of single bytes counts bytes, and a file that has changed is read again."""
+    """A rank file of single bytes counts bytes, and a changed file is read again."""
     path = tmp_path / "bytes.tiktoken"
     path.write_bytes(ALL_BYTES)
     counter = token_counter(path)
@@ -414,8 +414,8 @@ def test_rank_file_by_path(tmp_path: Path) -> None:
         "blank line",
     ],
 )
-def test_damaged_rank_file_is_refused(content: bytes, tmp_path: Path) -> None:
-    """A file that is no complete rank file is refused when it is named, not when it is used."""
+def test_damaged_rank_file_raises_an_error(content: bytes, tmp_path: Path) -> None:
+    """An incomplete rank file is refused when the counter is made."""
     path = tmp_path / "damaged.tiktoken"
     path.write_bytes(content)
     with pytest.raises(
@@ -424,8 +424,8 @@ def test_damaged_rank_file_is_refused(content: bytes, tmp_path: Path) -> None:
         token_counter(path)
 
 
-def test_a_counter_is_pickled_as_what_it_was_made_of() -> None:
-    """A counter comes back from a pickle with the same encoding: the embedded one, or that of a file or an object."""
+def test_pickled_counter_has_the_same_encoding() -> None:
+    """An unpickled counter has the same encoding: the embedded encoding, a file or an object."""
     for encoding in (None, EMBEDDED, encoding_of(encodings.CL100K_PATTERN)):
         counter = token_counter(encoding)
         copied = pickle.loads(pickle.dumps(counter))
@@ -436,8 +436,8 @@ def test_a_counter_is_pickled_as_what_it_was_made_of() -> None:
         )
 
 
-def test_fingerprints_tell_encodings_of_one_name_apart(tmp_path: Path) -> None:
-    """Two rank files of one name have different fingerprints if their ranks differ, and one file always the same."""
+def test_fingerprints_of_different_ranks_differ(tmp_path: Path) -> None:
+    """Two rank files of one name have different fingerprints if their ranks differ, and equal fingerprints otherwise."""
     counters = []
     for folder, shift in (("a", 0), ("b", 1), ("c", 0)):
         path = tmp_path / folder / "bytes.tiktoken"
@@ -451,7 +451,7 @@ def test_fingerprints_tell_encodings_of_one_name_apart(tmp_path: Path) -> None:
     assert counters[0].fingerprint == counters[2].fingerprint != counters[1].fingerprint
 
 
-def test_the_embedded_encoding_has_the_fingerprint_of_its_ranks() -> None:
-    """The embedded file is written as its ranks would be, so that its fingerprint needs none of them."""
+def test_embedded_fingerprint_equals_fingerprint_of_ranks() -> None:
+    """The embedded file is in the order of its ranks, so that its bytes give the fingerprint."""
     embedded = encodings.define(encodings.EMBEDDED)
     assert embedded.fingerprint == attrs.evolve(embedded, source="as by name").fingerprint

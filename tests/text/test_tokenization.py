@@ -1,4 +1,4 @@
-"""Terms: what text is cut into, in every script, and the ids that stand for it."""
+"""Tokens of every script, and the ids of terms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests import reference, strategies
 
 
 def terms(text: str) -> list[str]:
-    """Cut a text, and put moved scripts back where Unicode has them."""
+    """Tokenize a text, and restore the characters of moved scripts."""
     tokens = tokenize([text])
     return ["".join(map(_unmoved, tokens.decode_term(token))) for token in range(tokens.ids.size)]
 
@@ -77,14 +77,14 @@ def _unmoved(character: str) -> str:
         ("\x00\x01\x7f", ""),
     ],
 )
-def test_every_script_is_cut_as_its_readers_expect(text: str, expected: str) -> None:
-    """Words for scripts with spaces, overlapping n-grams for those without, identifiers whole and in parts."""
+def test_tokenize_every_script(text: str, expected: str) -> None:
+    """Scripts with spaces give words, scripts without spaces give overlapping n-grams, identifiers also give their parts."""
     assert terms(text) == expected.split()
 
 
 @given(strategies.texts)
-def test_terms_are_those_of_the_reference(text: str) -> None:
-    """Any text is cut as the rules say, applied one character at a time."""
+def test_tokenize_equals_reference(text: str) -> None:
+    """Any text is tokenized as by the rules applied to each character."""
     tokens = tokenize([text])
     expected = reference.terms(text)
     assert terms(text) == [term.encode()[:64].decode("utf-8", "replace") for term in expected]
@@ -94,8 +94,8 @@ def test_terms_are_those_of_the_reference(text: str) -> None:
 
 
 @given(st.lists(strategies.texts, max_size=8))
-def test_texts_are_cut_as_if_alone(texts: list[str]) -> None:
-    """The terms of a text do not depend on the texts it is cut together with."""
+def test_tokens_of_a_text_do_not_depend_on_other_texts(texts: list[str]) -> None:
+    """The tokens of a text do not depend on the other texts of the call."""
     together = tokenize(texts)
     alone = [tokenize([text]) for text in texts]
     assert together.counts.tolist() == [tokens.ids.size for tokens in alone]
@@ -121,7 +121,7 @@ PINNED_IDS = {
 
 
 def test_ids_never_change() -> None:
-    """The ids of terms are those that saved indexes hold."""
+    """The ids of terms equal the ids in saved indexes."""
     assert {text: hex(int(tokenize([text]).ids[0])) for text in PINNED_IDS} == PINNED_IDS
 
 
@@ -133,7 +133,7 @@ def test_ids_never_change() -> None:
     )
 )
 def test_different_terms_have_different_ids(words: list[str]) -> None:
-    """Ids are equal exactly where terms are, however long."""
+    """Ids are equal if and only if terms are equal, for terms of any length."""
     tokens = tokenize(words)
     spelled = [
         tokens.folded[start : start + length]
@@ -149,30 +149,30 @@ def test_different_terms_have_different_ids(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["cat cats category", "fly flies", "столица столицы", "αρχη αρχαιος", "कमल कमला"]
 )
-def test_forms_of_a_word_begin_alike(text: str) -> None:
-    """Words that share their first letters stand together when ids are sorted."""
+def test_inflections_share_the_prefix_bucket(text: str) -> None:
+    """Words with the same first letters are adjacent when ids are sorted."""
     assert len(set(prefix_buckets(tokenize([text]).ids).tolist())) == 1
 
 
 @pytest.mark.parametrize(
     "unit", ["a", "A", "aA", "a_", "_", "猫", "ก", "й", "0", "é", "\u0301", "\ud800", "a\u0301"]
 )
-def test_long_runs_are_cut_like_short_ones(unit: str) -> None:
-    """A text without a space is cut as the rules say, however long it is."""
+def test_tokenize_long_text_without_spaces_equals_reference(unit: str) -> None:
+    """A text of any length without a space is tokenized by the rules."""
     text = unit * 3000
     assert len(terms(text)) == len(reference.terms(text))
 
 
-def test_nothing_gives_nothing() -> None:
-    """No texts, and texts without terms, give no tokens and the right counts."""
+def test_tokenize_of_empty_input_gives_no_tokens() -> None:
+    """An empty list, and texts without terms, give empty arrays and the right counts."""
     assert tokenize([]).ids.dtype == np.uint64
     assert tokenize([]).counts.tolist() == []
     assert tokenize(["", "...", "é", "—", ""]).counts.tolist() == [0, 0, 1, 0, 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=8))
-def test_ragged_ranges_are_ranges_end_to_end(ranges: list[tuple[int, int]]) -> None:
-    """Ranges are laid end to end, empty ones included."""
+def test_ragged_ranges_concatenates_ranges(ranges: list[tuple[int, int]]) -> None:
+    """Ranges are concatenated, including empty ranges."""
     start, length = np.array(ranges, np.int64).reshape(-1, 2).T
     assert ragged_ranges(start, length).tolist() == [
         n for first, size in ranges for n in range(first, first + size)
@@ -180,8 +180,8 @@ def test_ragged_ranges_are_ranges_end_to_end(ranges: list[tuple[int, int]]) -> N
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=63))
-def test_one_word_has_the_id_that_it_has_in_a_text(word: str) -> None:
-    """The id of a word alone is the id of its token."""
+def test_hash_term_equals_id_of_token(word: str) -> None:
+    """`hash_term` of a word equals the id of its token in a text."""
     assert hash_term(word) == int(tokenize([word]).ids[0])
 
 
@@ -193,8 +193,8 @@ def test_one_word_has_the_id_that_it_has_in_a_text(word: str) -> None:
         ("get_الكتاب", ["get_الكتاب", "get", "الكتاب"]),
     ],
 )
-def test_the_arabic_article_comes_off(text: str, expected: list[str]) -> None:
-    """The article, and a particle before it, come off words that keep two letters, and stay on identifiers."""
+def test_arabic_article_is_removed(text: str, expected: list[str]) -> None:
+    """The article, with or without a particle, is removed from words that keep two letters, but not from identifiers."""
     tokens = tokenize([text])
     assert (
         [tokens.decode_term(token) for token in range(tokens.ids.size)]
@@ -203,7 +203,7 @@ def test_the_arabic_article_comes_off(text: str, expected: list[str]) -> None:
     )
 
 
-def test_what_is_too_long_for_a_name_has_no_parts() -> None:
-    """A word of up to 64 KiB is cut at its humps and underscores, a longer one is a term as a whole."""
+def test_too_long_identifier_is_not_split() -> None:
+    """A word of up to 64 KiB is split at capitals and underscores; a longer word is a single term."""
     assert len(terms("aB" * (1 << 15))) == 1 + 1 + (1 << 15)
     assert [len(terms(unit * (1 << 15) + "aB_c cD")) for unit in ("aB", "a_")] == [4, 4]
