@@ -34,4 +34,5 @@ class Counters:
     decode_steps: int = 0
 
     def __add__(self, other: Counters) -> Counters:
-        return Counters(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Counters(*map(sum, pairs))

@@ -170,9 +170,9 @@ def test_request_beyond_model_raises(bigram, fields, field):
 def chi_square_p(runner, drawn_with, judged_by):
     """Return the p-value of a χ² test of generated tokens against the closed form.
 
-    Each token is mapped to where it lies in the cumulative distribution it should be drawn from, given all before it,
-    and spread evenly over its own interval: the result is uniform on [0, 1) if the sampler is right. Tokens that were
-    generated before come first, then the likelier, so that a wrong penalty or cut shifts it.
+    Each token is mapped to a random position in its interval of the cumulative distribution, given all previous tokens:
+    the result is uniform on [0, 1) if the sampler is correct. Previously generated tokens come first, then tokens in
+    descending order of probability, so that a wrong penalty or limit shifts the result.
     """
     spread = np.random.default_rng(0)
     positions = []

@@ -217,7 +217,10 @@ def _check_token_ids(name: str, token_ids: Sequence[int], max_tokens: int) -> No
         raise InvalidRequestError.must_be(name, allowed, token_ids)
 
 
-def _check_grammar(name: str, value: str | Mapping[str, Any] | tuple[str, ...]) -> None:
+def _check_grammar(
+    name: str,
+    value: str | Mapping[str, Any] | tuple[str, ...],
+) -> None:
     if isinstance(value, tuple) and len(value) > MAX_CHOICES:
         rule = f"must hold at most {MAX_CHOICES:,} texts"
         raise InvalidRequestError(rule, name, str(len(value)))

@@ -74,7 +74,7 @@ class QueueMachine(RuleBasedStateMachine):
         client=st.sampled_from([None, "", "b"]),
     )
     def put(self, num_samples, regex, client):
-        """Put a request: accepted until the queue is closed, has no worker, or the client has too many waiting samples."""
+        """Put a request: refused if the queue is closed, every worker has left, or too many samples of the client wait."""
         queued = queued_request(
             len(self.requests), num_samples, regex=regex, context=RequestContext(client=client)
         )
