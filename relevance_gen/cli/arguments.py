@@ -1,112 +1,115 @@
-"""A parser of arguments that takes options anywhere and helps with what was mistyped."""
+"""An argument parser that accepts options anywhere and suggests corrections for typing errors."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from relevance_gen.errors import InvalidRequestError, nearest
 
-STDIN = "-"
-_TAKEN_AS_IT_IS = "\0"
-"""Marks an argument behind ``--``. No argument of a process can hold a NUL."""
-_SENTENCE_WITH_DASH = re.compile(r"-\S*\s")
+STDIN: Final = "-"
+_LITERAL_MARK: Final = "\0"
+"""Precedes an argument after ``--``; arguments of a process cannot contain NUL."""
+_DASHED_SENTENCE: Final = re.compile(r"-\S*\s")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+_MAX_SHOWN_CHARS: Final = 80
 
 
-class Parser(argparse.ArgumentParser):
-    """Parse a command's arguments: options before, between and behind the others, and behind ``--`` none."""
+class CommandParser(argparse.ArgumentParser):
+    """A parser for options at any position; arguments after ``--`` are no options."""
 
-    _has_sentence_with_dash = False
+    _has_dashed_sentence = False
 
     def __init__(self, **settings: Any) -> None:
-        # An abbreviation would change its meaning as soon as a new flag began with the same letters.
+        # A new flag could change the meaning of an abbreviation.
         super().__init__(**{"allow_abbrev": False, **settings})
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return what `arguments` say, or end the process with status 2 and a hint.
+        """Parse arguments, or end the process with status 2 and a hint.
 
-        argparse finds ``--`` at some places only; which, differs between versions of Python.
+        argparse recognizes ``--`` at some positions only, which depend on the version of Python.
         """
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options = list(arguments[:end])
-        self._has_sentence_with_dash = any(_SENTENCE_WITH_DASH.match(option) for option in options)
-        marked = [_TAKEN_AS_IT_IS + word for word in arguments[end + 1 :]]
-        parsed, unknown = self.parse_known_intermixed_args(options + marked)
+        self._has_dashed_sentence = any(map(_DASHED_SENTENCE.match, options))
+        literals = [_LITERAL_MARK + argument for argument in arguments[end + 1 :]]
+        parsed, unknown = self.parse_known_intermixed_args(options + literals)
         if unknown:
             self.refuse(unknown)
-        return argparse.Namespace(
-            **{name: _unmarked(value) for name, value in vars(parsed).items()}
-        )
+        values = {name: _without_mark(value) for name, value in vars(parsed).items()}
+        return argparse.Namespace(**values)
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2 after a message, with a hint where a question may have been taken apart."""
-        if self._has_sentence_with_dash:
-            message += "; a question that begins with - goes behind --"
+        """End the process with status 2 and a message; questions that begin with - get a hint."""
+        if self._has_dashed_sentence:
+            message += "; a question that begins with - goes after --"
         super().error(message)
 
-    def in_its_words(self, error: InvalidRequestError) -> InvalidRequestError:
-        """Return an error with options and arguments in place of the fields that they are the values of."""
-        names = {
-            action.dest: next(
-                (flag for flag in action.option_strings if flag.startswith("--")),
-                str(action.metavar),
-            )
-            for action in self._actions
-        }
-        return error.with_field_names(names | {f"{name}=": flag for name, flag in names.items()})
+    def with_flags(self, error: InvalidRequestError) -> InvalidRequestError:
+        """Return an error with the flags of the command instead of the fields of the library."""
+        flags: dict[str, str] = {}
+        for action in self._actions:
+            long_flags = [flag for flag in action.option_strings if flag.startswith("--")]
+            flag = long_flags[0] if long_flags else str(action.metavar)
+            flags[action.dest] = flag
+            flags[f"{action.dest}="] = flag
+        return error.with_field_names(flags)
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """End the process with status 2 after the names of arguments that are not known, and what they may mean."""
+        """End the process with status 2 and the names of unknown arguments and similar options."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
-        meant = " ".join(
-            dict.fromkeys(filter(None, (nearest(option, known) for option in options)))
-        )
-        names = " ".join(options or unknown).replace(_TAKEN_AS_IT_IS, "")
-        self.error(
-            f"unrecognized arguments: {names}" + (f"; did you mean {meant}?" if meant else "")
-        )
+        similar = filter(None, (nearest(option, known) for option in options))
+        suggestion = " ".join(dict.fromkeys(similar))
+        names = " ".join(options or unknown).replace(_LITERAL_MARK, "")
+        hint = f"; did you mean {suggestion}?" if suggestion else ""
+        self.error(f"unrecognized arguments: {names}{hint}")
 
 
 def add_rows(parser: argparse._ActionsContainer, *rows: tuple[str, dict[str, Any], str]) -> None:
-    """Add arguments: the names of each, with a space between two, how argparse reads it, and what it is for."""
+    """Add arguments; each row has names with spaces between, options of argparse, and the help."""
     for names, settings, purpose in rows:
         parser.add_argument(*names.split(), help=purpose, **settings)
 
 
 def not_empty(text: str) -> str:
-    """Read a path or a name; an empty one, which a script may leave by mistake, would mean the working folder."""
-    if not text.removeprefix(_TAKEN_AS_IT_IS):
+    """Return a path or name; an empty one, often a mistake of a script, is an error."""
+    if not text.removeprefix(_LITERAL_MARK):
         raise argparse.ArgumentTypeError("must not be empty")
     return text
 
 
 def integer(text: str) -> int:
-    """Read an integer; what range it has is checked where it is used."""
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"must be an integer, got {text[:80]!a}")
+    """Parse an integer; its range is checked by the code that uses it."""
+    if not _INTEGER.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"must be an integer, got {shown(text)}")
     return int(text)
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Read a name and what it stands for."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text[:80]!a}")
-    return name, value
-
-
 def number(text: str) -> float:
-    """Read a number; what range it has is checked where it is used."""
+    """Parse a number; its range is checked by the code that uses it."""
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got {text[:80]!a}") from None
+        raise argparse.ArgumentTypeError(f"must be a number, got {shown(text)}") from None
 
 
-def _unmarked(value: object) -> object:
+def pair(text: str) -> tuple[str, str]:
+    """Split ``KEY=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {shown(text)}")
+    return name, value
+
+
+def shown(text: str) -> str:
+    """Return an argument for an error message, with a limited length."""
+    return ascii(text[:_MAX_SHOWN_CHARS])
+
+
+def _without_mark(value: object) -> object:
     if isinstance(value, list):
-        return [_unmarked(one) for one in value]
-    return value.removeprefix(_TAKEN_AS_IT_IS) if isinstance(value, str) else value
+        return [_without_mark(item) for item in value]
+    return value.removeprefix(_LITERAL_MARK) if isinstance(value, str) else value

@@ -11,18 +11,18 @@ from typing import Any, Final
 from relevance_gen import checks
 from relevance_gen.asking.api import AnswerStream, ask_stream
 from relevance_gen.cli.arguments import number
-from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner
-from relevance_gen.cli.results import Printer, confidence_in_words
+from relevance_gen.cli.generate import add_model, add_parameters, load_runner, request_fields
+from relevance_gen.cli.results import ResultPrinter, describe_confidence
 from relevance_gen.cli.search import (
+    FAILED,
     FOUND,
     NOT_FOUND,
-    TROUBLE,
     add_search_arguments,
-    models_of,
-    nothing_found,
+    load_models,
+    no_results_message,
     open_index,
-    say_corrections,
-    wanted_metadata,
+    parse_where,
+    print_corrections,
 )
 from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
 from relevance_gen.llama.model_files.resolve import is_embedded
@@ -40,97 +40,95 @@ _PARAMETERS: Final = (
     "seed",
 )
 _EMBEDDED: Final = (
-    "the small embedded model answers, which only copies the passage that was found; "
-    "name a real model with --model"
+    "the small embedded model answers: it only copies the best passage; "
+    "choose another model with --model"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
-    parser.epilog = (
-        "Exits with 0 if there is an answer, 1 if none was found, 2 if there was trouble."
-    )
+    parser.epilog = "Exit status: 0 if there is an answer, 1 if there is none, 2 on errors."
     add_search_arguments(parser, top_n=5, json="the answer, its sources and its prompt")
-    parameters = parser.add_argument_group("how the answer is drawn")
+    parameters = parser.add_argument_group("answer")
     add_parameters(parameters, *_PARAMETERS, temperature=0.0, max_tokens=None)
-    words = "answer in the words of the files alone (default: as the model's file says; the embedded one's says so)"
-    parameters.add_argument("--copy", action=argparse.BooleanOptionalAction, help=words)
-    least = (
-        "below this confidence of the search, say that no answer was found (default: %(default)s)"
-    )
+    copy = "answer with text of the files, word for word (default: as the model file says)"
+    parameters.add_argument("--copy", action=argparse.BooleanOptionalAction, help=copy)
     parameters.add_argument(
-        "--min-confidence", type=number, default=MIN_CONFIDENCE, metavar="SHARE", help=least
+        "--min-confidence",
+        type=number,
+        default=MIN_CONFIDENCE,
+        metavar="FRACTION",
+        help="minimum confidence of the search, below which there is no answer "
+        "(default: %(default)s)",
     )
     add_model(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
-    # Refuses nonsense before files are read.
-    question = SearchParams(
+    """Answer a question, print the answer as it arrives and its sources, and return the status."""
+    # Invalid arguments are refused before files are read.
+    params = SearchParams(
         args.query, args.top_n, syntax="operators", correct_spelling=args.correct_spelling
     )
     checks.number(0, 1).check("min_confidence", args.min_confidence)
-    fields = given_parameters(args)
+    fields = request_fields(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
-    with models_of(args) as models:
-        corpus = open_index(args, status, models.encoder)
-        where = wanted_metadata(args)
-        chosen: dict[str, Any] = {
-            "where": where,
-            "syntax": question.syntax,
-            "correct_spelling": question.correct_spelling,
+    with load_models(args) as models:
+        opened = open_index(args, status, models.encoder)
+        options: dict[str, Any] = {
+            "where": parse_where(args),
+            "syntax": params.syntax,
+            "correct_spelling": params.correct_spelling,
         }
-        found = corpus.index.search(
-            question.query, 1, num_candidates=0, **chosen
-        )  # no vectors: is there anything?
-        say_corrections(found, status)
-        is_found = bool(found.results) and found.confidence >= args.min_confidence
-        asked = {
-            "top_n": args.top_n,
-            "distinct": args.distinct,
-            "encoder": models.encoder,
-            **chosen,
-            **fields,
-        }
-        asked |= {
-            "reranker": models.reranker,
-            "copy": args.copy,
-            "min_confidence": args.min_confidence,
-        }
+        # A search without vectors decides whether a model has to be loaded.
+        response = opened.index.search(params.query, 1, num_candidates=0, **options)
+        print_corrections(response, status)
+        is_found = bool(response.results) and response.confidence >= args.min_confidence
+        if not response.results and not args.json:
+            status.print(no_results_message(opened))
+            return FAILED if opened.failed else NOT_FOUND
         with ExitStack() as stack:
+            runner = None
             if is_found:
                 if is_embedded(args.model):
-                    status.say(_EMBEDDED)
-                asked["runner"] = stack.enter_context(load_runner(args, num_samples=1))
-            if found.results or args.json:
-                stream = ask_stream(question.query, corpus.index, **asked)
-                _show(stack.enter_context(stream), args)
-            else:
-                status.say(nothing_found(corpus))
-    return TROUBLE if corpus.failed else FOUND if is_found else NOT_FOUND
+                    status.print(_EMBEDDED)
+                runner = stack.enter_context(load_runner(args, num_samples=1))
+            stream = ask_stream(
+                params.query,
+                opened.index,
+                runner=runner,
+                top_n=args.top_n,
+                distinct=args.distinct,
+                encoder=models.encoder,
+                reranker=models.reranker,
+                copy=args.copy,
+                min_confidence=args.min_confidence,
+                **options,
+                **fields,
+            )
+            _print_answer(stack.enter_context(stream), args)
+    if opened.failed:
+        return FAILED
+    return FOUND if is_found else NOT_FOUND
 
 
-def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
+def _print_answer(stream: AnswerStream, args: argparse.Namespace) -> None:
     output = sys.stdout
     if args.json:
         write_json(stream.result().to_dict())
         return
-    written = WordWrap(output)
-    n_marked = 0
+    wrapped = WordWrap(output)
+    n_cited = 0
     for piece in itertools.chain(stream, ["\n\n"]):
-        for sentence in stream.citations[n_marked:]:
-            written.write(f" {sentence.citation_marker}")
-        n_marked = len(stream.citations)
-        written.write(piece)
-    printer = Printer.of(args, output)
-    for rank, source in enumerate(stream.sources, 1):
-        _, _, headings = source.result.title.partition(" > ")  # behind the file's name
-        output.write(
-            printer.described(
-                source.result, f"[{rank}] ", note="  " * bool(headings) + visible(headings)
-            )
-        )
+        for sentence in stream.citations[n_cited:]:
+            wrapped.write(f" {sentence.citation_marker}")
+        n_cited = len(stream.citations)
+        wrapped.write(piece)
+    printer = ResultPrinter.from_args(args, output)
+    for number_of_source, source in enumerate(stream.sources, 1):
+        _, _, headings = source.result.title.partition(" > ")  # after the name of the file
+        note = f"  {visible(headings)}" if headings else ""
+        output.write(printer.format(source.result, f"[{number_of_source}] ", note=note))
     if output.isatty():
-        output.write(f"{confidence_in_words(stream.confidence)}\n")
+        output.write(f"{describe_confidence(stream.confidence)}\n")

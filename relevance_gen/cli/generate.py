@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO, get_type_hints
 
 import attrs
 
-from relevance_gen.cli.arguments import STDIN, integer, not_empty, number
+from relevance_gen.cli.arguments import STDIN, integer, not_empty, number, shown
 from relevance_gen.cli.terminal import StatusLine, WordWrap, write_json
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
@@ -21,20 +21,20 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 
 _EMBEDDED: Final = (
-    "the small embedded model writes, which can only copy a sentence of a context, and makes no sense without one; "
-    "name a real model with --model"
+    "the small embedded model is used: it can only copy a sentence of a context; "
+    "choose another model with --model"
 )
 
 
 def _bias(text: str) -> tuple[str, float]:
     token, equals, bias = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {text[:80]!a}")
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {shown(text)}")
     return token, number(bias)
 
 
 class _Biases(argparse.Action):
-    """Make an object of the pairs that `_bias` reads."""
+    """Collect pairs of `_bias` in a dictionary."""
 
     def __call__(
         self, _: object, namespace: argparse.Namespace, values: Any, __: object = None
@@ -61,70 +61,70 @@ def _json_content(path: str) -> object:
 _SWITCH: dict[str, Any] = {"action": "store_true", "default": None}
 
 _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
-    "how much is generated": {
-        "max_tokens": ({"type": integer}, "most tokens of each sample"),
-        "num_samples": ({"type": integer}, "independent completions"),
-        "stop": ({"action": "append"}, "text that ends a sample; may be given more than once"),
-        "seed": ({"type": integer}, "repeat the same samples"),
-        "min_tokens": ({"type": integer}, "tokens of each sample that cannot end it"),
-        "eos_token_ids": ({"type": integer, "nargs": "+"}, "tokens that end a sample"),
+    "length": {
+        "max_tokens": ({"type": integer}, "maximum tokens of each sample"),
+        "num_samples": ({"type": integer}, "number of independent completions"),
+        "stop": ({"action": "append"}, "end a sample at this text (repeatable)"),
+        "seed": ({"type": integer}, "random seed, for repeatable samples"),
+        "min_tokens": ({"type": integer}, "minimum tokens of each sample"),
+        "eos_token_ids": ({"type": integer, "nargs": "+"}, "ids of tokens that end a sample"),
         "max_input_tokens": (
             {"type": integer},
-            "keep so many tokens of the prompt's end, 0 for all",
+            "use only the last N tokens of the prompt, 0 for all",
         ),
     },
-    "which form it has": {
+    "structured output": {
         "json_schema": (
             {"type": _json_content, "metavar": "FILE"},
-            "a JSON schema that every sample fits",
+            "JSON schema of each sample",
         ),
         "regex": (
             {"metavar": "REGEX"},
-            "a regular expression that matches every sample as a whole",
+            "regular expression that matches each whole sample",
         ),
         "grammar": (
             {"type": _content, "metavar": "FILE"},
-            "a grammar of every sample, in llguidance's dialect of Lark or in GBNF",
+            "grammar of each sample, in Lark as of llguidance, or in GBNF",
         ),
         "choice": (
             {"action": "append"},
-            "a text that a sample may be, and nothing else; may be given more than once",
+            "a text that each sample must be one of (repeatable)",
         ),
     },
-    "how it is drawn": {
-        "temperature": ({"type": number}, "0 for the likeliest text; higher is more varied"),
-        "top_k": ({"type": integer}, "draw from so many of the likeliest tokens, 0 for all"),
+    "sampling": {
+        "temperature": ({"type": number}, "0 for the most likely text; higher values vary more"),
+        "top_k": ({"type": integer}, "sample from the N most likely tokens, 0 for all"),
         "top_p": (
             {"type": number},
-            "draw from the likeliest tokens that have this probability together",
+            "sample from the most likely tokens with this total probability",
         ),
         "min_p": (
             {"type": number},
-            "draw from tokens at least this share as likely as the likeliest",
+            "minimum probability of a token relative to the most likely token",
         ),
-        "presence_penalty": ({"type": number}, "against tokens that were generated already"),
+        "presence_penalty": ({"type": number}, "penalty for tokens that were generated before"),
         "frequency_penalty": (
             {"type": number},
-            "against tokens for each time they were generated already",
+            "penalty for each time that a token was generated before",
         ),
         "repetition_penalty": (
             {"type": number},
-            "divides the logits of tokens that were generated already, 1 for off",
+            "divisor of the logits of tokens that were generated before, 1 for off",
         ),
         "logit_bias": (
             {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
-            "add to the logits of tokens, from -100 to 100",
+            "add BIAS, from -100 to 100, to the logit of a token",
         ),
-        "allowed_token_ids": ({"type": integer, "nargs": "+"}, "draw no other tokens"),
+        "allowed_token_ids": ({"type": integer, "nargs": "+"}, "sample only tokens with these ids"),
     },
-    "what else --json prints": {
-        "logprobs": (_SWITCH, "the tokens' log probabilities"),
-        "top_logprobs": ({"type": integer}, "so many of the likeliest tokens in the place of each"),
-        "prompt_logprobs": (_SWITCH, "the prompt's log probabilities"),
-        "return_tokens": (_SWITCH, "the tokens' ids"),
+    "additional output of --json": {
+        "logprobs": (_SWITCH, "log probabilities of the tokens"),
+        "top_logprobs": ({"type": integer}, "the N most likely tokens at each position"),
+        "prompt_logprobs": (_SWITCH, "log probabilities of the prompt"),
+        "return_tokens": (_SWITCH, "ids of the tokens"),
     },
 }
-"""Every field of `GenerationRequest` but the text, as ``--help`` groups them: how it is parsed, and what it means."""
+"""The options of argparse and the help for each field of `GenerationRequest` except the text."""
 
 _PARAMETERS = {name: described for group in _GROUPS.values() for name, described in group.items()}
 
@@ -137,10 +137,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROMPT",
         nargs="?",
         default=STDIN,
-        help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
+        help="the text to continue, after -- if it begins with -; - or no text reads standard input",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the response of the REST interface"
+        "--json", action="store_true", help="print the response as JSON, as the server does"
     )
     for heading, parameters in _GROUPS.items():
         add_parameters(parser.add_argument_group(heading), *parameters)
@@ -148,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: object) -> None:
-    """Add options for parameters of a request; `defaults` are those that differ from the request's own."""
+    """Add options for fields of a request, with `defaults` that differ from the request's."""
     defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)} | defaults
     for name in names:
         options, purpose = _PARAMETERS[name]
@@ -158,39 +158,39 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
             purpose += f" (default: {default})"
         flag = (
             "--schema" if name == "json_schema" else _flag(name)
-        )  # beside --json, which is for the output
+        )  # --json is the format of the output
         parser.add_argument(flag, dest=name, help=purpose, **options)
 
 
-def given_parameters(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of a request that were given."""
+def request_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a request that have a value."""
     return {name: value for name in _PARAMETERS if (value := getattr(args, name, None)) is not None}
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which model, and how it is loaded."""
+    """Add the options that choose and load a model."""
     parser.add_argument(
         "-m",
         "--model",
         type=not_empty,
         metavar="MODEL",
-        help="a GGUF file, or owner/name[:quantization] of the Hugging Face hub (default: $RELEVANCE_GEN_MODEL, else "
-        "the embedded model)",
+        help="a GGUF file, or owner/name[:quantization] on the Hugging Face Hub (default: "
+        "$RELEVANCE_GEN_MODEL, else the embedded model)",
     )
-    of_the_model = parser.add_argument_group("how the model is loaded")
-    kinds = get_type_hints(ModelOptions)
+    group = parser.add_argument_group("model")
+    types = get_type_hints(ModelOptions)
     for option in attrs.fields(ModelOptions):
-        is_switch = kinds[option.name] == bool | None
+        is_switch = types[option.name] == bool | None
         parsed = (
             {"action": argparse.BooleanOptionalAction}
             if is_switch
             else {"type": integer, "metavar": "N"}
         )
-        of_the_model.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
+        group.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
 
 
 def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
-    """Load the model that `args` name, with no more memory than one request for so many samples can use."""
+    """Load the model, with memory for one request of `num_samples` samples."""
     options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
     if options["n_slots"] is None:
         options["n_slots"] = min(num_samples, MOST_SLOTS)
@@ -198,15 +198,19 @@ def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate as `args` say, print it as it comes, and return the exit status."""
+    """Generate, print the text as it arrives, and return the exit status."""
     text = args.text
     if text == STDIN:
         if sys.stdin is None or sys.stdin.isatty():
-            raise InvalidRequestError("give a text to continue, or pipe one in")
+            raise InvalidRequestError(
+                "must be a text to continue",
+                "PROMPT",
+                remedy="pass it as an argument or pipe it in",
+            )
         text = sys.stdin.read()
-    request = GenerationRequest(text=text, **given_parameters(args))
+    request = GenerationRequest(text=text, **request_fields(args))
     if is_embedded(args.model):
-        StatusLine(sys.stderr).say(_EMBEDDED)
+        StatusLine(sys.stderr).print(_EMBEDDED)
     with load_runner(args, request.num_samples) as runner:
         if args.json:
             write_json(runner.generate(request))
@@ -221,17 +225,17 @@ def _flag(name: str) -> str:
 
 
 def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
-    """Write the first sample as it comes, and the others, if any, under headings when all is there."""
+    """Write the first sample as it arrives, and further samples under headings at the end."""
     written, heading = WordWrap(output), _heading(0, num_samples)
     for piece in stream:
         if piece.sample == 0:
             written.write(heading + piece.text)
-            heading = ""  # not before there is something: what is refused prints nothing
+            heading = ""  # only with the first text, as a refused request prints nothing
     written.write(heading + "\n")
     others = stream.response.responses[1:] if stream.response is not None else ()
     for sample, completion in enumerate(others, 1):
         written.write(f"{_heading(sample, num_samples)}{completion.text}\n")
 
 
-def _heading(number: int, num_samples: int) -> str:
-    return f"── {number + 1} of {num_samples} ──\n" if num_samples > 1 else ""
+def _heading(sample: int, num_samples: int) -> str:
+    return f"── {sample + 1} of {num_samples} ──\n" if num_samples > 1 else ""

@@ -1,4 +1,4 @@
-"""``relevance-gen index``: keep an index of files, or of records, in a file of its own."""
+"""``relevance-gen index``: save an index of files or records."""
 
 from __future__ import annotations
 
@@ -6,32 +6,36 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from attrs import frozen
 
 from relevance_gen.cli.arguments import STDIN, add_rows, not_empty
-from relevance_gen.cli.opened_index import origin_of, paths_of, reader_of
+from relevance_gen.cli.file_reader import FileReader
+from relevance_gen.cli.opened_index import describe_origin, file_reader, input_paths
 from relevance_gen.cli.search import (
+    FAILED,
     FILE,
     FOUND,
     SWITCH,
-    TROUBLE,
     add_building,
     add_files,
     add_paths,
-    models_of,
+    load_models,
 )
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, pluralize
 from relevance_gen.index.records.sources import is_record_file
 from relevance_gen.retrieval.chunk_index import ChunkIndex
+from relevance_gen.retrieval.params import SearchModels
+
+_RECORD_FILES: Final = "files that end in .jsonl, .ndjson (also .gz or .zst) or .parquet"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.usage = "%(prog)s [OPTION ...] (--save INDEX | --add INDEX) [FILE ...]"
-    parser.epilog = (
-        "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
-    )
+    parser.epilog = "Exit status: 0 if all files are indexed, 2 on errors."
     add_paths(parser, "files of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
     target = parser.add_mutually_exclusive_group(required=True)
     place: dict[str, Any] = {"type": not_empty, "metavar": "INDEX"}
@@ -40,62 +44,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (
             "--save",
             place,
-            "write a file, or an index to a folder or address; replaces only an index",
+            "write an index to a file, a folder or an address; replaces only an index",
         ),
         ("--add", place, "add the chunks to an index in a folder or at an address"),
     )
     field: dict[str, Any] = {"metavar": "FIELD"}
     add_rows(
         parser.add_argument_group("records"),
-        ("--text", field, "field, or column, of the text (default: text)"),
-        ("--title", field, "that of the title (default: title)"),
-        ("--skip-blank", SWITCH, "leave out records whose text is blank or missing"),
+        ("--text", field, "field or column of the text (default: text)"),
+        ("--title", field, "field or column of the title (default: title)"),
+        ("--skip-blank", SWITCH, "skip records whose text is blank or missing"),
     )
-    add_files(parser.add_argument_group("which files of a folder"))
-    index = parser.add_argument_group("the index")
+    add_files(parser.add_argument_group("files of folders"))
+    index = parser.add_argument_group("index")
     add_building(index)
-    add_rows(index, ("--encoder", FILE, "a GGUF embedding model; its vectors are kept"))
+    add_rows(index, ("--encoder", FILE, "GGUF embedding model; its vectors are saved"))
     parser.set_defaults(reranker=None)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Build the index as `args` say, and return the exit status."""
-    status = StatusLine(sys.stderr)
-    paths = paths_of(args)
-    reader = reader_of(args, status)
-    is_records = _are_records(args, paths)
-    source: Iterable[Any] = map(Path, paths) if is_records else reader.read(paths)
+@frozen
+class _BuildProgress:
+    """Shows the progress of building an index."""
 
-    def told(done: int, total: int) -> None:
-        if is_records or models.encoder is not None:
-            status.draw_share("encoding" if models.encoder is not None else "indexing", done, total)
+    status: StatusLine
+    reader: FileReader
+    is_records: bool
+    has_encoder: bool
+
+    def show(self, n_done: int, n_total: int) -> None:
+        """Show a bar if the number of chunks is known in advance, else the files read so far."""
+        if self.has_encoder:
+            self.status.draw_share("encoding", n_done, n_total)
+        elif self.is_records:
+            self.status.draw_share("indexing", n_done, n_total)
         else:
-            status.draw(reader.progress)
+            self.status.draw(self.reader.progress)
 
+
+def run(args: argparse.Namespace) -> int:
+    """Build an index, and return the exit status."""
+    status = StatusLine(sys.stderr)
+    paths = input_paths(args)
+    reader = file_reader(args, status)
+    is_records = _has_records(args, paths)
+    source: Iterable[Any] = map(Path, paths) if is_records else reader.read(paths)
     place = args.add or args.save
-    is_sharded = args.add is not None or "://" in place or Path(place).is_dir()
-    records = {
-        "text": "text" if args.text is None else args.text,
-        "title": "title" if args.title is None else args.title,
-        "blank": "skip" if args.skip_blank else "error",
-        "n_jobs": args.jobs,
-        "progress": told,
-    }
     try:
-        with models_of(args) as models:
-            if is_sharded:
-                n_chunks = _write_sharded(args, place, source, records)
-            else:
-                n_chunks = len(
-                    ChunkIndex.build(
-                        source,
-                        place,
-                        weighting=args.weighting,
-                        encoder=models.encoder,
-                        encoding=args.encoding,
-                        **records,
-                    )
-                )
+        with load_models(args) as models:
+            progress = _BuildProgress(status, reader, is_records, models.encoder is not None)
+            n_chunks = _write(args, place, source, models, progress)
     except InvalidRequestError as error:
         if error.field != "path":
             raise error.with_field_names({'blank="skip"': "--skip-blank"}) from None
@@ -106,21 +103,45 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidRequestError(f"{error.filename or place}: {error.strerror or error}") from None
     finally:
         status.clear()
-    of = (
-        origin_of(paths, reader)
-        if not is_records
-        else paths[0]
-        if len(paths) == 1
-        else pluralize(len(paths), "file")
+    origin = describe_origin(paths, reader)
+    if is_records:
+        origin = paths[0] if len(paths) == 1 else pluralize(len(paths), "file")
+    sys.stdout.write(f"{place}: {pluralize(n_chunks, 'chunk')} of {origin}\n")
+    return FAILED if reader.failed else FOUND
+
+
+def _write(
+    args: argparse.Namespace,
+    place: str,
+    source: Iterable[Any],
+    models: SearchModels,
+    progress: _BuildProgress,
+) -> int:
+    """Write an index to a file, a folder or an address, and return the number of chunks."""
+    records = {
+        "text": "text" if args.text is None else args.text,
+        "title": "title" if args.title is None else args.title,
+        "blank": "skip" if args.skip_blank else "error",
+        "n_jobs": args.jobs,
+        "progress": progress.show,
+    }
+    if args.add is not None or "://" in place or Path(place).is_dir():
+        return _write_sharded(args, place, source, records)
+    index = ChunkIndex.build(
+        source,
+        place,
+        weighting=args.weighting,
+        encoder=models.encoder,
+        encoding=args.encoding,
+        **records,
     )
-    sys.stdout.write(f"{place}: {pluralize(n_chunks, 'chunk')} of {of}\n")
-    return TROUBLE if reader.failed else FOUND
+    return len(index)
 
 
 def _write_sharded(
     args: argparse.Namespace, place: str, source: Iterable[Any], records: dict[str, Any]
 ) -> int:
-    """Build an index in a folder or at an address, or add to it; return the number of new positions."""
+    """Build an index in a folder or at an address, or add to it; return the number of chunks."""
     from relevance_gen.shards.sharded_index import ShardedIndex
     from relevance_gen.shards.version_store import holds_index
 
@@ -142,21 +163,23 @@ def _write_sharded(
     )
 
 
-def _are_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
-    """Tell whether the files are read record by record; raise where some are not, or options do not fit them."""
+def _has_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
+    """Return whether the files contain records.
+
+    Raises:
+        InvalidRequestError: only some do, or an option is for the other kind of files.
+    """
     records = [path for path in paths if path != STDIN and is_record_file(path)]
     if records and len(records) < len(paths):
-        others = next(path for path in paths if path not in records)
-        raise InvalidRequestError(
-            visible(f"{records[0]} holds records, and {others} does not: index them apart")
-        )
-    given = {
+        other = next(path for path in paths if path not in records)
+        message = f"{records[0]} holds records, and {other} does not: index them separately"
+        raise InvalidRequestError(visible(message))
+    is_set = {
         "--text": args.text is not None,
         "--title": args.title is not None,
         "--skip-blank": args.skip_blank,
     }
-    if not records and any(given.values()):
-        names = " and ".join(name for name, is_given in given.items() if is_given)
-        remedy = "name files that end in .jsonl, .ndjson (also .gz or .zst) or .parquet"
-        raise InvalidRequestError(f"only files of records take {names}; {remedy}")
+    if not records and any(is_set.values()):
+        names = " and ".join(name for name in is_set if is_set[name])
+        raise InvalidRequestError(f"only files of records take {names}; name {_RECORD_FILES}")
     return bool(records)

@@ -1,4 +1,4 @@
-"""``relevance-gen mcp``: let agents search folders and indexes, by the Model Context Protocol over stdio."""
+"""``relevance-gen mcp``: serve folders and indexes to agents, by MCP over stdio."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.usage = "%(prog)s [OPTION ...] [FOLDER ...]"
     parser.epilog = (
-        "An agent starts it by itself; docs/agents.md has the lines for each. Needs the extra mcp."
+        "Agents start this command; docs/agents.md has their configurations. Needs the extra mcp."
     )
     parser.add_argument(
         "folders",
         metavar="FOLDER",
         nargs="*",
         type=not_empty,
-        help="what may be searched (default: the working folder, unless there is an --index)",
+        help="a folder to search (default: the working folder, unless there is an --index)",
     )
     index: dict[str, Any] = {
         "action": "append",
@@ -39,31 +39,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "type": not_empty,
         "metavar": "NAME=PLACE",
     }
-    purpose = "an index that may be searched by its name, as of `relevance-gen serve`; may be given more than once"
+    purpose = "an index to search by name, as for relevance-gen serve (repeatable)"
     parser.add_argument("--index", **index, help=purpose)
     add_model(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the standard input ends; without a model there is no tool that asks one."""
+    """Serve until standard input ends; the tool ``ask`` needs a model."""
     if find_spec(_PACKAGE) is None:
         raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
-    indexes, look = _opened(args.index) if args.index else ({}, lambda _: None)
+    indexes, refresh = _open_indexes(args.index) if args.index else ({}, _no_refresh)
     folders = Folders.open(args.folders or ([] if indexes else ["."]))
     from relevance_gen.agents.protocol import serve_stdio
 
     with nullcontext() if args.model is None else load_runner(args, num_samples=1) as runner:
-        serve_stdio(folders, runner, indexes, look)
+        serve_stdio(folders, runner, indexes, refresh)
     return 0
 
 
-def _opened(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
-    """Begin to open indexes, read as the server's flag and opened as there; return what searches and looks at them."""
+def _no_refresh(_name: str) -> None:
+    return None
+
+
+def _open_indexes(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
+    """Begin to open indexes as the server does.
+
+    Returns:
+        The functions that search and refresh the indexes.
+    """
     from relevance_gen.serve.flags import SETTINGS
     from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
     from relevance_gen.serve.settings import Settings
 
-    (setting,) = (one for one in SETTINGS if one.flag == "--index")
+    (setting,) = (setting for setting in SETTINGS if setting.flag == "--index")
     try:
         pairs = tuple(pair for text in texts for pair in setting.parse(text, setting.flag))
     except ValueError as error:
@@ -72,8 +80,8 @@ def _opened(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
     registry.start()
 
     def search(name: str, query: str, top_n: int) -> SearchResponse:
-        question = SearchParams(query, top_n, true_order=False, spans=True)
-        return registry.query(name, "", lambda index, _: index.answer_all([question])[0])
+        params = SearchParams(query, top_n, true_order=False, spans=True)
+        return registry.query(name, "", lambda index, _: index.answer_all([params])[0])
 
     return {name: partial(search, name) for name in registry.names("")}, partial(
         registry.start_refresh, client=""

@@ -1,4 +1,4 @@
-"""Make the index to search: from files, or from one that was saved."""
+"""Open the index to search: built from files, or saved before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from attrs import frozen
 
@@ -24,22 +24,26 @@ from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 
-_HERE: Final = "."
+_WORKING_FOLDER: Final = "."
 _MAX_FILES: Final = 1_000_000
-"""Most files of a folder whose index is kept."""
-_FOR_BUILDING: Final[dict[str, object]] = {
+"""Maximum number of files of a folder."""
+_BUILD_DEFAULTS: Final[dict[str, object]] = {
     "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
     "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None, "--no-cache": False,
 }  # fmt: skip
-"""Options without a meaning for an index that is built already, and what they are when they are not given."""
-_FOR_FOLDERS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow")
+"""Defaults of the options that a saved index does not accept."""
+_FOLDER_OPTIONS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow")
 
 
 @frozen
 class OpenedIndex:
-    """The chunks to search, and where they are from, in words.
+    """The index to search.
 
-    It has `failed` if anything could not be read, or not whole; `in_folders` says whether files were looked for there.
+    Attributes:
+        index: the index.
+        origin: a description of the source of its chunks.
+        failed: whether a file was not read, or not completely.
+        in_folders: whether files of folders were selected.
     """
 
     index: ChunkIndex | FolderSnapshot
@@ -51,28 +55,33 @@ class OpenedIndex:
 def load(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
 ) -> OpenedIndex:
-    """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
+    """Open a saved index, without its vectors if they are from another encoder.
 
-    It raises an `InvalidRequestError` where an argument makes no sense beside it, or there is no such file.
+    Raises:
+        InvalidRequestError: the file does not exist, or an option is not for saved indexes.
     """
-    given = [option for option, default in _FOR_BUILDING.items() if _value(args, option) != default]
-    if args.paths or given:
-        surplus = " and ".join([*(["FILE"] if args.paths else []), *given])
-        raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}")
+    changed = [
+        option for option, default in _BUILD_DEFAULTS.items() if _value(args, option) != default
+    ]
+    if args.paths:
+        changed.insert(0, "FILE")
+    if changed:
+        surplus = " and ".join(changed)
+        raise InvalidRequestError(f"--index searches a saved index: leave out {surplus}")
     try:
         index = _load(args, status, encoder)
     except RelevanceGenError:
         raise
     except OSError as error:
         raise InvalidRequestError(f"{args.index}: {error.strerror or error}") from None
-    cut = {
-        f"{chunk.metadata.get('path')}: {chunk.metadata[INCOMPLETE]}"
-        for chunk in (index.chunks if INCOMPLETE in index.metadata_keys else ())
-        if INCOMPLETE in chunk.metadata
-    }
-    for message in sorted(cut):
-        status.say(message)
-    return OpenedIndex(index, args.index, failed=bool(cut))
+    warnings = set()
+    if INCOMPLETE in index.metadata_keys:
+        for chunk in index.chunks:
+            if INCOMPLETE in chunk.metadata:
+                warnings.add(f"{chunk.metadata.get('path')}: {chunk.metadata[INCOMPLETE]}")
+    for message in sorted(warnings):
+        status.print(message)
+    return OpenedIndex(index, args.index, failed=bool(warnings))
 
 
 def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
@@ -84,14 +93,14 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
         except InvalidRequestError as error:
             if error.field != "encoder":
                 raise
-            status.say(
+            status.print(
                 f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now"
             )
     return ChunkIndex.load(args.index, encoding=args.encoding)
 
 
 def _load_shards(args: argparse.Namespace) -> ChunkIndex:
-    """Open what a cluster saved in a folder or at an address; an encoder encodes the best of its chunks."""
+    """Open an index in a folder or at an address, which stores no vectors."""
     from relevance_gen.shards.sharded_index import VersionReader
 
     reader = VersionReader(args.index, args.encoding)
@@ -99,11 +108,15 @@ def _load_shards(args: argparse.Namespace) -> ChunkIndex:
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
-    """Read the files that `args` name and make an index of them."""
-    paths = paths_of(args)
-    if len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
+    """Build an index of files."""
+    paths = input_paths(args)
+    if (
+        len(paths) == 1
+        and Path(paths[0]).is_dir()
+        and _are_independent_of_folder(args.glob, paths[0])
+    ):
         return _open_folder(args, paths[0], status)
-    reader = reader_of(args, status)
+    reader = file_reader(args, status)
     with status.watching(lambda: reader.progress):
         chunks = list(reader.read(paths))
     status.draw_share("indexing", 0, len(chunks))
@@ -118,36 +131,36 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
     finally:
         status.clear()
     return OpenedIndex(
-        index, origin_of(paths, reader), reader.failed, any(map(os.path.isdir, paths))
+        index, describe_origin(paths, reader), reader.failed, any(map(os.path.isdir, paths))
     )
 
 
-def reader_of(args: argparse.Namespace, status: StatusLine) -> FileReader:
-    """Return what reads the files that `args` choose."""
+def file_reader(args: argparse.Namespace, status: StatusLine) -> FileReader:
+    """Return the reader of the selected files."""
     selection = Selection(
         args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type)
     )
     return FileReader(
-        Walker(selection, lambda path, why: status.say(f"{path}: {why}")),
-        status.say,
+        Walker(selection, lambda path, reason: status.print(f"{path}: {reason}")),
+        status.print,
         args.max_chars,
     )
 
 
-def origin_of(paths: Sequence[str], reader: FileReader) -> str:
-    """Say where the chunks are from that were read."""
+def describe_origin(paths: Sequence[str], reader: FileReader) -> str:
+    """Return a description of the files that were read."""
     return "the standard input" if paths == [STDIN] else pluralize(reader.n_files, "file")
 
 
-def _mean_the_same(globs: Sequence[str], folder: str) -> bool:
-    """Tell whether globs mean the same relative to a folder as to the working folder."""
+def _are_independent_of_folder(globs: Sequence[str], folder: str) -> bool:
+    """Return whether globs match the same files relative to a folder and the working folder."""
     return Path(folder).resolve() == Path.cwd() or not any(
         "/" in glob.rstrip("/") for glob in globs
     )
 
 
 def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> OpenedIndex:
-    """Open the index of a folder, which may have been kept, and bring it up to date."""
+    """Open the index of a folder, which may be cached, and update it."""
     folder = FolderIndex(
         path,
         glob=args.glob,
@@ -162,12 +175,12 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Ope
         encoding=args.encoding,
         n_jobs=args.jobs,
         cache=False if args.no_cache else None,
-        shown_as="" if path == _HERE else str(Path(path)),
+        shown_as="" if path == _WORKING_FOLDER else str(Path(path)),
     )
     with status.watching(lambda: folder.activity):
         snapshot = folder.snapshot()
     for message in snapshot.skipped.messages():
-        status.say(message)
+        status.print(message)
     return OpenedIndex(
         snapshot,
         pluralize(len(snapshot.files), "file"),
@@ -180,38 +193,51 @@ def _value(args: argparse.Namespace, option: str) -> object:
     return getattr(args, option.removeprefix("--").replace("-", "_"))
 
 
-def paths_of(args: argparse.Namespace) -> list[str]:
-    """Return what to search.
+def input_paths(args: argparse.Namespace) -> list[str]:
+    """Return the files and folders to search.
 
     Raises:
-        InvalidRequestError: something that is named is not there: without it results would look as if they were all.
+        InvalidRequestError: one of them does not exist; the results would be incomplete.
     """
     for path in args.paths:
-        place, beside = Path(path), list[str]()
         try:
-            _ = path == STDIN or place.stat()
+            if path != STDIN:
+                Path(path).stat()
         except (OSError, ValueError) as error:
-            with suppress(OSError, ValueError):
-                beside = [one.name for one in place.parent.iterdir() if one.name != place.name]
-            otherwise = "correct its name or leave it out"
-            otherwise += "; a question of several words goes in quotes" * hasattr(args, "query")
-            said = f"{path}: {getattr(error, 'strerror', error)}; {did_you_mean(place.name, beside, otherwise)}"
-            raise InvalidRequestError(visible(said)) from None
+            _refuse_path(path, error, is_query=hasattr(args, "query"))
     return args.paths or [_default_path(args)]
 
 
-def _default_path(args: argparse.Namespace) -> str:
-    """Return what to search where no file is named: what is piped in or read from a file, else the working folder.
+def _refuse_path(path: str, error: Exception, *, is_query: bool) -> NoReturn:
+    """Raise the error for a path that does not exist, with a similar name in its folder."""
+    missing = Path(path)
+    neighbors: list[str] = []
+    with suppress(OSError, ValueError):
+        neighbors = [entry.name for entry in missing.parent.iterdir() if entry.name != missing.name]
+    remedy = "correct its name or leave it out"
+    if is_query:
+        remedy += "; a question of several words goes in quotes"
+    hint = did_you_mean(missing.name, neighbors, remedy)
+    reason = getattr(error, "strerror", error)
+    raise InvalidRequestError(visible(f"{path}: {reason}; {hint}")) from None
 
-    Options that choose among the files of a folder mean the folder. A terminal, ``/dev/null`` and what else is the
-    standard input where nobody gave one are no text to search.
+
+def _default_path(args: argparse.Namespace) -> str:
+    """Return the input to search without arguments: piped input, else the working folder.
+
+    Options that select files of a folder imply the folder. A terminal and ``/dev/null`` are not
+    searched.
     """
     if sys.stdin is None or any(
-        _value(args, option) != _FOR_BUILDING[option] for option in _FOR_FOLDERS
+        _value(args, option) != _BUILD_DEFAULTS[option] for option in _FOLDER_OPTIONS
     ):
-        return _HERE
+        return _WORKING_FOLDER
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):  # a program put something else in its place
+    except (OSError, ValueError):  # replaced by a program
         return STDIN
-    return STDIN if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else _HERE
+    return (
+        STDIN
+        if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+        else _WORKING_FOLDER
+    )

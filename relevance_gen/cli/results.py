@@ -1,4 +1,4 @@
-"""Print what a search found, for people: score, file and line, and the lines that say most about the question."""
+"""Print search results: score, file and line, and the most relevant lines."""
 
 from __future__ import annotations
 
@@ -7,151 +7,167 @@ import bisect
 import os
 import re
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Final, TextIO
 
 from attrs import frozen
 
 from relevance_gen.checks import is_integer
 from relevance_gen.cli.arguments import STDIN
-from relevance_gen.cli.terminal import size, visible, wants_colour
+from relevance_gen.cli.terminal import size, visible, wants_color
 from relevance_gen.display.tables import TextRange, one_line
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.errors import pluralize
 from relevance_gen.types import SearchResponse, SearchResult, Span
 
-_INDENT = "  "
-_LIKELY = 0.5
-"""The confidence from which on a chunk that holds what was asked is more likely than none."""
-_TITLE_CHARS = 200
-_MIN_COLUMNS = 20
-_MAX_COLUMNS = 120
-"""Lines longer than this are hard to read, however wide the terminal is."""
+_INDENT: Final = "  "
+_LIKELY: Final = 0.5
+"""The confidence from which on an answer is more likely than none."""
+_MAX_TITLE_CHARS: Final = 200
+_MIN_COLUMNS: Final = 20
+_MAX_COLUMNS: Final = 120
+"""Maximum length of a line: longer lines are hard to read on wide terminals."""
 
-_SCORE, _PATH, _LINE, _MATCH, _PLAIN = "\x1b[1m", "\x1b[35m", "\x1b[32m", "\x1b[1;31m", "\x1b[0m"
-"""The colours of grep and ripgrep."""
+_SCORE: Final = "\x1b[1m"
+_PATH: Final = "\x1b[35m"
+_LINE: Final = "\x1b[32m"
+_MATCH: Final = "\x1b[1;31m"
+_RESET: Final = "\x1b[0m"
+"""The colors of grep and ripgrep."""
 
 
 @frozen
-class Printer:
-    """Print search results to `stream`, coloured or not.
+class ResultPrinter:
+    """Prints search results.
 
-    Of a chunk's text at most `max_lines` are shown, 0 for all, of at most so many columns, in characters.
+    Attributes:
+        stream: the output.
+        has_color: whether to color the output.
+        columns: maximum characters of a line.
+        max_lines: maximum lines of a result, 0 for all.
     """
 
     stream: TextIO
-    colour: bool
+    has_color: bool
     columns: int
     max_lines: int
 
     @classmethod
-    def of(cls, args: argparse.Namespace, stream: TextIO) -> Printer:
-        """Make the printer that the command's arguments ask for."""
-        columns = max(_MIN_COLUMNS, min(size(stream)[0], _MAX_COLUMNS) - len(_INDENT))
-        return cls(stream, wants_colour(args.color, stream, os.environ), columns, args.lines)
+    def from_args(cls, args: argparse.Namespace, stream: TextIO) -> ResultPrinter:
+        """Return the printer for the options of a command."""
+        columns = min(size(stream)[0], _MAX_COLUMNS) - len(_INDENT)
+        has_color = wants_color(args.color, stream, os.environ)
+        return cls(stream, has_color, max(_MIN_COLUMNS, columns), args.lines)
 
     def print(self, response: SearchResponse, *, n_chunks: int, seconds: float) -> None:
-        """Print the results of `response`; on a terminal also what it took to find them.
+        """Print the results of a response, and on a terminal the size and time of the search.
 
-        Where the best would leave a terminal at its upper edge, they are printed the best last.
+        If the results exceed the height of a terminal, the best is printed last.
         """
-        shown = [self.described(result) for result in response.results]
+        blocks = [self.format(result) for result in response.results]
         if self.stream.isatty():
             order = ""
-            if (
-                response.results == response.best
-                and "".join(shown).count("\n") >= size(self.stream)[1]
-            ):
-                shown.reverse()
+            is_long = "".join(blocks).count("\n") >= size(self.stream)[1]
+            if is_long and response.results == response.best:
+                blocks.reverse()
                 order = ", the best last"
-            found = f"{len(shown)} of {pluralize(n_chunks, 'chunk')}{order}"
-            cost = f"{pluralize(response.metadata.num_context_tokens, 'token')}, {seconds:.2f} s"
-            shown.append(f"{found}, {cost}, {confidence_in_words(response.confidence)}\n")
-        self.stream.writelines(shown)
+            found = f"{len(blocks)} of {pluralize(n_chunks, 'chunk')}{order}"
+            tokens = pluralize(response.metadata.num_context_tokens, "token")
+            confidence = describe_confidence(response.confidence)
+            blocks.append(f"{found}, {tokens}, {seconds:.2f} s, {confidence}\n")
+        self.stream.writelines(blocks)
 
-    def described(
+    def format(
         self,
         result: SearchResult,
         label: str = "",
-        kept: Sequence[TextRange] | None = None,
+        ranges: Sequence[TextRange] | None = None,
         *,
         note: str = "",
     ) -> str:
-        """Return a result as it is printed: the label, score, file and place, the note, and the lines of its passage.
+        """Return a result as it is printed.
 
-        Where some parts of it are `kept`, lines of all these in place of the passage's.
+        Args:
+            result: the result.
+            label: text before the score.
+            ranges: the parts of the text to show; None shows the lines of the passage.
+            note: text after the location.
         """
         text = result.chunk_txt
-        lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
-        if kept is not None:
-            wrapped = (
-                (start, *line)
-                for start, end in kept
-                for line in _wrap(text[start:end], self.columns)
-            )
-            lines = [(start + first, start + behind) for start, first, behind in wrapped]
-        found = [(word.start, word.end) for word in result.words]
-        source = str(result.metadata.get("path", f"chunk {result.original_index}"))
-        name = "(standard input)" if source == STDIN else visible(source)
-        score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
-        place = visible(_place(result, text.count("\n", 0, lines[0][0])))
-        cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
-        similar = f"  (and {result.num_collapsed} more)" if result.num_collapsed else ""
-        where = self._coloured(name, _PATH) + (f":{self._coloured(place, _LINE)}" if place else "")
+        if ranges is None:
+            lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
+        else:
+            lines = []
+            for start, end in ranges:
+                for first, last in _wrap(text[start:end], self.columns):
+                    lines.append((start + first, start + last))
         if "path" not in result.metadata and result.title and not note:
-            note = f"  {one_line(result.title[:_TITLE_CHARS])}"
-        head = f"{label}{score}  {where}{similar}{cut}{note}"
-        return "\n".join(
-            [head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"]
-        )
+            note = f"  {one_line(result.title[:_MAX_TITLE_CHARS])}"
+        n_lines_before = text.count("\n", 0, lines[0][0])
+        header = f"{label}{self._header(result, n_lines_before)}{note}"
+        matches = [(word.start, word.end) for word in result.words]
+        shown = [f"{_INDENT}{self._highlight(text, line, matches)}" for line in lines]
+        return "\n".join([header, *shown, "\n"])
 
-    def _marked(self, text: str, line: TextRange, found: list[TextRange]) -> str:
-        """Return a line of `text` with what was found in it coloured."""
-        if not self.colour:
-            return visible(text[slice(*line)])
-        marked, position = [], line[0]
-        for start, end in found:
-            if end > position and start < line[1]:
-                start, end = max(start, position), min(end, line[1])
-                marked += [
-                    visible(text[position:start]),
-                    self._coloured(visible(text[start:end]), _MATCH),
-                ]
-                position = end
-        return "".join([*marked, visible(text[position : line[1]])])
+    def _header(self, result: SearchResult, n_lines_before: int) -> str:
+        """Return score, file and location of a result, and how many results it stands for."""
+        path = str(result.metadata.get("path", f"chunk {result.original_index}"))
+        name = "(standard input)" if path == STDIN else visible(path)
+        score = self._color(f"{result.chunk_score:.2f}", _SCORE)
+        header = f"{score}  {self._color(name, _PATH)}"
+        location = visible(_location(result, n_lines_before))
+        if location:
+            header += f":{self._color(location, _LINE)}"
+        if result.num_collapsed:
+            header += f"  (and {result.num_collapsed} more)"
+        if INCOMPLETE in result.metadata:
+            header += "  (not read whole)"
+        return header
 
-    def _coloured(self, text: str, colour: str) -> str:
-        return f"{colour}{text}{_PLAIN}" if self.colour else text
+    def _highlight(self, text: str, line: TextRange, matches: list[TextRange]) -> str:
+        """Return a line of `text` with matches in color."""
+        line_start, line_end = line
+        if not self.has_color:
+            return visible(text[line_start:line_end])
+        pieces = []
+        position = line_start
+        for start, end in matches:
+            if end <= position or start >= line_end:
+                continue
+            start, end = max(start, position), min(end, line_end)
+            pieces.append(visible(text[position:start]))
+            pieces.append(self._color(visible(text[start:end]), _MATCH))
+            position = end
+        pieces.append(visible(text[position:line_end]))
+        return "".join(pieces)
+
+    def _color(self, text: str, color: str) -> str:
+        return f"{color}{text}{_RESET}" if self.has_color else text
 
 
-def confidence_in_words(confidence: float) -> str:
-    """Say how likely it is that what was asked is in what was found, and where it is not, that."""
-    return f"confidence {confidence:.2f}{': probably none of these holds what was asked' * (confidence < _LIKELY)}"
+def describe_confidence(confidence: float) -> str:
+    """Return the confidence of a search, with a remark if an answer is unlikely."""
+    remark = "" if confidence >= _LIKELY else ": probably none of these holds what was asked"
+    return f"confidence {confidence:.2f}{remark}"
 
 
-def _place(result: SearchResult, n_lines_before: int) -> str:
-    """Say where in its file a result stands: the line, or the page, slide, sheet or chapter."""
+def _location(result: SearchResult, n_lines_before: int) -> str:
+    """Return the line of a result in its file, or its page, slide, sheet or chapter."""
     metadata = result.metadata
     if is_integer(metadata.get("first_line")):
         return str(metadata["first_line"] + n_lines_before)
-    return next(
-        (
-            f"{kind} {metadata[kind]}"
-            for kind in ("page", "slide", "sheet", "chapter")
-            if kind in metadata
-        ),
-        "",
-    )
+    for kind in ("page", "slide", "sheet", "chapter"):
+        if kind in metadata:
+            return f"{kind} {metadata[kind]}"
+    return ""
 
 
 def _wrap(text: str, columns: int) -> list[TextRange]:
-    """Return where the lines of `text` stand that are not blank, broken between words where longer than `columns`."""
+    """Return the ranges of lines that are not blank, broken between words at `columns`."""
     pattern = re.compile(rf"[^\n]{{1,{columns}}}(?=\s|\Z)|[^\n]{{1,{columns}}}")
     lines = []
     for match in pattern.finditer(text):
         start, end = match.span()
-        if (
-            start and text[start - 1] != "\n"
-        ):  # the rest of a broken line: without the space it was broken at
+        if start and text[start - 1] != "\n":  # the rest of a line, without the space at the break
             start = end - len(text[start:end].lstrip())
         if text[start:end].strip():
             lines.append((start, end))
@@ -159,8 +175,9 @@ def _wrap(text: str, columns: int) -> list[TextRange]:
 
 
 def _from_passage(lines: list[TextRange], passage: Span | None, max_lines: int) -> list[TextRange]:
-    """Return the `max_lines` lines in a row that begin with the passage; all if 0."""
+    """Return `max_lines` lines from the beginning of the passage on; all lines if 0."""
     if max_lines <= 0 or passage is None:
         return lines
-    first = max(bisect.bisect_right([start for start, _ in lines], passage.start) - 1, 0)
+    starts = [start for start, _ in lines]
+    first = max(bisect.bisect_right(starts, passage.start) - 1, 0)
     return lines[first : first + max_lines]

@@ -1,4 +1,4 @@
-"""What a terminal needs: colours where they are wanted, text without control characters, a progress bar."""
+"""Output for terminals: colors, text without control characters, and progress."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, TextIO, TypeAlias
+from typing import Final, Literal, TextIO, TypeAlias
 from unicodedata import east_asian_width
 
 from attrs import define, field
 
 from relevance_gen.progress import draw_bar
 
-Colour: TypeAlias = Literal["auto", "always", "never"]
+ColorChoice: TypeAlias = Literal["auto", "always", "never"]
 
-_QUIET_S = 0.5
-"""What is done sooner needs no bar."""
-_REDRAW_S = 0.1
-_SPACE = re.compile(r"(\s)")
-_CLEAR_LINE = "\r\x1b[K"
+_MIN_DURATION_S: Final = 0.5
+"""Shorter work shows no progress."""
+_REDRAW_S: Final = 0.1
+_SPACE: Final = re.compile(r"(\s)")
+_CLEAR_LINE: Final = "\r\x1b[K"
 
-# Text from a file must not move the cursor or change the title: a control character shows as its Unicode picture.
+# Text of files must not move the cursor or change the title of the terminal.
 _VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(
     range(0x80, 0xA0), "\ufffd"
 )
 _VISIBLE |= {0x7F: "\u2421", ord("\t"): "    ", ord("\r"): "", ord("\n"): "\n"}
 
 
-def wants_colour(choice: Colour, stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Tell whether to colour what goes to `stream`; ``NO_COLOR`` in the environment speaks against, if not empty.
+def wants_color(choice: ColorChoice, stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Return whether to color the output; a non-empty ``NO_COLOR`` disables automatic colors.
 
     Source: https://no-color.org.
     """
@@ -42,7 +42,7 @@ def wants_colour(choice: Colour, stream: TextIO, environ: Mapping[str, str]) -> 
 
 
 def visible(text: str) -> str:
-    r"""Replace control characters by pictures of them, and tabs by spaces.
+    r"""Replace control characters by their Unicode pictures, and tabs by spaces.
 
     >>> visible("a\x1b[2Jb")
     'a␛[2Jb'
@@ -51,14 +51,14 @@ def visible(text: str) -> str:
 
 
 def write_json(value: object) -> None:
-    """Write a value to the standard output, as JSON in one line."""
+    """Write a value to standard output, as JSON in one line."""
     from relevance_gen.wire import serialize  # imports cattrs
 
     sys.stdout.write(serialize(value).decode("ascii") + "\n")
 
 
 def size(stream: TextIO) -> tuple[int, int]:
-    """Return the columns and the lines of the terminal behind `stream`; 80 and 24 where there is none."""
+    """Return the columns and lines of the terminal of a stream; 80 and 24 without a terminal."""
     try:
         columns, lines = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ def size(stream: TextIO) -> tuple[int, int]:
 
 @define
 class WordWrap:
-    """Write a text that comes piece by piece; on a terminal no word is broken at the end of a line."""
+    """Writes text that arrives in pieces; on a terminal, lines break between words."""
 
     stream: TextIO
     _columns: int = field(init=False)
@@ -79,7 +79,7 @@ class WordWrap:
         self._columns = size(self.stream)[0]
 
     def write(self, text: str) -> None:
-        """Write some more; on a terminal without control characters, and the last word once it has ended."""
+        """Write a piece; on a terminal, the last word is written when it is complete."""
         if not self.stream.isatty():
             self.stream.write(text)
         else:
@@ -87,7 +87,7 @@ class WordWrap:
             for word, space in zip(parts[::2], parts[1::2], strict=True):
                 self._put(word)
                 self._put(space)
-            if len(self._word) >= self._columns:  # in a script without spaces
+            if len(self._word) >= self._columns:  # a script without spaces
                 self.end()
         self.stream.flush()
 
@@ -99,7 +99,7 @@ class WordWrap:
     def _put(self, part: str) -> None:
         n_columns = sum(2 if east_asian_width(char) in "WF" else 1 for char in part)
         if part != "\n" and self._column + n_columns > self._columns:
-            if part.isspace():  # it ends the line in place of a line end
+            if part.isspace():  # replaced by the line break
                 part = "\n"
             elif self._column:
                 self.stream.write("\n")
@@ -111,9 +111,11 @@ class WordWrap:
 
 @define
 class StatusLine:
-    """A line on a terminal that says how far some work is, and goes away; nothing where there is no terminal.
+    """A line of a terminal with the progress of some work; without a terminal, nothing is shown.
 
-    The command `started` at so many seconds of `time.monotonic`.
+    Attributes:
+        stream: the terminal.
+        started: the start of the command, in seconds of `time.monotonic`.
     """
 
     stream: TextIO
@@ -121,11 +123,11 @@ class StatusLine:
     _drawn: float = field(default=0.0, init=False)
 
     def draw(self, text: str) -> None:
-        """Show `text`, unless the work has hardly begun or the line was drawn just now."""
+        """Show a text, unless the work has just begun or the line was drawn just now."""
         now = time.monotonic()
         if (
             not self.stream.isatty()
-            or now - self.started < _QUIET_S
+            or now - self.started < _MIN_DURATION_S
             or now - self._drawn < _REDRAW_S
         ):
             return
@@ -134,25 +136,25 @@ class StatusLine:
         self.stream.flush()
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._drawn:
             self._drawn = 0.0
             self.stream.write(_CLEAR_LINE)
             self.stream.flush()
 
-    def say(self, message: str) -> None:
-        """Write a message in a line of its own."""
+    def print(self, message: str) -> None:
+        """Write a message in its own line."""
         beginning = _CLEAR_LINE if self._drawn else ""
         self.stream.write(f"{beginning}relevance-gen: {visible(message)}\n")
         self.stream.flush()
 
-    def draw_share(self, label: str, done: int, total: int) -> None:
-        """Show as a bar that `done` of `total` is done."""
-        self.draw(f"{label} {draw_bar(done, total)}")
+    def draw_share(self, label: str, n_done: int, n_total: int) -> None:
+        """Show the fraction of work that is done as a bar."""
+        self.draw(f"{label} {draw_bar(n_done, n_total)}")
 
     @contextmanager
     def watching(self, describe: Callable[[], str]) -> Iterator[None]:
-        """Show again and again how far some work is, even while one step of it takes long."""
+        """Show the progress of work repeatedly, also during a long step."""
         if not self.stream.isatty():
             yield
             return

@@ -29,7 +29,7 @@ from relevance_gen.cli import main
         ),
         (
             ["search", "-n is what"],
-            "got ' is what'; a question that begins with - goes behind --",
+            "got ' is what'; a question that begins with - goes after --",
         ),
         (
             ["generate", "x", "--max-token-s", "3"],
@@ -138,3 +138,10 @@ def test_type_list(capsys: pytest.CaptureFixture[str]) -> None:
         main(["search", "--type-list"])
     assert ended.value.code == 0
     assert "\npy: *.py, *.pyi\n" in capsys.readouterr().out
+
+
+def test_help_of_mcp_keeps_capitals(capsys: pytest.CaptureFixture[str]) -> None:
+    """The description of a command begins with a capital and keeps the capitals of names."""
+    with pytest.raises(SystemExit):
+        main(["mcp", "--help"])
+    assert "Serve folders to agents, by the Model Context Protocol." in capsys.readouterr().out

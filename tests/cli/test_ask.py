@@ -11,7 +11,7 @@ from small_models import BIGRAM, ENCODER, RERANKER
 SENTENCE = "Bees tell each other where the flowers are by dancing."
 NOTES = f"The lighthouse was built in 1831 by a family of masons.\n\n{SENTENCE} The treaty was signed.\n"
 QUESTION = "How do bees find flowers?"
-EMBEDDED = "relevance-gen: the small embedded model answers, which only copies"
+EMBEDDED = "relevance-gen: the small embedded model answers: it only copies"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_the_embedded_model_is_announced(capsys, monkeypatch):
     monkeypatch.delenv("RELEVANCE_GEN_MODEL", raising=False)
     assert main(["generate", "Write a poem.", "--max-tokens", "2", "--n-threads", "1"]) == 0
     said = capsys.readouterr().err
-    assert said.startswith("relevance-gen: the small embedded model writes, which can only copy")
+    assert said.startswith("relevance-gen: the small embedded model is used: it can only copy")
     assert said.count("\n") == 1
 
 

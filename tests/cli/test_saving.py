@@ -160,7 +160,7 @@ def test_what_was_not_read_whole_is_said_again(
     [
         (
             ["search", "x", "--index", "none", "fruit.txt"],
-            "--index searches what was saved: leave out FILE",
+            "--index searches a saved index: leave out FILE",
         ),
         (["search", "x", "--index", "none", "-g", "*", "."], "leave out FILE and --glob"),
         (["search", "x", "--index", "none"], "none: No such file or directory"),
@@ -177,7 +177,7 @@ def test_what_was_not_read_whole_is_said_again(
         (["index", "--save", "x", "none.jsonl"], "none.jsonl: No such file or directory"),
         (
             ["index", "--save", "x", "a.jsonl", "fruit.txt"],
-            "a.jsonl holds records, and fruit.txt does not: index them ap",
+            "a.jsonl holds records, and fruit.txt does not: index them separately",
         ),
         (
             ["index", "--save", "x", "fruit.txt", "--text", "a", "--skip-blank"],

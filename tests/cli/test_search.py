@@ -165,7 +165,7 @@ def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["search", "zebra", "."]) == 1
     assert capsys.readouterr() == ("", "relevance-gen: nothing found in 2 chunks of 2 files\n")
     assert main(["search", "zebra", ".", "-g", "*.nothing"]) == 1
-    said = "relevance-gen: nothing found in 0 chunks of 0 files; --no-ignore and --hidden take more files\n"
+    said = "relevance-gen: nothing found in 0 chunks of 0 files; --no-ignore and --hidden include more files\n"
     assert capsys.readouterr() == ("", said)
     assert main(["search", "zebra", "fruit.txt", "--json"]) == 1
     shown = capsys.readouterr()
@@ -395,6 +395,9 @@ def test_says_what_a_word_was_taken_for(folder: Path, capsys: pytest.CaptureFixt
     """A word that is nowhere is taken for one that is a letter away, which is said; an option leaves it."""
     Path("rain.txt").write_text("Take an umbrella.")
     assert main(["search", "umbrela", "rain.txt"]) == 0
-    assert "took 'umbrela', which is not there, for 'umbrella'" in capsys.readouterr().err
+    assert (
+        "searched for 'umbrella' instead of 'umbrela', which does not occur"
+        in capsys.readouterr().err
+    )
     assert main(["search", "--no-spelling-correction", "umbrela", "rain.txt"]) == 1
     assert "took" not in capsys.readouterr().err

@@ -205,7 +205,7 @@ def test_messages_stand_in_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     with os.fdopen(theirs, "w") as terminal:
         status = StatusLine(terminal)
         status.draw("reading\x07")
-        status.say("a.txt: gone\x1b[2J")
+        status.print("a.txt: gone\x1b[2J")
         shown = b""
         while not shown.endswith(b"\n"):
             shown += os.read(ours, 4096)
