@@ -1,7 +1,6 @@
-"""The table of docs/architecture.md is true: to add something, one touches the files that it names, and no others.
+"""Extending the library touches only the files that a table in docs/architecture.md names.
 
-Each test makes a copy of the library, changes it there as somebody would who extends it, and uses the copy in a process
-of its own.
+Each test changes a copy of the library and uses the copy in a separate process.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from tests.serve.harness import KEYED, REAL, Server, eventually
 
 ROOT = Path(__file__).parents[1]
 _ROUTES = "ROUTES: tuple[Route, ...] = ("
-_NAMED = re.compile(r"`([\w/]+(?:\.py|/))`")
+_NAMED = re.compile(r"`([\w/]+(?:\.(?:py|js|json)|/))`")
 
 
-def allowed(to_add: str) -> list[str]:
-    """Return the files and folders that the table names for what is to be added."""
+def allowed(kind: str) -> list[str]:
+    """Return the files and folders that the table names for an extension of this kind."""
     table = (
         (ROOT / "docs" / "architecture.md")
         .read_text(encoding="utf-8")
         .split("## Where does it go?")[1]
     )
-    (row,) = [line.split("|") for line in table.splitlines() if line.startswith(f"| {to_add} |")]
+    (row,) = [line.split("|") for line in table.splitlines() if line.startswith(f"| {kind} |")]
     return _NAMED.findall(row[2])
 
 
 class Extended:
-    """A copy of the library, in which only some files may be added or changed."""
+    """A copy of the library in which only the files of the table can be added or changed."""
 
-    def __init__(self, folder: Path, to_add: str) -> None:
+    def __init__(self, folder: Path, *kinds: str) -> None:
         self.folder = folder
-        self._allowed = allowed(to_add)
+        self._allowed = [name for kind in kinds for name in allowed(kind)]
         shutil.copytree(
             ROOT / "relevance_gen",
             folder / "relevance_gen",
@@ -47,9 +46,8 @@ class Extended:
         )
 
     def _path(self, name: str) -> Path:
-        assert any(
-            name == one or (one.endswith("/") and name.startswith(one)) for one in self._allowed
-        ), name
+        folders = tuple(path for path in self._allowed if path.endswith("/"))
+        assert name in self._allowed or name.startswith(folders), name
         return self.folder / "relevance_gen" / name
 
     def add(self, name: str, code: str) -> None:
@@ -59,14 +57,21 @@ class Extended:
         path.write_text(code, encoding="utf-8")
 
     def change(self, name: str, old: str, new: str) -> None:
-        """Change what stands in a file once."""
+        """Replace a text that occurs exactly once in a file."""
         path = self._path(name)
         code = path.read_text(encoding="utf-8")
-        assert code.count(old) == 1, f"{old!r} stands {code.count(old)} times in {name}"
+        assert code.count(old) == 1, f"{old!r} occurs {code.count(old)} times in {name}"
         path.write_text(code.replace(old, new), encoding="utf-8")
 
+    def insert(self, name: str, pattern: str, new: str) -> None:
+        """Replace the first match of a pattern in a file; `new` can refer to groups of the pattern."""
+        path = self._path(name)
+        code, n = re.subn(pattern, new, path.read_text(encoding="utf-8"), count=1)
+        assert n == 1, f"{pattern!r} does not occur in {name}"
+        path.write_text(code, encoding="utf-8")
+
     def run(self, script: str) -> str:
-        """Return what a script prints that uses the copy."""
+        """Return the output of a script that uses the copy."""
         done = subprocess.run(
             [sys.executable, "-c", script],
             cwd=self.folder,
@@ -80,9 +85,9 @@ class Extended:
 
 
 @pytest.fixture
-def extend(tmp_path: Path) -> Callable[[str], Extended]:
-    """Return a function that copies the library to add something to it."""
-    return lambda to_add: Extended(tmp_path, to_add)
+def extend(tmp_path: Path) -> Callable[..., Extended]:
+    """Return a function that copies the library for extensions of some kinds."""
+    return lambda *kinds: Extended(tmp_path, *kinds)
 
 
 STAGE = '''
@@ -113,25 +118,28 @@ class Brevity(Stage):
 '''
 USE_STAGE = """
 import math, pickle
-from relevance_gen import ChunkIndex, search
+from relevance_gen import ChunkIndex, search, wire
 texts = ["Cats purr and then they sleep.", "Cats purr.", "Dogs bark."]
 index = ChunkIndex(texts[:1])
 index.add(texts[1:])
-found = index.search("when do cats purr")
-assert found == pickle.loads(pickle.dumps(index)).search("when do cats purr") == search("when do cats purr", texts)
-for result in found:
-    told = index.explain("when do cats purr", result.original_index)
-    shares = [share.contribution for share in told.terms]
-    shares += [told.bigrams, told.coverage, told.lead, told.phrase, told.char_ngrams, told.top_similarity, told.brevity]
-    assert told.brevity > 0.0 and "brevity" in repr(told)
-    assert math.isclose(math.fsum(shares), result.chunk_score) and told.score == result.chunk_score
+response = index.search("when do cats purr")
+assert response == pickle.loads(pickle.dumps(index)).search("when do cats purr") == search("when do cats purr", texts)
+for result in response:
+    parts = index.explain("when do cats purr", result.original_index)
+    sums = [term.contribution for term in parts.terms]
+    sums += [parts.bigrams, parts.coverage, parts.lead, parts.phrase, parts.char_ngrams, parts.top_similarity, parts.brevity]
+    assert parts.brevity > 0.0 and "brevity" in repr(parts)
+    assert wire.unstructure(parts)["brevity"] == parts.brevity
+    assert math.isclose(math.fsum(sums), result.chunk_score) and parts.score == result.chunk_score
 print(index.explain("when do cats purr", 1).brevity > index.explain("when do cats purr", 0).brevity)
 """
 
 
-def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
-    """A new stage takes part in every search, however chunks are cut, and in every explanation."""
-    copy = extend("a scoring stage")
+def test_scoring_stage_takes_part_in_every_search_and_explanation(
+    extend: Callable[..., Extended],
+) -> None:
+    """A new stage changes two files; its field of the explanation is serialized and displayed."""
+    copy = extend("a scoring stage", "a field of an explanation")
     copy.add("retrieval/stages/brevity.py", STAGE)
     weighting = "retrieval/weighting.py"
     stage_list = "[Proximity.of(terms)]"
@@ -145,7 +153,62 @@ def test_a_part_of_the_score(extend: Callable[[str], Extended]) -> None:
         "    top_similarity: float = 0.0\n",
         "    top_similarity: float = 0.0\n    brevity: float = 0.0\n",
     )
+    label = 'top_similarity: "similarity to the best passages"'
+    copy.change("serve/static/page/passages.js", label, f'{label}, brevity: "brevity"')
     assert copy.run(USE_STAGE) == "True\n"
+
+
+USE_OPTION = """
+from pathlib import Path
+from relevance_gen import ChunkIndex, cli, search
+texts = ["Cats purr and then they sleep.", "Cats purr."]
+assert len(search("cats", texts)) == 2
+assert [r.original_index for r in search("cats", texts, max_chunk_chars=12)] == [1]
+assert len(ChunkIndex(texts).search("cats", max_chunk_chars=12)) == 1
+assert "max_chunk_chars" in str(__import__("inspect").signature(search))
+Path("texts.txt").write_text("Cats purr and then they sleep.")
+print(cli.main(["search", "cats", "texts.txt", "--max-chunk-chars", "12"]))
+print(cli.main(["search", "cats", "texts.txt", "--max-chunk-chars", "90", "--json"]))
+"""
+
+
+def test_search_option_in_four_files_works_in_python_over_http_and_on_the_command_line(
+    extend: Callable[..., Extended],
+) -> None:
+    """A new option is an argument of functions, a field in JSON, and a flag; four files change."""
+    copy = extend("a search option")
+    params, option = "retrieval/params.py", "max_chunk_chars: int"
+    default = f"{option} = field(default=0, validator=checks.integer(0), kw_only=True)"
+    copy.insert(params, r"\n    correct_spelling: bool = ", f"\n    {default}\\g<0>")
+    documented = "        max_chunk_chars: return only shorter chunks; 0: all chunks.\n"
+    copy.insert(params, r"        correct_spelling: replace", f"{documented}\\g<0>")
+    for options in ("SearchOptions", "IndexSearchOptions"):
+        copy.insert(params, rf'(class {options}\(.*\):\n    """.*\n\n)', rf"\1    {option}\n")
+    copy.insert(
+        "retrieval/answer.py",
+        r"\n    if params\.true_order:",
+        "\n    if params.max_chunk_chars:"
+        "\n        (rows,) = segments.extract_features("
+        "FeatureRequest(ranking.positions, (STORED_FIELDS,)))"
+        "\n        short = [len(row.text) <= params.max_chunk_chars for row in rows.rows]"
+        "\n        ranking = ranking.take(np.flatnonzero(short))"
+        r"\g<0>",
+    )
+    flag = '("--max-chunk-chars", {"type": int, "default": 0}, "maximum length of a result"),'
+    copy.insert("cli/search.py", r'\("--lines", ', rf"{flag}\n        \g<0>")
+    argument = "max_chunk_chars=args.max_chunk_chars"
+    copy.insert(
+        "cli/search.py", r"SearchParams\(([^()]*?),?\s*\)", rf"SearchParams(\1, {argument})"
+    )
+    assert copy.run(USE_OPTION).endswith("\n0\n")
+    program = ("-P", *REAL)
+    with Server("--model", "none", program=program, PYTHONPATH=str(copy.folder)) as server:
+        body = {"query": "cats", "chunk_txts": ["Cats purr and sleep.", "Cats purr."]}
+        assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 2
+        body["max_chunk_chars"] = 12
+        assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 1
+        refused = server.call("POST", "/search", body | {"max_chunk_chars": -1}, KEYED)
+        assert refused.json["error"]["field"] == "max_chunk_chars"
 
 
 WEIGHTING = """
@@ -171,8 +234,10 @@ print(cli.main(["search", "cat", "texts.txt", "--weighting", "binary", "--json"]
 """
 
 
-def test_a_weighting(extend: Callable[[str], Extended]) -> None:
-    """A new weighting is known by its name to search, to saved indexes and to the command line."""
+def test_weighting_is_accepted_by_search_saved_indexes_and_command_line(
+    extend: Callable[..., Extended],
+) -> None:
+    """A new weighting is selected by its name in search, in saved indexes and on the command line."""
     copy = extend("a weighting")
     weighting = "retrieval/weighting.py"
     copy.change(weighting, "_WEIGHTINGS: Final", f"{WEIGHTING.lstrip()}_WEIGHTINGS: Final")
@@ -183,8 +248,8 @@ def test_a_weighting(extend: Callable[[str], Extended]) -> None:
     assert copy.run(USE_WEIGHTING).endswith("\n0\n")
 
 
-DIALECT = '''
-"""Search as nobody else has it: words in, places out."""
+ADAPTER = '''
+"""Search with words, and return positions."""
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
@@ -200,10 +265,10 @@ def read(body):
 '''
 
 
-def test_an_interface(extend: Callable[[str], Extended]) -> None:
-    """A new dialect is served under its path, with keys, errors and metrics like any other."""
+def test_http_interface_has_keys_errors_and_metrics(extend: Callable[..., Extended]) -> None:
+    """A new adapter is served under its path, with keys, errors and metrics."""
     copy = extend("an HTTP interface of other software")
-    copy.add("serve/adapters/places.py", DIALECT)
+    copy.add("serve/adapters/places.py", ADAPTER)
     routes = "serve/routes.py"
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
     row = '    Route("POST", "/places", search.search, places.read, pool="search", key="always"),'
@@ -246,7 +311,7 @@ async def count(call):
 '''
 
 
-def test_an_http_operation(extend: Callable[[str], Extended]) -> None:
+def test_http_operation_is_admitted_counted_and_limited(extend: Callable[..., Extended]) -> None:
     """A new operation is admitted, counted and limited in memory like the existing operations."""
     copy = extend("an HTTP operation")
     copy.add("serve/handlers/counting.py", OPERATION)
@@ -269,7 +334,7 @@ def test_an_http_operation(extend: Callable[[str], Extended]) -> None:
 
 
 FORMAT = '''
-"""Take the text out of files that say their letters backwards."""
+"""Extract the text of files whose characters are in reverse order."""
 
 
 def extract(content, found):
@@ -278,8 +343,10 @@ def extract(content, found):
 '''
 
 
-def test_a_format_of_documents(extend: Callable[[str], Extended], tmp_path: Path) -> None:
-    """A new format is known by its beginning, and searched by the command line."""
+def test_document_format_is_searched_by_the_command_line(
+    extend: Callable[..., Extended], tmp_path: Path
+) -> None:
+    """A new format is recognized by its first bytes, and searched by the command line."""
     copy = extend("a document format")
     copy.add("documents/backwards.py", FORMAT)
     extraction = "documents/extraction.py"
@@ -291,8 +358,8 @@ def test_a_format_of_documents(extend: Callable[[str], Extended], tmp_path: Path
     copy.change(extraction, 'Literal["PDF", ', 'Literal["Backwards", "PDF", ')
     copy.change(
         extraction,
-        "    if content.startswith(_ZIP)",
-        '    if content.startswith(b"%BACKWARDS"):\n        return "Backwards"\n    if content.startswith(_ZIP)',
+        "    if content.startswith(_OLD_OFFICE)",
+        '    if content.startswith(b"%BACKWARDS"):\n        return "Backwards"\n    if content.startswith(_OLD_OFFICE)',
     )
     copy.change(
         extraction,

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
-from attrs import field, frozen
+import attrs
+from attrs import Attribute, field, frozen
 
 from relevance_gen import checks, fields
+from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import MIN_CONFIDENCE, Chunk, Metadata, Syntax
 
+_PYTHON_OPTIONS = ("num_candidates",)
+"""Options of a search that only Python callers have."""
 
-@frozen
+
+def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Attribute[Any]]:
+    """Add the options of `SearchParams` that a class does not declare with other defaults or checks."""
+    names = {attribute.name for attribute in declared}
+    names.update(_PYTHON_OPTIONS)
+    options = [option for option in attrs.fields(SearchParams) if option.name not in names]
+    return [*declared, *options]
+
+
+@frozen(field_transformer=_with_search_options)
 class SearchRequest:
-    """The body of ``POST /search``.
+    """The body of ``POST /search``. Further options of `SearchParams` are fields, too.
 
     Args:
         query: the query; not blank.
