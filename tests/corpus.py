@@ -1,4 +1,4 @@
-"""Texts for tests, made by rule: the same on every machine, and in no repository's way."""
+"""Generated texts for tests, equal on every machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SYLLABLES = "ba be bo da de di fa fo ga go ka ke ki la le lo ma me mo na ne no p
 
 
 def prose(n_chunks: int, n_words: int, *, seed: int = 0) -> list[str]:
-    """Return chunks of made-up words, of which few are frequent and most are rare, as in any language."""
+    """Return chunks of generated words, few of them frequent and most of them rare, as in natural languages."""
     rng = random.Random(seed)  # noqa: S311
     words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(2000)]
     weights = [1 / (rank + 1) for rank in range(len(words))]
@@ -17,7 +17,7 @@ def prose(n_chunks: int, n_words: int, *, seed: int = 0) -> list[str]:
 
 
 def without_space(n_chars: int) -> Sequence[tuple[str, str]]:
-    """Return long texts without a space, each with its name."""
+    """Return long texts without spaces, each with its name."""
     units = {
         "letters": "a",
         "camel": "aA",

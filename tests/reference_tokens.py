@@ -1,4 +1,4 @@
-"""Byte-pair encoding, slow and obvious: the oracle for token counts."""
+"""Slow reference implementation of byte-pair encoding, for token counts."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -7,7 +7,7 @@ import regex
 
 
 def count_tokens(text: str, pattern: str, ranks: Mapping[bytes, int]) -> int:
-    """Split `text` by `pattern`; in each piece merge the neighbours of lowest rank until none can be merged."""
+    """Split `text` by `pattern`, and merge adjacent parts of the lowest rank in each piece until none can be merged."""
     return sum(_count_piece(piece.encode(), ranks) for piece in regex.findall(pattern, text))
 
 
@@ -16,8 +16,12 @@ def _count_piece(piece: bytes, ranks: Mapping[bytes, int]) -> int:
         return 1
     parts = [bytes([byte]) for byte in piece]
     while True:
-        merges = [(ranks[a + b], at) for at, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]
+        merges = [
+            (ranks[left + right], index)
+            for index, (left, right) in enumerate(pairwise(parts))
+            if left + right in ranks
+        ]
         if not merges:
             return len(parts)
-        _, at = min(merges)
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        _, index = min(merges)
+        parts[index : index + 2] = [parts[index] + parts[index + 1]]

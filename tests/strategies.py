@@ -1,4 +1,4 @@
-"""What hypothesis draws from: words, texts, queries and chunks of many scripts, with the words in common."""
+"""Hypothesis strategies: words, texts, queries and chunks of many scripts that share words."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ strange = st.text(
 
 @st.composite
 def word_texts(draw: st.DrawFn, of: st.SearchStrategy[str] = words, max_words: int = 12) -> str:
-    """Draw some words and what stands between them."""
+    """Draw words and separators between them."""
     parts = draw(st.lists(st.tuples(of, glue), min_size=1, max_size=max_words))
-    return "".join(word + between for word, between in parts)
+    return "".join(word + separator for word, separator in parts)
 
 
 texts = st.one_of(word_texts(), word_texts(st.sampled_from(ENGLISH), 8), any_text, strange)
-"""Any text at all, blank ones included."""
+"""Any text, including blank texts."""
 chunk_texts = texts.filter(lambda text: text and not text.isspace())
-"""Any text that may be a chunk or a query."""
+"""Any text that is allowed as a chunk or a query."""
 queries = st.one_of(word_texts(max_words=5), chunk_texts)
 chunk_lists = st.lists(chunk_texts, max_size=8)
 plain_words = st.text(st.sampled_from("abcdeghk"), min_size=2, max_size=3)
-"""Lower-case words of at least two letters: terms for us and for scikit-learn alike."""
+"""Lower-case words of at least two letters, which are terms here and in scikit-learn."""
 plain_texts = st.lists(plain_words, min_size=1, max_size=10).map(" ".join)

@@ -227,7 +227,7 @@ class Lexicon:
         letter_bytes = max(len(letter.encode()) for letter in word)
         term_ords = term_ords[n_shared >= len(letters) - 2 * letter_bytes]
         codes = np.frombuffer(word.encode("utf-32-le"), "<u4")
-        batches = (term_ords[some] for some in arrays.batch_slices(term_ords.size, _BATCH_TERMS))
+        batches = (term_ords[part] for part in arrays.batch_slices(term_ords.size, _BATCH_TERMS))
         matches = (batch[self._is_one_edit_away(batch, codes)] for batch in batches)
         return arrays.concat(matches, np.int64)
 

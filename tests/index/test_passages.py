@@ -42,7 +42,7 @@ class Lengths:
 
 
 class Counting(Lengths):
-    """Counts words and signs, and reads so many of them."""
+    """Counts words and punctuation, and reads a limited number of these."""
 
     passage_tokens = 16
 

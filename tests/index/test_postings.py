@@ -24,7 +24,7 @@ colliding_ids = st.builds(
     st.sampled_from([0, 1, 0xFFFF]),
     st.integers(0, 3),
 )
-"""Ids that share their top 16 bits with others."""
+"""Ids of which several share their top 16 bits."""
 id_lists = st.lists(
     st.lists(st.one_of(colliding_ids, st.integers(0, 2**64 - 1)), max_size=8), max_size=6
 )
