@@ -19,14 +19,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from relevance_gen.errors import RequestCancelledError
 
 T = TypeVar("T")
 
-_IS_REQUIRED: ContextVar[Callable[[], bool]] = ContextVar("_IS_REQUIRED", default=lambda: True)
-_RESERVE: ContextVar[Callable[[str, int], None]] = ContextVar("_RESERVE", default=lambda *_: None)
+IsRequired: TypeAlias = Callable[[], bool]
+ReserveUnits: TypeAlias = Callable[[str, int], None]
+"""Reserves the memory of a number of units."""
+
+
+def _is_always_required() -> bool:
+    return True
+
+
+def _reserve_nothing(unit: str, count: int) -> None:
+    """Accept any reservation: there is no budget."""
+
+
+_IS_REQUIRED: ContextVar[IsRequired] = ContextVar("_IS_REQUIRED", default=_is_always_required)
+_RESERVE: ContextVar[ReserveUnits] = ContextVar("_RESERVE", default=_reserve_nothing)
 
 
 @contextmanager
@@ -38,12 +51,12 @@ def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-def cancel_scope(is_required: Callable[[], bool]) -> AbstractContextManager[None]:
+def cancel_scope(is_required: IsRequired) -> AbstractContextManager[None]:
     """Cancel the work in this context, in this thread or task, when `is_required` returns false."""
     return _set(_IS_REQUIRED, is_required)
 
 
-def budget_scope(reserve_units: Callable[[str, int], None]) -> AbstractContextManager[None]:
+def budget_scope(reserve_units: ReserveUnits) -> AbstractContextManager[None]:
     """Call `reserve_units` with each `reserve` of this context; an exception that it raises ends the work."""
     return _set(_RESERVE, reserve_units)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from attrs import field, frozen
 
 POOLS = ("search", "generation", "anonymous_generation", "extraction", "agents")
@@ -210,7 +211,7 @@ class Metrics:
     """
 
     layout: Layout
-    table: np.ndarray[tuple[int, int], np.dtype[np.float64]] = field(repr=False)
+    table: npt.NDArray[np.float64] = field(repr=False)
     row: int = 0
 
     @classmethod
@@ -297,7 +298,8 @@ def _series_lines(
             yield f"{name}{_in_braces(labels)} {numbers[0]:.17g}"
         return
     count = 0.0
-    for bound, number in zip([*map(repr, BUCKETS_S), "+Inf"], numbers, strict=False):
+    bounds = [*map(repr, BUCKETS_S), "+Inf"]
+    for bound, number in zip(bounds, numbers, strict=False):
         count += number
         bucket_labels = [*labels, f'le="{bound}"']
         yield f"{name}_bucket{_in_braces(bucket_labels)} {count:.17g}"

@@ -73,9 +73,8 @@ class Extractor:
             raise InvalidRequestError("must be base64", "content") from None
         sandbox = self._free.get()
         try:
-            extracted = sandbox.call({"files": [[task.name, len(content)]]}, content)["documents"][
-                0
-            ]
+            answer = sandbox.call({"files": [[task.name, len(content)]]}, content)
+            extracted = answer["documents"][0]
         except TimeoutError:
             raise InvalidRequestError(
                 f"takes longer than {self._timeout_s:g} seconds to read", "content"

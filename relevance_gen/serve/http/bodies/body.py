@@ -18,8 +18,7 @@ from relevance_gen.serve.http.service import HELD, POOL, Service
 _READ_AHEAD_BYTES = 1 << 20
 """Bytes that aiohttp buffers ahead of the reader. With its default it pauses every 16 KiB."""
 _SMALL_BYTES = 64 << 10
-_SMALL_VALUES = 1 << 12
-"""A body of at most this size and number of values is parsed within one millisecond."""
+"""A body of at most this size and a few thousand values is parsed within one millisecond."""
 
 
 @define
@@ -41,11 +40,11 @@ class Body:
 
     @property
     def is_small(self) -> bool:
-        """Whether `parse` is fast enough for the event loop."""
+        """Whether the body can be parsed and read on the event loop."""
         if self.coding != "identity" or sum(map(len, self.pieces)) > _SMALL_BYTES:
             return False
-        stats = measure_json(b"".join(self.pieces), _SMALL_VALUES)
-        return stats.n_values <= _SMALL_VALUES
+        max_values = self.pool.max_loop_values
+        return measure_json(b"".join(self.pieces), max_values).n_values <= max_values
 
     def parse(self, *, work_factor: int = 0, timeout_s: float = 0.0) -> object:
         """Return the parsed JSON. Can be called once.

@@ -22,6 +22,10 @@ _VALUES_PER_CHUNK = 16
 """JSON values allowed in a body for each chunk that a search may have: its text and metadata."""
 _MAX_GENERATION_VALUES = 1 << 18
 """JSON values in the body of a generation. The parser holds the GIL for at most about 50 ms."""
+_MAX_LOOP_VALUES = 1 << 8
+_MAX_GENERATION_LOOP_VALUES = 1 << 12
+"""JSON values of a body that is parsed on the event loop. Adapters read at most 4,096 values of a
+generation within a few milliseconds; of 4,096 documents to rerank they make chunks, which takes 40."""
 _MAX_ANONYMOUS_BODY_BYTES = 16 << 20
 """Body size of a generation without a key, for the same reason."""
 
@@ -35,6 +39,7 @@ class ResourcePool:
         memory: bytes that all requests of the class may hold at once.
         max_body_bytes: size of one body after decompression.
         max_values: JSON values in one body.
+        max_loop_values: JSON values in a body that is parsed on the event loop.
         memory_timeout_s: how long a thread of the pool waits for memory. Zero in pools that have
             only one thread.
     """
@@ -43,6 +48,7 @@ class ResourcePool:
     memory: Quota
     max_body_bytes: int
     max_values: int
+    max_loop_values: int = _MAX_LOOP_VALUES
     memory_timeout_s: float = 0.0
 
 
@@ -75,6 +81,7 @@ def make_resource_pools(settings: Settings, metrics: Metrics) -> dict[str, Resou
             Quota(settings.max_buffered_bytes, on_change=partial(_show_held_bytes, metrics, name)),
             max_body_bytes,
             max_values,
+            _MAX_GENERATION_LOOP_VALUES if is_generation else _MAX_LOOP_VALUES,
             memory_timeout_s=0.0 if is_generation else settings.queue_timeout_s,
         )
 
