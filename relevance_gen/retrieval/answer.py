@@ -67,7 +67,7 @@ def answer(
     if params.distinct is None:
         ranking = rank(query, params.top_n, segments, chunk_filter, rerank_stages)
     else:
-        reserve("ranked", n_chunks)
+        reserve("ranked_chunk", n_chunks)
         ranking = rank(query, max(n_chunks, 1), segments, chunk_filter, rerank_stages)
     if isinstance(params.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(params.where, metadata_keys(segments))

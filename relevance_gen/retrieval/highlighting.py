@@ -80,7 +80,7 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     n_chars = lengths(texts)
     batches = [*batch_by_size(n_chars, _BATCH_CHARS)]
     batch_chars = [int(n_chars[start:end].sum()) for start, end in batches]
-    reserve("marked_character", max(batch_chars, default=0))
+    reserve("span_char", max(batch_chars, default=0))
     for start, end in batches:
         raise_if_cancelled()
         first_chars = starts_of(n_chars[start:end] + 1)

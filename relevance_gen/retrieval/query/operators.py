@@ -177,7 +177,7 @@ def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) ->
         raise_if_cancelled()
         n_chars = sum(map(len, block))
         n_chars = min(n_chars, BLOCK_CHARS + n_chars // _PIECE_MEMORY_DIVISOR)
-        reserve("phrase_character", max(n_chars - n_reserved, 0))
+        reserve("phrase_char", max(n_chars - n_reserved, 0))
         n_reserved = max(n_chars, n_reserved)
         if len(block) > 1:
             tokens = tokenize([text.lower() for text in block], toneless=False)
