@@ -1,4 +1,4 @@
-"""What an answer is, and the sources that it is from."""
+"""The answer to a question, and its sources."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from relevance_gen.types import (
 )
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
-"""The text of an answer without a source: no model was asked."""
+"""The text of an answer if the search has no results."""
 NO_ANSWER_FOUND = "No answer found. These passages are the closest matches."
-"""The text of an answer where confidence is too low: no model was asked."""
+"""The text of an answer if the confidence of the search is too low."""
 
 
 @frozen
 class Source(PydanticSerializable):
-    """A chunk that was found, and the part of it that the model was shown.
+    """A result of the search, and the part of its text that is in the prompt.
 
     Attributes:
         result: the chunk, with its score, its position, its metadata and its spans.
@@ -43,26 +43,26 @@ class Source(PydanticSerializable):
 
     @classmethod
     def whole(cls, result: SearchResult) -> Source:
-        """Show all of a chunk."""
+        """Return a source with the whole text of a result."""
         return cls(result, 0, len(result.chunk_txt))
 
     @property
     def text(self) -> str:
-        """The part that was shown."""
+        """The part of the text that is in the prompt."""
         return self.result.chunk_txt[self.start : self.end]
 
     @property
     def reference(self) -> str:
-        """The same with one space for all white space between two words."""
+        """The text on one line, with single spaces."""
         return " ".join(self.text.split())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as the server writes it, and the part that was shown."""
+        """Return the result as the server writes it, and the part that is in the prompt."""
         return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
 
 
 def citer_of(sources: Sequence[Source]) -> Attributor:
-    """Return what cites from the parts of chunks that were shown."""
+    """Return the attributor for the parts of chunks that are in the prompt."""
     return Attributor([source.text for source in sources], [source.start for source in sources])
 
 
@@ -90,12 +90,12 @@ class Answer(PydanticSerializable):
 
     @classmethod
     def none_found(cls, sources: tuple[Source, ...], confidence: float) -> Answer:
-        """Make the answer where no model was asked: nothing was found, or too little to answer from."""
+        """Return the answer without a generation: no results, or too low a confidence."""
         return cls(NO_ANSWER_FOUND if sources else NOTHING_FOUND, sources, "", confidence, None)
 
     @property
     def found(self) -> bool:
-        """Whether there is an answer; False where no model was asked, and the text says so."""
+        """Whether an answer was generated; otherwise the text says that none was found."""
         return self.response is not None
 
     @cached_property
@@ -109,7 +109,7 @@ class Answer(PydanticSerializable):
 
     @property
     def text_with_citations(self) -> str:
-        """The text with the numbers of its sources, from 1, behind each sentence, or that there are none."""
+        """The text with the numbers of its sources, from 1, after each sentence."""
         text = self.text
         for one in reversed(self.citations):
             text = f"{text[: one.end]} {one.citation_marker}{text[one.end :]}"

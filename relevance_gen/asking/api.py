@@ -1,10 +1,11 @@
-"""The verbs `ask` and `ask_stream`."""
+"""The functions `ask` and `ask_stream`."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
 from relevance_gen import checks, wire
 from relevance_gen.asking.answer import Answer, Source, citer_of
@@ -32,16 +33,19 @@ from relevance_gen.types import (
     Syntax,
 )
 
-Chunks: TypeAlias = BaseIndex | Iterable[str | Metadata | Chunk]
+SearchableChunks: TypeAlias = BaseIndex | Iterable[str | Metadata | Chunk]
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 class AnswerStream(Iterator[str]):
-    """The text of an answer piece by piece, then `answer`. One that is dropped before its end cancels the generation.
+    """The text of an answer piece by piece; each piece ends with a sentence.
 
-    A piece ends where a sentence does.
+    Leaving the context of the stream before its end cancels the generation.
 
     Attributes:
-        sources: what the model is shown, there from the start.
+        sources: the sources in the prompt of the model, available from the start.
         confidence: how likely it is that the chunks hold what was asked, in [0, 1].
         citations: as of `Answer`, of the sentences that have ended: each is there as soon as what follows cannot change
             where it ends, mostly before the piece behind it.
@@ -77,7 +81,7 @@ class AnswerStream(Iterator[str]):
             self._text += piece
             return piece
         response = self._stream.response
-        if response is None:  # it failed, and says so again to whoever asks again
+        if response is None:  # a failed generation raises its error again
             return next(self._stream).text
         self.answer = Answer(
             self._text.strip(), self.sources, response.prompt, self.confidence, response
@@ -85,7 +89,7 @@ class AnswerStream(Iterator[str]):
         raise StopIteration
 
     def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
-        """Yield pieces that end where sentences do, and note what supports these."""
+        """Yield pieces that end with sentences, and store the citations of these sentences."""
         for part in self._cited(pieces):
             if isinstance(part, str):
                 yield part
@@ -93,7 +97,7 @@ class AnswerStream(Iterator[str]):
                 self.citations += (part,)
 
     def _cite_first(self, pieces: Iterator[str]) -> Iterator[str]:
-        """Yield the first sentence as one piece, and note what supports it; the whole text, if it has no word."""
+        """Yield the first sentence and store its citation; all of a text without words."""
         text = ""
         for part in self._cited(pieces):
             if isinstance(part, str):
@@ -108,7 +112,7 @@ class AnswerStream(Iterator[str]):
             yield text
 
     def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
-        """Yield what a `StreamingAttributor` makes of pieces, without the white space before the first word."""
+        """Yield text and citations, without the white space before the first word."""
         cited, has_begun = StreamingAttributor(citer_of(self.sources)), False
         for piece in pieces:
             text = piece if has_begun else piece.lstrip()
@@ -117,13 +121,13 @@ class AnswerStream(Iterator[str]):
         yield from cited.add("", is_last=True)
 
     def result(self) -> Answer:
-        """Wait for the end and return the answer, or raise what the generation failed with or that it was cancelled."""
+        """Wait for the end and return the answer; raise the error of a failed generation."""
         while self.answer is None:
             next(self, None)
         return self.answer
 
     def cancel(self) -> None:
-        """Give up the generation; its slot is free at the next step."""
+        """Cancel the generation; its slot is free after the current step."""
         if self._stream is not None:
             self._stream.cancel()
 
@@ -134,9 +138,9 @@ class AnswerStream(Iterator[str]):
         self.cancel()
 
 
-def ask(
+def ask_stream(
     question: str,
-    chunks: Chunks,
+    chunks: SearchableChunks,
     *,
     runner: Runner | None = None,
     top_n: int = 5,
@@ -154,8 +158,66 @@ def ask(
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
     **fields: Unpack[RequestFields],
-) -> Answer:
-    """Answer a question from chunks: find those that say most about it, and let a model write from them.
+) -> AnswerStream:
+    """Answer a question as `ask` does, piece by piece; the parameters are those of `ask`.
+
+    Errors of the generation are raised by the iteration, all other errors by this function.
+    """
+    refuse_fields_of_runner(fields)
+    for name in fields.keys() & {"text", "num_samples"}:
+        raise InvalidRequestError(
+            "must not be given: a question has one prompt and one answer", name
+        )
+    checks.not_blank.check("question", question)
+    if copy is not None:
+        checks.flag.check("copy", copy)
+    checks.number(0, 1).check("min_confidence", checks.as_float(min_confidence))
+    _check(runner, only_from_sources, instructions, template_variables)
+    wire.structure(GenerationRequest, {"text": "", **fields})  # raises errors before the search
+    find: Callable[..., SearchResponse] = (
+        chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
+    )
+    options: dict[str, Any] = {
+        "where": where,
+        "min_relative_score": min_relative_score,
+        "distinct": distinct,
+        "encoder": encoder,
+    }
+    options |= {"reranker": reranker, "syntax": syntax, "correct_spelling": correct_spelling}
+    found = find(question, top_n=top_n, true_order=False, spans=True, **options)
+    if only_from_sources and (not found.results or found.confidence < min_confidence):
+        near = tuple(passage_of(Source.whole(result)) for result in found.results)
+        return AnswerStream(near, found.confidence, None)
+    runner = default_runner() if runner is None else runner
+    rendering: dict[str, Any] = {
+        "chat_template": chat_template,
+        "template_variables": template_variables,
+    }
+    sources, asked = prepare(
+        question, found, runner, copy=copy, instructions=instructions, **rendering, **fields
+    )
+    stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
+    is_free = "messages" not in asked and "choice" not in asked
+    return AnswerStream(sources, found.confidence, stream, only_first_sentence=is_free)
+
+
+def _with_parameters_of(
+    function: Callable[Parameters, object],
+) -> Callable[[Callable[..., Result]], Callable[Parameters, Result]]:
+    """Return a decorator that gives a function the parameters of another one."""
+
+    def decorate(decorated: Callable[..., Result]) -> Callable[Parameters, Result]:
+        annotation = inspect.signature(decorated).return_annotation
+        signature = inspect.signature(function).replace(return_annotation=annotation)
+        decorated.__signature__ = signature  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate
+
+
+@_with_parameters_of(ask_stream)
+def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stream
+    """Answer a question from chunks: search them, and generate an answer from the best.
 
     A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
     the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on.
@@ -197,81 +259,14 @@ def ask(
     >>> answer.text, answer.sources
     ('Nothing was found that the question asks for.', ())
     """
-    arguments: dict[str, Any] = {**locals(), **fields}
-    del arguments["fields"]
-    with ask_stream(**arguments) as stream:
+    with ask_stream(*args, **options) as stream:
         return stream.result()
-
-
-def ask_stream(
-    question: str,
-    chunks: Chunks,
-    *,
-    runner: Runner | None = None,
-    top_n: int = 5,
-    where: Where | None = None,
-    min_relative_score: float = 0.0,
-    distinct: str | None = None,
-    encoder: TextEncoder | None = None,
-    reranker: TextReranker | None = None,
-    syntax: Syntax = "plain",
-    correct_spelling: bool = True,
-    only_from_sources: bool = True,
-    min_confidence: float = MIN_CONFIDENCE,
-    copy: bool | None = None,
-    instructions: str = INSTRUCTIONS,
-    chat_template: str | None = None,
-    template_variables: Mapping[str, Any] | None = None,
-    **fields: Unpack[RequestFields],
-) -> AnswerStream:
-    """Answer as `ask` does, whose arguments these are, piece by piece, as the text comes.
-
-    It raises what `ask` raises; what the generation fails with, iterating raises.
-    """
-    refuse_fields_of_runner(fields)
-    for name in fields.keys() & {"text", "num_samples"}:
-        raise InvalidRequestError(
-            "must not be given: a question has one prompt and one answer", name
-        )
-    checks.not_blank.check("question", question)
-    if copy is not None:
-        checks.flag.check("copy", copy)
-    checks.number(0, 1).check("min_confidence", checks.as_float(min_confidence))
-    _check(runner, only_from_sources, instructions, template_variables)
-    wire.structure(
-        GenerationRequest, {"text": "", **fields}
-    )  # refuses nonsense before anything is searched or loaded
-    find: Callable[..., SearchResponse] = (
-        chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
-    )
-    options: dict[str, Any] = {
-        "where": where,
-        "min_relative_score": min_relative_score,
-        "distinct": distinct,
-        "encoder": encoder,
-    }
-    options |= {"reranker": reranker, "syntax": syntax, "correct_spelling": correct_spelling}
-    found = find(question, top_n=top_n, true_order=False, spans=True, **options)
-    if only_from_sources and (not found.results or found.confidence < min_confidence):
-        near = tuple(passage_of(Source.whole(result)) for result in found.results)
-        return AnswerStream(near, found.confidence, None)
-    runner = default_runner() if runner is None else runner
-    rendering: dict[str, Any] = {
-        "chat_template": chat_template,
-        "template_variables": template_variables,
-    }
-    sources, asked = prepare(
-        question, found, runner, copy=copy, instructions=instructions, **rendering, **fields
-    )
-    stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
-    is_free = "messages" not in asked and "choice" not in asked
-    return AnswerStream(sources, found.confidence, stream, only_first_sentence=is_free)
 
 
 def _check(
     runner: object, only_from_sources: object, instructions: object, template_variables: object
 ) -> None:
-    """Refuse what would not fail before a model is loaded, or not at all."""
+    """Raise the errors that otherwise occur only after a model is loaded, or never."""
     for name, value, is_right, allowed in (
         ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
         (

@@ -1,4 +1,4 @@
-r"""The verb `cite`: which places of some sources say what the sentences of a text say.
+r"""The function `cite`: find the sentences of sources that support the sentences of a text.
 
 A place is a sentence of a source. Words are folded as search folds them, and alike where they share their first five
 letters; English function words, numbers and n-grams are alike where they are the same. With N sentences in all sources,
@@ -46,11 +46,11 @@ from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import Chunk, CitedSentence, CitedSpan, Metadata
 
 _LEAST: Final = 0.35
-"""Share of a sentence that the first place has."""
+"""Minimum share of a sentence that its first span covers."""
 _LEAST_MORE: Final = 0.2
-"""Share of a sentence that each further place adds."""
+"""Minimum share of a sentence that each further span adds."""
 _WHOLE: Final = 1 << 20
-"""Weights are whole numbers, so that all of them together are exactly the whole."""
+"""Weights are integers, so that their sum is exact."""
 _MOST_COMPARED: Final = 1 << 28
 """Most words of sources that are compared with those of one answer: some seconds."""
 _OF_SENTENCE: Final = 1 << 12
@@ -61,14 +61,14 @@ _AHEAD: Final = 10
 _LONG: Final = 2000
 """Characters of a paragraph that are looked at whenever more comes; longer ones now and then, which takes no longer."""
 _STEP: Final = 64
-"""Sentences that are announced together."""
+"""Sentences for which memory is reserved at once."""
 _BLANK: Final = re.compile(r"\n\s*\n")
 _NUMBERS: Final = re.compile(r"\[\d{1,3}(?:[-–,;] ?\d{1,3})*\]")
-"""Numbers of sources that a model wrote by itself."""
+"""Source numbers in the text of a model."""
 
 
 def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSentence, ...]:
-    """Return the sentences of a text, each with the places of some chunks that support it.
+    """Return the sentences of a text, each with the spans of chunks that support it.
 
     Args:
         text: any string, as a model's answer; numbers in brackets, as in ``[1]``, are no words of it.
@@ -91,9 +91,11 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
 
 
 class Attributor:
-    """Sources to cite for one answer. They are read when its first sentence is sought.
+    """Finds the spans of sources that support an answer; sources are tokenized at the first call.
 
-    Each begins at one of `offsets`, or at 0, in the text in which its places are told.
+    Args:
+        texts: the sources.
+        offsets: the position of each source in the text to which spans refer; by default 0.
     """
 
     def __init__(self, texts: Sequence[str], offsets: Sequence[int] = ()) -> None:
@@ -128,7 +130,7 @@ class Attributor:
         return tuple(cited)
 
     def _places_of(self, words: Ids) -> tuple[CitedSpan, ...]:
-        """Return the places that support a sentence of some different words."""
+        """Return the spans that support a sentence with these distinct words."""
         places, keys, numbers = self._read
         first = keys.searchsorted(words)
         df = keys.searchsorted(words, "right") - first
@@ -166,7 +168,7 @@ class Attributor:
 
 
 def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, int]]:
-    """Yield where the sentences of a text stand, as long as the request is wanted."""
+    """Yield the spans of the sentences of a text, and check whether the request is cancelled."""
     for number, span in enumerate(sentences(text, ends)):
         if number % _STEP == 0:
             raise_if_cancelled()

@@ -1,6 +1,6 @@
-r"""The verb `compress`: of some chunks the sentences that say most about a question, as many as there is room for.
+r"""The function `compress`: select the sentences of chunks that are most relevant to a question.
 
-A sentence s of a chunk d is worth
+The utility of a sentence s of a chunk d is
 
     v(s) = score(s) + ¼ · (score of the one before s + score of the one behind s) + ½ · score(d)
 
@@ -37,9 +37,9 @@ from relevance_gen.types import (
 _OF_NEIGHBOUR: Final = 0.25
 _OF_CHUNK: Final = 0.5
 _LEFT_OUT: Final = " …"
-"""What stands in the text for sentences of a chunk that were left out between two."""
+"""Replaces omitted sentences between two selected sentences of a chunk."""
 _STEP: Final = 256
-"""Sentences that are announced together."""
+"""Sentences for which memory is reserved at once."""
 
 
 class _Sentence(NamedTuple):
@@ -59,7 +59,7 @@ def compress(
     max_tokens: int,
     encoding: Encoding | None = None,
 ) -> CompressionResponse:
-    """Return the sentences of some chunks that say most about a question, verbatim and in order.
+    """Select the sentences of chunks that are most relevant to a question, verbatim and in order.
 
     Args:
         question: not blank.
@@ -93,7 +93,7 @@ def compress(
 
 
 def _cut(texts: Sequence[str]) -> list[_Sentence]:
-    """Return all sentences."""
+    """Return the sentences of all texts."""
     reserve("sentence_char", max(map(len, texts), default=0))
     cut: list[_Sentence] = []
     for chunk, text in enumerate(texts):
@@ -107,8 +107,8 @@ def _cut(texts: Sequence[str]) -> list[_Sentence]:
     return cut
 
 
-def _worths(question: str, chunks: Chunks, cut: Sequence[_Sentence]) -> Floats:
-    """Return what each sentence is worth, shape (number of sentences,)."""
+def _sentence_utilities(question: str, chunks: Chunks, cut: Sequence[_Sentence]) -> Floats:
+    """Return the utility of each sentence, shape (number of sentences,)."""
     titles = {one.number: chunks.titles[one.chunk] for one in cut if one.chunk in chunks.titles}
     own = _scores(
         question, Chunks([chunks.texts[one.chunk][one.start : one.end] for one in cut], {}, titles)
@@ -122,7 +122,7 @@ def _worths(question: str, chunks: Chunks, cut: Sequence[_Sentence]) -> Floats:
 
 
 def _scores(question: str, chunks: Chunks) -> Floats:
-    """Return the score of every chunk, 0 for those that a search does not find."""
+    """Return the score of every chunk, 0 for chunks that are no results."""
     scores = np.zeros(len(chunks.texts))
     for result in search(question, chunks, len(chunks.texts)):
         scores[result.original_index] = result.chunk_score
@@ -137,7 +137,7 @@ def _chosen(
     kept: dict[
         int, int
     ] = {}  # the numbers of sentences and what each takes, the one that is worth most first
-    for number in np.argsort(-_worths(question, chunks, cut), kind="stable").tolist():
+    for number in np.argsort(-_sentence_utilities(question, chunks, cut), kind="stable").tolist():
         raise_if_cancelled()
         is_apart = kept and number - 1 not in kept and number + 1 not in kept
         _, chunk, behind_last, _, end = cut[number]
@@ -149,7 +149,7 @@ def _chosen(
             left -= n_tokens
         if not left:
             break
-    while True:  # tokens of a whole may be more than those of its parts
+    while True:  # a text may have more tokens than its parts
         chosen = [cut[number] for number in sorted(kept)]
         text = _joined(chunks.texts, chosen)
         n_tokens = counter.count(text)
@@ -161,7 +161,7 @@ def _chosen(
 
 
 def _joined(texts: Sequence[str], kept: Sequence[_Sentence]) -> str:
-    """Return the text of some sentences, in order: as it stands there where one follows the other."""
+    """Return the text of sentences in order; consecutive sentences keep the text between them."""
     parts: list[str] = []
     for before, one in zip([None, *kept], kept, strict=False):
         if before is None or before.chunk != one.chunk:

@@ -1,4 +1,4 @@
-"""Write what a model is asked: the sources that its context has room for, and the request that shows them."""
+"""Prepare the request to a model: select the sources that fit, and write the prompt."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _SEVERAL_PASSAGES_TOKENS = 128
 """Longest prompt of more than one passage where a model follows no instructions: the embedded one finds the right
 sentence best among very few."""
 _FRAME_BYTES = 2048
-"""More than a template adds to a message."""
+"""Upper bound of the bytes that a template adds to a message."""
 
 
 class Model(Protocol):
-    """What writing a prompt needs of a `Runner`."""
+    """The part of `Runner` that prompts depend on."""
 
     @property
     def chat_format(self) -> ChatFormat:
-        """What the model's file says about conversations, and how long its context is."""
+        """The chat template of the model file, and the length of its context."""
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a prompt has."""
+        """Return the number of tokens of a prompt."""
 
     def count_chat_tokens(
         self,
@@ -48,7 +48,7 @@ class Model(Protocol):
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
     ) -> int:
-        """Return how many tokens a conversation has."""
+        """Return the number of tokens of a conversation."""
 
 
 def prepare(
@@ -88,7 +88,7 @@ def prepare(
             model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, copies, told, rendering
         )
     else:
-        # What is copied is part of the prompt, so half of the context is enough for it, and no more is needed.
+        # A copied answer is part of the prompt, so it fits into half of the context.
         most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
         form = _Completion(model, question, {"max_tokens": most, **fields}, copies)
         shown = [passage_of(source) for source in shown]
@@ -105,7 +105,7 @@ def prepare(
 
 @frozen
 class _Chat:
-    """Asks a model that has a chat template."""
+    """The request to a model with a chat template."""
 
     model: Model
     question: str
@@ -118,13 +118,11 @@ class _Chat:
         raise_if_cancelled()
         room = _room(self.model, self.fields)
         n_bytes = _n_bytes(*self._message(sources).values())
-        if (
-            n_bytes + _FRAME_BYTES <= room
-        ):  # no token has less than a byte, so there is nothing to count
+        if n_bytes + _FRAME_BYTES <= room:  # each token has at least one byte
             return True
         if (
             n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx
-        ):  # the model would refuse to count these
+        ):  # the model would refuse to count them
             return False
         n_tokens = self.model.count_chat_tokens([self._message(sources)], **self.rendering)
         return n_tokens <= room
@@ -145,7 +143,7 @@ class _Chat:
 
 @frozen
 class _Completion:
-    """Asks a model that follows no instructions, such as the embedded one."""
+    """The request to a model that follows no instructions, such as the embedded model."""
 
     model: Model
     question: str
@@ -167,7 +165,7 @@ class _Completion:
         ends = self.model.chat_format.ends
         text = completion_prompt(self.question, sources)
         request = {"text": text, "eos_token_ids": ends, "stop": ["\n"], **self.fields}
-        # Small models know less of which sentence answers than the search does, so theirs is its best passage.
+        # The search selects the answering sentence better than a small model does.
         return (
             {**request, "choice": [f" {sources[0].reference}"]}
             if self.copies and sources
@@ -180,6 +178,6 @@ def _n_bytes(*texts: str) -> int:
 
 
 def _room(model: Model, fields: Mapping[str, Any]) -> int:
-    """Return the most tokens of a prompt that leaves room for the answer."""
+    """Return the maximum tokens of a prompt; at most half of the context is for the answer."""
     n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)

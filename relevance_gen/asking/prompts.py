@@ -1,4 +1,4 @@
-"""Write the prompt: a question, and the sources to answer it from."""
+"""Write the prompt: a question and numbered sources."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ INSTRUCTIONS = (
 COPYING_INSTRUCTIONS = (
     "Answer the question with the one sentence of the sources below that answers it, word for word."
 )
-"""In place of those, where the answer is to be copied."""
+"""The instructions for an answer that is copied from a source."""
 
 
 def follows_instructions(model: ChatFormat) -> bool:
-    """Tell whether a model is to be asked by `chat_message`, as far as its file says; else by `completion_prompt`.
+    """Return whether a model needs `chat_message`, by its file; otherwise `completion_prompt`.
 
-    The embedded model has a chat template, and was trained on no instructions.
+    The embedded model has a chat template, but was not trained on instructions.
     """
     return model.template is not None and not model.copies_only
 
@@ -28,7 +28,7 @@ def follows_instructions(model: ChatFormat) -> bool:
 def chat_message(
     question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS
 ) -> dict[str, str]:
-    """Return the one message that asks a chat model; some templates know no role but the user's and the model's own."""
+    """Return the message to a chat model, which has the role user, as some templates know no other."""
     numbered = [f"[{number}] {source.text.strip()}" for number, source in enumerate(sources, 1)]
     return {
         "role": "user",
@@ -37,9 +37,9 @@ def chat_message(
 
 
 def completion_prompt(question: str, sources: Sequence[Source]) -> str:
-    """Return the text that a model continues with an answer, in the form that the embedded one was trained on.
+    """Return the prompt that a model continues with an answer, as the embedded model was trained.
 
-    The sources stand in one line, and so does the question.
+    The sources are on one line, and the question is on the next.
     """
     context = " ".join(source.reference for source in sources)
     return f"Context: {context}\nQuestion: {' '.join(question.split())}\nAnswer:"

@@ -1,4 +1,4 @@
-"""Choose what a model is shown of the chunks that were found."""
+"""Select the sources of a prompt."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from relevance_gen.generation.queue.request import MAX_CHOICES, MAX_GRAMMAR_CHAR
 from relevance_gen.text.chunking import sentences
 
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
-"""Tells whether a prompt of these sources has room; if so, one of fewer or shorter sources has."""
+"""Whether a prompt with these sources fits; then a prompt with fewer or shorter sources fits too."""
 
-_MOST_TRIED = 100
-"""Sources that are tried once one had no room: few small ones follow so many, and each is counted by the model."""
+_MAX_TRIED = 100
+"""Sources that are tried after the first that does not fit; the model counts each of them."""
 
 
 def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
-    """Return as many of the sources, the best first, as there is room for, and each text once.
+    """Return the sources that fit into a prompt, the best first, each text once.
 
-    One for which there is none is cut to whole sentences around its best passage, as many as there is room for. Where
-    not even the passage's own sentences have room, it is left out.
+    A source that does not fit is shortened to the sentences around its best passage. It is dropped
+    if not even the sentences of the passage fit.
     """
     sources = list({source.text.strip(): source for source in reversed(sources)}.values())[::-1]
     if fits(sources):
         return tuple(sources)
-    n_whole = bisect.bisect_left(range(1, len(sources)), True, key=lambda n: not fits(sources[:n]))
-    shown = sources[:n_whole]
-    for source in sources[n_whole : n_whole + _MOST_TRIED]:
+    n_complete = bisect.bisect_left(
+        range(1, len(sources)), True, key=lambda n: not fits(sources[:n])
+    )
+    shown = sources[:n_complete]
+    for source in sources[n_complete : n_complete + _MAX_TRIED]:
         if fits([*shown, source]):
             shown.append(source)
             continue
@@ -40,12 +42,15 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
 
 
 def passage_of(source: Source) -> Source:
-    """Cut a source to the sentences of its best passage."""
+    """Return the sentences of the best passage of a source."""
     return _around_passage(source)[0]
 
 
 def sentences_of(sources: Sequence[Source]) -> list[str]:
-    """Return the sentences of the sources, each once and in one line, as many as a request can choose from twice."""
+    """Return the distinct sentences of the sources, each on one line.
+
+    At most half of the choices of a request are returned, as each is offered in two variants.
+    """
     texts = (source.text[start:end] for source in sources for start, end in sentences(source.text))
     lines = dict.fromkeys(" ".join(text.split()) for text in texts)
     ends = itertools.accumulate(len(line) + 1 for line in lines)
@@ -56,7 +61,7 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
 
 
 def _around_passage(source: Source) -> list[Source]:
-    """Return parts of a source, each a sentence longer at either end than the one before, from the passage's own on."""
+    """Return the sentences of the passage, then parts that are longer by one sentence at each end."""
     result = source.result
     passage = result.passage
     if passage is None:
