@@ -12,7 +12,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.text.token_counting.encodings import CL100K_PATTERN, O200K_PATTERN, Definition
+from relevance_gen.text.token_counting.encodings import (
+    CL100K_PATTERN,
+    O200K_PATTERN,
+    EncodingDefinition,
+)
 
 if TYPE_CHECKING:
     import tiktoken
@@ -72,7 +76,7 @@ def _as_file(content: bytes) -> Iterator[Path]:
 class GigatokenBackend:
     """Counts with gigatoken, with a new tokenizer after every `_RENEW_AFTER_TOKENS` tokens."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: EncodingDefinition) -> None:
         self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
         self._rank_file = definition.rank_file()
         self._lock = Lock()

@@ -13,8 +13,8 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.text.token_counting.backends import Count, GigatokenBackend, by_tiktoken
 from relevance_gen.text.token_counting.encodings import (
     EMBEDDED,
-    Definition,
     Encoding,
+    EncodingDefinition,
     define,
     is_tiktoken_encoding,
     modification_time_ns,
@@ -53,7 +53,7 @@ class TokenCounter:
 
     def __init__(
         self,
-        definition: Definition,
+        definition: EncodingDefinition,
         backend: Backend | None = None,
     ) -> None:
         self.name = definition.name

@@ -35,7 +35,7 @@ _PATTERN_OF_FILE: Final = {"o200k_base": O200K_PATTERN}
 
 
 @frozen
-class Definition:
+class EncodingDefinition:
     """Definition of an encoding.
 
     Attributes:
@@ -64,7 +64,7 @@ class Definition:
         return digest.hexdigest()
 
 
-def define(source: Encoding) -> Definition:
+def define(source: Encoding) -> EncodingDefinition:
     """Return the definition of an encoding; a string is a published name."""
     match source:
         case PathLike():
@@ -82,7 +82,7 @@ def is_tiktoken_encoding(value: object) -> bool:
     return isinstance(value, tiktoken.Encoding)
 
 
-def _define_file(path: Path) -> Definition:
+def _define_file(path: Path) -> EncodingDefinition:
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -98,12 +98,12 @@ def _define_file(path: Path) -> Definition:
 
         return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks(), special_tokens={})
 
-    return Definition(path, name, pattern, ranks, lambda: content, encoding)
+    return EncodingDefinition(path, name, pattern, ranks, lambda: content, encoding)
 
 
-def _define_encoding(source: Encoding, encoding: tiktoken.Encoding) -> Definition:
+def _define_encoding(source: Encoding, encoding: tiktoken.Encoding) -> EncodingDefinition:
     ranks = encoding._mergeable_ranks
-    return Definition(
+    return EncodingDefinition(
         source,
         encoding.name,
         encoding._pat_str,
