@@ -82,7 +82,7 @@ def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def to_install(extra: str) -> str:
-    """Return the command that installs the packages of an extra, and no packages of other extras."""
+    """Return the command that installs the packages of an extra, without those of other extras."""
     # Importing this module takes long, and few errors need it.
     from importlib.metadata import PackageNotFoundError, requires
 

@@ -1,4 +1,4 @@
-"""Fields of attrs classes for requests: a default, a validator, and a converter of numpy scalars."""
+"""Fields of attrs classes for requests, with default, validator and converter."""
 
 from __future__ import annotations
 

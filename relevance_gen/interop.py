@@ -41,7 +41,7 @@ class PydanticSerializable:
 def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
     """Return the fields of an attrs class as those of a dataclass.
 
-    pandas makes one column of each dataclass field, but has no support for attrs.
+    pandas makes one column of each dataclass field, but does not support attrs.
     """
     dataclass = dataclasses.make_dataclass(cls.__name__, list(fields_dict(cls)))
     return dataclass.__dataclass_fields__  # type: ignore[attr-defined, no-any-return]
@@ -64,7 +64,7 @@ def arrow_stream(results: Sequence[Any], cls: type, requested_schema: object) ->
     for name in fields_dict(cls):
         columns[name] = [getattr(result, name) for result in results]
     columns["spans"] = [spans and list(map(asdict, spans)) for spans in columns["spans"]]
-    has_metadata = any(columns["metadata"])  # Parquet has no struct without fields
+    has_metadata = any(columns["metadata"])  # Parquet does not support a struct without fields
     columns["metadata"] = [dict(item) if has_metadata else None for item in columns["metadata"]]
     try:
         pyarrow.array(columns["metadata"])

@@ -57,7 +57,8 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     range of a float are refused. If a key occurs twice, the last value is used, as in `json`.
 
     Raises:
-        InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to convert.
+        InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to
+            convert.
     """
     try:
         with _collector_paused():
@@ -176,7 +177,8 @@ def structure(
         rule = "must be an object" if path else "the body must be an object"
         raise InvalidRequestError(rule, path or None, describe(value))
     prefix = f"{path}." if path else ""
-    fields = {attribute.name: attribute for attribute in attrs.fields(cls)}  # type: ignore[arg-type]
+    attributes = attrs.fields(cls)  # type: ignore[arg-type]
+    fields = {attribute.name: attribute for attribute in attributes}
     if is_lenient:
         value = {name: item for name, item in value.items() if name in fields and item is not None}
     for name in value:

@@ -16,55 +16,55 @@ from attrs import define, field
 
 LIBRARY = Path(__file__).parents[1] / "relevance_gen"
 
-TOTAL_TOKENS = 265_000
+TOTAL_TOKENS = 275_000
 """Ceiling of all tokens of the library. The goal is 235,000."""
 MAX_LINE_TOKENS = 25
 """A line with more tokens is dense: it usually holds two thoughts."""
 MAX_LINE_CHARS = 100
-LONG_LINES = 2_600
+LONG_LINES = 1_630
 """Ceiling of lines longer than `MAX_LINE_CHARS`. The goal is 0."""
 
 TOKENS_PER_LINE = {
-    "(top level)": 8.6,
-    "agents": 9.3,
-    "asking": 9.0,
-    "cli": 8.3,
-    "cluster": 9.2,
-    "display": 8.4,
-    "documents": 9.2,
-    "embedding": 9.0,
-    "folders": 9.5,
-    "generation": 9.2,
-    "index": 9.9,
-    "llama": 8.7,
-    "retrieval": 9.9,
-    "sandbox": 8.4,
-    "serve": 8.8,
-    "shards": 8.6,
-    "text": 8.9,
-    "types": 8.0,
+    "(top level)": 8.0,
+    "agents": 9.1,
+    "asking": 8.7,
+    "cli": 8.0,
+    "cluster": 8.5,
+    "display": 8.2,
+    "documents": 8.7,
+    "embedding": 8.7,
+    "folders": 8.9,
+    "generation": 8.4,
+    "index": 8.6,
+    "llama": 8.5,
+    "retrieval": 9.4,
+    "sandbox": 8.0,
+    "serve": 8.2,
+    "shards": 8.9,
+    "text": 8.0,
+    "types": 7.0,
 }
 """Ceiling of the average number of tokens per code line. The goal is 8.3 for each package."""
 
 DENSE_LINES = {
-    "(top level)": 25,
-    "agents": 20,
-    "asking": 30,
-    "cli": 25,
-    "cluster": 70,
+    "(top level)": 11,
+    "agents": 7,
+    "asking": 28,
+    "cli": 13,
+    "cluster": 12,
     "display": 5,
-    "documents": 25,
-    "embedding": 12,
-    "folders": 45,
-    "generation": 80,
-    "index": 115,
-    "llama": 30,
-    "retrieval": 130,
-    "sandbox": 5,
-    "serve": 95,
-    "shards": 12,
-    "text": 40,
-    "types": 8,
+    "documents": 13,
+    "embedding": 10,
+    "folders": 26,
+    "generation": 20,
+    "index": 4,
+    "llama": 29,
+    "retrieval": 63,
+    "sandbox": 7,
+    "serve": 12,
+    "shards": 11,
+    "text": 7,
+    "types": 6,
 }
 """Ceiling of the number of dense lines. The goal is none except in `DATA_TABLES`."""
 DATA_TABLES: set[str] = set()

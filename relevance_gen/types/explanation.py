@@ -60,24 +60,24 @@ class Explanation(ExplanationDisplay):
         lead: contribution of query words among the chunk's first 16 words.
         phrase: contribution of the longest sequence of words that also occurs in the query.
         title: contribution of query words in the chunk's title, if any chunk has a title.
-        char_ngrams: contribution of shared character 4-grams; only if the chunks or the query are not
-            English.
+        char_ngrams: contribution of shared character 4-grams; only if the chunks or the query are
+            not English.
         top_similarity: boost from similarity to the five best chunks, including the chunk itself.
         semantic: contribution of the encoder; 0 without an encoder, and for a chunk outside its
             candidates.
-        other_chunks: contribution of the other chunks of the file; this and the next three attributes are
-            0 outside a `FolderIndex`.
+        other_chunks: contribution of the other chunks of the file; this and the next three
+            attributes are 0 outside a `FolderIndex`.
         file_name: contribution of the file's name.
         defined_names: contribution of names that the file defines.
-        exact_identifiers: contribution of the file's name and definitions if the query contains one of them as
-            an identifier.
+        exact_identifiers: contribution of the file's name and definitions if the query contains one
+            of them as an identifier.
         reranker: change made by the reranker, which can be negative. For a chunk outside the
             rerank window: the amount its score was lowered to rank below the reranked chunks.
         passage: the passage that is semantically nearest to the query, for a chunk that the encoder
             scored.
         relevance: the reranker's relevance, for a chunk that it scored.
-        violated_operators: the query's operators that exclude the chunk from the results, as written in the
-            query.
+        violated_operators: the query's operators that exclude the chunk from the results, as
+            written in the query.
         corrections: as in `SearchMetadata`; the terms are those of the corrected query.
     """
 

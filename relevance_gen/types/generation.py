@@ -297,8 +297,8 @@ class TokenTexts:
         pieces: token id to the bytes that the token prints, for each token of the prompt and the
             samples, and for each alternative token.
         eos_token_ids: the tokens that end a sample and are not part of its text.
-        prompt_top_logprobs: for each prompt token after the first the most likely tokens at its position,
-            if ``prompt_logprobs`` and ``top_logprobs`` are requested.
+        prompt_top_logprobs: for each prompt token after the first the most likely tokens at its
+            position, if ``prompt_logprobs`` and ``top_logprobs`` are requested.
     """
 
     prompt: tuple[int, ...]

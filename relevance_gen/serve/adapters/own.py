@@ -177,7 +177,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
 
 
 class GenerationEvents:
-    """The server-sent events of one stream: ``text`` events, then a ``response`` or an ``error``."""
+    """The server-sent events of one stream: ``text``, then a ``response`` or an ``error``."""
 
     def text(self, sample: int, piece: str) -> bytes:
         """Return the event of a piece of text."""

@@ -17,7 +17,7 @@ _PYTHON_OPTIONS = ("num_candidates",)
 
 
 def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Attribute[Any]]:
-    """Add the options of `SearchParams` that a class does not declare with other defaults or checks."""
+    """Add the options of `SearchParams` that a class does not declare itself."""
     names = {attribute.name for attribute in declared}
     names.update(_PYTHON_OPTIONS)
     options = [option for option in attrs.fields(SearchParams) if option.name not in names]
@@ -38,16 +38,17 @@ class SearchRequest:
             a list of values.
         spans: return the spans of each result that answer the query.
         confidence: return the estimated probability that the chunks hold an answer.
-        min_relative_score: return only results with at least this share of the best score, in [0, 1].
+        min_relative_score: return only results with at least this share of the best score, in [0,
+            1].
         distinct: return at most one result, the best, for each value of this metadata key.
-        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"operators"``, ``"exact
-            phrase"`` and ``+word`` must occur in a result, and ``-word`` must not.
-        correct_spelling: whether to correct spelling: replace a query word of 7 or more letters that
-            occurs in no chunk with the most frequent chunk word at edit distance 1.
-        rerank_top_n: number of top results to rerank with the server's reranker, such as 20; null uses
-            the server's limit.
-        cache_index: cache an index of these chunks and return its name in the ``X-Index`` response header.
-            Later requests can send that name as ``index`` instead of the chunks.
+        syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"operators"``,
+            ``"exact phrase"`` and ``+word`` must occur in a result, and ``-word`` must not.
+        correct_spelling: whether to correct spelling: replace a query word of 7 or more letters
+            that occurs in no chunk with the most frequent chunk word at edit distance 1.
+        rerank_top_n: number of top results to rerank with the server's reranker, such as 20; null
+            uses the server's limit.
+        cache_index: cache an index of these chunks and return its name in the ``X-Index`` response
+            header. Later requests can send that name as ``index`` instead of the chunks.
     """
 
     query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)

@@ -1,4 +1,4 @@
-"""Messages of ``/v1/messages``: each part of a turn is a content block, in one object or as events."""
+"""Messages of ``/v1/messages``: each part of a turn is a content block."""
 
 from __future__ import annotations
 

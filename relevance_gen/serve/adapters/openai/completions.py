@@ -169,7 +169,8 @@ def _check_size(
     if generation.prompt_logprobs:
         n_tokens += request.n * prompts.size
     if len(prompts) > 1 and n_tokens * generation.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
-        allowed = f"at most {MAX_RESPONSE_TOP_LOGPROBS // n_tokens} for {n_tokens:,} tokens in all samples"
+        n_allowed = MAX_RESPONSE_TOP_LOGPROBS // n_tokens
+        allowed = f"at most {n_allowed} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
 
 

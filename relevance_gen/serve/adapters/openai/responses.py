@@ -52,7 +52,10 @@ _REFUSED = {
 _ENCODED_REASONING = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 _HOSTED_TOOL_PREFIX = "web_search"
-"""Prefix of the types of the tool on OpenAI's servers that agents send by default; it is ignored."""
+"""Prefix of the types of the tool on OpenAI's servers that agents send by default.
+
+It is ignored.
+"""
 _TEXT_FIELDS = {
     "input_text": "text",
     "output_text": "text",
