@@ -107,7 +107,7 @@ def searching(record: Record, chunks: list[str], rounds: int) -> None:
         note(record, group, f"{N_SHARDS} shards on 3 nodes", found["cluster"])
         more_s = statistics.median(found["cluster"]) - statistics.median(found["alone"])
         record.add(group, "more in the cluster", more_s * 1e3, "ms", at_most=15)
-        index._current()._rankings.clear()
+        index._current().rankings.clear()
         with ThreadPoolExecutor(16) as pool:
             seconds = timed(lambda: list(pool.map(index.search, asked)))
         record.add(group, "many at once", len(asked) / seconds, "questions a second")
@@ -151,7 +151,7 @@ def changing(record: Record, chunks: list[str], rounds: int) -> None:
             searchers = index._pool.searchers
             actor = searchers[number % len(searchers)].actor
             pid = get(actor.__ray_call__.remote(lambda _: os.getpid()))
-            index._current()._rankings.clear()
+            index._current().rankings.clear()
             os.kill(pid, signal.SIGKILL)
             waited.append(timed(lambda: index.search(query)))
             time.sleep(3.0)

@@ -59,4 +59,4 @@ def searchers_of(index: ClusterIndex) -> list[Any]:
 
 def forget_rankings(index: ClusterIndex) -> None:
     """Clear the cache of rankings, so that the next search asks the searchers."""
-    index._current()._rankings.clear()
+    index._current().rankings.clear()
