@@ -1,6 +1,6 @@
-"""The texts that wait for a model: many jobs, served in turn, a text of each.
+"""A queue of jobs for one model, served round-robin, one text of each job at a time.
 
-So a single question waits for one text of every job before it, and not for an index of 20,000 chunks.
+A single query therefore waits for one text of each earlier job, and not for an index of 20,000 chunks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Outcome = TypeVar("Outcome")
 
 
 class Embeddings(NamedTuple):
-    """The vectors of texts, float32 of shape (n, n_dims), and how many tokens of each were read, shape (n,)."""
+    """The vectors of texts, float32 of shape (n, n_dims), and the number of tokens read of each, shape (n,)."""
 
     vectors: Vectors
     n_tokens: NDArray[np.int64]
@@ -32,29 +32,33 @@ class Embeddings(NamedTuple):
 
 @define(eq=False)
 class Job(Generic[Outcome]):
-    """Some texts to read, and the future of whoever wants to know what they become.
+    """Texts to process, and the future of their result. Cancelling the future drops the job before its next step.
 
-    Cancelling the future drops the job before its next step. The outcome is arrays, filled by `reading`: given the
-    model, it reads the texts, and after each part of one yields how many are read, which `n_done` says.
+    Attributes:
+        texts: the texts.
+        outcome: arrays that `process` fills, the result of the future.
+        process: called with the model; processes a text or a part of one, and yields the number of finished texts.
+        n_done: finished texts.
+        future: the future of `outcome`.
     """
 
     texts: Sequence[str]
     outcome: Outcome
-    reading: Callable[[Any], Iterator[int]]
+    process: Callable[[Any], Iterator[int]]
     n_done: int = 0
     future: Future[Outcome] = field(factory=Future)
     _steps: Iterator[int] | None = None
 
     def step(self, model: Any) -> None:
-        """Have the model read as much as it reads at once; settle when all is read."""
-        self._steps = self._steps or self.reading(model)
+        """Process the next text or part of one; settle the future after the last text."""
+        self._steps = self._steps or self.process(model)
         self.n_done = next(self._steps)
         if self.n_done == len(self.texts):
             self.settle(self.outcome)
 
     def settle(self, outcome: Outcome | BaseException) -> None:
-        """End the job, well or with an error."""
-        with suppress(InvalidStateError):  # it was cancelled a moment ago
+        """Set the result or the error of the future."""
+        with suppress(InvalidStateError):  # it was cancelled
             if isinstance(outcome, BaseException):
                 self.future.set_exception(outcome)
             else:
@@ -62,14 +66,19 @@ class Job(Generic[Outcome]):
 
 
 class Jobs:
-    """A queue from which jobs are taken in turn. Safe to share between threads.
+    """A round-robin queue of jobs. Thread-safe.
 
-    They are the `owner`'s, for people, and a `failure` stands for whatever goes wrong. Once `closed`, which says why,
-    no job is taken any more.
+    Args:
+        owner: the kind of object that owns the queue, for errors.
+        failure: the class of errors.
+
+    Attributes:
+        closed: the reason why no more jobs are accepted; None while they are.
     """
 
     def __init__(self, owner: str, failure: type[RelevanceGenError]) -> None:
-        self.owner, self.failure = owner, failure
+        self.owner = owner
+        self.failure = failure
         self._changed = threading.Condition()
         self._waiting: deque[Job[Any]] = deque()
         self._pid = os.getpid()
@@ -84,22 +93,23 @@ class Jobs:
         """Raise a `failure` in a process that was forked from the one that made this."""
         if self.forked:
             raise self.failure(
-                f"this {self.owner} belongs to the process that this one was forked from, and its thread did not come "
-                f"along; start processes with the 'spawn' method, or make the {self.owner} after the fork"
+                f"this {self.owner} was created before this process was forked, and its thread exists only in the parent; "
+                f"start processes with the 'spawn' method, or create the {self.owner} after the fork"
             )
 
     def put(self, job: Job[Any]) -> None:
-        """Queue a job, or raise a `failure` where no job is taken any more."""
+        """Queue a job; raise a `failure` if the queue is closed."""
         self.check_here()
         with self._changed:
             if self.closed is not None:
-                # A new error each time: one object raised often would keep all its callers' texts in its traceback.
+                # A new error each time: one object raised repeatedly would keep the texts of all callers alive in its
+                # traceback.
                 raise self.failure(str(self.closed)) from self.closed.__cause__
             self._waiting.append(job)
             self._changed.notify()
 
     def take(self) -> Job[Any] | None:
-        """Return the job whose turn it is, when there is one; None once closed."""
+        """Wait for the next job and return it; None once the queue is closed."""
         with self._changed:
             while True:
                 if self.closed is not None:
@@ -111,7 +121,7 @@ class Jobs:
                 self._changed.wait()
 
     def put_back(self, job: Job[Any]) -> None:
-        """Queue a job behind the others, if any of its texts is left."""
+        """Queue an unfinished job after the other jobs."""
         with self._changed:
             if self.closed is None and not job.future.done():
                 self._waiting.append(job)
@@ -120,7 +130,7 @@ class Jobs:
             job.settle(self.closed)
 
     def close(self, error: BaseException) -> BaseException:
-        """Take no more jobs, and fail those that wait; return why: the first reason counts."""
+        """Accept no more jobs, and fail all waiting jobs; return the reason, which is that of the first call."""
         with self._changed:
             self.closed = error = self.closed or error
             failed = list(self._waiting)

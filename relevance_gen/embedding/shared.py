@@ -1,4 +1,4 @@
-"""A model in a thread of its own that many callers share: what an encoder and a reranker are."""
+"""A model in a separate thread that many callers share: the base of encoder and reranker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from relevance_gen.progress import Progress, reporting
 
 Model = TypeVar("Model")
 
-_LOOK_S = 0.05
-"""How often a caller who wants to see the progress is told of it."""
+_PROGRESS_INTERVAL_S = 0.05
+"""Seconds between two calls of a progress function."""
 
 
 class SharedModel(Generic[Model]):
-    """A GGUF file, loaded in a thread of its own, which does the jobs of many callers in turn."""
+    """A GGUF file, loaded in a separate thread that serves the jobs of many callers round-robin."""
 
     def __init__(
         self,
@@ -35,28 +35,34 @@ class SharedModel(Generic[Model]):
         jobs: Jobs,
         **own: Any,
     ) -> None:
-        """Load `model` in the thread; `own` are the subclass's arguments beside those of `options`."""
+        """Load `model` in the thread; `own` are the arguments of the subclass that are not in `options`."""
         if not isinstance(model, str | os.PathLike):
             raise InvalidRequestError.must_be(
                 "model", "the path of a GGUF file or the name of a repository", model
             )
-        numbers = {name: getattr(options, name) for name in ("n_ctx", "n_threads", "n_gpu_layers")}
-        self._opened = functools.partial(type(self), str(model), **numbers, **own)
+        self._reopen = functools.partial(
+            type(self),
+            str(model),
+            n_ctx=options.n_ctx,
+            n_threads=options.n_threads,
+            n_gpu_layers=options.n_gpu_layers,
+            **own,
+        )
         self._path = model_file.resolve(model)
         self._jobs = jobs
         self._thread = _Thread[Model](jobs, functools.partial(load, self._path, options))
-        # What nobody holds any more ends its thread.
+        # End the thread when this object is garbage-collected.
         weakref.finalize(self, self._thread.stop).atexit = False
         try:
             self._thread.start()
             self._thread.wait_loaded()
             self._model = self._loaded()
-        except BaseException:  # an interrupt too: nobody would have this to close it
+        except BaseException:  # also on KeyboardInterrupt: the caller never receives the object to close it
             self.close()
             raise
 
     def _loaded(self) -> Model:
-        """Return the model, of which this thread may read what describes it, or raise why there is none."""
+        """Return the model, whose attributes any thread may read; raise the reason if loading failed."""
         if self._thread.model is None:
             closed = ModelLoadError(
                 f"the {self._jobs.owner} was closed before its model was loaded"
@@ -65,7 +71,7 @@ class SharedModel(Generic[Model]):
         return self._thread.model
 
     def _put(self, job: Job[Outcome]) -> Job[Outcome]:
-        """Queue a job, and return it; one without texts is done."""
+        """Queue a job and return it; a job without texts is settled at once."""
         if job.texts:
             self._jobs.put(job)
         else:
@@ -73,25 +79,25 @@ class SharedModel(Generic[Model]):
         return job
 
     def _finish(self, job: Job[Outcome], progress: Progress | bool | None) -> Outcome:
-        """Have a job done and return what becomes of it, telling `progress` in this thread of texts done and all."""
+        """Run a job and return its outcome; call `progress` in this thread with the finished and all texts."""
         with reporting(progress, "texts") as report:
             self._put(job)
             try:
                 while report is not None and not job.future.done():
                     report(job.n_done, len(job.texts))
-                    wait([job.future], _LOOK_S)
+                    wait([job.future], _PROGRESS_INTERVAL_S)
                 outcome = job.future.result()
                 if report is not None:
                     report(len(job.texts), len(job.texts))
                 return outcome
             finally:
-                job.future.cancel()  # of an interrupt: nobody wants the rest
+                job.future.cancel()  # after a KeyboardInterrupt the caller discards the remaining results
 
-    def _fingerprint(self, *what: object) -> str:
-        """Hash the model's file and what else counts."""
+    def _fingerprint(self, *settings: object) -> str:
+        """Hash the model's file and the settings that its results depend on."""
         with self._path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-        digest.update("".join(f"\n{each}" for each in what).encode(errors="replace"))
+        digest.update("".join(f"\n{setting}" for setting in settings).encode(errors="replace"))
         return digest.hexdigest()
 
     @property
@@ -101,11 +107,11 @@ class SharedModel(Generic[Model]):
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more texts."""
+        """Whether no more texts are accepted."""
         return self._jobs.closed is not None
 
     def close(self) -> None:
-        """Give up what waits, and free the model; safe to call twice."""
+        """Fail all waiting jobs, and free the model; may be called more than once."""
         if not self._jobs.forked:
             self._thread.stop()
             self._thread.join(GRACE_S)
@@ -123,11 +129,11 @@ class SharedModel(Generic[Model]):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self._opened, ()
+        return self._reopen, ()
 
 
 class _Thread(ModelThread, Generic[Model]):
-    """The thread of a shared model, and once it is loaded the model; only this thread may compute with it."""
+    """The thread of a shared model; only this thread may compute with `model`, which is None until it is loaded."""
 
     def __init__(self, jobs: Jobs, load: Load[Model]) -> None:
         super().__init__(jobs.owner)
@@ -154,18 +160,18 @@ class _Thread(ModelThread, Generic[Model]):
                     job.settle(error)
                 self._job = None
                 self._jobs.put_back(job)
-                del job  # and with it the texts, while there is nothing to do
+                del job  # release the texts while the thread waits
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list, or raise an `InvalidRequestError` where they are no strings in an iterable."""
+    """Return texts as a list; raise `InvalidRequestError` if they are not strings in an iterable."""
     texts = as_list(texts)
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise InvalidRequestError.must_be(
             "texts", "a list of strings", texts, remedy="put a single text in a list"
         )
     texts = list(texts)
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InvalidRequestError.must_be(f"texts[{place}]", "a string", text)
+            raise InvalidRequestError.must_be(f"texts[{index}]", "a string", text)
     return texts

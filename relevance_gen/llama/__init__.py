@@ -1,5 +1,5 @@
-"""llama.cpp behind a small typed surface: a decoder, its vocabulary, its options. The only importer of llama_cpp.
+"""A small typed interface to llama.cpp: decoder, embedder, cross-encoder, tokenizer and options.
 
-Whatever computes must be used from one thread, the one that made it: a second one with an OpenMP pool slows decoding
-fivefold. Only `Decoder.interrupt` may be called from elsewhere.
+This package is the only importer of llama_cpp. A model must be used by the thread that created it: a second thread with
+an OpenMP pool makes decoding five times slower. Only `Decoder.interrupt` may be called from other threads.
 """

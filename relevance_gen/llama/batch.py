@@ -1,4 +1,4 @@
-"""What goes into `llama_decode`."""
+"""The input of `llama_decode`."""
 
 from __future__ import annotations
 
@@ -14,50 +14,49 @@ from relevance_gen.llama.runtime.library import lib, pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
 OutputMask: TypeAlias = bool | NDArray[np.bool_]
-"""After which tokens of a batch logits are computed."""
+"""The rows of a batch whose logits are returned."""
 
 
 class Batch:
-    """A `llama_batch` whose fields are numpy arrays: filling it is slicing."""
+    """A `llama_batch` whose fields are numpy arrays, so that slices can be assigned."""
 
     def __init__(self, capacity: int) -> None:
         self.token = np.empty(capacity, np.int32)
         self.position = np.empty(capacity, np.int32)
         self.sequence = np.empty(capacity, np.int32)
-        self.wanted = np.empty(capacity, np.int8)
+        self.has_output = np.empty(capacity, np.int8)
         self._ones = np.ones(capacity, np.int32)
-        # One pointer a token, each to its own element of `sequence`.
-        self._pointers = (
-            self.sequence.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
-        )
+        # A pointer for each token to its element of `sequence`.
+        offsets = np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
+        self._pointers = self.sequence.ctypes.data + offsets
         self.struct = lib.llama_batch(
             token=pointer(self.token, lib.llama_token),
             pos=pointer(self.position, lib.llama_pos),
             n_seq_id=pointer(self._ones, ctypes.c_int32),
             seq_id=pointer(self._pointers, ctypes.POINTER(lib.llama_seq_id)),
-            logits=pointer(self.wanted, ctypes.c_int8),
+            logits=pointer(self.has_output, ctypes.c_int8),
         )
 
     def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int) -> None:
-        """Hold these tokens and no others."""
+        """Replace the tokens of the batch."""
         n = len(tokens)
         self.token[:n] = tokens
         self.position[:n] = positions
         self.sequence[:n] = sequences
         self.struct.n_tokens = n
 
-    def want(self, wanted: OutputMask = True) -> int:
-        """Have logits computed after the tokens where `wanted` is true; return of how many."""
+    def set_outputs(self, has_output: OutputMask = True) -> int:
+        """Request the logits of the rows where `has_output` is true; return the number of these rows."""
         n = self.struct.n_tokens
-        self.wanted[:n] = wanted
-        return int(np.count_nonzero(self.wanted[:n]))
+        self.has_output[:n] = has_output
+        return int(np.count_nonzero(self.has_output[:n]))
 
 
 def abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:
-    """Return an abort callback that is true while the first byte of `flag` is not 0.
+    """Return an abort callback and its argument; it returns true while the first byte of `flag` is not 0.
 
-    llama.cpp asks at every node of its graph, so the callback must not need Python's lock. C's `strlen` does the job:
-    it returns 0 or 1 for what is a string of at most one character.
+    llama.cpp calls it at each node of its graph, so it must not need Python's interpreter lock. C's `strlen` serves as
+    callback: it returns 0 or 1 for a string of at most one character.
     """
     strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
     return strlen, ctypes.c_void_p(ctypes.addressof(flag))

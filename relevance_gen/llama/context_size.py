@@ -1,48 +1,61 @@
-"""How many slots of how many tokens fit into the memory that is free: a pure function of a few numbers."""
+"""Choose the length and the number of a context's slots for the free memory: a pure function."""
 
 from __future__ import annotations
 
 from attrs import frozen
 
-MOST_SLOTS = 16
-"""Where nobody asked for a number."""
+MAX_DEFAULT_SLOTS = 16
+"""Slots if no number was requested and the memory suffices."""
 MIN_N_CTX = 256
-"""Context lengths are rounded up to multiples of this by llama.cpp."""
+"""llama.cpp rounds context lengths up to multiples of this."""
 
 
 @frozen
 class MemoryEstimate:
-    """What a context takes: keys and values of each token, and the attention of one slice.
+    """The memory of a context.
 
-    The width of a slice is for each token that it can look back at.
+    Attributes:
+        token_bytes: keys and values of one token of one sequence.
+        score_bytes: attention scores of one prefill chunk, for each token of the context.
     """
 
     token_bytes: int
-    width_bytes: int
+    score_bytes: int
 
-    def of(self, n_ctx: int, n_slots: int) -> int:
-        """Return the bytes of a context of `n_slots` sequences of `n_ctx` tokens."""
+    def context_bytes(self, n_ctx: int, n_slots: int) -> int:
+        """Return the size of a context of `n_slots` sequences of `n_ctx` tokens."""
         n_ctx = -(-n_ctx // MIN_N_CTX) * MIN_N_CTX
-        return n_ctx * (n_slots * self.token_bytes + self.width_bytes)
+        return n_ctx * (n_slots * self.token_bytes + self.score_bytes)
+
+
+@frozen
+class ContextSize:
+    """The length of each sequence in tokens, and the number of slots."""
+
+    n_ctx: int
+    n_slots: int
 
 
 def choose_size(
-    demand: MemoryEstimate,
+    estimate: MemoryEstimate,
+    *,
     free_bytes: int,
     longest: int,
     must_be_longest: bool,
     n_slots: int | None,
-) -> tuple[int, int]:
-    """Return the length and the number of slots that `free_bytes` hold.
+) -> ContextSize:
+    """Return the size of the context for `free_bytes`.
 
-    Slots are given up first, and only then tokens: a document that does not fit is an error, a request that waits is
-    none. A number of slots that was asked for stays, whether it fits or not, and so does the `longest` sequence that is
-    wanted if it `must_be_longest`.
+    The number of slots is reduced first, then the length: a prompt that does not fit is an error, but a request that
+    waits is not. A requested number of slots is never reduced, and neither is the length if it `must_be_longest`.
     """
     if n_slots is None:
-        n_slots = next(
-            (n for n in range(MOST_SLOTS, 1, -1) if demand.of(longest, n) <= free_bytes), 1
-        )
-    if must_be_longest or demand.of(longest, n_slots) <= free_bytes:
-        return longest, n_slots
-    return max(1, free_bytes // demand.of(MIN_N_CTX, n_slots)) * MIN_N_CTX, n_slots
+        n_slots = 1
+        for candidate in range(MAX_DEFAULT_SLOTS, 1, -1):
+            if estimate.context_bytes(longest, candidate) <= free_bytes:
+                n_slots = candidate
+                break
+    if must_be_longest or estimate.context_bytes(longest, n_slots) <= free_bytes:
+        return ContextSize(longest, n_slots)
+    n_blocks = max(1, free_bytes // estimate.context_bytes(MIN_N_CTX, n_slots))
+    return ContextSize(n_blocks * MIN_N_CTX, n_slots)

@@ -1,4 +1,4 @@
-"""A model that says how well a text answers a query: by a ranking head, or as a judge by the word it would say next."""
+"""A reranking model, which scores a query and a text together: by a ranking head, or by the word it generates next."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
+from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError, ModelLoadError, RerankerError
 from relevance_gen.llama.language_model import Tokens
@@ -20,31 +21,42 @@ from relevance_gen.llama.weights import OnProgress, has_tensor, metadata
 from relevance_gen.text.chunking import spans
 
 DOCUMENT_OFFSET: Final = "relevance_gen.document_offset"
-"""The key under which `tools/convert_bert.py` says where the second copy of a vocabulary begins."""
-_CONVERT: Final = "convert the original by tools/convert_bert.py"
-_LONGEST: Final = 1 << 16
-"""Characters of a text that are tokenized at once: a longer one is cut before."""
-_FEWEST_TOKENS: Final = 32
-"""Room that query and text must have together."""
+"""The metadata key under which `tools/convert_bert.py` stores where the second copy of a vocabulary begins."""
+_CONVERT: Final = "convert the original with tools/convert_bert.py"
+_MAX_PASSAGE_CHARACTERS: Final = 1 << 16
+"""Characters that are tokenized at once; longer texts are split first."""
+_MIN_PAIR_TOKENS: Final = 32
+"""Tokens that must remain for query and text together."""
 _QWEN3_TEMPLATE: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web '
     "search query, retrieve relevant passages that answer the query\n<Query>: {query}\n<Document>: {document}"
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-"""Source: the card of Qwen3-Reranker on the Hugging Face hub."""
-_CONTROL: Final = re.compile(r"(<\|[^|<>]+\|>|</?s>|<bos>|<(?:start|end)_of_turn>)")
+"""Source: the model card of Qwen3-Reranker on the Hugging Face hub."""
+_CONTROL_TOKEN: Final = re.compile(r"(<\|[^|<>]+\|>|</?s>|<bos>|<(?:start|end)_of_turn>)")
 _FIELD: Final = re.compile(r"\{(query|document)\}")
-_Piece: TypeAlias = tuple[Tokens | str, int]
-"""Tokens, or a text with places for query and document, and what is added to the numbers of its tokens."""
+
+
+@frozen(eq=False)
+class _PromptSegment:
+    """Tokens, or a text with fields for query and document, and an offset that is added to its token ids."""
+
+    content: Tokens | str
+    offset: int = 0
 
 
 class CrossEncoder(PooledModel):
-    """A GGUF file of a reranker, loaded: BERT's family with a ranking head, Qwen3-Reranker, or any judge.
+    """A loaded GGUF file of a reranker: BERT with a ranking head, Qwen3-Reranker, or any generative model.
 
-    Template and answers say how a judge is asked, see `relevance_gen.Reranker`; the rest is as for `PooledModel`. It raises
-    a `ModelLoadError` also where llama.cpp would compute wrong scores with this file, and an `InvalidRequestError`
-    where `n_ctx` or `answers` do not fit the model.
+    Args:
+        path, options, on_progress: see `PooledModel`.
+        template: the prompt of a generative reranker; see `relevance_gen.Reranker`.
+        answers: its words for yes and no.
+
+    Raises:
+        ModelLoadError: also if llama.cpp would compute wrong scores with this file.
+        InvalidRequestError: `n_ctx` or `answers` do not fit the model.
     """
 
     failure = RerankerError
@@ -58,151 +70,177 @@ class CrossEncoder(PooledModel):
         answers: Sequence[str] = ("yes", "no"),
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._template, self._answers = template, answers
-        # A head is used wherever there is one: converters do not always write that the model ranks.
+        self._template = template
+        self._answers = answers
+        # A ranking head is used if the file has one: converters do not always set the pooling type.
         self._has_head = has_tensor(path, "cls.weight") or has_tensor(path, "cls.output.weight")
-        pooling_type = (
-            lib.LLAMA_POOLING_TYPE_RANK if self._has_head else lib.LLAMA_POOLING_TYPE_NONE
-        )
+        pooling_type = lib.LLAMA_POOLING_TYPE_NONE
+        if self._has_head:
+            pooling_type = lib.LLAMA_POOLING_TYPE_RANK
         super().__init__(path, options, on_progress=on_progress, pooling_type=pooling_type)
 
     def _prepare(self, path: str | os.PathLike[str]) -> None:
         self._n_labels = int(lib.llama_model_n_cls_out(self._weights.handle))
-        self._pieces = self._pieces_of_head(path) if self._has_head else self._pieces_of_judge(path)
-        self._room = self.n_ctx - len(self._pair("", ""))
-        if self._room < _FEWEST_TOKENS:
-            least = self.n_ctx - self._room + _FEWEST_TOKENS
+        if self._has_head:
+            self._segments = self._ranking_head_segments(path)
+        else:
+            self._segments = self._generative_segments(path)
+        self._n_around = len(self._pair("", ""))
+        self._max_pair_tokens = self.n_ctx - self._n_around
+        if self._max_pair_tokens < _MIN_PAIR_TOKENS:
+            min_n_ctx = self._n_around + _MIN_PAIR_TOKENS
             raise InvalidRequestError.must_be(
-                "n_ctx", f"at least {least} for this model", self.n_ctx
+                "n_ctx", f"at least {min_n_ctx} for this model", self.n_ctx
             )
         self.logit(self._pair("a", "a"))
 
-    def _pieces_of_head(self, path: str | os.PathLike[str]) -> list[_Piece]:
-        """Return what a model with a ranking head reads; refuse one with which llama.cpp scores wrong."""
+    # ── The prompt ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ranking_head_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
+        """Return the input of a model with a ranking head; reject files with which llama.cpp computes wrong scores."""
         model = self._weights.handle
         architecture = metadata(model, "general.architecture")
         if (architecture, self._n_labels) == ("qwen3", 2):
-            return self._pieces_of(self._find_template(path) or _QWEN3_TEMPLATE)
+            return self._template_segments(self._find_template(path) or _QWEN3_TEMPLATE)
         if architecture != "bert" or self._n_labels != 1:
             raise ModelLoadError(
                 f"{path} holds a ranking head ({architecture}, labels: {self._n_labels}) that llama.cpp does not "
-                "compute as it was trained; take a model of BERT's, XLM-RoBERTa's or Qwen3's family"
+                "compute as it was trained; use a model of the BERT, XLM-RoBERTa or Qwen3 family"
             )
         if not has_tensor(path, "cls.weight") or not has_tensor(path, "cls.output.weight"):
             raise ModelLoadError(
                 f"{path} lacks a part of its ranking head, lost when it was converted; {_CONVERT}"
             )
         try:
-            offset, n_types = (
-                min(int(metadata(model, key) or default), self._weights.n_vocab)
-                for key, default in ((DOCUMENT_OFFSET, 0), ("tokenizer.ggml.token_type_count", 1))
-            )
+            offset = int(metadata(model, DOCUMENT_OFFSET) or 0)
+            n_types = int(metadata(model, "tokenizer.ggml.token_type_count") or 1)
         except ValueError:
             raise ModelLoadError(
-                f"{path} is damaged: it does not say where its tokens are; {_CONVERT}"
+                f"{path} is damaged: the metadata of its token types are not numbers; {_CONVERT}"
             ) from None
+        offset = min(offset, self._weights.n_vocab)
         if n_types > 1 and not offset:
             raise ModelLoadError(
-                f"{path} would score wrong, the text being taken for query; {_CONVERT}"
+                f"{path} would compute wrong scores, because texts would have the token type of queries; {_CONVERT}"
             )
+        around = self._tokenizer.surrounding_tokens()
+        # RoBERTa and its family separate query and text with two tokens.
         is_wordpiece = lib.llama_vocab_type(self._weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_WPM
-        begin, end = self._tokenizer.around()
-        ends = [(end, 0)] * (
-            1 if is_wordpiece else 2
-        )  # RoBERTa and its family put two between query and text
-        # llama.cpp adds the vector of the token type 0 to all tokens; the second copy's vectors make it that of 1.
-        return [(begin, 0), ("{query}", 0), *ends, ("{document}", offset), (end, offset)]
+        n_separators = 1 if is_wordpiece else 2
+        separators = [_PromptSegment(around.after)] * n_separators
+        # llama.cpp adds the vector of token type 0 to all tokens; the vectors of the second copy are adjusted so that
+        # the sum is that of type 1.
+        return [
+            _PromptSegment(around.before),
+            _PromptSegment("{query}"),
+            *separators,
+            _PromptSegment("{document}", offset),
+            _PromptSegment(around.after, offset),
+        ]
 
-    def _pieces_of_judge(self, path: str | os.PathLike[str]) -> list[_Piece]:
-        """Return how a model that generates is asked; refuse one that does not, or does not say how."""
+    def _generative_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
+        """Return the prompt of a generative reranker; reject models that do not generate or have no prompt."""
         model = self._weights.handle
         pooling = metadata(model, f"{metadata(model, 'general.architecture')}.pooling_type")
         if not self._memory or pooling in {"1", "2", "3"}:
             raise ModelLoadError(
-                f"{path} holds an embedding model, which does not rank: give it to Encoder"
+                f"{path} holds an embedding model, which does not rank: pass it to Encoder"
             )
         template = self._find_template(path)
         if template is None:
             raise ModelLoadError(
-                f"{path} holds a model that generates text, and does not say how it is asked to judge; pass template= "
-                "with {query} and {document}, which ends where the model has to say yes or no"
+                f"{path} holds a model that generates text, without a prompt for reranking; pass template= with "
+                "{query} and {document}, which ends where the model must answer yes or no"
             )
-        words = [self._tokenizer.tokenize_plain(word) for word in self._answers]
-        if any(len(tokens) != 1 for tokens in words):
+        answers = [self._tokenizer.tokenize_plain(answer) for answer in self._answers]
+        if any(len(tokens) != 1 for tokens in answers):
             raise InvalidRequestError.must_be(
                 "answers", "words of one token each for this model", self._answers
             )
-        self._yes_and_no = np.concatenate(words)
-        return self._pieces_of(template)
+        self._yes_and_no = np.concatenate(answers)
+        return self._template_segments(template)
 
-    def _pieces_of(self, template: str) -> list[_Piece]:
-        """Return the pieces of a prompt, every second of which is a control token; query and text can have none."""
-        pieces = enumerate(_CONTROL.split(template))
-        return [
-            (self._tokenizer.tokenize_plain(piece, parse_special=True) if n % 2 else piece, 0)
-            for n, piece in pieces
-        ]
+    def _template_segments(self, template: str) -> list[_PromptSegment]:
+        """Return the segments of a prompt; only its own control tokens are control tokens, not those of the texts."""
+        segments = []
+        for index, text in enumerate(_CONTROL_TOKEN.split(template)):
+            is_control_token = index % 2 == 1  # re.split returns texts and separators in turn
+            content: Tokens | str = text
+            if is_control_token:
+                content = self._tokenizer.tokenize_plain(text, parse_special=True)
+            segments.append(_PromptSegment(content))
+        return segments
 
     def _find_template(self, path: str | os.PathLike[str]) -> str | None:
-        """Return the prompt that was asked for, or that of the file, or that of the model of its name."""
+        """Return the requested prompt, or that of the file, or that of Qwen3-Reranker if the model has this name."""
+        if self._template:
+            return self._template
         template = lib.llama_model_chat_template(self._weights.handle, b"rerank")
-        name = (
-            f"{metadata(self._weights.handle, 'general.name')} {Path(path).name}".lower().replace(
-                " ", "-"
-            )
-        )
-        of_name = _QWEN3_TEMPLATE if "qwen3-reranker" in name else None
-        return self._template or (str(template.decode(errors="replace")) if template else of_name)
+        if template:
+            return str(template.decode(errors="replace"))
+        names = f"{metadata(self._weights.handle, 'general.name')} {Path(path).name}"
+        is_qwen3 = "qwen3-reranker" in names.lower().replace(" ", "-")
+        return _QWEN3_TEMPLATE if is_qwen3 else None
+
+    # ── Pairs of query and text ──────────────────────────────────────────────────────────────────────────────────────
 
     def pairs(self, query: str, text: str) -> Iterator[Tokens]:
-        """Yield what is read for a query and a text: one pair if both fit into `n_ctx` tokens, else one a passage.
+        """Yield the inputs for a query and a text: one if both fit into `n_ctx` tokens, else one for each passage.
 
-        Of a query that takes more than half of the room the beginning counts; a longer text is cut as `split` cuts.
+        A query is truncated to half of the available tokens; a longer text is split as by `split`.
         """
-        query, most, n_around = query[:_LONGEST], self._room // 2, len(self._pair("", ""))
-        while (
-            n_tokens := len(self._pair(query, "")) - n_around
-        ) > most:  # a template may name it several times
-            query = query[: len(query) * most // n_tokens]
-        size = _LONGEST
-        if len(text) <= size:
+        query = query[:_MAX_PASSAGE_CHARACTERS]
+        max_query_tokens = self._max_pair_tokens // 2
+        n_query_tokens = len(self._pair(query, "")) - self._n_around
+        while n_query_tokens > max_query_tokens:  # repeated, because a template may use it several times
+            query = query[: len(query) * max_query_tokens // n_query_tokens]
+            n_query_tokens = len(self._pair(query, "")) - self._n_around
+        max_characters = _MAX_PASSAGE_CHARACTERS
+        if len(text) <= max_characters:
             tokens = self._pair(query, text)
             if len(tokens) <= self.n_ctx or len(text) <= 1:
                 yield tokens[: self.n_ctx]
                 return
-            n_around = len(self._pair(query, ""))
-            size = max(1, len(text) * (self.n_ctx - n_around) // (len(tokens) - n_around))
-        for start, end in list(spans(text, size)) or [(0, 0)]:
+            n_fixed = self._n_around + n_query_tokens
+            n_text_tokens = len(tokens) - n_fixed
+            max_characters = max(1, len(text) * (self.n_ctx - n_fixed) // n_text_tokens)
+        for start, end in list(spans(text, max_characters)) or [(0, 0)]:
             yield from self.pairs(query, text[start:end])
 
     def _pair(self, query: str, text: str) -> Tokens:
-        def tokens(piece: Tokens | str) -> Tokens:
-            if not isinstance(piece, str):
-                return piece
-            values = {"query": query, "document": text}
-            return self._tokenizer.tokenize_plain(_FIELD.sub(lambda field: values[field[1]], piece))
-
-        return np.concatenate([tokens(piece) + np.int32(offset) for piece, offset in self._pieces])
+        values = {"query": query, "document": text}
+        parts = []
+        for segment in self._segments:
+            content = segment.content
+            if isinstance(content, str):
+                filled = _FIELD.sub(lambda field: values[field[1]], content)
+                content = self._tokenizer.tokenize_plain(filled)
+            parts.append(content + np.int32(segment.offset))
+        return np.concatenate(parts)
 
     def logit(self, tokens: Tokens) -> float:
-        """Return how well the text of a pair answers the query: the logarithm of the odds that it does.
+        """Return the log odds that the text of a pair answers the query.
 
-        It raises a `RerankerError` where llama.cpp failed, or the file is damaged.
+        Raises:
+            RerankerError: llama.cpp failed, or the file is damaged.
         """
-        if self._has_head:
-            self._read(tokens)
-            scores = self._pooled(self._n_labels)  # a logit, or the probabilities of yes and no
-            told = (
-                scores
-                if self._n_labels == 1
-                else np.log(np.maximum(scores, np.finfo(np.float32).tiny))
-            )
-        else:
-            self._read(tokens, np.arange(len(tokens)) == len(tokens) - 1)
-            told = self._floats(lib.llama_get_logits_ith(self._context, -1), self._weights.n_vocab)[
-                self._yes_and_no
-            ]
-        logit = float(told[0] - told[1] if len(told) > 1 else told[0])
+        logit = self._head_logit(tokens) if self._has_head else self._generative_logit(tokens)
         if not math.isfinite(logit):
-            raise RerankerError("the model gives no finite score")
+            raise RerankerError("the model returned a score that is not finite")
         return logit
+
+    def _head_logit(self, tokens: Tokens) -> float:
+        self._run(tokens)
+        scores = self._pooled_output(self._n_labels)
+        if self._n_labels == 1:
+            return float(scores[0])
+        # The probabilities of yes and no
+        log_scores = np.log(np.maximum(scores, np.finfo(np.float32).tiny))
+        return float(log_scores[0] - log_scores[1])
+
+    def _generative_logit(self, tokens: Tokens) -> float:
+        is_last = np.arange(len(tokens)) == len(tokens) - 1
+        self._run(tokens, is_last)
+        first = lib.llama_get_logits_ith(self._context, -1)
+        yes, no = self._copy_floats(first, self._weights.n_vocab)[self._yes_and_no]
+        return float(yes - no)

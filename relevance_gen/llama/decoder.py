@@ -1,4 +1,4 @@
-"""A model that generates: its weights, and a context of slots where sequences grow."""
+"""A generative model: its weights, and a context of slots that each hold a sequence."""
 
 from __future__ import annotations
 
@@ -17,39 +17,43 @@ from relevance_gen.llama.free_memory import FreeMemory, free_memory_for
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.runtime.execution_tuner import ExecutionTuner, Strategy
-from relevance_gen.llama.runtime.library import lib, pointer, reasons
+from relevance_gen.llama.runtime.library import last_errors, lib, pointer
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
-_RAM_SHARE, _GPU_SHARE = 0.5, 0.8
-"""How much of the free memory a context takes without being asked for: others need of the machine's, too."""
+_RAM_FRACTION = 0.5
+"""Fraction of the free memory that a context of default size takes; other processes need memory, too."""
+_GPU_FRACTION = 0.8
 _FLOAT_BYTES = 4
-_CPU_SLICE, _GPU_SLICE = 128, 512
-_SLICE_MULTIPLE = 8
-"""llama.cpp multiplies fewer than eight rows with other kernels than more, and for some formats four rows at a time and
-those left over one by one, which round differently. In multiples of eight every row is computed in the same way."""
-_ABORTED = 2
-_DEFAULTS = ModelOptions()
-_WARM_UP = np.zeros(2, np.int32)
+_CPU_PREFILL_TOKENS = 128
+"""Default size of a prefill chunk."""
+_GPU_PREFILL_TOKENS = 512
+_PREFILL_MULTIPLE = 8
+"""llama.cpp multiplies fewer than eight rows with other kernels than more rows. For some formats it multiplies four rows
+at a time and the rest one by one, which rounds differently. In multiples of eight, every row is computed the same way."""
+_ABORTED_STATUS = 2
+_DEFAULT_OPTIONS = ModelOptions()
+_WARM_UP_TOKENS = np.zeros(2, np.int32)
 _log = logging.getLogger(__name__)
 
 
 class Decoder(OpenContext):
-    """A `LanguageModel`: a GGUF file, loaded, with a context of `n_slots` sequences of `n_ctx` tokens each.
+    """A `LanguageModel`: a loaded GGUF file with a context of `n_slots` sequences of `n_ctx` tokens each.
 
-    Of the control tokens, those with a text in `shown` print it. The rest, and what it raises, is as for `Weights`.
+    Control tokens print nothing, except those whose text is in `shown`. For the other arguments and the errors see
+    `Weights`.
 
     Attributes:
-        slice_multiple: slices are padded to a multiple of so many tokens, so that neighbours change no bit of them; 1
-            for a model that cannot forget the padding.
-        copies_on_device: whether `copy` leaves data where it is: by default where that is a GPU.
-        n_threads: threads that computed last.
+        prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that their bits do not depend
+            on the other chunks of the batch; 1 for a model that cannot forget the padding.
+        copies_on_device: whether `copy` leaves the data on its device; by default if that is a GPU.
+        n_threads: threads of the last computation.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        options: ModelOptions = _DEFAULTS,
+        options: ModelOptions = _DEFAULT_OPTIONS,
         *,
         on_progress: OnProgress | None = None,
         shown: Iterable[str] = (),
@@ -61,32 +65,15 @@ class Decoder(OpenContext):
         try:
             _check_generates_text(weights, path)
             self.n_vocab = weights.n_vocab
-            self._uncopied: set[int] = set()
             self.can_rewind = not (
                 lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
             )
-            self.prefill_multiple = _SLICE_MULTIPLE if self.can_rewind else 1
+            self.prefill_multiple = _PREFILL_MULTIPLE if self.can_rewind else 1
             self.copies_on_device = weights.uses_gpu and self.can_rewind
-            self._fit(options, free_memory_for(weights, options))
-            tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
-            self.tokenize, self.tokenize_chat = tokenizer.tokenize, tokenizer.tokenize_chat
-            self.piece = tokenizer.piece
-            tokenizer.show(shown)
-            template = lib.llama_model_chat_template(model, None)
-            self.chat_format = tokenizer.chat_format(template, copies_only=weights.copies_only)
-            self.n_threads = options.n_threads or weights.default_n_threads
-            # Threads share a sequence's attention where it is computed by flash attention, and its bits with it.
-            is_free = (
-                options.n_threads is None and not options.flash_attention and not weights.uses_gpu
-            )
-            fewest = 1 if is_free else self.n_threads
-            self._pace, self._pace_of_slices = (
-                ExecutionTuner(self.n_threads, fewest),
-                ExecutionTuner(self.n_threads, fewest),
-            )
-            self._may_cut = self.can_rewind and not weights.uses_gpu
-            self._same: set[int] = set()
-            self._differing: set[int] = set()
+            self._pending_copies: set[int] = set()  # slots whose data the next computation copies
+            self._choose_size(options, free_memory_for(weights, options))
+            self._open_vocabulary(shown)
+            self._create_tuners(options)
             self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
@@ -95,65 +82,95 @@ class Decoder(OpenContext):
 
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(self, options: ModelOptions, memory: FreeMemory) -> None:
-        """Choose `n_ctx`, `n_slots` and `n_batch`; refuse what the memory cannot hold."""
-        model, uses_gpu = self._weights.handle, self._weights.uses_gpu
-        n_batch = options.n_batch or (_GPU_SLICE if uses_gpu else _CPU_SLICE)
-        keeps_scores = (
-            _flash_attention(options.flash_attention, uses_gpu)
-            == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
-        n_rows = (
-            lib.llama_model_n_head(model) + 1 if keeps_scores else 1
-        )  # the scores of each head, and the mask
+    def _choose_size(self, options: ModelOptions, memory: FreeMemory) -> None:
+        """Choose `n_ctx`, `n_slots` and `n_batch`; raise `ModelLoadError` if the memory is too small."""
+        model = self._weights.handle
+        uses_gpu = self._weights.uses_gpu
+        n_batch = options.n_batch or (_GPU_PREFILL_TOKENS if uses_gpu else _CPU_PREFILL_TOKENS)
         longest = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
-        demand = MemoryEstimate(
-            self._weights.token_bytes, _FLOAT_BYTES * n_rows * min(n_batch, longest)
+        # Without flash attention the scores of each head are stored, and the mask.
+        n_score_rows = 1
+        flash_attention = _flash_attention_type(options.flash_attention, uses_gpu)
+        if flash_attention == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED:
+            n_score_rows = lib.llama_model_n_head(model) + 1
+        estimate = MemoryEstimate(
+            token_bytes=self._weights.token_bytes,
+            score_bytes=_FLOAT_BYTES * n_score_rows * min(n_batch, longest),
         )
-        share = memory.share(_GPU_SHARE if uses_gpu else _RAM_SHARE)
-        self.n_ctx, self.n_slots = choose_size(
-            demand, share, longest, options.n_ctx is not None, options.n_slots
+        size = choose_size(
+            estimate,
+            free_bytes=memory.fraction(_GPU_FRACTION if uses_gpu else _RAM_FRACTION),
+            longest=longest,
+            must_be_longest=options.n_ctx is not None,
+            n_slots=options.n_slots,
         )
+        self.n_ctx = size.n_ctx
+        self.n_slots = size.n_slots
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_batch += -self.n_batch % self.prefill_multiple
-        needed = f"{self.n_slots} slots need {demand.of(self.n_ctx, self.n_slots) >> 20:,} MiB of {memory}"
-        if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(
-            demand.of(self.n_ctx, self.n_slots)
-        ):
+        n_bytes = estimate.context_bytes(self.n_ctx, self.n_slots)
+        needed = f"{self.n_slots} slots need {n_bytes >> 20:,} MiB of {memory}"
+        if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(n_bytes):
             raise ModelLoadError(
                 f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots"
             )
         _log.info("n_ctx=%d for %s", self.n_ctx, needed)
 
+    def _open_vocabulary(self, shown: Iterable[str]) -> None:
+        tokenizer = Tokenizer(self._weights.vocabulary, self.n_ctx)
+        self.tokenize = tokenizer.tokenize
+        self.tokenize_chat = tokenizer.tokenize_chat
+        self.piece = tokenizer.piece
+        tokenizer.show(shown)
+        template = lib.llama_model_chat_template(self._weights.handle, None)
+        is_extractive = self._weights.is_extractive
+        self.chat_format = tokenizer.chat_format(template, is_extractive=is_extractive)
+
+    def _create_tuners(self, options: ModelOptions) -> None:
+        uses_gpu = self._weights.uses_gpu
+        self.n_threads = options.n_threads or self._weights.default_n_threads
+        # With flash attention the threads share the attention of a sequence, so its bits depend on their number.
+        has_free_threads = (
+            options.n_threads is None and not options.flash_attention and not uses_gpu
+        )
+        min_threads = 1 if has_free_threads else self.n_threads
+        self._decode_tuner = ExecutionTuner(self.n_threads, min_threads)
+        self._prefill_tuner = ExecutionTuner(self.n_threads, min_threads)
+        self._can_split = self.can_rewind and not uses_gpu
+        # Numbers of rows that have the same bits one by one as in a batch, and those that do not.
+        self._equal_row_counts: set[int] = set()
+        self._differing_row_counts: set[int] = set()
+
     def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
-        params.n_ctx = (
-            (self.n_ctx + 255) // 256 * 256 * self.n_slots
-        )  # llama.cpp rounds up for every slot
+        n_ctx = -(-self.n_ctx // MIN_N_CTX) * MIN_N_CTX  # llama.cpp rounds up for each slot
+        params.n_ctx = n_ctx * self.n_slots
         params.n_seq_max = self.n_slots
-        params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
-        params.n_threads = params.n_threads_batch = self.n_threads
-        params.kv_unified = (
-            False  # a memory for each slot: what is computed in one depends on no other
-        )
-        params.flash_attn_type = _flash_attention(flash_attention, self._weights.uses_gpu)
+        n_batch = max(self.n_batch, self.n_slots, len(_WARM_UP_TOKENS))
+        params.n_batch = n_batch
+        params.n_ubatch = n_batch
+        params.n_threads = self.n_threads
+        params.n_threads_batch = self.n_threads
+        # A KV cache for each slot, so that the computation of a slot does not depend on other slots.
+        params.kv_unified = False
+        params.flash_attn_type = _flash_attention_type(flash_attention, self._weights.uses_gpu)
         params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
         self._context = lib.llama_init_from_model(self._weights.handle, params)
         if not self._context:
             raise ModelLoadError(
-                f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}"
+                f"{self.n_slots} slots of {self.n_ctx} tokens cannot be allocated: {last_errors()}"
             )
         self._memory = lib.llama_get_memory(self._context)
         if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
             raise ModelLoadError(
-                f"{path} holds an embedding model, which does not generate text: give it to Encoder"
+                f"{path} holds an embedding model, which does not generate text: pass it to Encoder"
             )
-        self._batch = Batch(params.n_batch)
+        self._batch = Batch(n_batch)
 
     def _warm_up(self) -> None:
-        """Decode once: what cannot generate fails here, and the first request is no slower than the next."""
+        """Decode once, so that a model that cannot generate fails now, and the first request is not slower."""
         try:
-            logits = self.prefill([0], [_WARM_UP], [0])
+            logits = self.prefill([0], [_WARM_UP_TOKENS], [0])
         except GenerationError as error:
             raise ModelLoadError(f"the model cannot generate: {error}") from None
         if not np.isfinite(logits.max()):
@@ -167,64 +184,73 @@ class Decoder(OpenContext):
     def prefill(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
-        """Do as `LanguageModel.prefill`; the logits of a slice have the same bits alone and beside others.
+        """Compute prefill chunks; see `LanguageModel.prefill`. Their bits do not depend on the other chunks.
 
-        The slices have `n_batch` tokens altogether at most, each as long as the longest, padded; each begins where its
-        slot ends. It raises `Interrupted` after `interrupt`: `rewind` the slots before going on.
+        All chunks, padded to the length of the longest, have at most `n_batch` tokens; each starts at the end of its
+        slot's sequence.
+
+        Raises:
+            Interrupted: after `interrupt`; `rewind` the slots before the next computation.
         """
         logits = np.empty((len(slots), self.n_vocab), np.float32)
-        # llama.cpp computes slots without gaps together, and whatever follows a gap for itself.
-        by_slot = np.argsort(slots)
-        for run in np.split(by_slot, np.flatnonzero(np.diff(np.asarray(slots)[by_slot]) != 1) + 1):
-            logits[run] = self._prefill_run(
-                *([column[place] for place in run] for column in (slots, slices, starts))
+        # llama.cpp computes consecutive slots together, and those after a gap separately.
+        order = np.argsort(slots)
+        is_gap = np.diff(np.asarray(slots)[order]) != 1
+        for run in np.split(order, np.flatnonzero(is_gap) + 1):
+            logits[run] = self._prefill_consecutive(
+                [slots[index] for index in run],
+                [slices[index] for index in run],
+                [starts[index] for index in run],
             )
         return logits
 
-    def _prefill_run(
+    def _prefill_consecutive(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
-        """Do what `prefill` does, for slots that follow each other."""
-        length = self._lay_out(slots, slices, starts)
-        ends = np.arange(len(slices)) * length + [len(tokens) - 1 for tokens in slices]
-        wanted = np.zeros(len(slices) * length, bool)
-        wanted[ends] = True
-        # The last matrix multiplies as many rows as logits are wanted of, so these are padded as well.
-        wanted[np.flatnonzero(~wanted)[: -len(slices) % self.prefill_multiple]] = True
-        pace, n_rows = self._pace_of_slices, len(wanted)
-        way = pace.way(n_rows)
-        self._use(way)
-        with pace.timing(n_rows, way):
-            logits = self._compute(wanted)
-        self._forget_padding(slots, slices, starts, length)
-        return logits[np.searchsorted(np.flatnonzero(wanted), ends)]
+        """Compute the prefill chunks of consecutive slots."""
+        length = self._fill_padded(slots, slices, starts)
+        # Rows of the batch: chunk by chunk, `length` rows each.
+        n_rows = len(slices) * length
+        last_rows = np.arange(len(slices)) * length + [len(tokens) - 1 for tokens in slices]
+        has_output = np.zeros(n_rows, bool)
+        has_output[last_rows] = True
+        # The output layer multiplies as many rows as there are outputs, so they are padded as well.
+        n_padding = -len(slices) % self.prefill_multiple
+        has_output[np.flatnonzero(~has_output)[:n_padding]] = True
+        strategy = self._prefill_tuner.strategy(n_rows)
+        self._set_threads(strategy.n_threads)
+        with self._prefill_tuner.timing(n_rows, strategy):
+            logits = self._compute(has_output)
+        self._remove_padding(slots, slices, starts, length)
+        return logits[np.searchsorted(np.flatnonzero(has_output), last_rows)]
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append a slice as `prefill` does; return the logits after each of its tokens, shape (n, V).
+        """Compute one prefill chunk; return the logits after each of its tokens, shape (n, V).
 
-        llama.cpp keeps the memory for them: 4 · n_batch · V bytes.
+        llama.cpp keeps a buffer of 4 · n_batch · V bytes for them.
         """
-        length = self._lay_out([slot], [tokens], [start])
+        length = self._fill_padded([slot], [tokens], [start])
         logits = self._compute()
-        self._forget_padding([slot], [tokens], [start], length)
+        self._remove_padding([slot], [tokens], [start], length)
         return logits[: len(tokens)]
 
-    def _lay_out(
+    def _fill_padded(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> int:
-        """Fill the batch with slices, each padded by its last token; return how long they are then."""
+        """Fill the batch with chunks, each padded with its last token; return their length with padding."""
         longest = max(map(len, slices))
         length = longest + -longest % self.prefill_multiple
-        tokens = np.concatenate(
-            [np.pad(each, (0, length - len(each)), mode="edge") for each in slices]
-        )
+        padded = [np.pad(tokens, (0, length - len(tokens)), mode="edge") for tokens in slices]
+        # (n_chunks, length), then flattened chunk by chunk
         positions = np.add.outer(
-            np.asarray(starts, np.int32), np.arange(length, dtype=np.int32)
-        ).ravel()
-        self._batch.fill(tokens, positions, np.repeat(np.asarray(slots, np.int32), length))
+            np.asarray(starts, np.int32),
+            np.arange(length, dtype=np.int32),
+        )
+        slot_of_rows = np.repeat(np.asarray(slots, np.int32), length)
+        self._batch.fill(np.concatenate(padded), positions.ravel(), slot_of_rows)
         return length
 
-    def _forget_padding(
+    def _remove_padding(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int], length: int
     ) -> None:
         for slot, tokens, start in zip(slots, slices, starts, strict=True):
@@ -234,120 +260,121 @@ class Decoder(OpenContext):
     def decode(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> Logits:
-        """Do as `LanguageModel.decode`.
+        """Compute one row for each token; see `LanguageModel.decode`.
 
-        The slots are ascending: llama.cpp splits a batch at every step back and every gap. It computes the first rows
-        of all slots together, and then the others. It raises `Interrupted` after `interrupt`: `rewind` the slots before
-        going on.
+        The slots are ascending: llama.cpp splits a batch where slots descend or have a gap. It computes the first rows
+        of all slots together, then the second ones.
+
+        Raises:
+            Interrupted: after `interrupt`; `rewind` the slots before the next computation.
         """
         n_rows = len(slots)
-        # Only slots without gaps, a row of each: llama.cpp splits other batches, whose bits were not compared.
-        is_plain = n_rows == len(set(slots)) == max(slots) - min(slots) + 1
-        way = self._pace.way(
-            n_rows, may_cut=self._may_cut and is_plain and n_rows not in self._differing
-        )
-        if way.one_by_one and n_rows not in self._same:
-            self._compare(slots, tokens, positions)
-            return self._decode(slots, tokens, positions, Strategy(way.n_threads))
-        with self._pace.timing(n_rows, way):
-            return self._decode(slots, tokens, positions, way)
+        # llama.cpp splits batches of other slots, and their bits have not been compared.
+        is_consecutive = n_rows == len(set(slots)) == max(slots) - min(slots) + 1
+        is_splittable = is_consecutive and n_rows not in self._differing_row_counts
+        strategy = self._decode_tuner.strategy(n_rows, can_split=self._can_split and is_splittable)
+        if strategy.one_by_one and n_rows not in self._equal_row_counts:
+            self._compare_bits(slots, tokens, positions)
+            return self._decode(slots, tokens, positions, Strategy(strategy.n_threads))
+        with self._decode_tuner.timing(n_rows, strategy):
+            return self._decode(slots, tokens, positions, strategy)
 
     def _decode(
-        self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int], way: Strategy
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        strategy: Strategy,
     ) -> Logits:
-        """Do what `decode` does in this way."""
-        self._use(way)
-        if not way.one_by_one:
+        self._set_threads(strategy.n_threads)
+        if not strategy.one_by_one:
             self._batch.fill(tokens, positions, slots)
             return self._compute()
         logits = np.empty((len(slots), self.n_vocab), np.float32)
-        for row, one in enumerate(zip(tokens, positions, slots, strict=True)):
-            self._batch.fill(*([each] for each in one))
+        for row, slot in enumerate(slots):
+            self._batch.fill([tokens[row]], [positions[row]], [slot])
             logits[row] = self._compute()[0]
         return logits
 
-    def _compare(
+    def _compare_bits(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> None:
-        """Note whether so many rows have the same bits one by one as together; the slots hold what they held."""
-        bits = []
+        """Record whether rows have the same bits one by one as in a batch; the slots are unchanged afterwards."""
+        results = []
         for one_by_one in (False, True):
-            bits.append(
-                self._decode(
-                    slots, tokens, positions, Strategy(self.n_threads, one_by_one)
-                ).tobytes()
-            )
+            strategy = Strategy(self.n_threads, one_by_one)
+            results.append(self._decode(slots, tokens, positions, strategy).tobytes())
             for slot, position in zip(reversed(slots), reversed(positions), strict=True):
                 self.rewind(slot, position)
-        (self._same if bits[0] == bits[1] else self._differing).add(len(slots))
+        is_equal = results[0] == results[1]
+        row_counts = self._equal_row_counts if is_equal else self._differing_row_counts
+        row_counts.add(len(slots))
 
-    def _use(self, way: Strategy) -> None:
-        if way.n_threads != self.n_threads:
-            self.n_threads = way.n_threads
-            lib.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
+    def _set_threads(self, n_threads: int) -> None:
+        if n_threads != self.n_threads:
+            self.n_threads = n_threads
+            lib.llama_set_n_threads(self._context, n_threads, n_threads)
 
-    def _compute(self, wanted: OutputMask = True) -> Logits:
-        """Decode the batch; return the logits after the tokens where `wanted` is true."""
-        n_rows = self._batch.want(wanted)
+    def _compute(self, has_output: OutputMask = True) -> Logits:
+        """Compute the batch; return the logits of the rows where `has_output` is true, shape (n, V)."""
+        n_outputs = self._batch.set_outputs(has_output)
         status = lib.llama_decode(self._context, self._batch.struct)
-        self._uncopied.clear()
-        if status == _ABORTED:
+        self._pending_copies.clear()
+        if status == _ABORTED_STATUS:
             self._abort_flag[0] = b"\0"
             raise Interrupted
         if status:
-            raise GenerationError(f"llama_decode failed with status {status}: {reasons()}")
+            raise GenerationError(f"llama_decode failed with status {status}: {last_errors()}")
         first = lib.llama_get_logits(self._context)
         if not first:
-            raise GenerationError("the model gives no logits")
-        floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(
-            ctypes.addressof(first.contents)
-        )
-        logits: Logits = np.frombuffer(floats, np.float32).reshape(n_rows, self.n_vocab)
+            raise GenerationError("the model returned no logits")
+        array_type = ctypes.c_float * (n_outputs * self.n_vocab)
+        floats = array_type.from_address(ctypes.addressof(first.contents))
+        logits: Logits = np.frombuffer(floats, np.float32).reshape(n_outputs, self.n_vocab)
         return logits
 
     def interrupt(self) -> None:
-        """Make the computation under way, or else the next one, raise `Interrupted`. May be called from any thread."""
+        """Make the current computation, or else the next one, raise `Interrupted`. Thread-safe."""
         if self.can_rewind:
             self._abort_flag[0] = b"\1"
 
     # ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def rewind(self, slot: int, n_tokens: int) -> None:
-        """Forget all but the first `n_tokens` of a slot."""
+        """Remove all but the first `n_tokens` tokens from a slot."""
         if not lib.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
-            raise GenerationError("this model cannot forget a part of what it read")
+            raise GenerationError("this model cannot remove the end of a sequence")
 
     def saved_bytes(self, slot: int) -> int:
-        """Return how many bytes `save` would return."""
+        """Return the size of the state that `save` would return, in bytes."""
         return int(lib.llama_state_seq_get_size(self._context, slot))
 
     def save(self, slot: int) -> SavedState:
-        """Return a slot's memory as bytes."""
-        self._copy_now(slot)
+        """Return the state of a slot as bytes."""
+        self._finish_copy(slot)
         state = np.empty(self.saved_bytes(slot), np.uint8)
-        if not lib.llama_state_seq_get_data(
-            self._context, pointer(state, ctypes.c_uint8), len(state), slot
-        ):
+        data = pointer(state, ctypes.c_uint8)
+        if not lib.llama_state_seq_get_data(self._context, data, len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
 
     def copy(self, source: int, target: int) -> None:
-        """Let a slot hold what another one holds.
+        """Copy the sequence of one slot to another.
 
-        On a GPU the data stays there: all that a slot could hold is copied, at the next computation. Elsewhere only
-        what it does hold is copied, at once.
+        On a GPU the data stays there: the whole memory of the slot is copied during the next computation. On a CPU only
+        the used memory is copied, immediately.
         """
         self.rewind(target, 0)
         if self.copies_on_device:
             lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-            self._uncopied.add(target)
+            self._pending_copies.add(target)
         else:
             self.restore(target, self.save(source))
 
-    def _copy_now(self, slot: int) -> None:
-        """Compute a token, so that what was to be copied to `slot` at the next computation is copied now."""
+    def _finish_copy(self, slot: int) -> None:
+        """Compute a token if a copy to `slot` is pending, because the next computation does the copy."""
         n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
-        while slot in self._uncopied:
+        while slot in self._pending_copies:
             try:
                 self.decode([slot], [0], [n_tokens])
             except Interrupted:
@@ -356,26 +383,26 @@ class Decoder(OpenContext):
                 self.rewind(slot, n_tokens)
 
     def restore(self, slot: int, state: SavedState) -> None:
-        """Replace what a slot holds by what `save` returned."""
+        """Replace the state of a slot by one that `save` returned."""
         self.rewind(slot, 0)
-        self._copy_now(slot)
-        if not lib.llama_state_seq_set_data(
-            self._context, pointer(state, ctypes.c_uint8), len(state), slot
-        ):
+        self._finish_copy(slot)
+        data = pointer(state, ctypes.c_uint8)
+        if not lib.llama_state_seq_set_data(self._context, data, len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
 
 
 def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:
-    if not lib.llama_model_has_decoder(weights.handle) or lib.llama_model_has_encoder(
-        weights.handle
-    ):
+    has_decoder = lib.llama_model_has_decoder(weights.handle)
+    if not has_decoder or lib.llama_model_has_encoder(weights.handle):
         raise ModelLoadError(f"{path} holds a model that does not generate text: it has an encoder")
     if lib.llama_vocab_type(weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_NONE:
         raise ModelLoadError(f"{path} holds a model without a vocabulary")
 
 
-def _flash_attention(wanted: bool | None, uses_gpu: bool) -> int:
-    if wanted is None and uses_gpu:
+def _flash_attention_type(is_requested: bool | None, uses_gpu: bool) -> int:
+    if is_requested is None and uses_gpu:
         return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
-    # Without it a CPU computes a sequence alone with the same bits as beside others.
-    return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if wanted else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
+    # Without flash attention a CPU computes a sequence with the same bits regardless of the batch.
+    if is_requested:
+        return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+    return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)

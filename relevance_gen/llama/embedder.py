@@ -1,4 +1,4 @@
-"""A model that turns one text at a time into a vector."""
+"""An embedding model, which computes the vector of one text at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 
 from relevance_gen.errors import EncoderError, ModelLoadError
 from relevance_gen.llama.pooled_model import PooledModel, Vector
@@ -19,62 +20,71 @@ _POOLINGS = {
 }
 
 
-class Embedder(PooledModel):
-    """A GGUF file of an embedding model, loaded; its metadata names a pooling.
+@frozen
+class Embedding:
+    """The vector of a text, of length 1 and shape (n_dims,), and the number of tokens that were read."""
 
-    Vectors have `n_dims` components, and `n_around` tokens begin and end every text. The `pooling`, how the vectors of
-    the tokens become one, is ``"mean"``, ``"cls"`` or ``"last"``.
+    vector: Vector
+    n_tokens: int
+
+
+class Embedder(PooledModel):
+    """A loaded GGUF file of an embedding model, whose metadata names a pooling.
+
+    Attributes:
+        n_dims: components of each vector.
+        n_around: tokens that are added before and after each text.
+        pooling: how the vectors of the tokens are combined: ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
     failure = EncoderError
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._counting = threading.Lock()
+        self._vocabulary_lock = threading.Lock()
         super().__init__(*args, **options)
 
     def close(self) -> None:
-        """Free the model, when no thread counts tokens by its vocabulary; safe to call twice."""
-        with self._counting:
+        """Free the model after any token count in another thread; may be called more than once."""
+        with self._vocabulary_lock:
             super().close()
 
     def _prepare(self, path: str | os.PathLike[str]) -> None:
         self.n_dims = int(lib.llama_model_n_embd_out(self._weights.handle))
         self.tokenize = self._tokenizer.tokenize_beginning
-        self.n_around = sum(map(len, self._tokenizer.around()))
+        self.n_around = self._tokenizer.surrounding_tokens().n_tokens
         self.pooling = self._pooling(path)
-        if not np.isfinite(self.embed("a")[0]).all():
-            raise EncoderError("its vectors are not finite, for the file is damaged")
+        if not np.isfinite(self.embed("a").vector).all():
+            raise EncoderError("its vectors are not finite: the file is damaged")
 
     def _pooling(self, path: str | os.PathLike[str]) -> str:
-        kind = lib.llama_pooling_type(self._context)
-        if kind in _POOLINGS:
-            return _POOLINGS[kind]
-        if kind == lib.LLAMA_POOLING_TYPE_RANK:
+        pooling_type = lib.llama_pooling_type(self._context)
+        if pooling_type in _POOLINGS:
+            return _POOLINGS[pooling_type]
+        if pooling_type == lib.LLAMA_POOLING_TYPE_RANK:
             raise ModelLoadError(
-                f"{path} holds a model that ranks texts, and gives no vectors: give it to Reranker"
+                f"{path} holds a model that ranks texts and computes no vectors: pass it to Reranker"
             )
         if self._memory:
-            raise ModelLoadError(f"{path} holds a model that generates text: give it to Runner")
+            raise ModelLoadError(f"{path} holds a model that generates text: pass it to Runner")
         raise ModelLoadError(
-            f"{path} does not say how its model pools the vectors of tokens; convert it again"
+            f"{path} does not specify how the vectors of tokens are pooled; convert the model again"
         )
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text is, without those that begin and end it. Any thread may ask this."""
-        with (
-            self._counting
-        ):  # llama.cpp tokenizes in any number of threads, while the vocabulary is there
+        """Return the number of tokens of a text, without those added before and after it. Thread-safe."""
+        with self._vocabulary_lock:  # the vocabulary must not be freed while llama.cpp tokenizes
             if self._weights.handle is None:
                 raise EncoderError("the encoder is closed")
             return len(self._tokenizer.tokenize_plain(text))
 
-    def embed(self, text: str) -> tuple[Vector, int]:
-        """Return the vector of a text, of length 1, shape (n_dims,), and how many of its tokens were read.
+    def embed(self, text: str) -> Embedding:
+        """Return the vector of the first `n_ctx` tokens of a text.
 
-        Of a text that has more than `n_ctx` tokens the beginning counts. It raises an `EncoderError` where llama.cpp
-        fails.
+        Raises:
+            EncoderError: llama.cpp failed.
         """
         tokens = self.tokenize(text)
-        self._read(tokens)
-        vector = self._pooled(self.n_dims)
-        return np.asarray(vector / (np.linalg.norm(vector) or 1.0), np.float32), len(tokens)
+        self._run(tokens)
+        vector = self._pooled_output(self.n_dims)
+        normalized = vector / (np.linalg.norm(vector) or 1.0)
+        return Embedding(np.asarray(normalized, np.float32), len(tokens))

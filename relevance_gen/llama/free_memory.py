@@ -1,6 +1,8 @@
-"""Where a context of a loaded model goes, and how much memory is free there."""
+"""The free memory for the context of a loaded model: of the GPUs, or of the machine."""
 
 from __future__ import annotations
+
+import math
 
 from attrs import frozen
 
@@ -11,52 +13,57 @@ from relevance_gen.llama.weights import Weights
 from relevance_gen.machine import available_memory
 
 _UNKNOWN_BYTES = 2 << 30
-"""What a context takes without being asked for where nobody tells how much is free."""
+"""Memory for a context of default size if the free memory is unknown."""
 
 
 @frozen
 class FreeMemory:
-    """Memory for a context, where that is, and how much of it is free; ``None`` where that is not known."""
+    """The name of a memory, and its free bytes; None if unknown."""
 
-    where: str
+    name: str
     free_bytes: int | None
 
     def __str__(self) -> str:
         free = "an unknown number" if self.free_bytes is None else f"{self.free_bytes >> 20:,}"
-        return f"{self.where}, of which {free} are free"
+        return f"{self.name}, of which {free} are free"
 
-    def share(self, share: float) -> int:
-        """Return the bytes of a share of what is free."""
-        return _UNKNOWN_BYTES if self.free_bytes is None else int(self.free_bytes * share)
+    def fraction(self, fraction: float) -> int:
+        """Return a fraction of the free bytes; 2 GiB if they are unknown."""
+        return _UNKNOWN_BYTES if self.free_bytes is None else int(self.free_bytes * fraction)
 
     def holds(self, n_bytes: int) -> bool:
-        """Tell whether `n_bytes` are free, as far as is known."""
+        """Return whether `n_bytes` are free, or the free bytes are unknown."""
         return self.free_bytes is None or n_bytes <= self.free_bytes
 
 
 def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
-    """Return the memory that the context of a loaded model goes to: that of the GPUs, or the machine's.
+    """Return the free memory for the context of a loaded model.
 
-    Where only some layers are on a GPU, each part of the context goes with its layers, and the tighter memory counts.
+    If only some layers are on GPUs, each part of the context is in the memory of its layers; the smaller memory, scaled
+    to the whole context, is returned.
     """
     n_layers = max(1, lib.llama_model_n_layer(weights.handle))
-    n_on_gpu = (
-        n_layers if options.n_gpu_layers in (None, -1) else min(options.n_gpu_layers or 0, n_layers)
-    )
-    devices = list(gpus()) if weights.uses_gpu and n_on_gpu else []
+    n_gpu_layers = n_layers
+    if options.n_gpu_layers not in (None, -1):
+        n_gpu_layers = min(options.n_gpu_layers or 0, n_layers)
+    devices = list(gpus()) if weights.uses_gpu and n_gpu_layers else []
     if options.main_gpu is not None:
         devices = devices[options.main_gpu : options.main_gpu + 1]
-    if not devices:
-        n_on_gpu = 0
-    parts: list[FreeMemory] = []
+    memories: list[FreeMemory] = []
     if devices:
-        free_bytes = sum(gpu.free_bytes for gpu in devices) * n_layers // n_on_gpu
-        parts.append(FreeMemory(" and ".join(gpu.name for gpu in devices), free_bytes))
-    if n_on_gpu < n_layers:
+        free_bytes = sum(gpu.free_bytes for gpu in devices) * n_layers // n_gpu_layers
+        memories.append(FreeMemory(" and ".join(gpu.name for gpu in devices), free_bytes))
+    else:
+        n_gpu_layers = 0
+    if n_gpu_layers < n_layers:
         free = available_memory()
         if free is not None:
-            # Weights mapped from their file count as free, but evicting them would mean to read them at every token.
-            share = (n_layers - n_on_gpu) / n_layers
-            free = int(max(0, free - weights.n_bytes * share) / share)
-        parts.append(FreeMemory("the machine's memory", free))
-    return min(parts, key=lambda part: float("inf") if part.free_bytes is None else part.free_bytes)
+            # Memory-mapped weights count as free, but if they are evicted, each token reads them from disk.
+            cpu_fraction = (n_layers - n_gpu_layers) / n_layers
+            free = int(max(0, free - weights.n_bytes * cpu_fraction) / cpu_fraction)
+        memories.append(FreeMemory("the machine's memory", free))
+    return min(memories, key=_sort_key)
+
+
+def _sort_key(memory: FreeMemory) -> float:
+    return math.inf if memory.free_bytes is None else memory.free_bytes

@@ -1,4 +1,4 @@
-"""A thread that loads a model and works with it, from its birth to its end: whoever computes with llama.cpp is one."""
+"""A thread that loads a model and computes with it: the base of all threads that call llama.cpp."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from relevance_gen.llama.runtime import aborts
 
 Model = TypeVar("Model")
 Load: TypeAlias = Callable[[Callable[[float], bool]], AbstractContextManager[Model]]
-"""Loads a model. It is given a function to call with the share that is loaded, which returns whether to go on."""
+"""Loads a model. The argument is called with the loaded fraction, and returns whether to continue."""
 
 GRACE_S = 5.0
-"""How long a thread that was told to stop may take to end its current computation."""
+"""Seconds that a stopping thread may take to finish its current computation."""
 
 
 class ThreadState(Enum):
-    """Where a thread is in its life."""
+    """The state of a thread."""
 
-    LOADING = "it loads its model"
-    READY = "it works"
-    STOPPING = "it was told to give up, and has not ended yet"
-    CLOSED = "it ended as it should"
-    FAILED = "it ended by an exception"
-    LOST = "it is inside llama.cpp and will stay there"
+    LOADING = "loading its model"
+    READY = "ready for work"
+    STOPPING = "stopping after its current computation"
+    CLOSED = "ended normally"
+    FAILED = "ended by an exception"
+    LOST = "blocked inside llama.cpp forever"
 
 
 _NEXT = {
@@ -38,14 +38,19 @@ _NEXT = {
     ThreadState.READY: set(ThreadState) - {ThreadState.LOADING, ThreadState.READY},
     ThreadState.STOPPING: {ThreadState.CLOSED, ThreadState.LOST},
 }
-"""The states that may follow each; the others are ends."""
+"""The states that may follow each state; states that are not listed are final."""
 
 
 class ModelThread(ABC):
-    """A thread that has a model for itself.
+    """A thread that owns a model.
 
-    Its `owner` is whose thread it is, for people. The `state` is changed by `_become` alone, and set together with the
-    `error` that it failed of; a `failure` stands for an unexpected exception.
+    Args:
+        owner: the kind of object that the thread belongs to, for its name and errors.
+
+    Attributes:
+        state: changed only by `_transition`.
+        error: the reason of a failure, set together with the state.
+        failure: the class of errors that wrap unexpected exceptions.
     """
 
     failure: type[RelevanceGenError]
@@ -58,15 +63,15 @@ class ModelThread(ABC):
         self._owner = owner
         self._pid = os.getpid()
 
-    # ── What it does: said by each kind ──────────────────────────────────────────────────────────────────────────────
+    # ── Implemented by subclasses ──────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def _serve(self) -> None:
-        """Load the model, become ready, and work until there is nothing to come or the state says so."""
+        """Load the model, become ready, and work until there is no more work or the thread is stopped."""
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
-        """Take no more work, and answer everybody who still waits: with `error`, or that this was closed."""
+        """Accept no more work, and fail all work that waits: with `error`, or because this was closed."""
 
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,17 +81,20 @@ class ModelThread(ABC):
         atexit.register(self._stop_at_exit)
 
     def wait_loaded(self, timeout_s: float | None = None) -> bool:
-        """Wait until the model is loaded or will not be; tell whether that is so."""
+        """Wait until loading has succeeded or failed; return whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self.state is not ThreadState.LOADING, timeout_s)
 
     def stop(self) -> None:
-        """Give up all work at once: whoever waits is answered, and the thread ends with the computation under way."""
+        """Fail all work immediately; the thread ends after its current computation."""
         if self._become(ThreadState.STOPPING):
             self._leave(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread has ended or is lost, if it is another and was started; tell whether that is so."""
+        """Wait until the thread has ended or is lost; return whether it has.
+
+        Returns True at once in this thread itself, and if the thread was never started.
+        """
         if self.thread.ident is None or self.thread is threading.current_thread():
             return True
         with self._changed:
@@ -97,32 +105,32 @@ class ModelThread(ABC):
         return not self.thread.is_alive()
 
     def _become(self, state: ThreadState, error: BaseException | None = None) -> bool:
-        """Go over to `state` if it may follow the present one; tell whether it did."""
+        """Change to `state` if it may follow the current state; return whether it did."""
         with self._changed:
             if state not in _NEXT.get(self.state, ()):
                 return False
-            self.state, self.error = state, error
+            self.state = state
+            self.error = error
             self._changed.notify_all()
         return True
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
-        """End in `state`, and answer everybody who still waits for this thread."""
+        """End in `state`, and fail all work that waits for this thread."""
         if not self._become(state, error):
-            self._become(
-                ThreadState.CLOSED
-            )  # stopping interrupts loading too, and that is no failure
+            # The thread was stopped; that interrupts loading, too, and is not a failure.
+            self._become(ThreadState.CLOSED)
         self._leave(error)
         atexit.unregister(self._stop_at_exit)
 
     def _lose(self, reason: str) -> None:
-        """Give up the thread, which is inside llama.cpp and will stay there."""
+        """Mark the thread as lost: it is blocked inside llama.cpp forever."""
         kind = ModelLoadError if self.state is ThreadState.LOADING else self.failure
-        reason = f"llama.cpp gave up, and keeps its memory until this process ends: {reason}"
+        reason = f"llama.cpp aborted; its memory is not freed until this process ends: {reason}"
         self._end(ThreadState.LOST, kind(reason))
 
     def _stop_at_exit(self) -> None:
-        """End the thread before the interpreter does: it may be inside llama.cpp."""
-        if self._pid == os.getpid():  # into a forked process the thread does not come along
+        """End the thread before the interpreter exits, because it may be inside llama.cpp."""
+        if self._pid == os.getpid():  # a forked process does not have the thread
             self.stop()
             self.join(GRACE_S)
 
@@ -143,6 +151,6 @@ class ModelThread(ABC):
         else:
             self._end(ThreadState.CLOSED)
 
-    def _goes_on_loading(self, _share: float) -> bool:
-        """Tell a `Load` whether to go on."""
+    def _goes_on_loading(self, _fraction: float) -> bool:
+        """Return whether a `Load` should continue."""
         return self.state is ThreadState.LOADING

@@ -1,6 +1,6 @@
-"""The options of a model, each declared once: what it may be, what it means, and where it comes from by default.
+"""The options of a model, each declared once with its type, its help and its default.
 
-The command line and the server read this table for their flags, and `Runner` for its signature.
+The command line and the server derive flags from this table, and `Runner` its signature.
 """
 
 from __future__ import annotations
@@ -17,57 +17,58 @@ from relevance_gen.checks import flag, integer, is_integer
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 
 MAX_SLOTS = 255
-"""Most sequences of one context; llama.cpp itself ends at 256."""
+"""Sequences of one context; the limit of llama.cpp is 256."""
 _MAX_THREADS = 512
-"""Most that llama.cpp has room for; more end the process."""
+"""The limit of llama.cpp, which ends the process above it."""
 
 T = TypeVar("T")
 
 
-def _option(help: str, validator: Callable[[Any, Any, Any], None]) -> Any:  # noqa: A002 argparse's word
+def _option(help: str, validator: Callable[[Any, Any, Any], None]) -> Any:  # noqa: A002 - argparse's name
     return field(default=None, validator=optional(validator), metadata={"help": help})
 
 
 @frozen(kw_only=True)
 class ModelOptions:
-    """How a model is loaded; ``None`` leaves a choice to the model and the machine.
+    """Options for loading a model; the default of None depends on the model and the machine.
 
     Raises:
         InvalidRequestError: an option is out of range.
     """
 
     n_ctx: int | None = _option(
-        "most tokens of one sequence, prompt and generated; by default what the model was trained on, as far as half "
-        "of the free memory (on a GPU four fifths) holds one slot",
+        "maximum tokens of a sequence, prompt and generated; by default the model's training length, or less if one "
+        "slot would not fit into half of the free memory (four fifths on a GPU)",
         integer(1),
     )
     n_slots: int | None = _option(
-        "sequences decoded at once, at most 255; by default 16, or as many as that memory holds of n_ctx tokens",
+        "sequences decoded at once, at most 255; by default 16, or fewer if sequences of n_ctx tokens would not fit into "
+        "that memory",
         integer(1, MAX_SLOTS),
     )
     n_batch: int | None = _option(
-        "most prompt tokens computed between two steps of running sequences, rounded up to a multiple of 8; by default "
-        "128 on a CPU, 512 on a GPU",
+        "maximum prompt tokens computed between two steps of running sequences, rounded up to a multiple of 8; by "
+        "default 128 on a CPU, 512 on a GPU",
         integer(1),
     )
     n_threads: int | None = _option(
-        "CPU threads that decode; by default the physical cores, or fewer while these are faster, and one for a model "
-        "of less than 8 MiB",
+        "CPU threads; by default the number of physical cores, reduced automatically when fewer threads are faster; "
+        "one for a model smaller than 8 MiB",
         integer(1, _MAX_THREADS),
     )
     n_gpu_layers: int | None = _option(
-        "layers on the GPU, -1 for all; by default all if there is one", integer(-1)
+        "layers on the GPU, -1 for all; by default all if there is a GPU", integer(-1)
     )
     main_gpu: int | None = _option(
-        "the one GPU to use, from 0; by default a model is spread over all", integer(0)
+        "number of the only GPU to use, from 0; by default a model is distributed over all GPUs", integer(0)
     )
     flash_attention: bool | None = _option(
-        "many sequences faster on a CPU, but not with the same bits as alone; by default off on a CPU, and on a GPU "
-        "as llama.cpp chooses",
+        "use flash attention; on a CPU it is faster for many sequences, but results depend in their last bits on the "
+        "other sequences; by default off on a CPU, and chosen by llama.cpp on a GPU",
         flag,
     )
     use_extra_bufts: bool | None = _option(
-        "repack weights for this CPU; by default wherever that is safe", flag
+        "repack weights for this CPU; by default if that is safe", flag
     )
 
 
@@ -84,51 +85,58 @@ class OptionTypes(TypedDict, total=False):
     use_extra_bufts: bool | None
 
 
-def model_options(given: Mapping[str, Any]) -> ModelOptions:
-    """Make `ModelOptions` of keyword arguments; of one that is no option, a `TypeError` names the nearest that is."""
-    known = [option.name for option in fields(ModelOptions)]
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known, f"there are {', '.join(known)}")
-            raise TypeError(f"{name} is no option of a model; {hint}")
-    return ModelOptions(**given)
+def model_options(arguments: Mapping[str, Any]) -> ModelOptions:
+    """Create `ModelOptions` from keyword arguments.
+
+    Raises:
+        TypeError: an argument is not an option; the error suggests the nearest option.
+        InvalidRequestError: an option is out of range.
+    """
+    option_names = [option.name for option in fields(ModelOptions)]
+    for name in arguments:
+        if name not in option_names:
+            hint = did_you_mean(name, option_names, f"the options are {', '.join(option_names)}")
+            raise TypeError(f"{name} is not a model option; {hint}")
+    return ModelOptions(**arguments)
 
 
 def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[ModelOptions]:
-    """Return the options of a model on each of `devices`, or those given where there are none.
+    """Return the options of a model on each of `devices`; `options` itself if `devices` is None.
 
     Raises:
-        InvalidRequestError: they are no list of different GPUs, or one is chosen in the options too.
+        InvalidRequestError: `devices` is not a list of distinct GPU numbers, or `options` select a GPU, too.
     """
     if devices is None:
         return [options]
     numbers = list(devices) if isinstance(devices, Sequence) else []
-    if (
-        not numbers
-        or len(set(numbers)) < len(numbers)
-        or not all(is_integer(n) and n >= 0 for n in numbers)
-    ):
+    is_valid = all(is_integer(number) and number >= 0 for number in numbers)
+    if not numbers or not is_valid or len(set(numbers)) < len(numbers):
         raise InvalidRequestError.must_be(
             "devices", "a list of different integers of at least 0", devices
         )
     if options.main_gpu is not None:
-        raise InvalidRequestError("must not be set where devices are given", "main_gpu")
+        raise InvalidRequestError("must not be set together with devices", "main_gpu")
     return [evolve(options, main_gpu=device) for device in numbers]
 
 
 def shows_options(cls: type[T]) -> type[T]:
-    """Show every option in the signature and the docstring of `cls`, whose last parameter is ``**options``."""
-    options = fields(ModelOptions)
-    _, *own, _ = inspect.signature(cls.__init__).parameters.values()
-    named = [
+    """Add all options to the signature and the docstring of `cls`, whose last parameter is ``**options``."""
+    _, *own_parameters, _ = inspect.signature(cls.__init__).parameters.values()
+    option_parameters = [
         inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+            option.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=option.default,
+            annotation=option.type,
         )
-        for each in options
+        for option in fields(ModelOptions)
     ]
-    cls.__signature__ = inspect.Signature([*own, *named])  # type: ignore[attr-defined]
-    if cls.__doc__:  # not where Python was told to leave docstrings out
-        lines = "\n".join(f"    {each.name}: {each.metadata['help']}." for each in options)
+    signature = inspect.Signature([*own_parameters, *option_parameters])
+    cls.__signature__ = signature  # type: ignore[attr-defined]
+    if cls.__doc__:  # python -OO removes docstrings
+        lines = "\n".join(
+            f"    {option.name}: {option.metadata['help']}." for option in fields(ModelOptions)
+        )
         cls.__doc__ = re.sub(
             r"^ *\*\*options:.*$", lines, inspect.cleandoc(cls.__doc__), flags=re.MULTILINE
         )

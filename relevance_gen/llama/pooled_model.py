@@ -1,4 +1,4 @@
-"""A model that reads a text at once: its weights, and a context of one sequence."""
+"""A model that reads one text at a time: its weights, and a context of one sequence."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from relevance_gen.llama.batch import Batch, OutputMask
 from relevance_gen.llama.language_model import Tokens
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.runtime.execution_tuner import ExecutionTuner
-from relevance_gen.llama.runtime.library import lib, reasons
+from relevance_gen.llama.runtime.library import last_errors, lib
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
 Vector: TypeAlias = NDArray[np.float32]
 
 _DEFAULT_N_CTX = 1024
-"""Memory grows with the square of this: every token of a text looks at every other."""
+"""The memory grows with the square of this, because each token attends to every other token."""
 
 
 class PooledModel(OpenContext, ABC):
-    """A GGUF file, loaded, whose model reads one text at a time. It belongs to the thread that made it.
+    """A loaded GGUF file whose model reads one text at a time; used by the thread that created it.
 
-    A batch of several texts is slower on a CPU, where every token of a batch is compared with every other, and what
-    comes out would depend on its neighbours in the last bits.
+    A batch of several texts would be slower on a CPU, which compares each token of a batch with every other one, and
+    the last bits of the result would depend on the other texts.
 
     Args:
-        path, on_progress: as for `Weights`, as is what it raises, also of a model for something else.
-        options: ``n_ctx``, ``n_threads``, ``n_gpu_layers``, ``main_gpu`` and ``use_extra_bufts`` count.
-        pooling_type: how the vectors of tokens become one, in llama.cpp's numbers; by default what the file says.
+        path, on_progress: see `Weights`, also for the errors; a model of another kind is an error, too.
+        options: ``n_ctx``, ``n_threads``, ``n_gpu_layers``, ``main_gpu`` and ``use_extra_bufts`` are used.
+        pooling_type: llama.cpp's number of the pooling; by default that of the file.
 
     Attributes:
-        failure: the error of a text that llama.cpp could not read.
-        n_ctx: most tokens that are read at once, those that begin and end a text included.
+        failure: the error raised if llama.cpp fails to read a text.
+        n_ctx: maximum tokens read at once, including those added before and after a text.
     """
 
     failure: ClassVar[type[RelevanceGenError]]
@@ -56,9 +56,8 @@ class PooledModel(OpenContext, ABC):
         weights = Weights(Path(path), options, on_progress)
         super().__init__(weights)
         try:
-            self.n_ctx = min(
-                options.n_ctx or _DEFAULT_N_CTX, lib.llama_model_n_ctx_train(weights.handle)
-            )
+            n_ctx_train = lib.llama_model_n_ctx_train(weights.handle)
+            self.n_ctx = min(options.n_ctx or _DEFAULT_N_CTX, n_ctx_train)
             self._tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
             self._open_context(options, pooling_type)
             self._prepare(path)
@@ -70,59 +69,58 @@ class PooledModel(OpenContext, ABC):
 
     @abstractmethod
     def _prepare(self, path: str | os.PathLike[str]) -> None:
-        """Refuse a model that is for something else, learn how this one is used, and read a text.
+        """Check that the model is of the right kind, set the attributes, and read a text.
 
-        What cannot read fails here, and the first text is no slower than the next.
+        A model that cannot read fails now, and the first text is not slower than the next.
         """
 
     def _open_context(self, options: ModelOptions, pooling_type: int) -> None:
         params = lib.llama_context_default_params()
-        params.n_ctx = params.n_batch = params.n_ubatch = (
-            self.n_ctx
-        )  # llama.cpp aborts where a text is in two batches
+        # llama.cpp aborts if a text is in two batches.
+        params.n_ctx = self.n_ctx
+        params.n_batch = self.n_ctx
+        params.n_ubatch = self.n_ctx
         params.n_seq_max = 1
         n_threads = options.n_threads or self._weights.default_n_threads
-        self._pace = ExecutionTuner(
-            n_threads, n_threads if options.n_threads or self._weights.uses_gpu else 1
-        )
+        has_free_threads = not options.n_threads and not self._weights.uses_gpu
+        self._tuner = ExecutionTuner(n_threads, 1 if has_free_threads else n_threads)
         params.pooling_type = pooling_type
         params.embeddings = pooling_type != lib.LLAMA_POOLING_TYPE_NONE
-        # Nearly twice as fast on a CPU, where a model has it, and with the same bits on any number of threads.
+        # Flash attention is nearly twice as fast on a CPU, if the model supports it, with the same bits on any number
+        # of threads.
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
         self._context = lib.llama_init_from_model(self._weights.handle, params)
         if not self._context:
-            raise ModelLoadError(f"a context of {self.n_ctx} tokens cannot be made: {reasons()}")
-        self._memory = lib.llama_get_memory(self._context)  # none in a BERT
+            raise ModelLoadError(
+                f"a context of {self.n_ctx} tokens cannot be allocated: {last_errors()}"
+            )
+        self._memory = lib.llama_get_memory(self._context)  # None for BERT
         self._batch = Batch(self.n_ctx)
 
-    def _read(self, tokens: Tokens, wanted: OutputMask = True) -> None:
-        """Compute what the model makes of a text of at most `n_ctx` tokens."""
-        self._batch.fill(tokens, range(len(tokens)), 0)
-        self._batch.want(wanted)
+    def _run(self, tokens: Tokens, has_output: OutputMask = True) -> None:
+        """Run the model on a text of at most `n_ctx` tokens."""
+        n_tokens = len(tokens)
+        self._batch.fill(tokens, range(n_tokens), 0)
+        self._batch.set_outputs(has_output)
         if self._memory:
             lib.llama_memory_clear(self._memory, True)
         compute = lib.llama_decode if self._memory else lib.llama_encode
-        n_tokens = len(tokens)
-        way = self._pace.way(n_tokens)
-        lib.llama_set_n_threads(self._context, way.n_threads, way.n_threads)
+        strategy = self._tuner.strategy(n_tokens)
+        lib.llama_set_n_threads(self._context, strategy.n_threads, strategy.n_threads)
         started_s = time.perf_counter()
         status = compute(self._context, self._batch.struct)
         if status:
-            raise self.failure(f"llama.cpp could not read a text, status {status}: {reasons()}")
-        # The pace compares texts of up to twice a length, so the time is told as of the longest of them.
-        self._pace.note(
-            n_tokens,
-            way,
-            (time.perf_counter() - started_s) * (1 << n_tokens.bit_length()) / n_tokens,
-        )
+            raise self.failure(f"llama.cpp could not read a text, status {status}: {last_errors()}")
+        # The tuner compares texts whose lengths have the same power of two, so the time is scaled to that power.
+        scale = (1 << n_tokens.bit_length()) / n_tokens
+        self._tuner.record(n_tokens, strategy, (time.perf_counter() - started_s) * scale)
 
-    def _pooled(self, n: int) -> Vector:
-        """Return the `n` numbers that the text which was read became."""
-        return self._floats(lib.llama_get_embeddings_seq(self._context, 0), n)
+    def _pooled_output(self, n: int) -> Vector:
+        """Return the `n` numbers that the model computed for the text."""
+        return self._copy_floats(lib.llama_get_embeddings_seq(self._context, 0), n)
 
-    def _floats(self, first: ctypes._Pointer[ctypes.c_float], n: int) -> Vector:
+    def _copy_floats(self, first: ctypes._Pointer[ctypes.c_float], n: int) -> Vector:
         if not first:
-            raise self.failure("the model gives nothing for a text")
-        return np.array(
-            (ctypes.c_float * n).from_address(ctypes.addressof(first.contents)), np.float32
-        )
+            raise self.failure("the model returned no output for a text")
+        floats = (ctypes.c_float * n).from_address(ctypes.addressof(first.contents))
+        return np.array(floats, np.float32)

@@ -1,4 +1,4 @@
-"""Text to tokens and back, by a model's own vocabulary."""
+"""Tokenize and detokenize text with a model's vocabulary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from attrs import frozen
+
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.language_model import (
-    MOST_BYTES_PER_TOKEN,
+    MAX_BYTES_PER_TOKEN,
     TOKEN_BOUNDARY,
     ChatFormat,
     Tokens,
@@ -20,18 +22,32 @@ from relevance_gen.llama.language_model import (
 from relevance_gen.llama.runtime.library import lib, pointer
 
 _SPARE_BYTES = 1 << 16
-"""What a text may have beside `MOST_BYTES_PER_TOKEN`; of a longer one only the end is looked at, if it is wanted."""
+"""Bytes that a text may have in addition to `MAX_BYTES_PER_TOKEN`; only the end of a longer text is tokenized."""
 _USER_DEFINED = lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 _MAX_RUN = 8_000
-_RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
-"""Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
-std::regex over them, which recurses at every character and overflows an 8 MiB stack between 16,000 and 32,000."""
+_RUN = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
+"""A run of characters without white space, or of white space, of at most 8,000 characters. The BPE tokenizers of many
+models (tekken, gpt-4o, deepseek, bloom …) match runs with std::regex, which recurses at each character and overflows an
+8 MiB stack between 16,000 and 32,000 characters."""
+
+
+@frozen(eq=False)
+class SurroundingTokens:
+    """The tokens that are added before and after each text."""
+
+    before: Tokens
+    after: Tokens
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of these tokens."""
+        return len(self.before) + len(self.after)
 
 
 class Tokenizer:
-    """The vocabulary of a loaded model, llama.cpp's `handle`, which must outlive it.
+    """Tokenizes with the vocabulary of a loaded model: llama.cpp's `handle`, which must outlive this object.
 
-    A context holds `n_ctx` tokens: text far beyond is refused without being tokenized.
+    A text that is much longer than a context of `n_ctx` tokens is rejected without being tokenized.
     """
 
     def __init__(self, handle: Any, n_ctx: int) -> None:
@@ -41,39 +57,42 @@ class Tokenizer:
         self._pieces: dict[int, bytes] = {}
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of `text`, with the BOS token where the model wants one; lone surrogates count as "?".
+        """Return the tokens of `text`, with the BOS token if the model requires one; lone surrogates become "?".
 
-        Only the last `max_tokens`, the BOS token included, are kept where that is not 0. It raises an
-        `InvalidRequestError` where the text is far beyond what the context could hold.
+        If `max_tokens` is not 0, only the BOS token and the last tokens are returned, `max_tokens` in total.
+
+        Raises:
+            InvalidRequestError: `max_tokens` is 0, and the text is much longer than the context.
         """
         return self._tokenize_all([text], max_tokens, add_special=True)
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Do as `tokenize` for a rendered conversation, which has `TOKEN_BOUNDARY` where tokens must not reach across.
+        """Return the tokens of a rendered conversation, none of which crosses a `TOKEN_BOUNDARY`; see `tokenize`.
 
-        Its template wrote the BOS token itself, if there is to be one.
+        No BOS token is added, because the template renders it.
         """
         return self._tokenize_all(text.split(TOKEN_BOUNDARY), max_tokens, add_special=False)
 
     def tokenize_beginning(self, text: str) -> Tokens:
-        """Return the first tokens of `text`, as many as the context holds, between those that begin and end a text.
+        """Return the first tokens of `text` that fit into the context, with the surrounding tokens.
 
-        What reads like a control token is plain text here, and lone surrogates count as "?".
+        The text of a control token is plain text, and lone surrogates become "?".
         """
-        before, behind = self.around()
-        inside = self.tokenize_plain(text[: MOST_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES])
-        return np.concatenate((before, inside[: self._n_ctx - len(before) - len(behind)], behind))
+        around = self.surrounding_tokens()
+        max_characters = MAX_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES
+        tokens = self.tokenize_plain(text[:max_characters])[: self._n_ctx - around.n_tokens]
+        return np.concatenate((around.before, tokens, around.after))
 
-    def around(self) -> tuple[Tokens, Tokens]:
-        """Return the tokens that begin a text and those that end it."""
-        around = self._tokenize(b"", add_special=True, parse_special=False)
-        n_before = 1 if len(around) == 2 else int(lib.llama_vocab_get_add_bos(self._handle))
-        return around[:n_before], around[n_before:]
+    def surrounding_tokens(self) -> SurroundingTokens:
+        """Return the tokens that the model requires before and after each text."""
+        tokens = self._tokenize(b"", add_special=True, parse_special=False)
+        n_before = 1 if len(tokens) == 2 else int(lib.llama_vocab_get_add_bos(self._handle))
+        return SurroundingTokens(tokens[:n_before], tokens[n_before:])
 
     def tokenize_plain(self, text: str, *, parse_special: bool = False) -> Tokens:
-        """Return the tokens of `text`, of whatever length, and none that begins or ends one.
+        """Return the tokens of `text`, of any length, without surrounding tokens.
 
-        Lone surrogates count as "?"; what reads like a control token is one only if `parse_special`.
+        Lone surrogates become "?"; the text of a control token is parsed as that token only if `parse_special`.
         """
         parts = self._parts(text.encode(errors="replace"))
         return np.concatenate(
@@ -81,110 +100,121 @@ class Tokenizer:
         )
 
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
-        """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""
-        n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
-        most_bytes = room = MOST_BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
+        """Tokenize each text separately, and return all tokens, or the last `max_tokens`."""
+        encoded = self._encode_end(texts, max_tokens)
+        parts = [part for text in encoded for part in self._split_runs(text)]
+        tokens = np.concatenate(
+            [
+                self._tokenize(part, add_special=add_special and index == 0)
+                for index, part in enumerate(parts)
+            ]
+        )
+        n_tokens = len(tokens)
+        if max_tokens == 0 or n_tokens <= max_tokens:
+            return tokens
+        bos = lib.llama_vocab_bos(self._handle)
+        if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == bos:
+            return np.concatenate((tokens[:1], tokens[n_tokens - max_tokens + 1 :]))
+        # A copy, because a view would keep all tokens in memory, in the prefix cache, too.
+        return tokens[n_tokens - max_tokens :].copy()
+
+    def _encode_end(self, texts: list[str], max_tokens: int) -> list[bytes]:
+        """Encode the end of texts that can fit into the context or `max_tokens`, so that the rest takes no time."""
+        n_tokens = min(max_tokens or self._n_ctx, self._n_ctx)
+        max_bytes = MAX_BYTES_PER_TOKEN * n_tokens + _SPARE_BYTES
+        n_left = max_bytes
         encoded: list[bytes] = []
         for text in reversed(texts):
-            part = text[-room - 1 :].encode(errors="replace")
-            if len(part) > room:  # it cannot fit, so it shall cost no time
+            part = text[-n_left - 1 :].encode(errors="replace")
+            if len(part) > n_left:
                 if not max_tokens:
                     raise InvalidRequestError(
-                        f"must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens",
+                        f"must hold at most {max_bytes:,} bytes for a context of {self._n_ctx} tokens",
                         field="text",
                         got="more",
                         remedy="shorten it, or set max_input_tokens to use its end",
                     )
-                encoded.append(part[len(part) - room :])
+                encoded.append(part[len(part) - n_left :])
                 break
             encoded.append(part)
-            room -= len(part)
-        parts = [part for whole in reversed(encoded) for part in self._parts(whole)]
-        tokens = np.concatenate(
-            [
-                self._tokenize(part, add_special=add_special and not n)
-                for n, part in enumerate(parts)
-            ]
-        )
-        n = len(tokens)
-        if max_tokens == 0 or n <= max_tokens:
-            return tokens
-        if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(
-            self._handle
-        ):
-            return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
-        return tokens[
-            n - max_tokens :
-        ].copy()  # a view would keep them all, in the prefix cache too
+            n_left -= len(part)
+        encoded.reverse()
+        return encoded
 
-    def _parts(self, encoded: bytes) -> list[bytes]:
-        return _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
+    def _split_runs(self, encoded: bytes) -> list[bytes]:
+        return _split_runs(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
 
     def _tokenize(
-        self, text: bytes, *, add_special: bool, parse_special: bool = True, room: int = 0
+        self, text: bytes, *, add_special: bool, parse_special: bool = True, capacity: int = 0
     ) -> Tokens:
-        tokens = np.empty(room or len(text) + 8, np.int32)
-        kept = pointer(tokens, lib.llama_token)
+        tokens = np.empty(capacity or len(text) + 8, np.int32)
         n = lib.llama_tokenize(
-            self._handle, text, len(text), kept, len(tokens), add_special, parse_special
+            self._handle,
+            text,
+            len(text),
+            pointer(tokens, lib.llama_token),
+            len(tokens),
+            add_special,
+            parse_special,
         )
-        if n < 0:  # normalizing made the text longer
+        if n < 0:  # normalization made the text longer; it has -n tokens
             return self._tokenize(
-                text, add_special=add_special, parse_special=parse_special, room=-n
+                text, add_special=add_special, parse_special=parse_special, capacity=-n
             )
         return tokens[:n].copy()
 
-    def chat_format(self, template: bytes | None, *, copies_only: bool) -> ChatFormat:
-        """Return what writing a prompt needs to know, beside what else the model's file says."""
+    def chat_format(self, template: bytes | None, *, is_extractive: bool) -> ChatFormat:
+        """Return the properties of the vocabulary that chat rendering needs, with those of the model file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
-        attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in tokens]
+        control = []
+        user_defined = []
+        for token in tokens:
+            attributes = lib.llama_vocab_get_attr(vocabulary, token)
+            if attributes & lib.LLAMA_TOKEN_ATTR_CONTROL:
+                control.append(self._text(token))
+            if attributes & _USER_DEFINED:
+                user_defined.append(self._text(token))
         return ChatFormat(
             template=None if template is None else template.decode(errors="replace"),
             bos=self._text(lib.llama_vocab_bos(vocabulary)),
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
-            control=tuple(
-                self._text(token)
-                for token in tokens
-                if attributes[token] & lib.LLAMA_TOKEN_ATTR_CONTROL
-            ),
-            user_defined=tuple(
-                self._text(token) for token in tokens if attributes[token] & _USER_DEFINED
-            ),
+            control=tuple(control),
+            user_defined=tuple(user_defined),
             n_ctx=self._n_ctx,
-            copies_only=copies_only,
+            is_extractive=is_extractive,
         )
 
     def _text(self, token: int) -> str:
-        return (
-            ""
-            if token < 0
-            else lib.llama_vocab_get_text(self._handle, token).decode(errors="replace")
-        )
+        if token < 0:
+            return ""
+        text = lib.llama_vocab_get_text(self._handle, token)
+        return str(text.decode(errors="replace"))
 
     def show(self, texts: Iterable[str]) -> None:
-        """Let control tokens with these texts print them, but for those that end a turn."""
+        """Print the control tokens with these texts, except those that end a turn."""
         for text in texts:
             tokens = self._tokenize(text.encode(), add_special=False)
             if len(tokens) == 1 and not lib.llama_vocab_is_eog(self._handle, int(tokens[0])):
                 self._pieces[int(tokens[0])] = text.encode()
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes that a token prints; control tokens that are not shown print nothing."""
+        """Return the bytes that a token prints: none for control tokens that are not shown."""
         piece = self._pieces.get(token)
         if piece is None:
             n = -256
-            while n < 0:  # so many bytes are needed
+            while n < 0:  # the negative number of bytes needed
                 buffer = ctypes.create_string_buffer(-n)
                 n = lib.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, False)
-            piece = self._pieces[token] = buffer.raw[:n]
+            piece = buffer.raw[:n]
+            self._pieces[token] = piece
         return piece
 
 
-def _parts(text: str) -> list[bytes]:
-    """Cut a text wherever `_MAX_RUN` characters stand without a break; an ordinary text is one part."""
+def _split_runs(text: str) -> list[bytes]:
+    """Split a text after each `_MAX_RUN` characters without a break; an ordinary text is one part."""
     if len(text) <= _MAX_RUN:
         return [text.encode()]
-    cuts = [run.end() for run in _RUNS.finditer(text) if run.end() - run.start() == _MAX_RUN]
-    return [text[start:end].encode() for start, end in itertools.pairwise([0, *cuts, len(text)])]
+    ends = [run.end() for run in _RUN.finditer(text) if run.end() - run.start() == _MAX_RUN]
+    return [text[start:end].encode() for start, end in itertools.pairwise([0, *ends, len(text)])]

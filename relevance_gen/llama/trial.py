@@ -1,6 +1,6 @@
-"""Decode a few tokens with every weight layout on: ``python -m relevance_gen.llama.trial``.
+"""Decode a few tokens with all weight layouts enabled: ``python -m relevance_gen.llama.trial``.
 
-Where this build of llama.cpp crashes on this processor, this process dies, and `probe`, which started it, knows.
+If this build of llama.cpp crashes on this processor, this process dies, which `probe`, its parent, detects.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
 
 TRIAL_MODEL = Path(__file__).parent / "trial.gguf"
-"""A llama model of zeros, Q8_0, wide enough for AMX tiles."""
+"""A Llama model of zeros, Q8_0, wide enough for AMX tiles."""
 
 
 def main() -> None:
-    """Decode a slice of a prompt, then a batch of two sequences; end with status 0 if both succeed."""
+    """Prefill two prompts, then decode a batch of two sequences; exit with status 0 if both succeed."""
     options = ModelOptions(n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True)
     with Decoder(TRIAL_MODEL, options) as decoder:
         prompt = decoder.tokenize("probe" * 8, 0)

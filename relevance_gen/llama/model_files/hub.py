@@ -1,4 +1,4 @@
-"""Fetch a model from the Hugging Face hub: the only module that uses huggingface_hub."""
+"""Download models from the Hugging Face hub; this is the only module that uses huggingface_hub."""
 
 from __future__ import annotations
 
@@ -13,128 +13,135 @@ from attrs import frozen
 
 from relevance_gen.errors import ModelLoadError, to_install
 
-_NAME = re.compile(
-    r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<path>[\w./-]+\.gguf)|:(?P<wanted>[\w./-]+))?",
+_HUB_NAME = re.compile(
+    r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<path>[\w./-]+\.gguf)|:(?P<selection>[\w./-]+))?",
     re.ASCII | re.IGNORECASE,
 )
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-_PREFERRED = ("Q4_K_M", "Q8_0")
-_MOST_SHOWN = 300
+_PART_SUFFIX = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_DEFAULT_QUANTIZATIONS = ("Q4_K_M", "Q8_0")
+_MAX_SHOWN_CHARACTERS = 300
 _TIMEOUT_S = 5.0
-"""How long the hub may take to connect, and to answer what files a repository has."""
+"""Seconds for connecting to the hub and listing the files of a repository."""
 _log = logging.getLogger(__name__)
 
 
 @frozen
 class HubModel:
-    """A file of a repository on the hub, ``owner/name``.
+    """A file in a repository on the hub, ``owner/name``.
 
-    What is `wanted` is its name without ``.gguf``, or the quantization in its name; ``None`` for what most want.
+    Attributes:
+        repository: ``owner/name``.
+        selection: the name of the file, with or without ``.gguf``, or a quantization in its name; None for the default.
     """
 
     repository: str
-    wanted: str | None
+    selection: str | None
 
     @classmethod
     def read(cls, text: str) -> HubModel | None:
-        """Read ``owner/name``, ``owner/name:FILE-OR-QUANTIZATION`` or ``owner/name/FILE``; ``None`` of all else."""
-        name = _NAME.fullmatch(text)
-        return None if name is None else cls(name["repository"], name["path"] or name["wanted"])
+        """Parse ``owner/name``, ``owner/name:FILE-OR-QUANTIZATION`` or ``owner/name/FILE``; None for anything else."""
+        name = _HUB_NAME.fullmatch(text)
+        if name is None:
+            return None
+        return cls(name["repository"], name["path"] or name["selection"])
 
     def fetch(self) -> Path:
-        """Return the file: from the hub's own cache, or downloaded into it, on a terminal with a bar.
+        """Return the file from the hub's own cache, or download it, with a progress bar on a terminal.
 
-        It raises a `ModelLoadError` where it cannot be downloaded, or there is no such file; the message says what to
-        do.
+        Raises:
+            ModelLoadError: the file does not exist or cannot be downloaded; the message has a remedy.
         """
         try:
             hub = importlib.import_module("huggingface_hub")
         except ImportError:
             raise ModelLoadError(
-                f"{self.repository} is no file here; to download it from the Hugging Face hub, {to_install('hub')}"
+                f"the model {self.repository} is not a local file; to download it from the Hugging Face hub, "
+                f"{to_install('hub')}"
             ) from None
-        # The hub is asked only where the cache does not hold what it would be asked for.
-        file = self._cached(hub, self.wanted or _PREFERRED[0])
+        # Contact the hub only if the cache does not hold the file that would be downloaded.
+        file = self._cached(hub, self.selection or _DEFAULT_QUANTIZATIONS[0])
         if file is None:
-            try:
-                file = self._downloaded(hub)
-            except ModelLoadError as error:
-                raise ModelLoadError(f"{self.repository}: {error}") from None
-            except Exception as error:  # of its own, of its HTTP client, or of the file system
-                file = self._cached(hub, self.wanted)
-                if file is None:
-                    reason = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
-                    raise ModelLoadError(
-                        f"{self.repository} is no file here, and cannot be downloaded from the Hugging Face hub: "
-                        f"{reason}; check the name and the network, or give the path of a GGUF file (a model that was "
-                        "downloaded before needs no network)"
-                    ) from error
+            file = self._download_or_cached(hub)
         _log.info("using %s of %s", file.name, self.repository)
         return file
 
-    def _downloaded(self, hub: Any) -> Path:
-        # Not list_repo_files, which tries five times and more, half a minute, where there is no network.
-        siblings = hub.HfApi().model_info(self.repository, timeout=_TIMEOUT_S).siblings
-        file = choose_file([each.rfilename for each in siblings or ()], self.wanted)
-        _log.info("downloading %s of %s from the Hugging Face hub", file, self.repository)
-        first, *_ = [Path(hub.hf_hub_download(self.repository, part)) for part in parts(file)]
-        return first
-
-    def _cached(self, hub: Any, wanted: str | None) -> Path | None:
-        """Return what the hub's cache holds, with all its parts; ``None`` if it does not."""
+    def _download_or_cached(self, hub: Any) -> Path:
+        """Download the file; if that fails, return any selected file in the cache."""
         try:
-            folder = Path(
-                hub.snapshot_download(
-                    self.repository, allow_patterns=["*.gguf"], local_files_only=True
-                )
+            return self._download(hub)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"{self.repository}: {error}") from None
+        except Exception as error:  # of the hub's client, its HTTP client, or the file system
+            file = self._cached(hub, self.selection)
+            if file is not None:
+                return file
+            reason = " ".join(str(error).split())[:_MAX_SHOWN_CHARACTERS] or type(error).__name__
+            raise ModelLoadError(
+                f"the model {self.repository} is not a local file and cannot be downloaded from the Hugging Face "
+                f"hub: {reason}; check the name and the network, or pass the path of a GGUF file (a model that was "
+                "downloaded before needs no network)"
+            ) from error
+
+    def _download(self, hub: Any) -> Path:
+        # Not list_repo_files, which retries for half a minute without a network.
+        siblings = hub.HfApi().model_info(self.repository, timeout=_TIMEOUT_S).siblings
+        file = choose_file([sibling.rfilename for sibling in siblings or ()], self.selection)
+        _log.info("downloading %s of %s from the Hugging Face hub", file, self.repository)
+        paths = [Path(hub.hf_hub_download(self.repository, part)) for part in parts(file)]
+        return paths[0]
+
+    def _cached(self, hub: Any, selection: str | None) -> Path | None:
+        """Return the file in the hub's cache if all its parts are there."""
+        try:
+            snapshot = hub.snapshot_download(
+                self.repository, allow_patterns=["*.gguf"], local_files_only=True
             )
-            file = choose_file(
-                [str(path.relative_to(folder)) for path in folder.rglob("*.gguf")], wanted
-            )
-        except Exception:  # nothing of this repository is there
+            folder = Path(snapshot)
+            names = [str(path.relative_to(folder)) for path in folder.rglob("*.gguf")]
+            file = choose_file(names, selection)
+        except Exception:  # the cache holds nothing of this repository
             return None
-        return folder / file if all((folder / part).exists() for part in parts(file)) else None
+        is_complete = all((folder / part).exists() for part in parts(file))
+        return folder / file if is_complete else None
 
 
-def choose_file(names: Sequence[str], wanted: str | None = None) -> str:
-    """Return the GGUF file that is wanted of a repository's files, or the first of its parts.
+def choose_file(names: Sequence[str], selection: str | None = None) -> str:
+    """Return the selected GGUF file of a repository, or the first part of it.
 
-    What is wanted is a file's name or the quantization in it, in any case; by default Q4_K_M, then Q8_0, then the
-    first. It raises a `ModelLoadError` where there is none.
+    A selection is a file name or the quantization in it, in any case; the default is Q4_K_M, then Q8_0, then the first
+    file.
+
+    Raises:
+        ModelLoadError: there is no such file.
     """
-    files = []
-    for name in sorted(names):
-        part = _PART.search(
-            name
-        )  # llama.cpp finds the further parts by the first; a projector of images is no model
-        if (
-            name.lower().endswith(".gguf")
-            and "mmproj" not in name.lower()
-            and (part is None or int(part[1]) == 1)
-        ):
-            files.append(name)
+    files = [name for name in sorted(names) if _is_model(name)]
     if not files:
         raise ModelLoadError("the repository holds no GGUF file")
-    for choice in _PREFERRED if wanted is None else (wanted,):
+    for choice in _DEFAULT_QUANTIZATIONS if selection is None else (selection,):
         stem = choice.lower().removesuffix(".gguf")
-        between_separators = re.compile(
-            rf"(?:^|[-._/]){re.escape(choice.lower())}(?=[-._/])"
-        )  # as a quantization
-        named = [name for name in files if name.lower().removesuffix(".gguf") == stem]
-        if matching := named or [name for name in files if between_separators.search(name.lower())]:
-            return matching[0]
-    if wanted is not None:
-        shown = ", ".join(files)
-        raise ModelLoadError(f"the repository holds no {wanted!a}, but {shown[:_MOST_SHOWN]}")
+        as_quantization = re.compile(rf"(?:^|[-._/]){re.escape(choice.lower())}(?=[-._/])")
+        by_name = [name for name in files if name.lower().removesuffix(".gguf") == stem]
+        by_quantization = [name for name in files if as_quantization.search(name.lower())]
+        if matches := by_name or by_quantization:
+            return matches[0]
+    if selection is not None:
+        listed = ", ".join(files)[:_MAX_SHOWN_CHARACTERS]
+        raise ModelLoadError(f"the repository holds no {selection!a}, but {listed}")
     return files[0]
 
 
+def _is_model(name: str) -> bool:
+    """Return whether a file is a GGUF model, or the first part of one; an image projector (mmproj) is not a model."""
+    part = _PART_SUFFIX.search(name)
+    is_first = part is None or int(part[1]) == 1
+    return is_first and name.lower().endswith(".gguf") and "mmproj" not in name.lower()
+
+
 def parts(file: str) -> list[str]:
-    """Return the names of all parts of a file that is in several, the first first; llama.cpp finds the others by it."""
-    part = _PART.search(file)
+    """Return the names of all parts of a model file in order; llama.cpp opens the others with the first."""
+    part = _PART_SUFFIX.search(file)
     if part is None:
         return [file]
-    return [
-        f"{file[: part.start()]}-{number:05}-of-{part[2]}.gguf"
-        for number in range(1, int(part[2]) + 1)
-    ]
+    stem = file[: part.start()]
+    n_parts = part[2]
+    return [f"{stem}-{number:05}-of-{n_parts}.gguf" for number in range(1, int(n_parts) + 1)]

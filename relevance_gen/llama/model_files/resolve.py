@@ -1,4 +1,4 @@
-"""Find the model file that is meant: a path, a hub repository, or the default."""
+"""Resolve a model name to a file: a path, a hub repository, or the default model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relevance_gen.llama.model_files.hub import HubModel, parts
 
 MODEL_VARIABLE = "RELEVANCE_GEN_MODEL"
 NO_MODEL = "none"
-"""What the server takes in place of a model to serve search alone."""
+"""The model name that disables generation, for search-only servers."""
 EMBEDDED_MODEL = Path(__file__).parents[2] / "assets" / "embedded.gguf"
 _MAGIC = b"GGUF"
 _log = logging.getLogger(__name__)
@@ -22,42 +22,45 @@ _log = logging.getLogger(__name__)
 def is_embedded(
     model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ
 ) -> bool:
-    """Tell whether `resolve` would return the embedded model."""
+    """Return whether `resolve` would return the embedded model."""
     return model is None and not environment.get(MODEL_VARIABLE)
 
 
 def refuse_no_model(model: str) -> None:
-    """Raise now the `ModelLoadError` that `resolve`, or loading, would raise soon; load and download nothing.
+    """Check, without loading or downloading, that `model` may be a readable GGUF file or a model on the hub.
 
-    It says that a name is neither of a GGUF file that can be read nor of a model on the hub.
+    Raises:
+        ModelLoadError: it is neither; `resolve` or loading would raise the same error later.
     """
     path = Path(model)
     if not path.exists():
-        # "models/mine.gguf" has the form of a repository's name, and is meant as a path.
-        if HubModel.read(model) is None or (model.count("/") == 1 and path.suffix == ".gguf"):
-            raise ModelLoadError(f"{path} does not exist")
+        # "models/mine.gguf" is a path, although it has the form of a repository name.
+        is_path = model.count("/") == 1 and path.suffix == ".gguf"
+        if is_path or HubModel.read(model) is None:
+            raise ModelLoadError(f"the model file {path} does not exist")
         return
     if path.is_dir():
-        raise ModelLoadError(f"{path} is a folder: name the GGUF file in it")
+        raise ModelLoadError(f"{path} is a folder; pass the path of a GGUF file in it")
     if path.is_file():  # a pipe can be read only once
         check_is_gguf(path)
 
 
 def check_is_gguf(path: Path) -> None:
-    """Refuse what is plainly no model, with a `ModelLoadError` that has a better reason than llama.cpp has."""
+    """Raise `ModelLoadError` if a file is missing or not in GGUF format, with a clearer reason than llama.cpp's."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except OSError as error:
-        raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
+        raise ModelLoadError(f"the model file {path} cannot be read: {error.strerror}") from None
     if magic != _MAGIC:
-        raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+        raise ModelLoadError(f"{path} is not a GGUF file: it starts with {magic!r}, not {_MAGIC!r}")
 
 
 def files_of(model: str | None) -> list[Path]:
-    """Return the parts of a GGUF file, None being the embedded one; of what is no file here there are none."""
+    """Return the parts of a local GGUF file, or of the embedded model for None; empty if there is no such file."""
     path = EMBEDDED_MODEL if model is None else Path(model)
-    return [part for name in parts(path.name) if (part := path.parent / name).is_file()]
+    paths = [path.parent / name for name in parts(path.name)]
+    return [part for part in paths if part.is_file()]
 
 
 def resolve(
@@ -66,28 +69,31 @@ def resolve(
     environment: Mapping[str, str] = os.environ,
     embedded: Path = EMBEDDED_MODEL,
 ) -> Path:
-    """Return the file of `model`, or raise a `ModelLoadError` that says what to do.
+    """Return the file of `model`.
 
-    An existing path is that file. ``None`` means what ``RELEVANCE_GEN_MODEL`` names, else the embedded model. Anything
-    of the form ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging Face
-    hub, of which one file is downloaded (its Q4_K_M, Q8_0 or first, where none is named), once. What is no path at all
-    is an `InvalidRequestError`.
+    An existing path is returned unchanged. None means the value of ``RELEVANCE_GEN_MODEL``, or the embedded model if
+    that is not set. ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging
+    Face hub, of which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file.
+
+    Raises:
+        ModelLoadError: there is no such model; the message has a remedy.
+        InvalidRequestError: `model` is not a path.
     """
     if model is None:
         model = environment.get(MODEL_VARIABLE) or None
     if model == NO_MODEL:
         raise ModelLoadError(
-            f"the model {NO_MODEL!r} is for servers of search alone: to generate, pass the path of a GGUF file, or set "
-            f"{MODEL_VARIABLE} to it, or unset {MODEL_VARIABLE} for the embedded model"
+            f"{MODEL_VARIABLE}={NO_MODEL} disables generation (search-only servers); to generate, pass the path of a "
+            f"GGUF file, or set {MODEL_VARIABLE} to it, or unset {MODEL_VARIABLE} for the embedded model"
         )
     if model is None:
         if not embedded.exists():
             raise ModelLoadError(
-                f"no model is chosen: pass the path of a GGUF file, or set {MODEL_VARIABLE} to it "
+                f"model is required: pass the path of a GGUF file, or set {MODEL_VARIABLE} to it "
                 "(this installation has no embedded model)"
             )
         _log.info(
-            "using the small embedded model; set %s to the path of a GGUF file for another",
+            "using the small embedded model; set %s to the path of a GGUF file to use another model",
             MODEL_VARIABLE,
         )
         return embedded
@@ -96,4 +102,7 @@ def resolve(
         return path
     if on_the_hub := HubModel.read(str(model)):
         return on_the_hub.fetch()
-    raise ModelLoadError(f"{path} does not exist")
+    raise ModelLoadError(
+        f"the model file {path} does not exist; pass the path of a GGUF file, or owner/name of a model on the Hugging "
+        "Face hub"
+    )

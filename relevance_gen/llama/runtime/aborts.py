@@ -1,7 +1,7 @@
-"""Keep the process alive where llama.cpp would end it.
+"""Keep the process alive when llama.cpp would end it.
 
-A failed assertion inside llama.cpp, or an error of a GPU, calls `abort()`. Before that it calls back, and a callback
-that never returns keeps the process: the thread is lost, with all it holds, and everybody who waited for it is told.
+After a failed assertion, or an error of a GPU, llama.cpp calls a callback and then `abort()`. A callback that never
+returns keeps the process alive. The thread is lost, with all its memory, and a handler reports it to those that wait.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _handlers: dict[int, Callable[[str], None]] = {}
-"""What to tell of an abort, for each guarded thread."""
+"""The handler of each guarded thread, by thread id."""
 
 
 @contextlib.contextmanager
 def guard(handler: Callable[[str], None]) -> Iterator[None]:
-    """Call `handler` with the reason if llama.cpp gives up in this thread, or in one of its own.
+    """Call `handler` with the reason if llama.cpp aborts in this thread, or in one of its own threads.
 
-    `handler` is called in the thread that gave up, which never comes back.
+    `handler` is called in the thread that aborts, which never continues.
     """
     _handlers[threading.get_ident()] = handler
     try:
@@ -30,7 +30,7 @@ def guard(handler: Callable[[str], None]) -> Iterator[None]:
 
 
 def install(library: Any) -> None:
-    """Make the abort of `library`, a loaded ctypes library, call back here; one too old to do so is left alone."""
+    """Set the abort callback of `library`, a loaded ctypes library; older versions have none."""
     set_callback = getattr(library, "ggml_set_abort_callback", None)
     if set_callback is not None:
         set_callback.argtypes = [type(_callback)]
@@ -40,10 +40,11 @@ def install(library: Any) -> None:
 
 def _on_abort(message: bytes) -> None:
     if not _handlers:
-        return  # nobody would notice: the process may as well end
-    # A thread of llama.cpp's own computes for any of the guarded threads, so all of them are told.
-    own = _handlers.get(threading.get_ident())
-    for handler in [own] if own else list(_handlers.values()):
+        return  # no thread is guarded, so the process ends
+    # One of llama.cpp's own threads computes for any of the guarded threads, so all their handlers are called.
+    handler_of_thread = _handlers.get(threading.get_ident())
+    handlers = [handler_of_thread] if handler_of_thread else list(_handlers.values())
+    for handler in handlers:
         handler(message.decode(errors="replace"))
     threading.Event().wait()
 

@@ -1,9 +1,9 @@
-"""How many threads compute a step, and how many rows at once: whatever has been the fastest on this machine of late.
+"""Choose the number of threads and the batching of each step by timing recent steps on this machine.
 
-More threads are not always faster. They wait for each other at every operation of a model, so that one core which other
-work has taken holds all of them up: a step then takes ten times as long as with one thread. Nor are more rows at once:
-some processors multiply three rows more slowly together than one after the other. Both are known only by trying, and
-change while a program runs. What is computed is the same, bit for bit.
+More threads are not always faster. They synchronize after every operation, so a single core taken by another process
+can make a step ten times slower than it would be on one thread. Larger batches are not always faster either: some CPUs
+multiply three rows more slowly as a batch than one at a time. Both can only be measured, and change while a program
+runs. The results are bit-identical.
 """
 
 from __future__ import annotations
@@ -18,112 +18,134 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-_MAX_CUT: Final = 7
-"""Most rows that are also tried one by one: more have always been faster together."""
-_N_REMEMBERED: Final = 5
-"""Steps whose median is what a way takes."""
-_MUCH_SLOWER: Final = 2.0
-"""A step that takes so many times as long as usual lets fewer threads be tried at once."""
-_FASTER: Final = 0.9
-"""A way that takes at most this share of the time of the present one takes its place."""
-_PAID_BACK: Final = 50.0
-"""After a trial that took longer than the present way, so many times the loss passes before the next one."""
-_MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 60.0
+_MAX_SPLIT_ROWS: Final = 7
+"""Rows of a batch that are also tried one by one; larger batches have always been faster."""
+_N_TIMINGS: Final = 5
+"""Timings of a strategy whose median is its step time."""
+_SLOW_STEP_FACTOR: Final = 2.0
+"""Factor over the median step time at which a trial with fewer threads starts immediately."""
+_FASTER_RATIO: Final = 0.9
+"""A strategy replaces the current one if its step time is at most this fraction of the current strategy's."""
+_PAUSE_FACTOR: Final = 50.0
+"""The pause after a trial that was slower than the current strategy, as a multiple of the time lost."""
+_MIN_PAUSE_S: Final = 0.02
+_MAX_PAUSE_S: Final = 60.0
 
 
 @frozen
 class Strategy:
-    """A way to compute a step: with how many threads, and whether its rows are computed one by one, or `may_cut` be."""
+    """A way to compute a step.
+
+    Attributes:
+        n_threads: CPU threads.
+        one_by_one: whether rows are computed one by one.
+        can_split: whether rows may be computed one by one.
+    """
 
     n_threads: int
     one_by_one: bool = False
-    may_cut: bool = False
+    can_split: bool = False
 
 
 @define
-class _Rows:
-    """What is known of steps of one size.
+class _StepTimings:
+    """Timings of steps of one size.
 
-    At `present` one way is the fastest; `times_s` has the seconds that each took the last times. The next way may be
-    tried at `due_s`, and `n_trials` have been.
+    Attributes:
+        current: the fastest strategy known.
+        times_s: the last timings of each strategy, in seconds.
+        next_trial_s: when the next trial may start, by the tuner's clock.
+        n_trials: how many trials there have been.
     """
 
-    present: Strategy
+    current: Strategy
     times_s: dict[Strategy, deque[float]] = field(factory=dict)
-    due_s: float = 0.0
+    next_trial_s: float = 0.0
     n_trials: int = 0
 
-    def usual_s(self) -> float:
-        """Return what a step takes in the present way; infinite if that is not known."""
-        return statistics.median(self.times_s.get(self.present) or [float("inf")])
+    def median_s(self) -> float:
+        """Return the median time of the current strategy; infinity without timings."""
+        return statistics.median(self.times_s.get(self.current) or [float("inf")])
 
 
 class ExecutionTuner:
-    """Choose the way of each step, by what steps of its size have taken. It belongs to one thread.
+    """Chooses the strategy of each step from the timings of steps of similar size; used by one thread.
 
-    It begins with the most threads. Of what the `clock` returns, in seconds, only differences count.
+    It starts with the most threads. Only differences of `clock`, in seconds, matter.
     """
 
     def __init__(
         self, max_threads: int, min_threads: int = 1, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         halves = (max_threads >> power for power in itertools.count())
-        self._n_threads = tuple(
-            itertools.takewhile(lambda n_threads: n_threads >= min_threads, halves)
-        )
+        allowed = itertools.takewhile(lambda n_threads: n_threads >= min_threads, halves)
+        self._thread_counts = tuple(allowed)  # descending
         self._clock = clock
-        self._sizes: dict[tuple[int, bool], _Rows] = {}
-        self._n_threads_now = max_threads
+        self._timings: dict[tuple[int, bool], _StepTimings] = {}
+        self._n_threads = max_threads
 
-    def way(self, n_rows: int, *, may_cut: bool = False) -> Strategy:
-        """Return how to compute a step of so many rows: mostly the fastest way, now and then one to try.
+    def strategy(self, n_rows: int, *, can_split: bool = False) -> Strategy:
+        """Return the strategy for a step: usually the fastest one, sometimes one to try.
 
-        The rows are those of all sequences. They `may_cut` be where they have the same bits one by one as together.
+        Args:
+            n_rows: rows of the batch, over all sequences.
+            can_split: whether rows have the same bits one by one as in a batch.
         """
-        rows = self._of(n_rows, may_cut=may_cut and 1 < n_rows <= _MAX_CUT)
-        if rows.present not in rows.times_s or self._clock() < rows.due_s:
-            return rows.present
-        others = self._beside(rows.present)
-        return others[rows.n_trials % len(others)] if others else rows.present
+        can_split = can_split and 1 < n_rows <= _MAX_SPLIT_ROWS
+        timings = self._timings_of(n_rows, can_split=can_split)
+        current = timings.current
+        if current not in timings.times_s or self._clock() < timings.next_trial_s:
+            return current
+        alternatives = self._alternatives(current)
+        if not alternatives:
+            return current
+        return alternatives[timings.n_trials % len(alternatives)]
 
     @contextmanager
-    def timing(self, n_rows: int, way: Strategy) -> Iterator[None]:
-        """Learn what the step takes that is computed in the context; nothing of one that fails."""
+    def timing(self, n_rows: int, strategy: Strategy) -> Iterator[None]:
+        """Record the time of the step inside the context, unless it raises."""
         started_s = self._clock()
         yield
-        self.note(n_rows, way, self._clock() - started_s)
+        self.record(n_rows, strategy, self._clock() - started_s)
 
-    def note(self, n_rows: int, way: Strategy, seconds: float) -> None:
-        """Learn what a step took."""
-        rows = self._of(n_rows, may_cut=way.may_cut)
-        usual_s = rows.usual_s()
-        if way == rows.present:
-            rows.times_s.setdefault(way, deque(maxlen=_N_REMEMBERED)).append(seconds)
-            if seconds > _MUCH_SLOWER * usual_s and way.n_threads > 1:
-                rows.n_trials, rows.due_s = 0, 0.0  # fewer threads come first
+    def record(self, n_rows: int, strategy: Strategy, seconds: float) -> None:
+        """Record the time of a step."""
+        timings = self._timings_of(n_rows, can_split=strategy.can_split)
+        median_s = timings.median_s()
+        if strategy == timings.current:
+            timings.times_s.setdefault(strategy, deque(maxlen=_N_TIMINGS)).append(seconds)
+            if seconds > _SLOW_STEP_FACTOR * median_s and strategy.n_threads > 1:
+                # Fewer threads are the first alternative.
+                timings.n_trials = 0
+                timings.next_trial_s = 0.0
             return
-        rows.n_trials += 1
-        loss_s = max(0.0, seconds - usual_s)
-        rows.due_s = self._clock() + min(max(_MIN_PAUSE_S, _PAID_BACK * loss_s), _MAX_PAUSE_S)
-        if seconds < _FASTER * usual_s:
-            rows.present, rows.times_s[way] = way, deque([seconds], maxlen=_N_REMEMBERED)
-            self._n_threads_now = way.n_threads
+        timings.n_trials += 1
+        lost_s = max(0.0, seconds - median_s)
+        pause_s = min(max(_MIN_PAUSE_S, _PAUSE_FACTOR * lost_s), _MAX_PAUSE_S)
+        timings.next_trial_s = self._clock() + pause_s
+        if seconds < _FASTER_RATIO * median_s:
+            timings.current = strategy
+            timings.times_s[strategy] = deque([seconds], maxlen=_N_TIMINGS)
+            self._n_threads = strategy.n_threads
 
-    def _of(self, n_rows: int, *, may_cut: bool) -> _Rows:
-        size = n_rows if n_rows <= _MAX_CUT else _MAX_CUT + n_rows.bit_length()
-        if (size, may_cut) not in self._sizes:
-            self._sizes[size, may_cut] = _Rows(Strategy(self._n_threads_now, may_cut=may_cut))
-        return self._sizes[size, may_cut]
+    def _timings_of(self, n_rows: int, *, can_split: bool) -> _StepTimings:
+        """Return the timings of small batches by their size, of larger ones by their size's power of two."""
+        size = n_rows
+        if n_rows > _MAX_SPLIT_ROWS:
+            size = _MAX_SPLIT_ROWS + n_rows.bit_length()
+        if (size, can_split) not in self._timings:
+            strategy = Strategy(self._n_threads, can_split=can_split)
+            self._timings[size, can_split] = _StepTimings(strategy)
+        return self._timings[size, can_split]
 
-    def _beside(self, way: Strategy) -> list[Strategy]:
-        """Return the ways to try: fewer threads, the other way to compute rows, more threads."""
-        place = self._n_threads.index(way.n_threads)
-        fewer = [
-            evolve(way, n_threads=n_threads) for n_threads in self._n_threads[place + 1 : place + 2]
-        ]
-        more = [
-            evolve(way, n_threads=n_threads)
-            for n_threads in self._n_threads[max(place - 1, 0) : place]
-        ]
-        cut = [evolve(way, one_by_one=not way.one_by_one)] if way.may_cut else []
-        return [*fewer, *cut, *more]
+    def _alternatives(self, strategy: Strategy) -> list[Strategy]:
+        """Return the strategies to try: fewer threads, the other batching, more threads."""
+        alternatives = []
+        index = self._thread_counts.index(strategy.n_threads)
+        for fewer in self._thread_counts[index + 1 : index + 2]:
+            alternatives.append(evolve(strategy, n_threads=fewer))
+        if strategy.can_split:
+            alternatives.append(evolve(strategy, one_by_one=not strategy.one_by_one))
+        for more in self._thread_counts[max(index - 1, 0) : index]:
+            alternatives.append(evolve(strategy, n_threads=more))
+        return alternatives

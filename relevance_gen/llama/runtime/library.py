@@ -1,4 +1,4 @@
-"""The loaded library, and the only module that imports it: its log goes to Python's, its aborts to `aborts`."""
+"""The loaded library; this is the only module that imports it. It forwards llama.cpp's log and aborts to Python."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ try:
 except ModuleNotFoundError as missing:
     raise ModelLoadError(
         f"generation needs a package that is not installed ({missing.name}): "
-        "pip install 'llama-cpp-python>=0.3.36,<0.4' compiles llama.cpp, for which it wants a C++ compiler; "
+        "pip install 'llama-cpp-python>=0.3.36,<0.4' compiles llama.cpp, which requires a C++ compiler; "
         "search works without it"
     ) from None
 
-__all__ = ["build", "clear_errors", "lib", "pointer", "reasons", "system_info"]
+__all__ = ["build", "clear_errors", "lib", "last_errors", "pointer", "system_info"]
 
 _log = logging.getLogger("relevance_gen.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
-"""llama.cpp's debug, info, warning and error, quieter than it calls them: what is fatal arrives as an exception."""
+"""Python's level for llama.cpp's debug, info, warning and error: lower, because fatal errors become exceptions."""
 _ERROR = 4
 _last_errors: deque[str] = deque(maxlen=3)
-
-
 _level = logging.DEBUG
+"""The level of the last line."""
 
 
 def _write(level: int, text: bytes, _: Any) -> None:
     """Send llama.cpp's own log to the logger ``relevance_gen.llama``."""
     global _level
-    _level = _LEVELS.get(level, _level)  # 5 goes on with the line before
+    _level = _LEVELS.get(level, _level)  # level 5 continues the previous line
     message = text.decode(errors="replace").rstrip()
     if level == _ERROR:
         _last_errors.append(message)
@@ -53,24 +52,24 @@ lib.llama_backend_init()
 aborts.install(lib._lib)
 
 
-def reasons() -> str:
-    """Return the last errors that llama.cpp logged."""
-    return "; ".join(_last_errors) or "llama.cpp gives no reason"
+def last_errors() -> str:
+    """Return the last errors that llama.cpp logged since `clear_errors`, at most three."""
+    return "; ".join(_last_errors) or "llama.cpp logged no reason"
 
 
 def clear_errors() -> None:
-    """Forget the errors so far, so that `reasons` tells of the next attempt alone."""
+    """Discard the errors so far, so that `last_errors` returns only those of the next call."""
     _last_errors.clear()
 
 
 def build() -> str:
-    """Name the build of llama.cpp that is loaded."""
+    """Return an identifier of the loaded build of llama.cpp."""
     library = Path(lib._lib._name)
     return f"{library} {library.stat().st_mtime_ns}"
 
 
 def system_info() -> str:
-    """Return what llama.cpp says of this processor and of how it was built."""
+    """Return llama.cpp's description of this processor and of its build."""
     return str(lib.llama_print_system_info().decode())
 
 

@@ -1,8 +1,8 @@
-"""How llama.cpp's threads wait for each other: by spinning, and for how long.
+"""Limit how long llama.cpp's threads spin while they wait for each other.
 
-By default a thread of GNU's OpenMP library, libgomp, that waits for another spins for milliseconds before it sleeps.
-Where every core has other work to do, those that spin keep the one they wait for off its core, at every operation of a
-model, so that a step takes a hundred times as long. Spinning for microseconds costs nothing on a quiet machine.
+By default a waiting thread of GNU's OpenMP library, libgomp, spins for milliseconds before it sleeps. If every core has
+other work, spinning threads keep the thread that they wait for off its core at every operation of a model, and a step
+takes a hundred times as long. Spinning for microseconds costs nothing on an idle machine.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SPINS = "10000"
-"""Rounds of the waiting loop before a thread sleeps: some tens of microseconds."""
+"""Iterations of the waiting loop before a thread sleeps: some tens of microseconds."""
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
 def limit_spin_wait() -> Iterator[None]:
-    """Let libgomp, if it is loaded inside this context, spin briefly, unless the user has chosen how it waits.
+    """Set a short spin time for a libgomp that is loaded inside this context, unless the user has set one.
 
-    It reads its settings when it is loaded, so the environment is the same again afterwards.
+    libgomp reads its settings when it is loaded, so the environment is restored afterwards.
     """
     if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         yield
         return
     if _is_loaded():
         _log.debug(
-            "another library has loaded libgomp before, so llama.cpp's threads spin as long as that one's: "
-            "set GOMP_SPINCOUNT=%s in the environment if other work slows it down",
+            "another library has already loaded libgomp, so llama.cpp's threads spin for its default time: "
+            "set GOMP_SPINCOUNT=%s in the environment if other work slows generation down",
             SPINS,
         )
     os.environ["GOMP_SPINCOUNT"] = SPINS
@@ -41,9 +41,9 @@ def limit_spin_wait() -> Iterator[None]:
 
 
 def _is_loaded() -> bool:
-    """Tell whether this process has the system's library; a copy that a wheel brings has another name."""
+    """Return whether this process has loaded the system's libgomp; copies inside wheels have other names."""
     if not hasattr(os, "RTLD_NOLOAD"):
-        return False  # Windows, where there is none
+        return False  # Windows has no libgomp
     try:
         ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
     except OSError:

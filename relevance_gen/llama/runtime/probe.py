@@ -1,9 +1,9 @@
-"""Find out, in a process of its own, whether this build of llama.cpp survives its AMX kernels.
+"""Test in a separate process whether the AMX kernels of this build of llama.cpp crash.
 
 GCC 12 miscompiles the tile configuration of llama.cpp's AMX backend: decoding two or more tokens on quantized weights
-then kills the process. Nothing in the build tells; only trying does. So on a CPU with AMX a subprocess runs
-`relevance_gen.llama.trial` once, and its answer is remembered. Where it died, weights are loaded without the AMX
-layout (``use_extra_bufts=False``), which is slower and never fatal.
+then kills the process. The build does not report this; only a trial does. On a CPU with AMX, a subprocess runs
+`relevance_gen.llama.trial` once, and the result is cached. If it crashed, weights are loaded without the AMX layout
+(``use_extra_bufts=False``), which is slower but safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _REMEDY = (
-    "llama.cpp crashes in its AMX kernels as built here, so they are switched off. For two to four times the speed, "
+    "this build of llama.cpp crashes in its AMX kernels, so they are disabled. For two to four times the speed, "
     "rebuild it: CMAKE_ARGS='-DCMAKE_CXX_FLAGS=-fno-tree-dse\\ -fno-dse' "
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 )
@@ -32,34 +32,36 @@ def extra_buffers_are_safe(
     command: Sequence[str] = (sys.executable, "-m", "relevance_gen.llama.trial"),
     cache_dir: Path | None = None,
 ) -> bool:
-    """Tell whether the CPU's extra weight layouts may be used, told what `llama_print_system_info` says.
+    """Return whether the CPU's extra weight layouts are safe.
 
-    The answer is remembered for a build, named by the library's file, and a CPU, by default in the user's cache
-    directory. The command decodes with the layouts on, and ends with status 0 where they are safe.
+    Args:
+        system_info: the text of `llama_print_system_info`.
+        build: an identifier of the build; the result is cached by build and CPU.
+        command: decodes with the layouts enabled, and exits with status 0 if they are safe.
+        cache_dir: by default the user's cache directory.
     """
     if "AMX_INT8 = 1" not in system_info:
         return True
     key = hashlib.sha256(f"{system_info}\n{build}".encode()).hexdigest()[:16]
-    cache_dir = (
-        cache_dir
-        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen"
-    )
-    answer = cache_dir / f"amx-{key}"
+    if cache_dir is None:
+        user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache_dir = user_cache / "relevance_gen"
+    answer_file = cache_dir / f"amx-{key}"
     try:
-        safe = answer.read_text() == "safe"
+        safe = answer_file.read_text() == "safe"
     except OSError:
         status = _status(command)
         safe = status == 0
-        # A positive status is a failure of another kind than a crash: it may be gone the next time, so ask again then.
+        # A positive status is another failure than a crash; it may be temporary, so it is not cached.
         if status is not None and status <= 0:
-            _remember(answer, "safe" if safe else "crashes")
+            _store(answer_file, "safe" if safe else "crashes")
     if not safe:
         _log.warning(_REMEDY)
     return safe
 
 
 def _status(command: Sequence[str]) -> int | None:
-    """Return how `command` ended, negative by a signal; ``None`` where it could not start or did not end."""
+    """Return the exit status of `command`, negative for a signal; None if it could not start or timed out."""
     try:
         finished = subprocess.run(  # noqa: S603
             command, capture_output=True, timeout=_TIMEOUT_S, check=False
@@ -69,12 +71,12 @@ def _status(command: Sequence[str]) -> int | None:
     return finished.returncode
 
 
-def _remember(path: Path, answer: str) -> None:
-    """Write `answer` whole or not at all; a directory that cannot be written only means probing again."""
+def _store(path: Path, answer: str) -> None:
+    """Write `answer` atomically; if the directory is not writable, the next process repeats the trial."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(answer)
-        scratch.replace(path)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(answer)
+        temporary.replace(path)
     except OSError as error:
-        _log.info("the answer of the AMX probe cannot be remembered: %s", error)
+        _log.info("cannot cache the result of the AMX trial: %s", error)
