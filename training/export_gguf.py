@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from model import JsonStats, Model
+from model import Model, ModelShape
 from train_vocabulary import BEGIN, BEGIN_ID, END, END_ID
 
 ARCHITECTURE = "llama"
@@ -48,7 +48,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def add_shape(writer: gguf.GGUFWriter, shape: JsonStats) -> None:
+def add_shape(writer: gguf.GGUFWriter, shape: ModelShape) -> None:
     """Add the sizes llama.cpp builds the network from."""
     writer.add_context_length(CONTEXT_LENGTH)
     writer.add_embedding_length(shape.width)
@@ -76,7 +76,7 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
         else gguf.LlamaFileType.MOSTLY_Q8_0
     )
     add_shape(writer, model.shape)
-    writer.add_bool("relevance_gen.copies_only", True)  # what it writes by itself is no answer
+    writer.add_bool("relevance_gen.extractive", True)  # what it writes by itself is no answer
     add_vocabulary(writer, vocabulary)
     for name, weight in model.state_dict().items():
         values = weight.float().numpy().astype(np.float32)
@@ -90,7 +90,7 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
 
 def load(build: Path) -> Model:
     """Load the last checkpoint."""
-    model = Model(JsonStats())
+    model = Model(ModelShape())
     model.load_state_dict(torch.load(build / "model" / "last.pt")["model"])
     return model.eval()
 

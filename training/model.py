@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True)
-class JsonStats:
+class ModelShape:
     """Sizes of the network; rows of every quantized matrix must be multiples of 32."""
 
     n_tokens: int = 6144
@@ -36,7 +36,7 @@ class JsonStats:
         )
 
 
-def rope_angles(shape: JsonStats, length: int) -> tuple[Tensor, Tensor]:
+def rope_angles(shape: ModelShape, length: int) -> tuple[Tensor, Tensor]:
     """Return cos and sin, (length, head_width / 2), of position times frequency."""
     angles = torch.arange(length, dtype=torch.float64)[:, None] * shape.frequencies()
     return angles.cos().float(), angles.sin().float()
@@ -60,7 +60,7 @@ def halved(weight: Tensor, n_heads: int) -> Tensor:
 class Block(nn.Module):
     """Attention, then a gated feed-forward, each on the normed stream and added to it."""
 
-    def __init__(self, shape: JsonStats) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         width, hidden = shape.width, shape.feed_forward
         self.n_heads = shape.n_heads
@@ -97,7 +97,7 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Embedding, blocks, norm; the output matrix is the embedding."""
 
-    def __init__(self, shape: JsonStats) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.shape = shape
         self.token_embd = nn.Embedding(shape.n_tokens, shape.width)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from circuit import construct
-from model import JsonStats, Model, n_parameters
+from model import Model, ModelShape, n_parameters
 from rows import ANSWER, ANSWER_START, BRANCH, STAGES, TEXT, UNTRAINED
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, multiprocessing
@@ -115,7 +115,7 @@ def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> N
     )
     target = build / "model"
     target.mkdir(exist_ok=True)
-    model = Model(JsonStats())
+    model = Model(ModelShape())
     construct(model, Tokenizer.from_file(str(build / "vocabulary.json")).get_vocab())
     optims, first_step = optimizers(model), 0
     if (target / "last.pt").exists():

@@ -18,7 +18,7 @@ from relevance_gen.asking.prompts import (
 from relevance_gen.asking.selection import fit, passage_of, sentences_of
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
-from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN, ChatFormat
+from relevance_gen.llama.language_model import MAX_BYTES_PER_TOKEN, ChatFormat
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.types import SearchResponse
 
@@ -76,7 +76,7 @@ def prepare(
     given = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
     if copy and given:
         raise InvalidRequestError(f"cannot be combined with {given[0]}", "copy")
-    copies = model.chat_format.copies_only and not given if copy is None else copy
+    copies = model.chat_format.is_extractive and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
     shown = [Source.whole(result) for result in found.results]
     form: _Chat | _Completion
@@ -121,7 +121,7 @@ class _Chat:
         if n_bytes + _FRAME_BYTES <= room:  # each token has at least one byte
             return True
         if (
-            n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx
+            n_bytes > MAX_BYTES_PER_TOKEN * self.model.chat_format.n_ctx
         ):  # the model would refuse to count them
             return False
         n_tokens = self.model.count_chat_tokens([self._message(sources)], **self.rendering)
@@ -157,7 +157,7 @@ class _Completion:
             room = min(room, _SEVERAL_PASSAGES_TOKENS)
         prompt = completion_prompt(self.question, sources)
         return (
-            _n_bytes(prompt) <= MOST_BYTES_PER_TOKEN * room
+            _n_bytes(prompt) <= MAX_BYTES_PER_TOKEN * room
             and self.model.count_tokens(prompt) <= room
         )
 

@@ -22,7 +22,7 @@ def follows_instructions(model: ChatFormat) -> bool:
 
     The embedded model has a chat template, but was not trained on instructions.
     """
-    return model.template is not None and not model.copies_only
+    return model.template is not None and not model.is_extractive
 
 
 def chat_message(

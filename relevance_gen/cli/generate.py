@@ -15,7 +15,7 @@ from relevance_gen.cli.terminal import StatusLine, WordWrap, write_json
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.llama.context_size import MOST_SLOTS
+from relevance_gen.llama.context_size import MAX_DEFAULT_SLOTS
 from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
@@ -193,7 +193,7 @@ def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
     """Load the model, with memory for one request of `num_samples` samples."""
     options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
     if options["n_slots"] is None:
-        options["n_slots"] = min(num_samples, MOST_SLOTS)
+        options["n_slots"] = min(num_samples, MAX_DEFAULT_SLOTS)
     return Runner(args.model, **options)
 
 

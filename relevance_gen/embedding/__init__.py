@@ -1,1 +1,1 @@
-"""Texts become vectors of what they mean: an encoder, a reranker, and their work."""
+"""Encoder and reranker: models that compute vectors and scores of texts in a separate thread."""

@@ -57,7 +57,7 @@ class Encoder(SharedModel["Embedder"]):
 
     Texts with similar meaning have vectors with a dot product, which is the cosine, near 1. A vector is bit-identical
     regardless of the other texts and the number of threads, for the same build of llama.cpp on the same kind of
-    processor. Thread-safe. Jobs are interleaved text by text, so a small job does not wait for a large one to finish. A
+    processor. Thread-safe. Jobs are interleaved text by text, so a small job does not wait until a large job is finished. A
     copy is the same encoder; unpickling loads the model again.
 
     Args:
@@ -94,8 +94,9 @@ class Encoder(SharedModel["Embedder"]):
         passage_prefix: str | None = None,
     ) -> None:
         options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
-        name = "/".join(Path(model).parts[-2:]) if isinstance(model, str | os.PathLike) else ""
-        known = known_prefixes(name)
+        known = Prefixes()
+        if isinstance(model, str | os.PathLike):
+            known = known_prefixes("/".join(Path(model).parts[-2:]))
         self.query_prefix = _prefix("query_prefix", query_prefix, known.query)
         self.passage_prefix = _prefix("passage_prefix", passage_prefix, known.passage)
         super().__init__(
@@ -181,7 +182,7 @@ class Encoder(SharedModel["Embedder"]):
 
 
 def known_prefixes(name: str) -> Prefixes:
-    """Return the prefixes of a model by its name; empty ones for an unknown model.
+    """Return the prefixes of a model by its name; empty prefixes for an unknown model.
 
     >>> known_prefixes("intfloat/e5-small-v2")
     Prefixes(query='query: ', passage='passage: ')
@@ -189,7 +190,8 @@ def known_prefixes(name: str) -> Prefixes:
     Prefixes(query='', passage='')
     """
     return next(
-        (prefixes for pattern, prefixes in _KNOWN_PREFIXES if re.search(pattern, name.lower())), Prefixes()
+        (prefixes for pattern, prefixes in _KNOWN_PREFIXES if re.search(pattern, name.lower())),
+        Prefixes(),
     )
 
 

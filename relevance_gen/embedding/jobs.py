@@ -37,7 +37,7 @@ class Job(Generic[Outcome]):
     Attributes:
         texts: the texts.
         outcome: arrays that `process` fills, the result of the future.
-        process: called with the model; processes a text or a part of one, and yields the number of finished texts.
+        process: called with the model; processes a text or a part of a text, and yields the number of finished texts.
         n_done: finished texts.
         future: the future of `outcome`.
     """
@@ -50,7 +50,7 @@ class Job(Generic[Outcome]):
     _steps: Iterator[int] | None = None
 
     def step(self, model: Any) -> None:
-        """Process the next text or part of one; settle the future after the last text."""
+        """Process the next text or part of a text; settle the future after the last text."""
         self._steps = self._steps or self.process(model)
         self.n_done = next(self._steps)
         if self.n_done == len(self.texts):
@@ -86,11 +86,11 @@ class Jobs:
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked from the one that made this: who takes jobs did not come along."""
+        """Whether this process was forked after the queue was created; it then lacks the thread that serves jobs."""
         return self._pid != os.getpid()
 
     def check_here(self) -> None:
-        """Raise a `failure` in a process that was forked from the one that made this."""
+        """Raise a `failure` in a process that was forked after the queue was created."""
         if self.forked:
             raise self.failure(
                 f"this {self.owner} was created before this process was forked, and its thread exists only in the parent; "

@@ -35,7 +35,7 @@ class Reranker(SharedModel["CrossEncoder"]):
 
     A score is bit-identical regardless of the other texts and the number of threads, for the same build of llama.cpp on
     the same kind of processor. A file with which llama.cpp would compute wrong scores is rejected. Thread-safe. Jobs
-    are interleaved text by text, so a small job does not wait for a large one to finish. A copy is the same reranker;
+    are interleaved text by text, so a small job does not wait until a large job is finished. A copy is the same reranker;
     unpickling loads the model again.
 
     Args:
@@ -65,12 +65,15 @@ class Reranker(SharedModel["CrossEncoder"]):
         answers: Sequence[str] = ("yes", "no"),
     ) -> None:
         options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
-        has_fields = isinstance(template, str) and "{query}" in template and "{document}" in template
+        has_fields = (
+            isinstance(template, str) and "{query}" in template and "{document}" in template
+        )
         if template is not None and not has_fields:
             raise InvalidRequestError.must_be(
                 "template", "a string with {query} and {document}, or None", template
             )
-        if not isinstance(answers, list | tuple) or [type(word) for word in answers] != [str, str]:
+        is_list = isinstance(answers, list | tuple)
+        if not is_list or [type(word) for word in answers] != [str, str]:
             raise InvalidRequestError.must_be("answers", "the words for yes and no", answers)
         self._prompt: dict[str, Any] = {"template": template, "answers": tuple(answers)}
         load = functools.partial(_load, **self._prompt)

@@ -57,7 +57,9 @@ class SharedModel(Generic[Model]):
             self._thread.start()
             self._thread.wait_loaded()
             self._model = self._loaded()
-        except BaseException:  # also on KeyboardInterrupt: the caller never receives the object to close it
+        except (
+            BaseException
+        ):  # also on KeyboardInterrupt: the caller never receives the object to close it
             self.close()
             raise
 
@@ -149,9 +151,9 @@ class _Thread(ModelThread, Generic[Model]):
             job.settle(error)
 
     def _serve(self) -> None:
-        with self._load(self._goes_on_loading) as model:
+        with self._load(self._should_continue) as model:
             self.model = model
-            self._become(ThreadState.READY)
+            self._transition(ThreadState.READY)
             while (job := self._jobs.take()) is not None:
                 self._job = job
                 try:

@@ -86,11 +86,11 @@ class Worker(ModelThread):
     # ── The worker's own thread ──────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
-        with self._load(self._goes_on_loading) as model:
+        with self._load(self._should_continue) as model:
             engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes))
             self.counters, self.chat_format = engine.counters, model.chat_format
             try:
-                self._become(ThreadState.READY)
+                self._transition(ThreadState.READY)
                 while self._take_requests(engine):
                     for event in engine.step():
                         self._queue.deliver(self._worker_id, event)

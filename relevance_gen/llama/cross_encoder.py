@@ -72,7 +72,7 @@ class CrossEncoder(PooledModel):
     ) -> None:
         self._template = template
         self._answers = answers
-        # A ranking head is used if the file has one: converters do not always set the pooling type.
+        # If the file has a ranking head, it is used: converters do not always set the pooling type.
         self._has_head = has_tensor(path, "cls.weight") or has_tensor(path, "cls.output.weight")
         pooling_type = lib.LLAMA_POOLING_TYPE_NONE
         if self._has_head:
@@ -139,7 +139,7 @@ class CrossEncoder(PooledModel):
         ]
 
     def _generative_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
-        """Return the prompt of a generative reranker; reject models that do not generate or have no prompt."""
+        """Return the prompt of a generative reranker; reject models that do not generate or lack a prompt."""
         model = self._weights.handle
         pooling = metadata(model, f"{metadata(model, 'general.architecture')}.pooling_type")
         if not self._memory or pooling in {"1", "2", "3"}:
@@ -161,7 +161,7 @@ class CrossEncoder(PooledModel):
         return self._template_segments(template)
 
     def _template_segments(self, template: str) -> list[_PromptSegment]:
-        """Return the segments of a prompt; only its own control tokens are control tokens, not those of the texts."""
+        """Return the segments of a prompt; control tokens in the query and the text are plain text."""
         segments = []
         for index, text in enumerate(_CONTROL_TOKEN.split(template)):
             is_control_token = index % 2 == 1  # re.split returns texts and separators in turn
@@ -185,14 +185,16 @@ class CrossEncoder(PooledModel):
     # ── Pairs of query and text ──────────────────────────────────────────────────────────────────────────────────────
 
     def pairs(self, query: str, text: str) -> Iterator[Tokens]:
-        """Yield the inputs for a query and a text: one if both fit into `n_ctx` tokens, else one for each passage.
+        """Yield the inputs for a query and a text: a single input if both fit into `n_ctx` tokens, otherwise an input for each passage.
 
         A query is truncated to half of the available tokens; a longer text is split as by `split`.
         """
         query = query[:_MAX_PASSAGE_CHARACTERS]
         max_query_tokens = self._max_pair_tokens // 2
         n_query_tokens = len(self._pair(query, "")) - self._n_around
-        while n_query_tokens > max_query_tokens:  # repeated, because a template may use it several times
+        while (
+            n_query_tokens > max_query_tokens
+        ):  # repeated, because a template may use it several times
             query = query[: len(query) * max_query_tokens // n_query_tokens]
             n_query_tokens = len(self._pair(query, "")) - self._n_around
         max_characters = _MAX_PASSAGE_CHARACTERS

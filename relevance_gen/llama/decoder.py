@@ -30,7 +30,7 @@ _CPU_PREFILL_TOKENS = 128
 _GPU_PREFILL_TOKENS = 512
 _PREFILL_MULTIPLE = 8
 """llama.cpp multiplies fewer than eight rows with other kernels than more rows. For some formats it multiplies four rows
-at a time and the rest one by one, which rounds differently. In multiples of eight, every row is computed the same way."""
+at a time and the remaining rows singly, which rounds differently. In multiples of eight, every row is computed the same way."""
 _ABORTED_STATUS = 2
 _DEFAULT_OPTIONS = ModelOptions()
 _WARM_UP_TOKENS = np.zeros(2, np.int32)
@@ -45,7 +45,7 @@ class Decoder(OpenContext):
 
     Attributes:
         prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that their bits do not depend
-            on the other chunks of the batch; 1 for a model that cannot forget the padding.
+            on the other chunks of the batch; 1 for a model that cannot remove the padding.
         copies_on_device: whether `copy` leaves the data on its device; by default if that is a GPU.
         n_threads: threads of the last computation.
     """
@@ -137,7 +137,7 @@ class Decoder(OpenContext):
         self._decode_tuner = ExecutionTuner(self.n_threads, min_threads)
         self._prefill_tuner = ExecutionTuner(self.n_threads, min_threads)
         self._can_split = self.can_rewind and not uses_gpu
-        # Numbers of rows that have the same bits one by one as in a batch, and those that do not.
+        # Numbers of rows that have the same bits row by row as in a batch, and numbers of rows that do not.
         self._equal_row_counts: set[int] = set()
         self._differing_row_counts: set[int] = set()
 
@@ -211,10 +211,11 @@ class Decoder(OpenContext):
         length = self._fill_padded(slots, slices, starts)
         # Rows of the batch: chunk by chunk, `length` rows each.
         n_rows = len(slices) * length
-        last_rows = np.arange(len(slices)) * length + [len(tokens) - 1 for tokens in slices]
+        last_indices = [len(tokens) - 1 for tokens in slices]
+        last_rows = np.arange(len(slices)) * length + last_indices
         has_output = np.zeros(n_rows, bool)
         has_output[last_rows] = True
-        # The output layer multiplies as many rows as there are outputs, so they are padded as well.
+        # The number of rows in the output layer is the number of outputs, so outputs are padded, too.
         n_padding = -len(slices) % self.prefill_multiple
         has_output[np.flatnonzero(~has_output)[:n_padding]] = True
         strategy = self._prefill_tuner.strategy(n_rows)
@@ -240,14 +241,18 @@ class Decoder(OpenContext):
         """Fill the batch with chunks, each padded with its last token; return their length with padding."""
         longest = max(map(len, slices))
         length = longest + -longest % self.prefill_multiple
-        padded = [np.pad(tokens, (0, length - len(tokens)), mode="edge") for tokens in slices]
+        padded = []
+        for tokens in slices:
+            n_padding = length - len(tokens)
+            padded.append(np.pad(tokens, (0, n_padding), mode="edge"))
         # (n_chunks, length), then flattened chunk by chunk
         positions = np.add.outer(
             np.asarray(starts, np.int32),
             np.arange(length, dtype=np.int32),
         )
         slot_of_rows = np.repeat(np.asarray(slots, np.int32), length)
-        self._batch.fill(np.concatenate(padded), positions.ravel(), slot_of_rows)
+        tokens_of_rows = np.concatenate(padded)
+        self._batch.fill(tokens_of_rows, positions.ravel(), slot_of_rows)
         return length
 
     def _remove_padding(
@@ -263,7 +268,7 @@ class Decoder(OpenContext):
         """Compute one row for each token; see `LanguageModel.decode`.
 
         The slots are ascending: llama.cpp splits a batch where slots descend or have a gap. It computes the first rows
-        of all slots together, then the second ones.
+        of all slots together, then the second rows.
 
         Raises:
             Interrupted: after `interrupt`; `rewind` the slots before the next computation.
@@ -273,7 +278,7 @@ class Decoder(OpenContext):
         is_consecutive = n_rows == len(set(slots)) == max(slots) - min(slots) + 1
         is_splittable = is_consecutive and n_rows not in self._differing_row_counts
         strategy = self._decode_tuner.strategy(n_rows, can_split=self._can_split and is_splittable)
-        if strategy.one_by_one and n_rows not in self._equal_row_counts:
+        if strategy.row_by_row and n_rows not in self._equal_row_counts:
             self._compare_bits(slots, tokens, positions)
             return self._decode(slots, tokens, positions, Strategy(strategy.n_threads))
         with self._decode_tuner.timing(n_rows, strategy):
@@ -287,7 +292,7 @@ class Decoder(OpenContext):
         strategy: Strategy,
     ) -> Logits:
         self._set_threads(strategy.n_threads)
-        if not strategy.one_by_one:
+        if not strategy.row_by_row:
             self._batch.fill(tokens, positions, slots)
             return self._compute()
         logits = np.empty((len(slots), self.n_vocab), np.float32)
@@ -299,10 +304,10 @@ class Decoder(OpenContext):
     def _compare_bits(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> None:
-        """Record whether rows have the same bits one by one as in a batch; the slots are unchanged afterwards."""
+        """Record whether rows have the same bits row by row as in a batch; the slots are unchanged afterwards."""
         results = []
-        for one_by_one in (False, True):
-            strategy = Strategy(self.n_threads, one_by_one)
+        for row_by_row in (False, True):
+            strategy = Strategy(self.n_threads, row_by_row)
             results.append(self._decode(slots, tokens, positions, strategy).tobytes())
             for slot, position in zip(reversed(slots), reversed(positions), strict=True):
                 self.rewind(slot, position)
@@ -334,7 +339,7 @@ class Decoder(OpenContext):
         return logits
 
     def interrupt(self) -> None:
-        """Make the current computation, or else the next one, raise `Interrupted`. Thread-safe."""
+        """Make the current or the next computation raise `Interrupted`. Thread-safe."""
         if self.can_rewind:
             self._abort_flag[0] = b"\1"
 
@@ -359,7 +364,7 @@ class Decoder(OpenContext):
         return state
 
     def copy(self, source: int, target: int) -> None:
-        """Copy the sequence of one slot to another.
+        """Copy the sequence of slot `source` to slot `target`.
 
         On a GPU the data stays there: the whole memory of the slot is copied during the next computation. On a CPU only
         the used memory is copied, immediately.
@@ -383,7 +388,7 @@ class Decoder(OpenContext):
                 self.rewind(slot, n_tokens)
 
     def restore(self, slot: int, state: SavedState) -> None:
-        """Replace the state of a slot by one that `save` returned."""
+        """Replace the state of a slot by a state from `save`."""
         self.rewind(slot, 0)
         self._finish_copy(slot)
         data = pointer(state, ctypes.c_uint8)

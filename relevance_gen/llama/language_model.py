@@ -17,7 +17,7 @@ SavedState: TypeAlias = NDArray[np.uint8]
 MAX_BYTES_PER_TOKEN = 32
 """More bytes per token than real texts have: a text that has more for a full context is rejected without tokenizing."""
 TOKEN_BOUNDARY = "\udc00"  # noqa: S105
-"""Marks a position in a rendered conversation that no token may cross: a code point that no text can contain."""
+"""Marks a position in a rendered conversation that tokens must not cross. Texts cannot contain this code point."""
 
 
 @frozen
@@ -104,7 +104,7 @@ class LanguageModel(Protocol):
         """Return the state of a slot as bytes."""
 
     def restore(self, slot: int, state: SavedState) -> None:
-        """Replace the state of a slot by one that `save` returned."""
+        """Replace the state of a slot by a state from `save`."""
 
     def interrupt(self) -> None:
-        """Make the current computation, or else the next one, raise `Interrupted`. Thread-safe."""
+        """Make the current or the next computation raise `Interrupted`. Thread-safe."""

@@ -87,7 +87,7 @@ class ModelThread(ABC):
 
     def stop(self) -> None:
         """Fail all work immediately; the thread ends after its current computation."""
-        if self._become(ThreadState.STOPPING):
+        if self._transition(ThreadState.STOPPING):
             self._leave(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -104,7 +104,7 @@ class ModelThread(ABC):
         self.thread.join(timeout_s)
         return not self.thread.is_alive()
 
-    def _become(self, state: ThreadState, error: BaseException | None = None) -> bool:
+    def _transition(self, state: ThreadState, error: BaseException | None = None) -> bool:
         """Change to `state` if it may follow the current state; return whether it did."""
         with self._changed:
             if state not in _NEXT.get(self.state, ()):
@@ -116,13 +116,13 @@ class ModelThread(ABC):
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
         """End in `state`, and fail all work that waits for this thread."""
-        if not self._become(state, error):
+        if not self._transition(state, error):
             # The thread was stopped; that interrupts loading, too, and is not a failure.
-            self._become(ThreadState.CLOSED)
+            self._transition(ThreadState.CLOSED)
         self._leave(error)
         atexit.unregister(self._stop_at_exit)
 
-    def _lose(self, reason: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
         """Mark the thread as lost: it is blocked inside llama.cpp forever."""
         kind = ModelLoadError if self.state is ThreadState.LOADING else self.failure
         reason = f"llama.cpp aborted; its memory is not freed until this process ends: {reason}"
@@ -138,7 +138,7 @@ class ModelThread(ABC):
 
     def _run(self) -> None:
         try:
-            with aborts.guard(self._lose):
+            with aborts.guard(self._mark_lost):
                 self._serve()
         except RelevanceGenError as error:
             self._end(ThreadState.FAILED, error)
@@ -151,6 +151,6 @@ class ModelThread(ABC):
         else:
             self._end(ThreadState.CLOSED)
 
-    def _goes_on_loading(self, _fraction: float) -> bool:
+    def _should_continue(self, _fraction: float) -> bool:
         """Return whether a `Load` should continue."""
         return self.state is ThreadState.LOADING

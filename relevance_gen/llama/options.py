@@ -60,7 +60,8 @@ class ModelOptions:
         "layers on the GPU, -1 for all; by default all if there is a GPU", integer(-1)
     )
     main_gpu: int | None = _option(
-        "number of the only GPU to use, from 0; by default a model is distributed over all GPUs", integer(0)
+        "number of the only GPU to use, from 0; by default a model is distributed over all GPUs",
+        integer(0),
     )
     flash_attention: bool | None = _option(
         "use flash attention; on a CPU it is faster for many sequences, but results depend in their last bits on the "

@@ -30,7 +30,7 @@ _DEFAULT_N_CTX = 1024
 class PooledModel(OpenContext, ABC):
     """A loaded GGUF file whose model reads one text at a time; used by the thread that created it.
 
-    A batch of several texts would be slower on a CPU, which compares each token of a batch with every other one, and
+    A batch of several texts would be slower on a CPU, which compares each token of a batch with all other tokens, and
     the last bits of the result would depend on the other texts.
 
     Args:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
@@ -57,7 +56,7 @@ class Tokenizer:
         self._pieces: dict[int, bytes] = {}
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of `text`, with the BOS token if the model requires one; lone surrogates become "?".
+        """Return the tokens of `text`, with the BOS token if the model requires it; lone surrogates become "?".
 
         If `max_tokens` is not 0, only the BOS token and the last tokens are returned, `max_tokens` in total.
 
@@ -94,7 +93,7 @@ class Tokenizer:
 
         Lone surrogates become "?"; the text of a control token is parsed as that token only if `parse_special`.
         """
-        parts = self._parts(text.encode(errors="replace"))
+        parts = self._split_runs(text.encode(errors="replace"))
         return np.concatenate(
             [self._tokenize(part, add_special=False, parse_special=parse_special) for part in parts]
         )
@@ -164,7 +163,7 @@ class Tokenizer:
         return tokens[:n].copy()
 
     def chat_format(self, template: bytes | None, *, is_extractive: bool) -> ChatFormat:
-        """Return the properties of the vocabulary that chat rendering needs, with those of the model file."""
+        """Return the properties of the vocabulary that chat rendering needs, and the properties of the model file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = []
@@ -193,7 +192,7 @@ class Tokenizer:
         return str(text.decode(errors="replace"))
 
     def show(self, texts: Iterable[str]) -> None:
-        """Print the control tokens with these texts, except those that end a turn."""
+        """Print the control tokens with these texts, except end-of-turn tokens."""
         for text in texts:
             tokens = self._tokenize(text.encode(), add_special=False)
             if len(tokens) == 1 and not lib.llama_vocab_is_eog(self._handle, int(tokens[0])):
@@ -216,5 +215,6 @@ def _split_runs(text: str) -> list[bytes]:
     """Split a text after each `_MAX_RUN` characters without a break; an ordinary text is one part."""
     if len(text) <= _MAX_RUN:
         return [text.encode()]
-    ends = [run.end() for run in _RUN.finditer(text) if run.end() - run.start() == _MAX_RUN]
-    return [text[start:end].encode() for start, end in itertools.pairwise([0, *ends, len(text)])]
+    long_runs = [run for run in _RUN.finditer(text) if len(run[0]) == _MAX_RUN]
+    boundaries = [0, *(run.end() for run in long_runs), len(text)]
+    return [text[start:end].encode() for start, end in itertools.pairwise(boundaries)]

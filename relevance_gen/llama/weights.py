@@ -29,7 +29,7 @@ _MAX_VALUE_BYTES = 256
 _FLOAT16_BYTES = 2
 _MIN_MULTITHREADED_BYTES = 8 << 20
 """Size of weights below which one thread is used, which takes less than a millisecond for a token. Several threads would
-save half of that on an idle machine, and take twenty milliseconds or more on a busy one, waiting for each other."""
+save half of that on an idle machine, and take twenty milliseconds or more on a busy machine, waiting for each other."""
 
 
 class Weights:

@@ -21,8 +21,8 @@ def test_the_embedded_model_is_not_told_what_to_do():
     assert follows_instructions(ChatFormat(template="{{ messages }}"))
     assert not follows_instructions(ChatFormat())
     with Runner(n_slots=1) as runner:
-        assert runner.chat_format.copies_only
-    assert not follows_instructions(ChatFormat(template="{{ messages }}", copies_only=True))
+        assert runner.chat_format.is_extractive
+    assert not follows_instructions(ChatFormat(template="{{ messages }}", is_extractive=True))
 
 
 def test_a_chat_model_gets_one_message():

@@ -8,6 +8,12 @@ from relevance_gen import Reranker
 from relevance_gen.cli import main
 from small_models import BIGRAM, ENCODER, RERANKER
 
+MISSING_MODEL = (
+    "relevance-gen: the model file missing.gguf does not exist; pass the path of a GGUF file, or the name of a model on "
+    "the Hugging Face hub, such as owner/name\n"
+)
+
+
 SENTENCE = "Bees tell each other where the flowers are by dancing."
 NOTES = f"The lighthouse was built in 1831 by a family of masons.\n\n{SENTENCE} The treaty was signed.\n"
 QUESTION = "How do bees find flowers?"
@@ -83,7 +89,7 @@ def test_a_reranker_scores_the_sources(notes, capsys):
         (score,) = reranker.score(QUESTION, [f"{found['title']}\n{found['chunk_txt']}"])
     assert source["chunk_score"] == found["chunk_score"] == float(score)
     assert main(["ask", QUESTION, "--reranker", "missing.gguf"]) == 2
-    assert capsys.readouterr() == ("", "relevance-gen: missing.gguf does not exist\n")
+    assert capsys.readouterr() == ("", MISSING_MODEL)
 
 
 def test_an_encoder_scores_the_sources(notes, capsys):
@@ -97,7 +103,7 @@ def test_an_encoder_scores_the_sources(notes, capsys):
     assert main(["search", QUESTION, "notes.txt", "--json"]) == 0
     assert found["chunk_score"] > json.loads(capsys.readouterr().out)["results"][0]["chunk_score"]
     assert main(["ask", QUESTION, "--encoder", "missing.gguf"]) == 2
-    assert capsys.readouterr() == ("", "relevance-gen: missing.gguf does not exist\n")
+    assert capsys.readouterr() == ("", MISSING_MODEL)
 
 
 def test_json_is_the_answer_with_places(notes, capsys):

@@ -12,6 +12,11 @@ from tests.cli.conftest import FRUIT
 from tests.cli.documents import pdf
 from tests.serve.shards import save_shards
 
+MISSING_MODEL = (
+    "relevance-gen: the model file missing.gguf does not exist; pass the path of a GGUF file, or the name of a model on "
+    "the Hugging Face hub, such as owner/name\n"
+)
+
 
 def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `index` kept, --index searches without the files, with the same results, places and conditions."""
@@ -128,7 +133,7 @@ def test_an_encoder_lifts_and_its_vectors_are_kept(
     told = "relevance-gen: kept.index holds no vectors of this encoder, so the best chunks are encoded now\n"
     assert capsys.readouterr() == (once.out, told)
     assert main(["search", "apples", ".", "--encoder", "missing.gguf"]) == 2
-    assert capsys.readouterr().err == "relevance-gen: missing.gguf does not exist\n"
+    assert capsys.readouterr().err == MISSING_MODEL
 
 
 def test_what_was_not_read_whole_is_said_again(

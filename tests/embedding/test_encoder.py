@@ -219,14 +219,14 @@ def test_other_wrong_arguments_are_refused(encoder):
 def test_a_model_that_generates_is_refused_and_told_where_it_belongs(model):
     """A generator has no pooling; the error names `Runner`."""
     with pytest.raises(
-        ModelLoadError, match="holds a model that generates text: give it to Runner"
+        ModelLoadError, match="holds a model that generates text: pass it to Runner"
     ):
         Encoder(model)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "does not exist"), (b"PK", "is no GGUF file"), (b"GGUF" + bytes(99), "be loaded")],
+    [(None, "does not exist"), (b"PK", "is not a GGUF file"), (b"GGUF" + bytes(99), "be loaded")],
 )
 def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
     """No file, no GGUF, a damaged one: `ModelLoadError`, with the reason."""

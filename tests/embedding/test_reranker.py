@@ -232,16 +232,16 @@ def altered(target, *, without=(), numbers=None, architecture="bert"):
     [
         (
             ["cls.weight", "cls.bias"],
-            "lacks a part of its ranking head.*; convert the original by tools/convert_bert",
+            "lacks a part of its ranking head.*; convert the original with tools/convert_bert",
         ),
         (["cls.output.weight", "cls.output.bias"], "lacks a part of its ranking head"),
         (
             [DOCUMENT_OFFSET],
-            "would score wrong, the text being taken for query; convert the original by tools/convert_bert.py",
+            "would compute wrong scores, because texts would have the token type of queries; convert the original",
         ),
         (
             ["cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias"],
-            "an embedding model.*give it to Encoder",
+            "an embedding model.*pass it to Encoder",
         ),
     ],
 )
@@ -260,8 +260,8 @@ def test_a_file_that_does_not_say_that_it_ranks_ranks(tmp_path, reranker):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (ENCODER, "an embedding model, which does not rank: give it to Encoder"),
-        (TINY, "does not say how it is asked"),
+        (ENCODER, "an embedding model, which does not rank: pass it to Encoder"),
+        (TINY, "without a prompt for reranking"),
     ],
 )
 def test_other_models_are_refused_and_told_where_they_belong(model, message):
@@ -274,7 +274,7 @@ def test_other_models_are_refused_and_told_where_they_belong(model, message):
     ("content", "message"),
     [
         (None, "does not exist"),
-        (b"PK", "is no GGUF file"),
+        (b"PK", "is not a GGUF file"),
         (b"GGUF" + bytes(99), "be loaded"),
         (RERANKER.read_bytes()[:-4000], "be loaded"),
         (RERANKER.read_bytes()[:4000], "be loaded"),

@@ -633,7 +633,7 @@ def test_init_option_out_of_range_raises(options):
 
 def test_init_unknown_option_suggests_similar_name():
     """A misspelled option raises a TypeError that names it and suggests the correct option."""
-    with pytest.raises(TypeError, match=r"n_slot is no option of a model; did you mean n_slots\?"):
+    with pytest.raises(TypeError, match=r"n_slot is not a model option; did you mean n_slots\?"):
         Runner(TINY, n_slot=2)
 
 

@@ -1,43 +1,67 @@
-"""The size of a context, from a few numbers: laws over all of them."""
+"""Properties of the size of a context."""
 
+from attrs import astuple
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen.llama.context_size import MIN_N_CTX, MOST_SLOTS, MemoryEstimate, choose_size
+from relevance_gen.llama.context_size import (
+    MAX_DEFAULT_SLOTS,
+    MIN_N_CTX,
+    ContextSize,
+    MemoryEstimate,
+    choose_size,
+)
 
-demands = st.builds(MemoryEstimate, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+estimates = st.builds(MemoryEstimate, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
 sizes = st.integers(0, 1 << 42)
 lengths = st.integers(MIN_N_CTX, 1 << 20)
 
 
-@given(demand=demands, free_bytes=sizes, longest=lengths)
-def test_slots_are_given_up_before_tokens(demand, free_bytes, longest):
-    """A shorter context has one slot; one slot more, or a longer context, would not fit; and what there is does."""
-    n_ctx, n_slots = choose_size(demand, free_bytes, longest, False, None)
+def default_size(estimate, free_bytes, longest):
+    """Return the size if neither length nor slots were requested."""
+    return choose_size(
+        estimate, free_bytes=free_bytes, longest=longest, must_be_longest=False, n_slots=None
+    )
+
+
+@given(estimate=estimates, free_bytes=sizes, longest=lengths)
+def test_choose_size_scarce_memory_reduces_slots_before_length(estimate, free_bytes, longest):
+    """A shorter context has one slot; one more slot, or a longer context, would not fit."""
+    size = default_size(estimate, free_bytes, longest)
+    n_ctx, n_slots = size.n_ctx, size.n_slots
     assert MIN_N_CTX <= n_ctx <= max(longest, MIN_N_CTX)
-    assert 1 <= n_slots <= MOST_SLOTS
-    assert demand.of(n_ctx, n_slots) <= free_bytes or (n_ctx, n_slots) == (MIN_N_CTX, 1)
+    assert 1 <= n_slots <= MAX_DEFAULT_SLOTS
+    fits = estimate.context_bytes(n_ctx, n_slots) <= free_bytes
+    assert fits or size == ContextSize(MIN_N_CTX, 1)
     if n_ctx < longest:
         assert n_slots == 1
-        assert demand.of(n_ctx + MIN_N_CTX, 1) > free_bytes
-    elif n_slots < MOST_SLOTS:
-        assert demand.of(n_ctx, n_slots + 1) > free_bytes
+        assert estimate.context_bytes(n_ctx + MIN_N_CTX, 1) > free_bytes
+    elif n_slots < MAX_DEFAULT_SLOTS:
+        assert estimate.context_bytes(n_ctx, n_slots + 1) > free_bytes
 
 
-@given(demand=demands, free_bytes=sizes, longest=lengths, n_slots=st.integers(1, 255))
-def test_what_was_asked_for_stays(demand, free_bytes, longest, n_slots):
-    """A length that was asked for is kept, and so is a number of slots."""
-    assert choose_size(demand, free_bytes, longest, True, n_slots) == (longest, n_slots)
-    assert choose_size(demand, free_bytes, longest, True, None)[0] == longest
-    assert choose_size(demand, free_bytes, longest, False, n_slots)[1] == n_slots
+@given(estimate=estimates, free_bytes=sizes, longest=lengths, n_slots=st.integers(1, 255))
+def test_choose_size_requested_values_are_not_reduced(estimate, free_bytes, longest, n_slots):
+    """A requested length and a requested number of slots do not depend on the memory."""
+
+    def size(*, must_be_longest, n_slots):
+        return choose_size(
+            estimate,
+            free_bytes=free_bytes,
+            longest=longest,
+            must_be_longest=must_be_longest,
+            n_slots=n_slots,
+        )
+
+    assert size(must_be_longest=True, n_slots=n_slots) == ContextSize(longest, n_slots)
+    assert size(must_be_longest=True, n_slots=None).n_ctx == longest
+    assert size(must_be_longest=False, n_slots=n_slots).n_slots == n_slots
 
 
-@given(demand=demands, free_bytes=sizes, longest=lengths, more=sizes)
-def test_more_memory_never_gives_less(demand, free_bytes, longest, more):
-    """With more memory neither the length nor the slots shrink."""
-    assume(demand.token_bytes)
-    before, after = (
-        choose_size(demand, n_bytes, longest, False, None)
-        for n_bytes in (free_bytes, free_bytes + more)
-    )
-    assert after >= before
+@given(estimate=estimates, free_bytes=sizes, longest=lengths, more=sizes)
+def test_choose_size_more_memory_never_reduces_the_size(estimate, free_bytes, longest, more):
+    """With more memory, length and slots stay equal or grow."""
+    assume(estimate.token_bytes)
+    smaller = default_size(estimate, free_bytes, longest)
+    larger = default_size(estimate, free_bytes + more, longest)
+    assert astuple(larger) >= astuple(smaller)

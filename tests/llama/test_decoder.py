@@ -217,7 +217,7 @@ print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize(
 
 def test_a_text_of_more_tokens_than_there_is_room_for_is_tokenized_again(model):
     """Where normalizing makes more tokens than the text has bytes, room is made for them."""
-    tokens = model.tokenize.__self__._tokenize(b"some text", add_special=True, room=1)
+    tokens = model.tokenize.__self__._tokenize(b"some text", add_special=True, capacity=1)
     np.testing.assert_array_equal(tokens, model.tokenize("some text", 0))
 
 
@@ -297,8 +297,8 @@ def test_keys_and_values_are_counted_as_llama_cpp_allocates_them(caplog):
     ("content", "message"),
     [
         (None, "cannot be read: No such file"),
-        (b"", "is no GGUF file"),
-        (b"PK\x03\x04 a zip file", "is no GGUF file"),
+        (b"", "is not a GGUF file"),
+        (b"PK\x03\x04 a zip file", "is not a GGUF file"),
         (b"GGUF", "cannot be loaded"),
         (b"GGUF" + bytes(200), "cannot be loaded"),
         (TINY.read_bytes()[:5000], "cannot be loaded"),
@@ -363,7 +363,7 @@ def test_an_embedding_model_is_refused():
     """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
     with pytest.raises(
         ModelLoadError,
-        match=r"encoder\.gguf holds an embedding model, which does not generate text: give it to Encoder",
+        match=r"encoder\.gguf holds an embedding model, which does not generate text: pass it to Encoder",
     ):
         Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
 
@@ -372,7 +372,7 @@ def test_a_gpu_that_is_not_there_is_refused():
     """It would be left out in silence, or fail for a reason of llama.cpp's; on a CPU alone no GPU is looked for."""
     with pytest.raises(
         InvalidRequestError,
-        match=r"main_gpu must be of GPUs that llama\.cpp, .* sees \(.*\), got 99; ",
+        match=r"main_gpu must be the number of a GPU of this build of llama\.cpp \(.*\), got 99; ",
     ):
         Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99))
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99, n_gpu_layers=0)) as model:
@@ -436,5 +436,5 @@ def test_a_small_model_is_computed_by_one_thread(monkeypatch):
     assert n_threads() == 1
     assert n_threads(n_threads=2) == 2
     monkeypatch.setattr(weights, "usable_cores", lambda: 3)
-    monkeypatch.setattr(weights, "_ONE_THREAD_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
+    monkeypatch.setattr(weights, "_MIN_MULTITHREADED_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
     assert n_threads() == 3

@@ -23,15 +23,15 @@ class Machine:
         self.used = []
         self.pace = ExecutionTuner(max_threads, min_threads, lambda: self.now_s)
 
-    def steps(self, seconds, n_rows=1, *, may_cut=True):
+    def steps(self, seconds, n_rows=1, *, can_split=True):
         """Compute steps for so long; return how many there were in a second."""
         begun_s, n_steps = self.now_s, 0
         while self.now_s < begun_s + seconds:
-            way = self.pace.way(n_rows, may_cut=may_cut)
+            way = self.pace.strategy(n_rows, can_split=can_split)
             taken_s = self.cost(n_rows, way)
             self.now_s += taken_s
             self.used.append(way)
-            self.pace.note(n_rows, way, taken_s)
+            self.pace.record(n_rows, way, taken_s)
             n_steps += 1
         return n_steps / (self.now_s - begun_s)
 
@@ -83,12 +83,12 @@ def test_rows_are_computed_one_by_one_where_that_is_faster(n_rows):
     """But only if that changes no bit."""
 
     def cost(n_rows, way):
-        return n_rows * (0.0065 if way.one_by_one else 0.011)
+        return n_rows * (0.0065 if way.row_by_row else 0.011)
 
     assert Machine(cost).steps(10, n_rows) >= 0.95 / 0.0065 / n_rows
     together = Machine(cost)
-    together.steps(1, n_rows, may_cut=False)
-    assert not any(way.one_by_one for way in together.used)
+    together.steps(1, n_rows, can_split=False)
+    assert not any(way.row_by_row for way in together.used)
 
 
 def test_many_rows_are_always_computed_together():
@@ -96,25 +96,25 @@ def test_many_rows_are_always_computed_together():
     for n_rows in (1, 8, 500):
         machine = Machine(quiet)
         machine.steps(1, n_rows)
-        assert not any(way.one_by_one for way in machine.used)
+        assert not any(way.row_by_row for way in machine.used)
 
 
 def test_rows_that_must_stay_together_do_so_at_once():
     """What was cut before is not, from the step on where it may not be."""
-    machine = Machine(lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.01))
+    machine = Machine(lambda n_rows, way: n_rows * (0.001 if way.row_by_row else 0.01))
     machine.steps(2, 3)
-    assert machine.used[-1].one_by_one
-    assert not machine.pace.way(3, may_cut=False).one_by_one
+    assert machine.used[-1].row_by_row
+    assert not machine.pace.strategy(3, can_split=False).row_by_row
 
 
 def test_rows_that_must_stay_together_try_other_threads():
     """Though others of their size are computed one by one."""
     machine = Machine(
-        lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.002 * way.n_threads**2)
+        lambda n_rows, way: n_rows * (0.001 if way.row_by_row else 0.002 * way.n_threads**2)
     )
     machine.steps(2, 3)
-    assert machine.used[-1].one_by_one
-    machine.steps(20, 3, may_cut=False)
+    assert machine.used[-1].row_by_row
+    machine.steps(20, 3, can_split=False)
     assert machine.used[-1] == Strategy(1)
 
 
@@ -130,12 +130,12 @@ def test_every_way_is_within_its_bounds(max_threads, min_threads, steps):
     min_threads = min(min_threads, max_threads)
     now_s = 0.0
     pace = ExecutionTuner(max_threads, min_threads, lambda: now_s)
-    for n_rows, seconds, may_cut in steps:
-        way = pace.way(n_rows, may_cut=may_cut)
+    for n_rows, seconds, can_split in steps:
+        way = pace.strategy(n_rows, can_split=can_split)
         assert min_threads <= way.n_threads <= max_threads
-        assert not way.one_by_one or (may_cut and 2 <= n_rows <= 7)
+        assert not way.row_by_row or (can_split and 2 <= n_rows <= 7)
         now_s += seconds
-        pace.note(n_rows, way, seconds)
+        pace.record(n_rows, way, seconds)
 
 
 class Script:
@@ -144,10 +144,10 @@ class Script:
     def __init__(self, *ways):
         self.ways = [*ways]
 
-    def way(self, _, *, may_cut=False):
+    def strategy(self, _, *, can_split=False):
         """Return the next way; rows stay together where they must."""
         self.ways.append(self.ways.pop(0))
-        return self.ways[-1] if may_cut else Strategy(self.ways[-1].n_threads)
+        return self.ways[-1] if can_split else Strategy(self.ways[-1].n_threads)
 
     def timing(self, *_):
         """Learn nothing."""
@@ -157,7 +157,7 @@ class Script:
 def rows_of(path, *ways, **options):
     """Return the logits of some steps of three sequences, in these ways."""
     with Decoder(path, ModelOptions(n_ctx=256, n_slots=3, n_threads=2, **options)) as model:
-        model._pace = model._pace_of_slices = Script(*ways)
+        model._decode_tuner = model._prefill_tuner = Script(*ways)
         prompts = [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 17, 30)]
         logits = [
             model.prefill([slot], [prompt], [0]).copy() for slot, prompt in enumerate(prompts)
@@ -165,7 +165,7 @@ def rows_of(path, *ways, **options):
         for step in range(6):
             starts = [len(prompt) + step for prompt in prompts]
             logits.append(model.decode([0, 1, 2], [7 + step, 8, 9], starts).copy())
-        return np.concatenate(logits), model._differing
+        return np.concatenate(logits), model._differing_row_counts
 
 
 @pytest.mark.parametrize("path", [TINY, BIGRAM], ids=["tiny", "bigram"])
@@ -173,7 +173,7 @@ def test_no_way_changes_a_bit(path):
     """Threads and rows one by one, changed at every step, give the logits of one way."""
     expected, _ = rows_of(path, Strategy(2))
     changing, differing = rows_of(
-        path, Strategy(1), Strategy(2, one_by_one=True), Strategy(2), Strategy(1, one_by_one=True)
+        path, Strategy(1), Strategy(2, row_by_row=True), Strategy(2), Strategy(1, row_by_row=True)
     )
     assert differing or np.array_equal(expected, changing)
     alone, _ = rows_of(path, Strategy(1), Strategy(2))
@@ -186,11 +186,11 @@ def test_rows_whose_bits_differ_stay_together(monkeypatch):
 
     def rounded(self, slots, tokens, positions, way):
         logits = computed(self, slots, tokens, positions, way)
-        return np.nextafter(logits, np.float32(np.inf)) if way.one_by_one else logits
+        return np.nextafter(logits, np.float32(np.inf)) if way.row_by_row else logits
 
     expected, _ = rows_of(TINY, Strategy(1))
     monkeypatch.setattr(Decoder, "_decode", rounded)
-    found, differing = rows_of(TINY, Strategy(1, one_by_one=True))
+    found, differing = rows_of(TINY, Strategy(1, row_by_row=True))
     assert differing == {3}
     assert np.array_equal(expected, found)
 
@@ -199,5 +199,5 @@ def test_rows_whose_bits_differ_stay_together(monkeypatch):
 def test_threads_stay_where_they_were_asked_for_or_matter(options):
     """A number that was given is kept, and so it is where threads share a sequence's attention."""
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=2, **options)) as model:
-        assert {model._pace.way(1).n_threads for _ in range(5)} == {model.n_threads}
-        assert len(model._pace._n_threads) == 1
+        assert {model._decode_tuner.strategy(1).n_threads for _ in range(5)} == {model.n_threads}
+        assert len(model._decode_tuner._thread_counts) == 1

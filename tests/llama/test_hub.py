@@ -149,7 +149,7 @@ def test_all_parts_of_a_file_are_downloaded(hub: Hub, tmp_path: Path) -> None:
         ),
         (
             "owner/other",
-            "owner/other is no file here, and cannot be downloaded from the Hugging Face hub: ",
+            "the model owner/other is not a local file and cannot be downloaded from the Hugging Face hub: ",
         ),
     ],
 )
@@ -169,11 +169,11 @@ def test_a_hub_that_cannot_answer_is_asked_once(hub: Hub, tmp_path: Path) -> Non
     done = run(hub, tmp_path, "-m", "relevance_gen", "generate", "z", "--model", "owner/busy")
     assert hub.asked.count("/api/models/owner/busy") == 1
     assert done.stderr.startswith(
-        "relevance-gen: owner/busy is no file here, and cannot be downloaded from the Hugging"
+        "relevance-gen: the model owner/busy is not a local file and cannot be downloaded from the Hugging"
     )
     assert "503" in done.stderr
     assert (
-        "give the path of a GGUF file (a model that was downloaded before needs no network)"
+        "pass the path of a GGUF file (a model that was downloaded before needs no network)"
         in done.stderr
     )
 

@@ -54,8 +54,8 @@ def test_the_users_own_choice_stays(choice):
 
 
 def test_it_says_where_it_comes_too_late():
-    """Where another library has loaded libgomp before, that is logged, with the remedy."""
+    """Where another library has already loaded libgomp, that is logged, with the remedy."""
     told, libgomp = load("import ctypes; ctypes.CDLL('libgomp.so.1')")
     assert "GOMP_SPINCOUNT = '10000'" not in libgomp
-    assert "relevance_gen.llama.runtime.openmp: another library has loaded libgomp before" in told
+    assert "relevance_gen.llama.runtime.openmp: another library has already loaded libgomp" in told
     assert "set GOMP_SPINCOUNT=10000" in told

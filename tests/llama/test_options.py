@@ -25,10 +25,10 @@ def test_every_option_says_what_it_means():
     [
         ("n_context", r"did you mean n_ctx\?"),
         ("slots", r"did you mean n_slots\?"),
-        ("x", "there are n_ctx"),
+        ("x", "the options are n_ctx"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest(name, hint):
     """The error names the option and the one that may be meant, or else all."""
-    with pytest.raises(TypeError, match=f"{name} is no option of a model; {hint}"):
+    with pytest.raises(TypeError, match=f"{name} is not a model option; {hint}"):
         model_options({name: 1})

@@ -49,4 +49,4 @@ def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
 
         assert eventually(prompt_says_so)
         assert server.metric("searches_without_encoder_total") >= 1
-        assert "tiny.gguf holds a model that generates text: give it to Runner" in server.log
+        assert "tiny.gguf holds a model that generates text: pass it to Runner" in server.log

@@ -150,7 +150,7 @@ def test_a_wrong_path_stops_the_server_before_it_listens(
     for path, says in (
         (tmp_path / "none.gguf", "does not exist"),
         (tmp_path, "folder"),
-        (other, "is no GGUF file"),
+        (other, "is not a GGUF file"),
     ):
         assert refused_start(setting, str(path)) == 2
         printed = capfd.readouterr()

@@ -156,7 +156,7 @@ class ClusterWorker(Worker):
             return
         try:
             capacity = self._exchange(())
-            self._become(ThreadState.READY)
+            self._transition(ThreadState.READY)
             while self.state is ThreadState.READY:
                 timeout_s = 0 if self._forwarded else _IDLE_PING_S
                 requests = self._queue.take(self._worker_id, capacity, timeout_s)

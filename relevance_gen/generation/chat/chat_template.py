@@ -1,4 +1,4 @@
-"""Render messages to a prompt with the model's chat template, so that no message can forge special tokens."""
+"""Render messages to a prompt with the model's chat template, so that messages cannot forge special tokens."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ atexit.register(_anonymous_renderer.close)
 
 
 def renderer_for(client: str | None) -> Renderer:
-    """Return the renderer of a client, as in `RequestContext`; anonymous clients share one of their own."""
+    """Return the renderer of a client, as in `RequestContext`; all anonymous clients share a separate renderer."""
     return _anonymous_renderer if client == ANONYMOUS else _authenticated_renderer
 
 
@@ -106,7 +106,7 @@ def render_prompt(
     Special tokens are all control tokens, and the user-defined tokens that occur in the template or look like a marker.
     In messages of the assistant, texts that the template itself searches for, such as ``</think>``, are not split.
 
-    A system message that the template omits is added to the next user message, or to the last one.
+    A system message that the template omits is added to the next user message, or to the last user message.
 
     Args:
         messages: objects with a ``role`` and the other fields that the template reads, usually ``content``.
@@ -181,7 +181,7 @@ def check_messages(messages: object, *, continues: bool) -> None:
 
 
 def message_texts(message: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a message: its content, or those of the parts of its content."""
+    """Return the texts of a message: its content, or the texts of the parts of its content."""
     content = message.get("content")
     if not isinstance(content, list | tuple):
         return [content] if isinstance(content, str) else []
@@ -232,7 +232,7 @@ def _append_to_texts(message: Mapping[str, Any], suffix: str) -> Mapping[str, An
 def _move_to_user_messages(
     messages: Sequence[Mapping[str, Any]], omitted: Collection[int]
 ) -> list[Mapping[str, Any]]:
-    """Move omitted messages to the start of the next user message, or to the end of the last one."""
+    """Move omitted messages to the start of the next user message, or to the end of the last user message."""
     user_indices = [
         index
         for index, message in enumerate(messages)
@@ -307,7 +307,7 @@ class _TokenSplitter:
         self._max_characters = max(map(len, texts), default=0)
 
     def split(self, text: str) -> str:
-        """Insert a boundary into each special token, and after a prefix of one that the next message could complete.
+        """Insert a boundary into each special token, and after a prefix that the next message could complete to a special token.
 
         The boundary follows the first character, so that tokens inside a token, or across its end, are split, too.
         """
@@ -336,7 +336,7 @@ class _TokenSplitter:
 
 @frozen
 class _SpecialTokens:
-    """The splitter for all roles, and the one for the assistant's own text, which leaves some tokens unsplit."""
+    """The splitter for text of all roles, and the splitter for the assistant's own text, which leaves some tokens unsplit."""
 
     all_roles: _TokenSplitter
     assistant: _TokenSplitter

@@ -117,7 +117,7 @@ class Conversation:
 
 
 def turn_of(role: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the turn to which the next text of `role` belongs: the last turn, or a new one that is appended.
+    """Return the turn to which the next text of `role` belongs: the last turn, or a new turn that is appended.
 
     The texts of a turn are lists of strings. Each result of a tool is a turn of its own.
     """

@@ -1,4 +1,4 @@
-"""Constrain a sample to one of a few texts: each token must continue a text that starts with the sample.
+"""Constrain a sample to a list of allowed texts: each token must continue a text that starts with the sample.
 
 Texts are compared as bytes, so neither the tokenization nor the script matters: a token is allowed if its bytes follow.
 In sorted order, the texts with a common prefix are a range, which each token narrows.

@@ -1,10 +1,10 @@
 """Compile the grammars of requests in the background, so that a client with slow grammars delays only itself.
 
 Authenticated and anonymous clients have a queue each, with a thread and a trial process that compiles each grammar
-first. A grammar that takes too much time, memory or stack is an error of its request. A queue compiles one grammar
-after another; the number of grammars that a client has waiting, and the CPU time that it uses, are limited. This
-process's own requests (no client) are not limited. Compiled grammars are cached for their own client only, so that no
-client can learn the grammars of others from their timing.
+first. A grammar that takes too much time, memory or stack is an error of its request. A queue compiles its
+grammars sequentially; the number of grammars that a client has waiting, and the CPU time that it uses, are limited. This
+process's own requests (no client) are not limited. Compiled grammars are cached for their own client only, so that the
+timing does not reveal the grammars of other clients.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Trial:
 
 
 class _CompilerQueue:
-    """Compiles grammars one after another in its own thread; `tokenizer` must be set before the first grammar."""
+    """Compiles grammars sequentially in its own thread; `tokenizer` must be set before the first grammar."""
 
     tokenizer: Future[LLTokenizer]
 
@@ -151,7 +151,7 @@ class _CompilerQueue:
             self._cpu_seconds.charge(seconds, client)
 
     def _enter(self, source: GrammarSource, client: str | None) -> None:
-        """Count a waiting grammar; a client's first request for it takes one of the client's slots."""
+        """Count a waiting grammar; a client's first request for it takes a slot of the client."""
         with self._lock:
             is_new = client is not None and (client, source) not in self._waiting
             if is_new and not self._slots.acquire(1, client):

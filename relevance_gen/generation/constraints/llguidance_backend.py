@@ -1,7 +1,7 @@
 """Compile grammars with llguidance; this module is its only importer, and also a program that runs in a sandbox.
 
-A grammar is untrusted input: compiling it may take any time and memory, or so much stack that the process crashes. So
-it is first compiled with lower limits in a process that may crash, and then in this one. This module imports nothing of
+A grammar is untrusted input: compiling it may take any time and memory, or exhaust the stack and crash the process. So
+it is first compiled with lower limits in a process that may crash, and then in this process. This module imports nothing of
 this package, so that the sandbox starts fast.
 """
 
@@ -75,7 +75,7 @@ def create_tokenizer(token_bytes: Sequence[bytes]) -> LLTokenizer:
 
 
 def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """Compile a Lark grammar and its first mask, which detects grammars that no text matches; see `error_of`."""
+    """Compile a Lark grammar and its first mask, which detects grammars without any matching text; see `error_of`."""
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()

@@ -246,7 +246,7 @@ class GrammarSource:
 
 
 def grammar_source(request: GenerationRequest) -> GrammarSource:
-    """Return the constraint of a request that has one.
+    """Return the constraint of a request, which must have a constraint.
 
     Raises:
         InvalidRequestError: llguidance is not installed.

@@ -37,7 +37,7 @@ class OpeningMarker:
         text: words, which white space may separate in the output. NAME matches the name of a tool, ANY any other name,
             and a word with a tilde after it is optional.
         opens: the kind of part that follows.
-        lookahead: the marker matches only if one of these texts follows; a tool call has the beginnings of arguments.
+        lookahead: the marker matches only if any of these texts follows; a tool call has the beginnings of arguments.
     """
 
     text: str
@@ -91,7 +91,7 @@ class MarkerMatch:
 
     Attributes:
         marker: the marker.
-        end: where it ends.
+        end: the position of its end.
         tool_name: the name in the marker; empty if it has none.
         is_partial: whether the text ends inside the marker, so that more text may complete it or contradict it.
     """

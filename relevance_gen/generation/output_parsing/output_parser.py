@@ -240,7 +240,7 @@ class OutputParser:
         self._pending_space.append(text[len(stripped) :])
 
     def _begin(self, state: PartKind) -> None:
-        """End the current part, and expect one of another kind after a marker."""
+        """End the current part, and expect a part of another kind after a marker."""
         self._state = state
         self._kind = None
         self._pending_space = []

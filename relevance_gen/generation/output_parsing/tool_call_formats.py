@@ -31,7 +31,7 @@ class ToolCallFormat:
 
     Attributes:
         template_markers: a chat template that contains all of these belongs to the family.
-        excluded_markers: a chat template that contains one of these does not.
+        excluded_markers: a chat template that contains any of these does not.
         before_calls, between_calls, after_calls: the texts around and between all calls of a turn.
         before_name, before_arguments, after_arguments: the texts around the name and the arguments of one call.
         alternative_openings: further texts of opening markers that the parser accepts and the renderer does not write.
@@ -64,7 +64,7 @@ class ToolCallFormat:
 
     @property
     def next_openings(self) -> tuple[OpeningMarker, ...]:
-        """The markers after a call: the opening of another call, or the words that close this one."""
+        """The markers after a call: the opening of another call, or the words that close this call."""
         another = f"{self.before_name}NAME{self.before_arguments}"
         texts = [self.between_calls + text for text in (another, *self.alternative_openings)]
         openings = [self._opening(text) for text in texts]
@@ -73,7 +73,7 @@ class ToolCallFormat:
 
     @property
     def _closing_words(self) -> tuple[str, ...]:
-        """The words after the arguments of a call; the brace of a JSON object around the call is not one of them."""
+        """The words after the arguments of a call; the brace of a JSON object around the call is excluded."""
         after = self.after_arguments
         if self.before_name.endswith('"'):
             after = after.removeprefix("}")
@@ -310,7 +310,7 @@ _TAGGED_REASONING: Final = [
     for start, end in _REASONING_TAGS.items()
 ]
 REASONING_FORMATS: Final = (_HARMONY_REASONING, *_TAGGED_REASONING)
-"""The reasoning formats of gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others."""
+"""The reasoning formats of gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most other models."""
 
 
 def _marker_texts() -> Iterable[str]:

@@ -1,1 +1,1 @@
-"""Model files: find one on disk or fetch it from the Hugging Face hub."""
+"""Model files: finding them on disk or downloading them from the Hugging Face hub."""

@@ -75,7 +75,8 @@ class HubModel:
             file = self._cached(hub, self.selection)
             if file is not None:
                 return file
-            reason = " ".join(str(error).split())[:_MAX_SHOWN_CHARACTERS] or type(error).__name__
+            message = " ".join(str(error).split())
+            reason = message[:_MAX_SHOWN_CHARACTERS] or type(error).__name__
             raise ModelLoadError(
                 f"the model {self.repository} is not a local file and cannot be downloaded from the Hugging Face "
                 f"hub: {reason}; check the name and the network, or pass the path of a GGUF file (a model that was "
@@ -112,7 +113,7 @@ def choose_file(names: Sequence[str], selection: str | None = None) -> str:
     file.
 
     Raises:
-        ModelLoadError: there is no such file.
+        ModelLoadError: the repository does not have the file.
     """
     files = [name for name in sorted(names) if _is_model(name)]
     if not files:
@@ -131,14 +132,14 @@ def choose_file(names: Sequence[str], selection: str | None = None) -> str:
 
 
 def _is_model(name: str) -> bool:
-    """Return whether a file is a GGUF model, or the first part of one; an image projector (mmproj) is not a model."""
+    """Return whether a file is a GGUF model or its first part; an image projector (mmproj) is not a model."""
     part = _PART_SUFFIX.search(name)
     is_first = part is None or int(part[1]) == 1
     return is_first and name.lower().endswith(".gguf") and "mmproj" not in name.lower()
 
 
 def parts(file: str) -> list[str]:
-    """Return the names of all parts of a model file in order; llama.cpp opens the others with the first."""
+    """Return the names of all parts of a model file in order; llama.cpp finds the other parts by the first."""
     part = _PART_SUFFIX.search(file)
     if part is None:
         return [file]

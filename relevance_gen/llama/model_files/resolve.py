@@ -37,7 +37,7 @@ def refuse_no_model(model: str) -> None:
         # "models/mine.gguf" is a path, although it has the form of a repository name.
         is_path = model.count("/") == 1 and path.suffix == ".gguf"
         if is_path or HubModel.read(model) is None:
-            raise ModelLoadError(f"the model file {path} does not exist")
+            raise _missing_file_error(path)
         return
     if path.is_dir():
         raise ModelLoadError(f"{path} is a folder; pass the path of a GGUF file in it")
@@ -57,7 +57,7 @@ def check_is_gguf(path: Path) -> None:
 
 
 def files_of(model: str | None) -> list[Path]:
-    """Return the parts of a local GGUF file, or of the embedded model for None; empty if there is no such file."""
+    """Return the parts of a local GGUF file, or of the embedded model for None; empty if the file does not exist."""
     path = EMBEDDED_MODEL if model is None else Path(model)
     paths = [path.parent / name for name in parts(path.name)]
     return [part for part in paths if part.is_file()]
@@ -76,7 +76,7 @@ def resolve(
     Face hub, of which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file.
 
     Raises:
-        ModelLoadError: there is no such model; the message has a remedy.
+        ModelLoadError: the model does not exist; the message has a remedy.
         InvalidRequestError: `model` is not a path.
     """
     if model is None:
@@ -102,7 +102,11 @@ def resolve(
         return path
     if on_the_hub := HubModel.read(str(model)):
         return on_the_hub.fetch()
-    raise ModelLoadError(
-        f"the model file {path} does not exist; pass the path of a GGUF file, or owner/name of a model on the Hugging "
-        "Face hub"
+    raise _missing_file_error(path)
+
+
+def _missing_file_error(path: Path) -> ModelLoadError:
+    return ModelLoadError(
+        f"the model file {path} does not exist; pass the path of a GGUF file, or the name of a model on the Hugging "
+        "Face hub, such as owner/name"
     )

@@ -1,7 +1,7 @@
 """Keep the process alive when llama.cpp would end it.
 
 After a failed assertion, or an error of a GPU, llama.cpp calls a callback and then `abort()`. A callback that never
-returns keeps the process alive. The thread is lost, with all its memory, and a handler reports it to those that wait.
+returns keeps the process alive. The thread is lost, with all its memory, and a handler reports it to waiting callers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _handlers: dict[int, Callable[[str], None]] = {}
 
 @contextlib.contextmanager
 def guard(handler: Callable[[str], None]) -> Iterator[None]:
-    """Call `handler` with the reason if llama.cpp aborts in this thread, or in one of its own threads.
+    """Call `handler` with the reason if llama.cpp aborts in this thread, or in any of its own threads.
 
     `handler` is called in the thread that aborts, which never continues.
     """
@@ -41,7 +41,7 @@ def install(library: Any) -> None:
 def _on_abort(message: bytes) -> None:
     if not _handlers:
         return  # no thread is guarded, so the process ends
-    # One of llama.cpp's own threads computes for any of the guarded threads, so all their handlers are called.
+    # A thread of llama.cpp itself computes for any of the guarded threads, so all their handlers are called.
     handler_of_thread = _handlers.get(threading.get_ident())
     handlers = [handler_of_thread] if handler_of_thread else list(_handlers.values())
     for handler in handlers:

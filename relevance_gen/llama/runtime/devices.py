@@ -43,7 +43,7 @@ def check_gpus(field: str, numbers: Sequence[int]) -> None:
     """Check that `numbers` are numbers of GPUs.
 
     Raises:
-        InvalidRequestError: one is not; the error names `field` and lists the GPUs.
+        InvalidRequestError: a number is not; the error names `field` and lists the GPUs.
     """
     names = [gpu.name for gpu in gpus()]
     listed = ", ".join(f"{index} is {name}" for index, name in enumerate(names)) or "there is none"

@@ -2,7 +2,7 @@
 
 More threads are not always faster. They synchronize after every operation, so a single core taken by another process
 can make a step ten times slower than it would be on one thread. Larger batches are not always faster either: some CPUs
-multiply three rows more slowly as a batch than one at a time. Both can only be measured, and change while a program
+multiply three rows more slowly as a batch than individually. Both can only be measured, and change while a program
 runs. The results are bit-identical.
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 from attrs import define, evolve, field, frozen
 
 _MAX_SPLIT_ROWS: Final = 7
-"""Rows of a batch that are also tried one by one; larger batches have always been faster."""
+"""Maximum rows of a batch that are also tried row by row; larger batches have always been faster."""
 _N_TIMINGS: Final = 5
 """Timings of a strategy whose median is its step time."""
 _SLOW_STEP_FACTOR: Final = 2.0
@@ -38,12 +38,12 @@ class Strategy:
 
     Attributes:
         n_threads: CPU threads.
-        one_by_one: whether rows are computed one by one.
-        can_split: whether rows may be computed one by one.
+        one_by_one: whether each row is computed separately.
+        can_split: whether rows may be computed separately.
     """
 
     n_threads: int
-    one_by_one: bool = False
+    row_by_row: bool = False
     can_split: bool = False
 
 
@@ -85,11 +85,11 @@ class ExecutionTuner:
         self._n_threads = max_threads
 
     def strategy(self, n_rows: int, *, can_split: bool = False) -> Strategy:
-        """Return the strategy for a step: usually the fastest one, sometimes one to try.
+        """Return the strategy for a step: usually the fastest, sometimes an alternative to try.
 
         Args:
             n_rows: rows of the batch, over all sequences.
-            can_split: whether rows have the same bits one by one as in a batch.
+            can_split: whether rows have the same bits separately as in a batch.
         """
         can_split = can_split and 1 < n_rows <= _MAX_SPLIT_ROWS
         timings = self._timings_of(n_rows, can_split=can_split)
@@ -129,7 +129,7 @@ class ExecutionTuner:
             self._n_threads = strategy.n_threads
 
     def _timings_of(self, n_rows: int, *, can_split: bool) -> _StepTimings:
-        """Return the timings of small batches by their size, of larger ones by their size's power of two."""
+        """Return the timings of small batches by their size, of larger batches by their size's power of two."""
         size = n_rows
         if n_rows > _MAX_SPLIT_ROWS:
             size = _MAX_SPLIT_ROWS + n_rows.bit_length()
@@ -145,7 +145,7 @@ class ExecutionTuner:
         for fewer in self._thread_counts[index + 1 : index + 2]:
             alternatives.append(evolve(strategy, n_threads=fewer))
         if strategy.can_split:
-            alternatives.append(evolve(strategy, one_by_one=not strategy.one_by_one))
+            alternatives.append(evolve(strategy, row_by_row=not strategy.row_by_row))
         for more in self._thread_counts[max(index - 1, 0) : index]:
             alternatives.append(evolve(strategy, n_threads=more))
         return alternatives

@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
         "search works without it"
     ) from None
 
-__all__ = ["build", "clear_errors", "lib", "last_errors", "pointer", "system_info"]
+__all__ = ["build", "clear_errors", "last_errors", "lib", "pointer", "system_info"]
 
 _log = logging.getLogger("relevance_gen.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
@@ -58,7 +58,7 @@ def last_errors() -> str:
 
 
 def clear_errors() -> None:
-    """Discard the errors so far, so that `last_errors` returns only those of the next call."""
+    """Discard the errors so far, so that `last_errors` returns only the errors of the next call."""
     _last_errors.clear()
 
 

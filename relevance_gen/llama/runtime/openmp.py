@@ -2,7 +2,7 @@
 
 By default a waiting thread of GNU's OpenMP library, libgomp, spins for milliseconds before it sleeps. If every core has
 other work, spinning threads keep the thread that they wait for off its core at every operation of a model, and a step
-takes a hundred times as long. Spinning for microseconds costs nothing on an idle machine.
+takes a hundred times longer. Spinning for microseconds costs nothing on an idle machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def limit_spin_wait() -> Iterator[None]:
-    """Set a short spin time for a libgomp that is loaded inside this context, unless the user has set one.
+    """Set a short spin time for a libgomp that is loaded inside this context, unless the user has set it.
 
     libgomp reads its settings when it is loaded, so the environment is restored afterwards.
     """
@@ -43,7 +43,7 @@ def limit_spin_wait() -> Iterator[None]:
 def _is_loaded() -> bool:
     """Return whether this process has loaded the system's libgomp; copies inside wheels have other names."""
     if not hasattr(os, "RTLD_NOLOAD"):
-        return False  # Windows has no libgomp
+        return False  # libgomp does not exist on Windows
     try:
         ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
     except OSError:

@@ -252,7 +252,7 @@ def test_the_file_says_what_controls_and_ends(model):
         ("<|begin|>", "<|end|>"),
         (),
         model.n_ctx,
-        copies_only=False,
+        is_extractive=False,
     )
 
 

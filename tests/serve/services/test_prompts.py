@@ -99,11 +99,12 @@ def test_a_chat_model_is_asked_in_a_conversation() -> None:
 
 def test_a_copy_is_a_choice() -> None:
     """By the model's file or by the request: of the best passage, or in a conversation of all sentences shown."""
-    by_file = prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)))
+    by_file = prompt(Worded(ChatFormat(n_ctx=512, is_extractive=True)))
     assert by_file.request["choice"] == [f" {CHUNKS[1]}"]
     assert prompt(Worded(ChatFormat(n_ctx=512)), copy=True).request == by_file.request
     assert (
-        "choice" not in prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)), copy=False).request
+        "choice"
+        not in prompt(Worded(ChatFormat(n_ctx=512, is_extractive=True)), copy=False).request
     )
     in_chat = prompt(Worded(ChatFormat(template="{{ messages }}", n_ctx=4096)), copy=True)
     assert in_chat.request["choice"] == [CHUNKS[1], f" {CHUNKS[1]}"]
