@@ -1,4 +1,4 @@
-"""Conversations: rendered as transformers renders them, within limits, tokenized so that none can forge a turn."""
+"""Chat templates: equality with transformers, limits, and protection against forged special tokens."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PLAIN = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def rendered(template, messages, variables):
-    """Return what `render_prompt` makes of a conversation, ``None`` where the template refuses it."""
+    """Return the rendered conversation, or None if the template rejects it."""
     try:
         return render_prompt(messages, MODEL, template, variables)
     except InvalidRequestError as error:
@@ -75,8 +75,8 @@ def rendered(template, messages, variables):
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_are_rendered_as_transformers_did(name):
-    """The templates of eleven families write every conversation as transformers wrote it, or refuse it as there."""
+def test_render_prompt_equals_recorded_output_of_transformers(name):
+    """Eleven templates render or reject each conversation as recorded with transformers."""
     today = datetime.now().strftime("%d %B %Y")
     recorded = json.loads(RENDERED.read_text())[name]
     assert set(recorded) == set(CONVERSATIONS)
@@ -88,8 +88,8 @@ def test_templates_are_rendered_as_transformers_did(name):
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_are_rendered_as_transformers_does(name):
-    """The same against transformers itself, where it is installed: the group of dependencies ``chat``."""
+def test_render_prompt_equals_installed_transformers(name):
+    """The same comparison with transformers itself; skipped without the dependency group ``chat``."""
     render = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
     for messages, variables in CONVERSATIONS.values():
         given = {
@@ -114,14 +114,14 @@ LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 
 @pytest.fixture
 def renderer():
-    """A renderer with time enough on a busy machine."""
+    """A renderer with a time limit that is long enough on a busy machine."""
     renderer = Renderer(timeout_s=60)
     yield renderer
     renderer.close()
 
 
-def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
-    """Clients with a name, and this process itself, have a sandbox that those without one cannot hold."""
+def test_slow_templates_of_anonymous_clients_do_not_delay_authenticated_clients(monkeypatch):
+    """Authenticated clients, and this process itself, have a separate sandbox."""
     monkeypatch.setattr(renderer_for("")._sandbox, "_timeout_s", 2)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(render_prompt, HI, MODEL, LOOP, renderer=renderer_for(""))
@@ -150,8 +150,8 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
         ("{% include '/etc/passwd' %}", "messages", "no loader"),
     ],
 )
-def test_a_template_that_goes_wrong_is_an_error(renderer, template, field, says):
-    """Whatever a template does, it is refused by its name, and the next one is rendered."""
+def test_failing_template_is_an_error_and_the_next_one_is_rendered(renderer, template, field, says):
+    """A template that fails in any way raises an error that names its field."""
     with pytest.raises(InvalidRequestError, match=says) as caught:
         render_prompt(HI, MODEL, template, renderer=renderer)
     assert caught.value.field == field
@@ -159,8 +159,8 @@ def test_a_template_that_goes_wrong_is_an_error(renderer, template, field, says)
     assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 
 
-def test_a_template_that_does_not_end_is_an_error_in_time():
-    """What takes too long is refused, and the next one is rendered."""
+def test_endless_template_is_an_error_within_the_time_limit():
+    """The template is rejected at the time limit, and the next template is rendered."""
     renderer = Renderer(timeout_s=0.5)
     with pytest.raises(InvalidRequestError, match=r"within 0\.5 seconds") as caught:
         render_prompt(HI, MODEL, LOOP, renderer=renderer)
@@ -169,16 +169,16 @@ def test_a_template_that_does_not_end_is_an_error_in_time():
     renderer.close()
 
 
-def test_a_process_that_was_killed_is_replaced(renderer):
-    """Where the process has died since, the next conversation starts another."""
+def test_renderer_restarts_its_process_after_a_kill(renderer):
+    """The next conversation starts a new process."""
     assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
     renderer._sandbox._process.popen.kill()
     renderer._sandbox._process.popen.wait()
     assert render_prompt(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 
 
-def test_many_threads_share_one_process(renderer):
-    """Conversations rendered at the same time do not get each other's text."""
+def test_renderer_returns_each_thread_its_own_text(renderer):
+    """Conversations that are rendered concurrently get their own texts."""
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(
             lambda n: render_prompt(
@@ -193,7 +193,7 @@ def test_many_threads_share_one_process(renderer):
 
 
 def nested(depth):
-    """Return a list in a list in a list, and so on."""
+    """Return nested lists of the given depth."""
     value = []
     for _ in range(depth):
         value = [value]
@@ -225,8 +225,8 @@ def nested(depth):
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
 )
-def test_what_is_wrong_is_named(bigram, messages, options, field):
-    """Messages that are none, options that are wrong, no template at all: an error that names the field."""
+def test_render_prompt_invalid_input_error_names_the_field(bigram, messages, options, field):
+    """Invalid messages, invalid options and a missing template raise an error that names the field."""
     with pytest.raises(InvalidRequestError) as caught:
         bigram.chat(messages, **{"chat_template": PLAIN, **options})
     assert caught.value.field == field
@@ -242,8 +242,8 @@ def model():
         yield decoder
 
 
-def test_the_file_says_what_controls_and_ends(model):
-    """Control tokens, the ends of a turn, and the texts of BOS and EOS come from the model's file."""
+def test_chat_format_reads_special_tokens_from_the_file(model):
+    """Control tokens, end-of-turn tokens, BOS and EOS come from the model's file."""
     assert model.chat_format == ChatFormat(
         None,
         "<|begin|>",
@@ -256,8 +256,8 @@ def test_the_file_says_what_controls_and_ends(model):
     )
 
 
-def test_bos_is_never_doubled(model):
-    """A template that writes BOS gets one, and one that does not gets none."""
+def test_tokenize_chat_adds_no_bos(model):
+    """A prompt has a BOS token only if the template renders it."""
     with_bos = render_prompt(HI, model.chat_format, PLAIN)
     assert model.tokenize_chat(with_bos, 0).tolist() == [BOS, LETTER_A, LETTER_A + 1]
     assert model.tokenize_chat(with_bos, 2).tolist() == [BOS, LETTER_A + 1]
@@ -271,8 +271,8 @@ pieces = st.sampled_from(
 
 
 @given(parts=st.lists(pieces, max_size=12), max_tokens=st.sampled_from([0, 3, 200]))
-def test_nobody_can_write_a_control_token(model, parts, max_tokens):
-    """Whatever a message says, the only control tokens are the template's own, and ordinary text is what was said."""
+def test_messages_cannot_contain_control_tokens(model, parts, max_tokens):
+    """Only the template's control tokens are control tokens, and ordinary text is unchanged."""
     messages = [
         {"role": "user", "content": "".join(parts), "tool_calls": [{"name": "".join(parts)}]}
     ]
@@ -287,8 +287,8 @@ def test_nobody_can_write_a_control_token(model, parts, max_tokens):
         assert tokens[0] == END
 
 
-def test_special_tokens_of_the_template_are_tokens(model):
-    """What the template writes becomes control tokens, also beside a message that tries the same."""
+def test_special_tokens_of_the_template_are_control_tokens(model):
+    """Text of the template becomes control tokens, also if a message contains the same text."""
     messages = [{"role": "user", "content": "a<|end|>"}]
     text = render_prompt(messages, model.chat_format, "{{ messages[0].content }}<|end|>")
     assert (model.tokenize_chat(text, 0) == END).sum() == 1
@@ -336,7 +336,7 @@ FAMILIES = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, tmp_path_factory):
-    """A model with a family's special tokens, these, and its template."""
+    """A model with the special tokens of a family, and its template."""
     types, template = FAMILIES[request.param]
     tokens, merges = byte_level_vocabulary(300)
     tokens += types
@@ -358,8 +358,8 @@ def family(request, tmp_path_factory):
 
 
 @given(data=st.data())
-def test_nobody_can_write_a_token_that_the_template_gives_a_meaning_to(family, data):
-    """Neither users nor tools, and no answer that repeats them; where a template builds such a token, it is one."""
+def test_messages_cannot_contain_tokens_with_a_meaning_in_the_template(family, data):
+    """Messages of users, tools and assistants cannot contain them; a token that the template builds is a token."""
     decoder, special, template = family
     roles = data.draw(
         st.lists(st.sampled_from(["user", "assistant", "tool"]), min_size=1, max_size=4)
@@ -382,8 +382,8 @@ def test_nobody_can_write_a_token_that_the_template_gives_a_meaning_to(family, d
 
 
 @given(st.text("<|a>[", max_size=12))
-def test_tokens_inside_one_another_are_broken_each(said):
-    """Nor does one stay whole that overlaps another: between two breaks there is the text of none."""
+def test_overlapping_special_tokens_are_all_split(said):
+    """No special token remains between two boundaries, also if tokens overlap."""
     tokens = ("[[<|a|>]]", "<|a|>", "|>]", "<a", "a>a", "aa")
     for text in (said, *tokens, "".join(tokens)):
         written = render_prompt(
@@ -393,8 +393,8 @@ def test_tokens_inside_one_another_are_broken_each(said):
         assert not any(token in part for part in written.split(TOKEN_BOUNDARY) for token in tokens)
 
 
-def test_what_a_template_looks_for_in_an_answer_is_there():
-    """The thoughts of an earlier turn are left out as the template says; a user's look-alike is text."""
+def test_reasoning_of_earlier_answers_is_found_by_the_template():
+    """The template removes the reasoning of an earlier answer; the same text in a user message is text."""
     model = ChatFormat(user_defined=("<think>", "</think>", "<table>", "\n\n", "user"))
     template = (
         "{% for m in messages %}{{ m.role }}:{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
@@ -411,8 +411,8 @@ def test_what_a_template_looks_for_in_an_answer_is_there():
     )
 
 
-def test_a_long_conversation_is_cut_as_a_long_text_is(model):
-    """Far too long it is refused without being tokenized, and with max_input_tokens its end counts, breaks or not."""
+def test_long_conversation_is_rejected_or_truncated_like_text(model):
+    """A much longer conversation is rejected without tokenizing; with max_input_tokens its end is used."""
     long = ("ab" + TOKEN_BOUNDARY) * 100_000
     with pytest.raises(InvalidRequestError, match="bytes for a context"):
         model.tokenize_chat(long, 0)
@@ -431,8 +431,8 @@ def with_template(tmp_path_factory):
         yield runner
 
 
-def test_the_files_own_template_is_used(with_template):
-    """A chat is the prompt that the file's template writes, answered; the prompt comes back as it was written."""
+def test_chat_uses_the_template_of_the_file(with_template):
+    """A chat answers the rendered prompt, and the response contains that prompt."""
     messages = [{"role": "user", "content": "z"}]
     response = with_template.chat(messages, temperature=0, max_tokens=12)
     assert (response.prompt, response.prompt_tokens) == ("<|begin|>z", 2)
@@ -452,8 +452,8 @@ def test_the_files_own_template_is_used(with_template):
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_last_message_is_continued(name):
-    """The prompt ends where the message does, and is otherwise what the template writes."""
+def test_continues_ends_the_prompt_with_the_last_message(name):
+    """The prompt ends with the last message, and is otherwise rendered as usual."""
     messages = [HELLO, {"role": "assistant", "content": "The answer is"}]
     text = render_prompt(messages, MODEL, TEMPLATES[name], continues=True)
     assert text.endswith("The answer is")
@@ -462,8 +462,8 @@ def test_a_last_message_is_continued(name):
     ).startswith(text)
 
 
-def test_only_a_text_that_the_template_writes_is_continued():
-    """Parts, or a template that leaves the message out, are errors that say so."""
+def test_continues_rejects_messages_that_are_not_rendered_as_text():
+    """A content of parts, or a template that omits the message, is an error."""
     for content, template in (([], PLAIN), ("a", "nothing")):
         with pytest.raises(InvalidRequestError, match="messages"):
             render_prompt(
@@ -471,8 +471,8 @@ def test_only_a_text_that_the_template_writes_is_continued():
             )
 
 
-def test_what_a_system_says_is_not_left_out():
-    """A template that knows no such role writes it in front of what the user says."""
+def test_omitted_system_message_moves_to_the_next_user_message():
+    """If the template omits the system message, its text is added before the text of the user."""
     users = "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}: {{ m.content }}]{% endif %}{% endfor %}"
     text = render_prompt([SYSTEM, HELLO, ANSWER, AGAIN], MODEL, users)
     assert text.startswith("[user:   Be brief. \n\nHello!\n][assistant: ")
@@ -491,14 +491,14 @@ FIRST_ONLY = (
 
 
 def said(*messages, template=FIRST_ONLY, **options):
-    """Return the prompt that contents make, each behind the first letter of its role."""
+    """Return the prompt of contents, each after the first letter of its role."""
     roles = {"s": "system", "u": "user", "a": "assistant"}
     one = [{"role": roles[role], "content": content} for role, content in messages]
     return render_prompt(one, MODEL, template, **options)
 
 
-def test_a_system_keeps_its_turn_where_the_template_has_one():
-    """The template decides, for each message by itself, and not what else stands in the text."""
+def test_rendered_system_message_is_not_moved():
+    """The check is per message, and other text of the prompt does not matter."""
     assert said(("s", "Be  brief."), ("u", "a")) == "<Be brief.>[a]"
     assert said(("s", "Be  brief."), ("s", "b"), ("u", "a")) == "<Be brief.>[b\n\na]"
     assert said(("u", "banana"), ("s", "a"), ("s", "b"), ("u", "c")) == "[banana][a\n\nb\n\nc]"
@@ -507,16 +507,16 @@ def test_a_system_keeps_its_turn_where_the_template_has_one():
     assert said(("s", [{"type": "text", "text": "b"}]), ("u", "a"), template=first_part) == "[b][a]"
 
 
-def test_what_a_system_says_after_all_users_stands_behind_the_last_of_them():
-    """Also where an answer is to be continued; where no user speaks it is refused by its place."""
+def test_omitted_system_message_after_all_users_moves_to_the_last_user_message():
+    """Also if an answer is continued; without a user message the error names the system message."""
     assert said(("u", "a"), ("s", "b"), ("s", "c")) == "[a\n\nb\n\nc]"
     assert said(("u", "a"), ("s", "b"), ("a", "c"), continues=True) == "[a\n\nb][c"
     with pytest.raises(InvalidRequestError, match=r"messages\[1\] is omitted by the chat template"):
         said(("s", "a"), ("s", "b"), ("a", "c"))
 
 
-def test_what_a_system_says_in_parts_is_moved_as_text():
-    """Nobody reads how Python writes a list; a user's parts get one more."""
+def test_omitted_system_message_with_parts_is_moved_as_text():
+    """The texts of the parts are joined; parts of a user message get an additional part."""
     parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
     assert said(("u", "z"), ("s", parts), ("u", "a"), template=FIRST_ONLY) == "[z][b\nc\n\na]"
     by_parts = (
@@ -529,8 +529,8 @@ def test_what_a_system_says_in_parts_is_moved_as_text():
     )
 
 
-def test_a_model_without_a_template_says_so(bigram):
-    """Where the file has none and none is given, the error names what is missing."""
+def test_chat_without_template_is_an_error(bigram):
+    """The error names the missing template."""
     with pytest.raises(
         InvalidRequestError,
         match="chat_template is required: the model's file has no chat template",
@@ -538,8 +538,8 @@ def test_a_model_without_a_template_says_so(bigram):
         bigram.chat(HI)
 
 
-def test_the_models_own_end_of_turn_ends_a_chat(bigram):
-    """A chat ends with the model's end token, which a plain generation runs past; eos_token_ids adds others."""
+def test_chat_ends_with_the_models_end_token(bigram):
+    """A plain generation continues after that token; eos_token_ids adds further end tokens."""
     forced = {"logit_bias": {END: 100}, "max_tokens": 5, "return_tokens": True}
     (plain,) = bigram.generate({"text": "a", **forced}).responses
     (chat,) = bigram.chat(HI, chat_template=PLAIN, **forced).responses
@@ -551,7 +551,7 @@ def test_the_models_own_end_of_turn_ends_a_chat(bigram):
     assert other.finish_reason == "eos"
 
 
-def test_a_chat_streams(with_template):
+def test_streamed_chat_pieces_join_to_the_text(with_template):
     """The pieces of a streamed chat are its text."""
     with with_template.stream_chat(
         [{"role": "user", "content": "z"}], temperature=0, max_tokens=12
@@ -560,8 +560,8 @@ def test_a_chat_streams(with_template):
     assert stream.response.prompt == "<|begin|>z"
 
 
-def test_a_chat_is_the_same_beside_others(with_template):
-    """Greedy chats and generations that run together get what each gets alone."""
+def test_concurrent_chats_equal_separate_chats(with_template):
+    """Greedy chats and generations that run together have the same results as alone."""
     asks = [
         lambda n=n: with_template.chat([{"role": "user", "content": "abc"[: n + 1]}], seed=n)
         for n in range(3)
@@ -573,8 +573,8 @@ def test_a_chat_is_the_same_beside_others(with_template):
         ] == alone
 
 
-def test_rendering_does_not_hold_up_the_runner(bigram, monkeypatch):
-    """While a template runs to its limit, other requests are served."""
+def test_slow_rendering_does_not_block_the_runner(bigram, monkeypatch):
+    """Other requests are served while a template runs to its time limit."""
     monkeypatch.setattr(renderer_for(None)._sandbox, "_timeout_s", 1)
     failed = []
 
@@ -593,22 +593,22 @@ def test_rendering_does_not_hold_up_the_runner(bigram, monkeypatch):
     assert n_served > 5
 
 
-def test_a_closed_runner_takes_no_chat():
-    """As with any request."""
+def test_closed_runner_rejects_chat():
+    """The error is that of other requests."""
     with Runner(BIGRAM, n_slots=1, n_ctx=64, n_threads=1) as runner:
         pass
     with pytest.raises(RunnerClosedError):
         runner.chat(HI, chat_template=PLAIN)
 
 
-def test_a_bigram_prompt_is_what_its_tokens_print():
-    """The vocabulary that these tests count on: letters stand in a row behind two control tokens."""
+def test_bigram_vocabulary_starts_with_control_tokens_and_letters():
+    """These tests rely on the letters after two control tokens."""
     assert BIGRAM_TOKENS[LETTER_A : LETTER_A + 2] == [b"a", b"b"]
     assert np.array_equal((BOS, END), (0, 1))
 
 
-def test_a_response_says_how_its_tokens_are_written(with_template):
-    """Where it is asked to spell, a response has the bytes of every token in it; the prompt's are its text."""
+def test_return_token_texts_returns_the_bytes_of_all_tokens(with_template):
+    """The response has the bytes of each of its tokens; those of the prompt join to its text."""
     asked = {
         "text": "z",
         "temperature": 0,
@@ -628,8 +628,8 @@ def test_a_response_says_how_its_tokens_are_written(with_template):
     assert "token_texts" not in wire.unstructure(response)
 
 
-def test_a_generation_may_end_by_itself(with_template):
-    """Where it may stop by itself, the model's own end token ends a generation, beside those that are asked for."""
+def test_use_model_eos_ends_a_generation(with_template):
+    """The model's own end token ends a generation in addition to the requested end tokens."""
     forced = {"text": "z", "logit_bias": {END: 100}, "max_tokens": 3, "eos_token_ids": [5]}
     (ended,) = (
         with_template.submit(forced, context=RequestContext(use_model_eos=True)).result().responses
@@ -645,8 +645,8 @@ def test_a_generation_may_end_by_itself(with_template):
     assert [one.finish_reason for one in (ended, other, plain)] == ["eos", "eos", "length"]
 
 
-def test_submitting_costs_little_whatever_the_request_holds(with_template):
-    """A request is checked when it is made, and not again each time it is submitted."""
+def test_submit_does_not_validate_a_request_again(with_template):
+    """A request is validated when it is created, and not again on submission."""
     request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
     started_s = time.thread_time()
     futures = [

@@ -1,4 +1,4 @@
-"""Conversations as all dialects say them."""
+"""Conversations in the form that all API adapters share."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SEARCH, FETCH = ToolDefinition("search", "Find texts."), ToolDefinition("fetch")
 
 
 def function(name, **more):
-    """Return a tool of OpenAI's form."""
+    """Return a tool in OpenAI's format."""
     return {"type": "function", "function": {"name": name, **more}}
 
 
-def test_tools_are_read_as_openai_has_them():
-    """What is left out is what it says: no description, no arguments, not strict."""
+def test_tools_of_openai_format_uses_defaults():
+    """Defaults are an empty description, no arguments, and not strict."""
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
     assert tools_of([function("search", description="Find texts."), FETCH]) == (SEARCH, FETCH)
     assert tools_of([function("f", parameters=schema, strict=True)]) == (
@@ -58,15 +58,15 @@ def test_tools_are_read_as_openai_has_them():
     ],
     ids=str,
 )
-def test_tools_that_are_none_are_named(given, field):
-    """An error names the field as OpenAI's clients know it."""
+def test_tools_of_invalid_tool_error_names_the_field(given, field):
+    """The error names the field as clients of OpenAI know it."""
     with pytest.raises(InvalidRequestError) as caught:
         tools_of(given)
     assert caught.value.field == field
 
 
-def test_a_choice_says_which_tools_are_called():
-    """A mode, one function, or some that are allowed."""
+def test_choice_of_accepts_mode_function_and_allowed_tools():
+    """A choice is a mode, a function, or a list of allowed tools."""
     tools = (SEARCH, FETCH)
     assert choice_of(None, tools) == choice_of("auto", tools) == ToolChoice()
     assert choice_of("none", ()) == ToolChoice("none")
@@ -110,8 +110,8 @@ def test_a_choice_says_which_tools_are_called():
     ],
     ids=str,
 )
-def test_a_choice_that_is_none_is_refused(given):
-    """And so is one of what is not there."""
+def test_choice_of_invalid_or_unknown_tool_is_rejected(given):
+    """An invalid choice and a choice of an unknown tool are errors."""
     with pytest.raises(InvalidRequestError) as caught:
         choice_of(given, (SEARCH,))
     assert caught.value.field == "tool_choice"
@@ -119,8 +119,8 @@ def test_a_choice_that_is_none_is_refused(given):
         choice_of("required", ())
 
 
-def test_calls_in_messages_are_checked():
-    """Arguments may be a text or an object, and an id may be missing."""
+def test_check_calls_accepts_string_and_object_arguments():
+    """Arguments may be a string or an object, and the id may be missing."""
     call = {"function": {"name": "search", "arguments": "{}"}}
     check_calls({"role": "assistant", "tool_calls": [call, {**call, "id": "1"}]}, "messages[0]")
     check_calls(
@@ -142,8 +142,8 @@ texts = st.text(max_size=4)
         max_size=4,
     )
 )
-def test_pieces_put_together_are_the_parts(told):
-    """Each part has its place, and the texts of all its pieces."""
+def test_merge_parts_joins_pieces_by_place(told):
+    """Each part has its place and the joined texts of its pieces."""
     pieces = [
         ContentPart(kind, text, place)
         for place, (kind, texts) in enumerate(told)
@@ -155,8 +155,8 @@ def test_pieces_put_together_are_the_parts(told):
     assert merge_parts(pieces) == merge_parts(parts) == parts
 
 
-def test_calls_end_a_turn():
-    """Unless it was cut off by the length, or within a call: by a stop string, or because the model left it there."""
+def test_finish_reason_of_calls_is_tool_calls():
+    """The exceptions are the length limit and a call that is truncated by a stop string or by the model."""
     call = ContentPart("tool_call", "{}", 0, "search", "1")
     assert finish_reason_of("eos", [call]) == finish_reason_of("stop", [call]) == "tool_calls"
     assert finish_reason_of("length", [call]) == "length"

@@ -1,4 +1,4 @@
-"""A choice: each sample is one of a few texts, in any script, however the model cuts them, and nobody else notices."""
+"""The choice constraint: each sample equals a text of the list."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ texts = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6)
 
 @pytest.fixture(scope="module")
 def embedded():
-    """A runner with the embedded model, whose vocabulary has every byte."""
+    """A runner with the embedded model, whose vocabulary has all bytes."""
     with Runner(n_slots=4, n_ctx=512, n_threads=1) as runner:
         yield runner
 
 
 def made(runner, **fields):
-    """Return the completions of a request without top_k, so that every token has its chance."""
+    """Return the completions of a request without top_k, so that all tokens can be sampled."""
     return runner.generate(
         {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
     ).responses
@@ -36,8 +36,8 @@ def bits(mask, n):
 
 
 @given(vocabulary=st.lists(some_bytes, max_size=12), text=some_bytes, start=st.integers(0, 3))
-def test_the_tokens_that_begin_a_text_are_those_that_a_look_at_all_finds(vocabulary, text, start):
-    """Whatever stands twice in a vocabulary, prints nothing or begins with another token."""
+def test_tokens_at_equals_a_scan_of_the_vocabulary(vocabulary, text, start):
+    """Vocabularies may have duplicates, empty tokens and tokens that are prefixes."""
     slow = {
         token for token, piece in enumerate(vocabulary) if piece and text[start:].startswith(piece)
     }
@@ -51,8 +51,8 @@ def test_the_tokens_that_begin_a_text_are_those_that_a_look_at_all_finds(vocabul
     some=st.lists(some_bytes, min_size=1),
     data=st.data(),
 )
-def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
-    """After any allowed tokens: those after which a text still begins with what was said; an end where one is whole."""
+def test_mask_allows_tokens_that_continue_a_text(vocabulary, some, data):
+    """After any allowed tokens the mask allows continuations of texts, and end tokens after a complete text."""
     vocabulary = [*vocabulary, b"|"]
     end, some = len(vocabulary) - 1, sorted({*some, b"a"} - {b""})
     constraint = Choices(some, TokenPrefixIndex(vocabulary)).begin([end], MaskTimeBudget())
@@ -78,16 +78,16 @@ def test_a_mask_allows_what_goes_on_with_a_text(vocabulary, some, data):
 
 @costly
 @given(choice=texts, seed=st.integers(0, 99))
-def test_a_sample_is_one_of_the_texts(embedded, choice, seed):
-    """Of any characters; drawn at any temperature, guessed or not."""
+def test_sample_equals_a_text_of_the_list(embedded, choice, seed):
+    """For any characters and any temperature."""
     wanted = {text.encode(errors="replace").decode() for text in choice}
     for fields in ({}, {"temperature": 0}):
         for sample in made(embedded, choice=choice, seed=seed, num_samples=2, **fields):
             assert (sample.text in wanted, sample.finish_reason) == (True, "eos"), sample
 
 
-def test_of_two_texts_that_begin_alike_both_are_drawn(embedded):
-    """The shorter ends with the model's end token, the longer by itself; min_tokens holds the end token back."""
+def test_text_and_its_extension_are_both_sampled(embedded):
+    """The shorter text ends with an end token, the longer text by itself; min_tokens delays the end token."""
     samples = made(embedded, choice=["Yes", "Yes, it is"], num_samples=60, seed=1, temperature=3)
     assert {sample.text for sample in samples} == {"Yes", "Yes, it is"}
     assert {sample.finish_reason for sample in samples} == {"eos"}
@@ -97,8 +97,8 @@ def test_of_two_texts_that_begin_alike_both_are_drawn(embedded):
     assert {sample.text for sample in longer} == {"Yes, it is"}
 
 
-def test_what_else_was_asked_for_is_given(embedded):
-    """Stop strings and max_tokens cut; the stream says what the sample says."""
+def test_choice_with_stop_strings_and_max_tokens_truncates(embedded):
+    """The streamed text equals the text of the sample."""
     choice = ["one two three", "four"]
     (cut,) = made(embedded, choice=choice[:1], stop=[" three"])
     assert (cut.text, cut.finish_reason) == ("one two", "stop")
@@ -108,8 +108,8 @@ def test_what_else_was_asked_for_is_given(embedded):
         assert "".join(piece.text for piece in stream) == stream.response.responses[0].text
 
 
-def test_log_probabilities_are_the_models_own(bigram):
-    """They are those of the table, as if nothing else had been forbidden."""
+def test_logprobs_with_choice_are_unconstrained(bigram):
+    """Log probabilities are those of the model without the mask."""
     (sample,) = made(bigram, choice=["zebra"], logprobs=True)
     logits = bigram_table()[[LETTER_A, *sample.tokens[:-1]]].astype(np.float64)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -117,8 +117,8 @@ def test_log_probabilities_are_the_models_own(bigram):
     np.testing.assert_allclose(sample.logprobs, expected, atol=1e-5)
 
 
-def test_neighbours_have_the_bits_that_they_have_alone(embedded):
-    """A request beside one with a choice draws what it draws alone."""
+def test_choice_does_not_change_concurrent_requests(embedded):
+    """A concurrent request without choice has the same result as alone."""
     asked = GenerationRequest("Once upon a time", seed=5, max_tokens=30)
     alone = embedded.generate(asked).responses[0].text
     futures = [
@@ -128,8 +128,8 @@ def test_neighbours_have_the_bits_that_they_have_alone(embedded):
     assert [future.result().responses[0].text for future in futures] == [alone, "so it is"]
 
 
-def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
-    """A vocabulary may lack a letter: the request fails, and says so of its own field."""
+def test_choice_without_tokens_for_a_text_is_an_error(bigram):
+    """If the vocabulary lacks a letter, the request fails with an error that names its field."""
     with pytest.raises(
         InvalidRequestError, match="choice allows no token of this model at this position"
     ):
@@ -151,7 +151,7 @@ def test_a_text_that_the_model_cannot_write_is_an_error(bigram):
         ({"choice": ["a" * 300_000]}, "choice must hold at most 262,144 characters"),
     ],
 )
-def test_a_wrong_choice_is_refused(embedded, fields, told):
-    """By name, with what is allowed."""
+def test_invalid_choice_is_rejected(embedded, fields, told):
+    """The error names the field and the allowed values."""
     with pytest.raises(InvalidRequestError, match=told):
         embedded.generate({"text": "a", **fields})

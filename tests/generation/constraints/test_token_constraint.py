@@ -1,4 +1,4 @@
-"""Constrained output: whatever is drawn parses, nobody else notices, and what cannot be followed is an error."""
+"""Constrained decoding: valid output, unchanged concurrent requests, and errors for grammars that cannot be compiled."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def embedded():
 
 
 def made(runner, **fields):
-    """Return the completions of a request without top_k, so that every token has its chance."""
+    """Return the completions of a request without top_k, so that all tokens can be sampled."""
     return runner.generate(
         {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
     ).responses
@@ -66,7 +66,7 @@ scalars = st.one_of(
 
 
 def nested(inner):
-    """Return schemas of arrays and objects of what `inner` describes."""
+    """Return schemas of arrays and objects that contain `inner`."""
     names = st.sampled_from(["a", "b", "name", 'with "quotes"', "ü"])
     return st.one_of(
         st.builds(
@@ -94,8 +94,8 @@ schemas = st.recursive(scalars, nested, max_leaves=5).filter(
 @costly
 @given(schema=schemas, seed=st.integers(0, 99))
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
-def test_json_fits_its_schema(request, model, schema, seed):
-    """A complete sample is JSON that an independent validator accepts; a cut one is as long as it may be."""
+def test_json_schema_sample_is_valid(request, model, schema, seed):
+    """An independent validator accepts each complete sample; a truncated sample has max_tokens tokens."""
     for sample in made(
         request.getfixturevalue(model), json_schema=schema, seed=seed, num_samples=2
     ):
@@ -125,8 +125,8 @@ expressions = st.recursive(
 @costly
 @given(expression=expressions, seed=st.integers(0, 99))
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
-def test_text_matches_its_regular_expression(request, model, expression, seed):
-    """A complete sample is matched as a whole, with the anchors that some write and without."""
+def test_regex_sample_matches_completely(request, model, expression, seed):
+    """Anchors in the expression are optional."""
     for regex in (expression, f"^{expression}$"):
         for sample in made(request.getfixturevalue(model), regex=regex, seed=seed, max_tokens=30):
             if sample.finish_reason == "eos":
@@ -134,8 +134,8 @@ def test_text_matches_its_regular_expression(request, model, expression, seed):
 
 
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
-def test_text_belongs_to_its_grammar(request, model):
-    """Balanced parentheses come out balanced."""
+def test_grammar_sample_has_balanced_parentheses(request, model):
+    """A recursive grammar produces balanced parentheses."""
     grammar = 'start: "(" start ")" | "(" /[a-z]/ ")"'
     samples = made(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
     assert {sample.finish_reason for sample in samples} == {"eos"}
@@ -145,8 +145,8 @@ def test_text_belongs_to_its_grammar(request, model):
 
 
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
-def test_a_grammar_may_be_gbnf(request, model):
-    """llama.cpp's grammars are followed as they are written."""
+def test_gbnf_grammar_is_followed(request, model):
+    """Grammars in llama.cpp's format are accepted unchanged."""
     grammar = 'root ::= "(" root ")" | "(" [a-z] ")" # balanced\n'
     samples = made(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
     assert {sample.finish_reason for sample in samples} == {"eos"}
@@ -158,14 +158,14 @@ def test_a_grammar_may_be_gbnf(request, model):
 # ── Where it ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_text_that_nothing_may_follow_ends_without_an_end_token(bigram):
-    """It ends with the token that completes it, whatever min_tokens says."""
+def test_complete_text_ends_without_end_token(bigram):
+    """The sample ends with the token that completes the text, regardless of min_tokens."""
     (sample,) = made(bigram, regex="z", min_tokens=5)
     assert (sample.text, sample.finish_reason, sample.tokens) == ("z", "eos", (LETTER_A + 25,))
 
 
-def test_a_text_that_could_go_on_ends_with_an_end_token_of_the_model_or_the_request(bigram):
-    """Either ends it, where it is complete and nowhere else; min_tokens holds both back."""
+def test_extendable_text_ends_with_an_end_token(bigram):
+    """End tokens of the model and of the request are allowed only after a complete text, and delayed by min_tokens."""
     five = BIGRAM_TOKENS.index(b"05")
     samples = made(
         bigram, regex="(aa)+", eos_token_ids=[five], num_samples=40, seed=1, temperature=3
@@ -178,23 +178,23 @@ def test_a_text_that_could_go_on_ends_with_an_end_token_of_the_model_or_the_requ
     assert all(len(sample.text) >= 9 for sample in long)
 
 
-def test_a_token_that_ends_a_sample_does_not_come_before_its_end(bigram):
-    """An end token whose text the grammar could use is not drawn for that."""
+def test_end_token_is_not_sampled_for_its_text(bigram):
+    """An end token is not used to write its text, even if the grammar allows that text."""
     b = LETTER_A + 1
     samples = made(bigram, regex="[abc]{6}", eos_token_ids=[b], num_samples=8)
     assert all(re.fullmatch("[ac]{6}", sample.text) for sample in samples)
 
 
-def test_max_tokens_and_stop_strings_cut(bigram):
-    """What is cut says so: "length" and "stop"."""
+def test_max_tokens_and_stop_strings_truncate_constrained_samples(bigram):
+    """The finish reasons are "length" and "stop"."""
     (sample,) = made(bigram, regex="[a-c]{9}", max_tokens=4)
     assert (len(sample.text), sample.finish_reason) == (4, "length")
     (sample,) = made(bigram, regex="a{4}z{4}", stop=["z"])
     assert (sample.text, sample.finish_reason) == ("aaaa", "stop")
 
 
-def test_where_the_model_has_no_token_for_what_must_come_the_request_fails(bigram):
-    """A dead end is an error of that request; its neighbour goes on."""
+def test_position_without_allowed_token_fails_the_request(bigram):
+    """Only this request fails; a concurrent request continues."""
     neighbour = bigram.submit({"text": "z", "max_tokens": 50, "temperature": 0})
     with pytest.raises(
         InvalidRequestError, match="regex allows no token of this model at this position"
@@ -209,8 +209,8 @@ def test_where_the_model_has_no_token_for_what_must_come_the_request_fails(bigra
 
 @costly
 @given(seed=st.integers(0, 10**6))
-def test_a_neighbour_has_the_same_bits(tiny, seed):
-    """Requests without a constraint get the same tokens and log probabilities beside constrained ones as without."""
+def test_constraint_does_not_change_concurrent_requests(tiny, seed):
+    """Requests without a constraint have the same tokens and log probabilities as alone."""
     fields = {"max_tokens": 20, "seed": seed, "logprobs": True, "return_tokens": True}
     requests = [GenerationRequest(text, **fields) for text in ("one", "two", "three")]
 
@@ -225,8 +225,8 @@ def test_a_neighbour_has_the_same_bits(tiny, seed):
     assert outcomes(mixed[1:]) == alone
 
 
-def test_log_probabilities_stay_the_models_own(bigram):
-    """They are those of the whole vocabulary, as without a constraint; so are the alternatives."""
+def test_logprobs_with_constraint_are_unconstrained(bigram):
+    """Log probabilities and top log probabilities are those of the complete vocabulary."""
     (sample,) = made(bigram, text="z", regex="[a-m]{5}", logprobs=True, top_logprobs=2)
     table = bigram_table().astype(np.float64)
     own = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
@@ -240,8 +240,8 @@ def test_log_probabilities_stay_the_models_own(bigram):
     ]
 
 
-def test_a_seed_repeats_the_samples(tiny):
-    """Of one request and of several at once."""
+def test_seed_repeats_constrained_samples(tiny):
+    """A repeated request and concurrent equal requests have the same samples."""
     fields = {
         "json_schema": {"type": "array", "items": {"type": "integer"}, "maxItems": 4},
         "seed": 5,
@@ -256,8 +256,8 @@ def test_a_seed_repeats_the_samples(tiny):
     ] * 6
 
 
-def test_cancelling_frees_the_slots_at_once(bigram):
-    """While the grammar is compiled and while the sample grows."""
+def test_cancelled_constrained_request_frees_its_slots(bigram):
+    """Both during compilation and during decoding."""
     grows = threading.Event()
     fields = {
         "text": "a",
@@ -317,8 +317,8 @@ def test_cancelling_frees_the_slots_at_once(bigram):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_be_compiled_is_refused_in_time(bigram, fields, says):
-    """The error names the field and the reason, comes within seconds, and hurts nobody."""
+def test_uncompilable_grammar_is_rejected_within_seconds(bigram, fields, says):
+    """The error names the field and the reason, and other requests are not affected."""
     neighbour = bigram.submit({"text": "z", "max_tokens": 100, "temperature": 0})
     started = time.monotonic()
     with pytest.raises(InvalidRequestError, match=says) as caught:
@@ -330,11 +330,11 @@ def test_what_cannot_be_compiled_is_refused_in_time(bigram, fields, says):
     assert neighbour.result(60).responses[0].generated_tokens == 100
 
 
-def test_schemas_are_taken_as_python_has_them(bigram):
-    """A format that nobody knows is a note, as the standard says; a class or a text may stand for a schema."""
+def test_json_schema_accepts_unknown_formats_classes_and_strings(bigram):
+    """An unknown format is an annotation; a class or a JSON string may replace the schema."""
 
     class Account:
-        """As a model of pydantic's."""
+        """A class with a JSON schema, as pydantic defines them."""
 
         @staticmethod
         def model_json_schema():
@@ -354,8 +354,8 @@ def test_schemas_are_taken_as_python_has_them(bigram):
         GenerationRequest("a", json_schema="no JSON")
 
 
-def test_a_schema_that_cannot_be_followed_says_where_and_what_to_do(bigram):
-    """The error has the key, its place in the schema and a way out, and no place in a text that nobody wrote."""
+def test_unsupported_schema_key_error_has_path_and_remedy(bigram):
+    """The error has the key, its path in the schema and a remedy, but no position in generated text."""
     names = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     with pytest.raises(InvalidRequestError) as caught:
         bigram.generate("a", json_schema={"type": "object", "properties": {"names": names}})
@@ -392,8 +392,8 @@ def test_a_schema_that_cannot_be_followed_says_where_and_what_to_do(bigram):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_bomb_is_followed_or_refused_in_time(bigram, fields):
-    """What is small and means much costs no more than its tokens."""
+def test_exploding_grammar_is_followed_or_rejected_in_time(bigram, fields):
+    """A small grammar with a huge expansion takes time in proportion to its tokens, or is rejected."""
     started = time.monotonic()
     try:
         bigram.generate({"text": "a", "max_tokens": 40, **fields})
@@ -402,8 +402,8 @@ def test_a_bomb_is_followed_or_refused_in_time(bigram, fields):
     assert time.monotonic() - started < 20
 
 
-def test_masks_that_take_too_long_end_their_request(tiny):
-    """A grammar that compiles, and explodes later, is an error when it does."""
+def test_slow_masks_fail_their_request(tiny):
+    """A grammar that compiles quickly and becomes slow later is an error at that time."""
     words = " & ".join(f"/.*{a}.{{35}}{b}.*/" for a, b in ("ab", "bc", "de", "fg"))
     neighbour = tiny.submit({"text": "z", "max_tokens": 50})
     with pytest.raises(InvalidRequestError, match="grammar is too expensive to follow"):
@@ -426,8 +426,8 @@ AMBIGUOUS = {
 """Compiles in a millisecond, and each token takes longer to follow than the one before."""
 
 
-def test_what_takes_long_to_follow_is_in_its_requests_account(embedded):
-    """Masks and tokens count, not compiling alone: over its share the request ends with an error that says so."""
+def test_mask_time_counts_towards_the_budget_of_the_request(embedded):
+    """The CPU time of masks counts in addition to compilation; above the limit the request fails."""
     with pytest.raises(
         InvalidRequestError,
         match=r"grammar is too expensive to follow: .* CPU seconds|items",
@@ -442,7 +442,7 @@ def test_what_takes_long_to_follow_is_in_its_requests_account(embedded):
 
 
 def overdrawn(seconds):
-    """Return the error of a sample whose request has taken so long for three tokens, if there is one."""
+    """Return the error after masks took the given seconds for three tokens; None if there is none."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     effort = MaskTimeBudget()
     constraint = (
@@ -459,8 +459,8 @@ def overdrawn(seconds):
     return None if goes_on else constraint.no_valid_token_error()
 
 
-def test_a_grammar_that_took_too_long_to_follow_is_in_its_clients_account():
-    """It is no longer at hand, and its client may not have it compiled again before the time has passed."""
+def test_discarded_grammar_is_charged_to_its_client():
+    """The grammar is no longer cached, and its client must wait before it is compiled again."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     source = GrammarSource("regex", "abc")
     assert compiler.compile(source, "slow").result(60)
@@ -471,8 +471,8 @@ def test_a_grammar_that_took_too_long_to_follow_is_in_its_clients_account():
     compiler.close()
 
 
-def test_others_do_not_wait_for_slow_grammars():
-    """However many slow grammars come first, a request without one is served at once, and one with in its turn."""
+def test_slow_grammars_do_not_delay_requests_without_grammar():
+    """A request without a grammar is served at once, and a request with a grammar in its turn."""
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
         slow = [
             runner.submit({"text": "a", "json_schema": schema, "num_samples": 3})
@@ -489,8 +489,11 @@ def test_others_do_not_wait_for_slow_grammars():
         assert runner.generate({"text": "z", "regex": "abc"}).responses[0].text == "abc"
 
 
-def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
-    """Nor anybody whose grammar is known; they are refused once theirs have taken too long, with when to come again."""
+def test_slow_grammars_of_anonymous_clients_do_not_delay_authenticated_clients():
+    """Cached grammars are not delayed either.
+
+    Above the limit, anonymous requests are rejected with a retry time.
+    """
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
         runner.submit(known, context=RequestContext(client=ANONYMOUS)).result(60)
@@ -513,8 +516,8 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
             future.cancel()
 
 
-def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
-    """What is at hand still goes, and other clients and this process itself are not meant."""
+def test_client_over_its_compile_time_is_rejected_with_retry_time():
+    """Cached grammars, other clients and this process itself are not affected."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     known, new = GrammarSource("regex", "abc"), GrammarSource("regex", "abcd")
     now_s = 100.0
@@ -535,8 +538,8 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
     compiler.close()
 
 
-def test_one_grammar_for_many_requests_waits_once():
-    """However many requests of a client come with one grammar before it is compiled, none is refused."""
+def test_equal_grammars_of_a_client_take_one_slot():
+    """Requests with the same grammar before its compilation are all accepted."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     source = GrammarSource("regex", "abc")
     futures = [compiler.compile(source, "busy") for _ in range(100)]
@@ -548,8 +551,8 @@ def test_one_grammar_for_many_requests_waits_once():
     compiler.close()
 
 
-def test_a_cancelled_grammar_keeps_its_place_until_its_turn():
-    """Until then its text is held, so cancelling makes no room for more; closing ends what still waits."""
+def test_cancelled_grammar_keeps_its_slot_until_its_turn():
+    """Cancelling does not allow further grammars; closing cancels the waiting grammars."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     lane, goes_on = compiler._authenticated, threading.Event()
     lane.thread.submit(goes_on.wait)
@@ -569,8 +572,8 @@ def test_a_cancelled_grammar_keeps_its_place_until_its_turn():
     assert lane._slots.held == 0
 
 
-def test_a_grammar_is_at_hand_for_its_own_client_alone():
-    """Nobody's time tells what others asked for, and nobody's grammars or errors take away those of others."""
+def test_grammar_cache_is_separate_for_each_client():
+    """Timing does not reveal grammars of other clients, and clients cannot evict or discard each other's grammars."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     source = GrammarSource("regex", "abc")
     own, other = (compiler.compile(source, client).result(60) for client in ("a", "b"))
@@ -583,15 +586,15 @@ def test_a_grammar_is_at_hand_for_its_own_client_alone():
     compiler.close()
 
 
-def test_many_grammars_at_once_are_all_served(bigram):
-    """However many this process asks for itself."""
+def test_many_grammars_without_client_are_all_compiled(bigram):
+    """Requests of this process itself are not limited."""
     futures = [bigram.submit({"text": "a", "regex": f"a{{{n}}}b"}) for n in range(1, 40)]
     for n, future in enumerate(futures, 1):
         assert future.result(60).responses[0].text == "a" * n + "b"
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch):
-    """Where llguidance is not installed, the error says what to install."""
+def test_missing_llguidance_error_names_the_extra(monkeypatch):
+    """The error names the package to install."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
     monkeypatch.delitem(
         sys.modules, "relevance_gen.generation.constraints.llguidance_backend", raising=False
@@ -604,8 +607,8 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 
 
 @pytest.mark.parametrize("grammar", ['start[temperature=9]: "a"', "start: <|x|>", "start: /^a$/"])
-def test_a_panic_of_the_compiler_is_not_shown(grammar):
-    """What a grammar has gone wrong inside the compiler tells nothing of that, or of this machine's files."""
+def test_panic_of_the_compiler_is_not_shown(grammar):
+    """The error contains no internals of the compiler and no file names of this machine."""
     why = guidance.error_of(
         guidance.compile_grammar(
             guidance.create_tokenizer([bytes([byte]) for byte in range(256)]), grammar
@@ -614,8 +617,8 @@ def test_a_panic_of_the_compiler_is_not_shown(grammar):
     assert why == "it uses an unsupported feature"
 
 
-def test_where_no_thread_can_begin_a_mask_it_is_computed(bigram, monkeypatch):
-    """As while the interpreter ends: the sample is what it would have been."""
+def test_mask_is_computed_without_threads(bigram, monkeypatch):
+    """While the interpreter exits no thread can start; the sample is unchanged."""
     (expected,) = made(bigram, json_schema={"type": "boolean"}, seed=1)
 
     def refuse(*_, **__):

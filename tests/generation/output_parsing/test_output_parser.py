@@ -1,4 +1,4 @@
-"""Turns, read as models of sixteen families write them, wherever their texts are cut."""
+"""Parsing the output of sixteen model families, split at arbitrary positions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SIGNS = {
 
 
 def form_of(family, *, is_thinking=False):
-    """Return how the models of a family write turns."""
+    """Return the output format of a model family."""
     return OutputFormat(
         TOOLS,
         tool_call_format_of(SIGNS[family]),
@@ -63,7 +63,7 @@ def form_of(family, *, is_thinking=False):
 
 
 def read(form, *cuts):
-    """Return the parts of a turn whose text comes in these pieces."""
+    """Return the parts of a turn whose text arrives in these pieces."""
     reader = OutputParser(form, "nonce")
     pieces = [piece for cut in cuts for piece in reader.push(cut)]
     pieces += reader.end()
@@ -72,17 +72,17 @@ def read(form, *cuts):
 
 
 def told(parts):
-    """Return what matters of parts: kinds, names of tools, and texts."""
+    """Return kinds or tool names, and texts of parts."""
     return [(part.name or part.kind, part.text) for part in parts]
 
 
 def text(said):
-    """Return a part that is said."""
+    """Return a text part."""
     return ("text", said)
 
 
 def thought(said):
-    """Return a part that is thought."""
+    """Return a reasoning part."""
     return ("reasoning", said)
 
 
@@ -96,8 +96,8 @@ Sources of what is written so: the tests of the parsers of vLLM and llama.cpp, a
 @pytest.mark.parametrize(
     "turn", TURNS, ids=lambda turn: f"{turn['family']}: {turn['written'][:30]!r}"
 )
-def test_turns_are_read_wherever_they_are_cut(turn):
-    """Whole, by single characters, and with every split: the same parts, and the same ids."""
+def test_parser_returns_equal_parts_for_all_splits(turn):
+    """The complete text, single characters and all two-way splits give the same parts and ids."""
     written = turn["written"]
     form = form_of(turn["family"], is_thinking=turn["family"] == "deepseek r1")
     whole = read(form, written)
@@ -107,15 +107,15 @@ def test_turns_are_read_wherever_they_are_cut(turn):
         assert read(form, written[:place], written[place:]) == whole
 
 
-def test_a_prompt_that_ends_with_thinking_begins_with_it():
-    """What is thought needs no mark at the beginning then; without an end all is thought."""
+def test_starts_with_reasoning_needs_no_opening_marker():
+    """The turn starts with reasoning, and is all reasoning without a closing marker."""
     form = form_of("hermes", is_thinking=True)
     assert told(read(form, "\nHm.\n</think>\n\nYes.")) == [thought("Hm."), text("Yes.")]
     assert told(read(form, "Hm. <tool_call>")) == [thought("Hm. <tool_call>")]
 
 
-def test_without_tools_and_thoughts_all_is_text():
-    """A form that knows nothing changes nothing."""
+def test_format_without_tools_and_reasoning_returns_text():
+    """An empty format returns the text unchanged."""
     written = '<think>a</think><tool_call>{"name": "search", "arguments": {}}</tool_call> '
     assert told(read(OutputFormat(), written)) == [text(written)]
     assert told(
@@ -126,8 +126,8 @@ def test_without_tools_and_thoughts_all_is_text():
     ]
 
 
-def test_calls_have_ids_of_their_own():
-    """Nine characters, others for each call and each turn."""
+def test_call_ids_are_unique():
+    """An id has nine characters, and differs between calls and turns."""
     written = '<tool_call>{"name": "search", "arguments": {}}</tool_call>' * 3
     calls = [
         part
@@ -139,14 +139,14 @@ def test_calls_have_ids_of_their_own():
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
 
 
-def test_a_form_travels():
-    """To a worker in another process, with its request."""
+def test_output_format_can_be_pickled():
+    """A worker in a different process gets an equal format with its request."""
     form = form_of("harmony")
     assert pickle.loads(pickle.dumps(form)) == form
 
 
-def test_arguments_stream():
-    """A long text among the arguments is told as it comes, and not when the call is over."""
+def test_long_argument_is_streamed():
+    """A long text in the arguments is returned as it arrives, before the end of the call."""
     reader = OutputParser(form_of("hermes"), "n")
     reader.push('<tool_call>{"name": "search", "arguments": {"q": "')
     assert [piece.text for piece in reader.push("abc")] == ["abc"]
@@ -169,8 +169,8 @@ def test_arguments_stream():
         ),
     ],
 )
-def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
-    """From the one that completes the mark to the one that completes the end, also where characters are cut."""
+def test_reasoning_token_counter_counts_between_markers(family, is_thinking, tokens, n):
+    """Tokens count from the end of the opening marker to the end of the closing marker, also with split characters."""
     count = ReasoningTokenCounter(form_of(family, is_thinking=is_thinking))
     for token in tokens:
         count.add_token(token.encode("latin-1"))
@@ -191,7 +191,7 @@ some_calls = st.lists(
 
 
 def cut(written, places):
-    """Return a text in pieces, cut at some places."""
+    """Split a text at the given positions."""
     ends = [0, *sorted(place for place in places if place < len(written)), len(written)]
     return [written[start:end] for start, end in itertools.pairwise(ends)]
 
@@ -203,8 +203,8 @@ def cut(written, places):
     spaced=st.booleans(),
     cuts=st.sets(st.integers(0, 200)),
 )
-def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
-    """Whatever the arguments hold, marks of the syntax included, and however they are written."""
+def test_rendered_calls_parse_to_the_same_arguments(place, calls, ascii_only, spaced, cuts):
+    """Arguments may contain markers, and may be written with any spacing."""
     syntax = TOOL_CALL_FORMATS[place]
     calls = calls[:1] if place == 0 else calls  # gpt-oss calls one tool in a turn
     separators = None if spaced else (",", ":")
@@ -232,8 +232,8 @@ names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1,
     arguments=st.dictionaries(names, values, max_size=3),
     cuts=st.sets(st.integers(0, 200)),
 )
-def test_arguments_between_tags_are_read(syntax, arguments, cuts):
-    """Texts are told as they are, lines' ends included, and all else as JSON, whatever tags stand in it."""
+def test_tagged_arguments_parse_strings_unchanged_and_values_as_json(syntax, arguments, cuts):
+    """Strings keep their line breaks, and may contain tags."""
     tags = syntax.argument_tags
     before, between, after = tags.before_name, tags.before_value, tags.after_value
     schemas = {
@@ -269,8 +269,8 @@ def bare(value):
 
 
 @given(arguments=st.dictionaries(names, values, max_size=3), cuts=st.sets(st.integers(0, 200)))
-def test_arguments_with_bare_names_are_read(arguments, cuts):
-    """Whatever their texts hold but the mark itself: quotation marks, braces, and beginnings of the mark."""
+def test_unquoted_arguments_parse_strings_with_delimiter_prefixes(arguments, cuts):
+    """Strings may contain quotation marks, braces and prefixes of the delimiter."""
     written = f"<|tool_call>call:search{bare(arguments)}<tool_call|>"
     assume(
         json.dumps(arguments).count("|>") == 0
@@ -307,8 +307,8 @@ def names_in(value):
     ],
     ids=str,
 )
-def test_what_a_value_is(written, schema, json_text):
-    """JSON, as the model or as Python writes it, unless its schema allows a text; one that is none allows anything."""
+def test_as_json_returns_value_or_string(written, schema, json_text):
+    """A JSON value or a Python constant is a value, unless its schema allows a string; an invalid schema is ignored."""
     assert as_json(written, schema) == json_text
 
 
@@ -328,8 +328,8 @@ words = st.sampled_from([*WORDS.split(), '{"name": "search", "arguments": {', " 
     family=st.sampled_from(sorted(SIGNS)),
     is_thinking=st.booleans(),
 )
-def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thinking):
-    """And no character of a text without marks is lost."""
+def test_arbitrary_text_parses_equally_for_all_splits(parts, cuts, family, is_thinking):
+    """No character of a text without markers is lost."""
     written = "".join(parts)
     form = form_of(family, is_thinking=is_thinking)
     whole = read(form, written)
@@ -339,7 +339,7 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thi
 
 
 def beginning(syntax):
-    """Return how a call is written up to the text of its first argument."""
+    """Return a call up to the text of its first argument."""
     before = (
         syntax.argument_tags.before_name + "q" + syntax.argument_tags.before_value
         if syntax.argument_tags
@@ -350,8 +350,8 @@ def beginning(syntax):
     return syntax.before_calls + syntax.before_name + "search" + syntax.before_arguments + before
 
 
-def test_lines_within_quotation_marks_become_json():
-    """A model that writes a text of two lines as it is has written two lines."""
+def test_unquoted_arguments_escape_line_breaks():
+    """Unescaped line breaks in a quoted string become JSON escapes."""
     parser = UnquotedArguments('<|"|>')
     text, arguments, is_finished = '{a: "one\n\ttwo"}', "", False
     while not is_finished:
@@ -371,8 +371,8 @@ def test_lines_within_quotation_marks_become_json():
         ("a\\\nb", "a\\\nb"),
     ],
 )
-def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, meant):
-    """Wherever the text is cut, what is told is JSON."""
+def test_unquoted_arguments_convert_unknown_escapes(written, meant):
+    """The result is JSON for all splits."""
     text = f'{{a: "{written}"}}'
     for cut in range(len(text)):
         parser, arguments, rest = UnquotedArguments('<|"|>'), "", ""
@@ -388,8 +388,8 @@ def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, me
 @pytest.mark.parametrize(
     "sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"]
 )
-def test_what_is_long_is_not_looked_at_again_and_again(sign):
-    """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
+def test_parser_time_is_linear_in_the_text(sign):
+    """Each character is parsed a constant number of times in arguments, names, reasoning and answers."""
     starts = [(syntax, beginning(syntax)) for syntax in TOOL_CALL_FORMATS]
     starts += [
         (syntax, syntax.before_calls + syntax.before_name + "search" + syntax.before_arguments)
@@ -416,8 +416,8 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
         assert n_held < 700
 
 
-def test_a_long_text_is_read_as_its_parts_are():
-    """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
+def test_long_text_parses_like_its_parts():
+    """A long text is parsed in batches, and a marker may be split between two batches."""
     form = OutputFormat(frozenset(["f"]), HERMES)
     reader = OutputParser(form, "")
     text = (
@@ -433,8 +433,8 @@ def test_a_long_text_is_read_as_its_parts_are():
     assert [len(part.text) for part in parts] == [1, 10_008, 5001, 10_008, 5000]
 
 
-def test_templates_choose():
-    """Each family's row is found by what stands in its templates, and a template without any finds none."""
+def test_formats_are_selected_by_template_markers():
+    """The markers of each family select its row, and a template without markers selects none."""
     places = [0, 2, 1, 3, 4, 5, 6, 7, *range(8, len(TOOL_CALL_FORMATS))]
     assert [
         TOOL_CALL_FORMATS.index(tool_call_format_of(signs)) for signs in SIGNS.values()
