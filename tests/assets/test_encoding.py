@@ -1,4 +1,4 @@
-"""The embedded encoding: every string survives it, it counts like cl100k_base, and it is small."""
+"""The embedded encoding: lossless, small, and with counts near cl100k_base."""
 
 import base64
 import gzip
@@ -33,8 +33,8 @@ def encoding(ranks: dict[bytes, int]) -> tiktoken.Encoding:
     )
 
 
-def test_every_byte_is_a_token_and_ranks_are_dense(ranks: dict[bytes, int]) -> None:
-    """The first 256 ranks are the bytes, no rank is missing, and there are 32k to 64k of them."""
+def test_ranks_are_dense_and_start_with_all_bytes(ranks: dict[bytes, int]) -> None:
+    """The first 256 ranks are the bytes, and there are 32k to 64k ranks."""
     assert sorted(ranks.values()) == list(range(len(ranks)))
     assert {token for token, rank in ranks.items() if rank < 256} == {
         bytes([byte]) for byte in range(256)
@@ -42,8 +42,8 @@ def test_every_byte_is_a_token_and_ranks_are_dense(ranks: dict[bytes, int]) -> N
     assert 32_000 <= len(ranks) <= 64_000
 
 
-def test_every_merged_token_is_reachable(ranks: dict[bytes, int]) -> None:
-    """Every token beyond the bytes is two tokens of lower rank joined, so merging can arrive at it."""
+def test_merged_tokens_are_pairs_of_lower_ranks(ranks: dict[bytes, int]) -> None:
+    """Merging can reach each token."""
     for token, rank in ranks.items():
         if rank >= 256:
             halves = ((token[:i], token[i:]) for i in range(1, len(token)))
@@ -52,8 +52,8 @@ def test_every_merged_token_is_reachable(ranks: dict[bytes, int]) -> None:
             ), token
 
 
-def test_fits_the_wheel() -> None:
-    """The file is at most 900 KB, before and after compression."""
+def test_file_is_at_most_900_kb() -> None:
+    """Before and after compression."""
     raw = RANK_FILE.read_bytes()
     assert len(raw) <= 900_000
     assert len(gzip.compress(raw)) <= 450_000
@@ -61,14 +61,14 @@ def test_fits_the_wheel() -> None:
 
 @costly
 @given(st.text())
-def test_lossless(encoding: tiktoken.Encoding, text: str) -> None:
-    """Decoding what was encoded gives the text back, whatever the text."""
+def test_encode_then_decode_returns_the_text(encoding: tiktoken.Encoding, text: str) -> None:
+    """For any text."""
     assert encoding.decode(encoding.encode_ordinary(text), errors="strict") == text
 
 
 @given(st.binary())
-def test_every_byte_string_is_its_tokens_joined(encoding: tiktoken.Encoding, raw: bytes) -> None:
-    """A piece of any bytes, not only of valid UTF-8, is encoded without loss."""
+def test_encode_bytes_is_lossless(encoding: tiktoken.Encoding, raw: bytes) -> None:
+    """Also for bytes that are not valid UTF-8."""
     assert (
         b"".join(
             map(
@@ -100,8 +100,8 @@ def test_every_byte_string_is_its_tokens_joined(encoding: tiktoken.Encoding, raw
         ),
     ],
 )
-def test_counts_stay_close_to_cl100k(
+def test_counts_are_near_cl100k(
     encoding: tiktoken.Encoding, text: str, n_cl100k: int, tolerance: float
 ) -> None:
-    """Counts are those of cl100k_base to 10% on English prose and 20% on code; its counts were taken with tiktoken."""
+    """Within 10% on English prose and 20% on code, compared with counts of tiktoken."""
     assert abs(len(encoding.encode_ordinary(text)) - n_cl100k) <= tolerance * n_cl100k

@@ -1,4 +1,4 @@
-"""The embedded model: small, in English words, ended by its end token, and able to copy the sentence asked for."""
+"""The embedded model: small, writes English words, ends, and copies the requested sentence."""
 
 import re
 from collections.abc import Iterator
@@ -83,13 +83,13 @@ def answer(runner: Runner, context: tuple[str, ...], question: str) -> Generatio
     )
 
 
-def test_fits_the_wheel() -> None:
-    """The file is at most 12 MB."""
+def test_file_is_at_most_12_mb() -> None:
+    """The size limit of the wheel."""
     assert MODEL.stat().st_size <= 12_000_000
 
 
-def test_generates_english_words_and_ends(runner: Runner) -> None:
-    """From an empty prompt most samples end by themselves, and consist of words of letters between ordinary marks."""
+def test_samples_are_english_words_and_end(runner: Runner) -> None:
+    """Most samples of an empty prompt end with the end token, and consist of words and ordinary punctuation."""
     request = GenerationRequest(
         text=" ", max_tokens=200, num_samples=12, eos_token_ids=(END,), temperature=0.8, seed=1
     )
@@ -102,8 +102,8 @@ def test_generates_english_words_and_ends(runner: Runner) -> None:
     ) >= 0.85 * len(words)
 
 
-def test_copies_the_sentence_asked_for(runner: Runner) -> None:
-    """Asked in the documented form, it mostly copies the right one of four sentences; by chance it would be 3 of 12."""
+def test_copies_the_requested_sentence(runner: Runner) -> None:
+    """With the documented prompt it copies the right sentence of four in most cases; by chance it would be 3 of 12."""
     closest = word_for_word = 0
     for context, questions in zip(PARAGRAPHS, QUESTIONS, strict=True):
         for sentence, question in zip(context, questions, strict=True):
@@ -119,8 +119,8 @@ def test_copies_the_sentence_asked_for(runner: Runner) -> None:
     assert word_for_word >= 11
 
 
-def test_copies_marks_as_they_are(runner: Runner) -> None:
-    """Quotation marks, backticks, brackets and lines of a table neither derail it nor get lost."""
+def test_copies_punctuation_unchanged(runner: Runner) -> None:
+    """Quotation marks, backticks, brackets and table rows are copied."""
     copied = 0
     for sentence, question in zip(MARKED, MARKED_QUESTIONS, strict=True):
         response = answer(runner, MARKED, question).responses[0]
@@ -131,8 +131,8 @@ def test_copies_marks_as_they_are(runner: Runner) -> None:
     assert copied >= 4
 
 
-def test_its_file_has_the_form_as_a_chat_template(runner: Runner) -> None:
-    """The system's words are the context and the user's the question, so that chat asks what the form asks."""
+def test_chat_template_renders_the_documented_prompt(runner: Runner) -> None:
+    """The system message is the context and the user message the question."""
     context, question = " ".join(PARAGRAPHS[2]), QUESTIONS[2][2]
     messages = [{"role": "system", "content": context}, {"role": "user", "content": question}]
     response = runner.chat(messages, temperature=0.0, max_tokens=60)

@@ -1,4 +1,4 @@
-"""Encoders for the whole run: a tiny random one, and where its weights are installed a real one."""
+"""Encoders for the session: a tiny random model, and a real model if its weights are installed."""
 
 import pytest
 

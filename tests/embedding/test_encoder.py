@@ -1,4 +1,4 @@
-"""An encoder: texts in from any thread, vectors out, the same bits however they are asked for."""
+"""Encoder: bit-identical vectors, shared by threads, and errors."""
 
 import copy
 import pickle
@@ -26,8 +26,8 @@ PROSE = Path(__file__).parents[2] / "docs" / "ranking.md"
 
 
 @given(st.lists(texts, max_size=6))
-def test_any_text_has_a_vector_of_length_one(encoder, some):
-    """However strange a text is, blank or broken, it has a finite vector, and its length is 1."""
+def test_encode_any_text_has_a_finite_vector_of_length_1(encoder, some):
+    """Also for blank texts and lone surrogates."""
     vectors = encoder.encode(some)
     assert vectors.shape == (len(some), encoder.n_dims)
     assert vectors.dtype == np.float32
@@ -35,8 +35,8 @@ def test_any_text_has_a_vector_of_length_one(encoder, some):
 
 
 @given(st.lists(texts, min_size=1, max_size=6), st.data())
-def test_neighbours_and_order_change_no_bit(encoder, some, data):
-    """A text's vector is the same alone and among others, wherever it stands."""
+def test_encode_does_not_depend_on_other_texts_or_order(encoder, some, data):
+    """The vector of a text is the same alone and in any list."""
     order = data.draw(st.permutations(range(len(some))))
     whole = encoder.encode(some)
     np.testing.assert_array_equal(encoder.encode([some[place] for place in order]), whole[order])
@@ -44,15 +44,15 @@ def test_neighbours_and_order_change_no_bit(encoder, some, data):
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 4])
-def test_threads_change_no_bit(encoder, n_threads):
+def test_encode_does_not_depend_on_threads(encoder, n_threads):
     """On any number of CPU threads a text has the same vector."""
     letters = ["a b c d e f g", "zebra", "the quick brown fox"]
     with Encoder(ENCODER, n_threads=n_threads) as other:
         np.testing.assert_array_equal(other.encode(letters), encoder.encode(letters))
 
 
-def test_threads_change_no_bit_of_a_real_model(real_encoder, minilm_path):
-    """On any number of CPU threads a passage has the same vector, by a model of six layers too."""
+def test_encode_with_real_model_does_not_depend_on_threads(real_encoder, minilm_path):
+    """The same with a model of six layers."""
     passages = [PROSE.read_text()[:900], "short"]
     expected = real_encoder.encode(passages)
     for _ in range(8):  # by default it tries fewer threads now and then
@@ -62,16 +62,16 @@ def test_threads_change_no_bit_of_a_real_model(real_encoder, minilm_path):
             np.testing.assert_array_equal(other.encode(passages), expected)
 
 
-def test_of_a_long_text_the_beginning_counts(encoder):
-    """More tokens than the model was trained on are left out, and the token that ends a text is not."""
+def test_encode_truncates_a_long_text(encoder):
+    """Tokens after the training length are omitted, but the closing token is kept."""
     assert encoder.n_ctx == 32
     many = "a b c d " * 10_000
     np.testing.assert_array_equal(encoder.encode([many]), encoder.encode([many[: 2 * 30]]))
     assert not np.array_equal(encoder.encode([many]), encoder.encode([many[: 2 * 29]]))
 
 
-def test_a_shorter_context_can_be_asked_for():
-    """`n_ctx` bounds what is read, and the memory with it; it makes other vectors, so the fingerprint differs."""
+def test_n_ctx_limits_tokens_and_changes_the_fingerprint():
+    """A smaller n_ctx gives different vectors, so the fingerprint differs."""
     with Encoder(ENCODER, n_ctx=8) as short, Encoder(ENCODER) as long:
         assert short.n_ctx == 8
         np.testing.assert_array_equal(
@@ -80,35 +80,35 @@ def test_a_shorter_context_can_be_asked_for():
         assert short.fingerprint != long.fingerprint
 
 
-def test_what_reads_like_a_control_token_is_text(encoder):
-    """A text cannot smuggle in the token that ends a text."""
+def test_control_token_text_is_plain_text(encoder):
+    """A text cannot contain the closing token."""
     assert not np.array_equal(encoder.encode(["a [SEP] b"]), encoder.encode(["a b"]))
     np.testing.assert_array_equal(encoder.encode(["a [SEP] b"]), encoder.encode(["a [ sep ] b"]))
 
 
-def test_submit_tells_the_tokens_too(encoder):
-    """The future has the vectors that `encode` returns, and of each text the number of tokens that were read."""
+def test_submit_returns_vectors_and_token_counts(encoder):
+    """The vectors equal those of `encode`."""
     vectors, n_tokens = encoder.submit(["a b c", "", "a " * 100]).result()
     np.testing.assert_array_equal(vectors, encoder.encode(["a b c", "", "a " * 100]))
     assert n_tokens.tolist() == [5, 2, encoder.n_ctx]
 
 
 @given(texts)
-def test_tokens_are_counted_as_they_are_read(encoder, text):
-    """A text has as many tokens as are read of it, but for the two around it, whatever may be read."""
+def test_count_tokens_equals_the_tokens_read_without_surrounding_tokens(encoder, text):
+    """For any text."""
     (n_read,) = encoder.submit([text]).result().n_tokens
     assert min(encoder.count_tokens(text) + 2, encoder.n_ctx) == n_read
 
 
-def test_a_passage_has_room_for_its_prefix_and_the_tokens_around_it():
-    """As many tokens as the context holds, or 256; a prefix that leaves no room still leaves a token."""
+def test_passage_tokens_leave_space_for_prefix_and_surrounding_tokens():
+    """The total is n_ctx or 256; at least one token remains."""
     for prefix, left in (("", 30), ("a b c ", 27), ("a " * 100, 1)):
         with Encoder(ENCODER, passage_prefix=prefix) as encoder:
             assert encoder.passage_tokens == left
 
 
-def test_tokens_are_not_counted_once_it_is_closed():
-    """A thread that counts while another closes the encoder gets the number or the error."""
+def test_count_tokens_during_close_returns_or_raises():
+    """A concurrent count returns the number or raises the error."""
     encoder = Encoder(ENCODER)
 
     def count(_):
@@ -125,8 +125,8 @@ def test_tokens_are_not_counted_once_it_is_closed():
         encoder.count_tokens("a")
 
 
-def test_many_threads_share_an_encoder(encoder):
-    """Each of many threads gets the vectors of its own texts."""
+def test_threads_get_vectors_of_their_own_texts(encoder):
+    """Concurrent calls return the right vectors."""
     letters = [chr(ord("a") + n) * 3 for n in range(26)]
     expected = encoder.encode(letters)
     with ThreadPoolExecutor(8) as threads:
@@ -135,8 +135,8 @@ def test_many_threads_share_an_encoder(encoder):
         np.testing.assert_array_equal(vectors, np.repeat(expected[n % 26 : n % 26 + 1], 5, axis=0))
 
 
-def test_who_wants_little_does_not_wait_for_who_wants_much():
-    """Jobs are served in turn, a text of each: of two, the short one ends when the long one has done as many texts."""
+def test_jobs_are_interleaved_text_by_text():
+    """A short job ends when a long job has finished the same number of texts."""
 
     def read(n):
         return lambda _: iter(range(1, n + 1))
@@ -152,8 +152,8 @@ def test_who_wants_little_does_not_wait_for_who_wants_much():
     assert (long.n_done, short.n_done) == (3, 3)
 
 
-def test_a_cancelled_job_is_dropped_before_its_next_text(encoder):
-    """Cancelling the future of 100,000 texts frees the encoder at once."""
+def test_cancelled_job_is_dropped_before_its_next_text(encoder):
+    """Cancelling the future of 100,000 texts frees the encoder immediately."""
     future = encoder.submit(["a b c d e f g h"] * 100_000)
     assert future.cancel()
     with pytest.raises(CancelledError):
@@ -162,8 +162,8 @@ def test_a_cancelled_job_is_dropped_before_its_next_text(encoder):
     assert not encoder._jobs._waiting
 
 
-def test_an_error_of_the_progress_function_ends_the_work(encoder):
-    """What a caller's function raises comes out of `encode`, and the texts that are left are dropped."""
+def test_exception_of_progress_cancels_the_job(encoder):
+    """The exception is raised by `encode`, and the remaining texts are dropped."""
 
     def fail(done, total):
         raise KeyboardInterrupt
@@ -173,8 +173,8 @@ def test_an_error_of_the_progress_function_ends_the_work(encoder):
     assert encoder.encode(["a"]).shape == (1, 32)
 
 
-def test_progress_ends_with_all(encoder):
-    """Progress is told in the thread that asked, ascending, and at the end it is all."""
+def test_progress_is_called_in_the_calling_thread_up_to_all_texts(encoder):
+    """The numbers ascend, and the last is the number of texts."""
     told = []
     encoder.encode(
         ["a b c d"] * 3000, progress=lambda *both: told.append((*both, threading.current_thread()))
@@ -193,14 +193,14 @@ def test_progress_ends_with_all(encoder):
         (3, "texts must be a list of strings, got 3"),
     ],
 )
-def test_what_is_no_list_of_strings_is_refused(encoder, texts, message):
-    """The error names the argument, or the text by its place."""
+def test_invalid_texts_are_rejected(encoder, texts, message):
+    """The error names the argument, or the text by its index."""
     with pytest.raises(InvalidRequestError, match=message):
         encoder.encode(texts)
 
 
-def test_other_wrong_arguments_are_refused(encoder):
-    """So are a kind that there is not, a prefix that is no text, and a model that is no path."""
+def test_invalid_arguments_are_rejected(encoder):
+    """Unknown kinds, prefixes that are not strings, and models that are not paths."""
     with pytest.raises(
         InvalidRequestError, match=r'kind must be "query", "passage" or None, got \'question\''
     ):
@@ -216,8 +216,8 @@ def test_other_wrong_arguments_are_refused(encoder):
 
 
 @pytest.mark.parametrize("model", [TINY, BIGRAM])
-def test_a_model_that_generates_is_refused_and_told_where_it_belongs(model):
-    """A generator has no pooling; the error names `Runner`."""
+def test_generative_model_error_names_runner(model):
+    """A generative model has no pooling."""
     with pytest.raises(
         ModelLoadError, match="holds a model that generates text: pass it to Runner"
     ):
@@ -228,8 +228,8 @@ def test_a_model_that_generates_is_refused_and_told_where_it_belongs(model):
     ("content", "message"),
     [(None, "does not exist"), (b"PK", "is not a GGUF file"), (b"GGUF" + bytes(99), "be loaded")],
 )
-def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
-    """No file, no GGUF, a damaged one: `ModelLoadError`, with the reason."""
+def test_invalid_model_file_is_an_error_with_its_reason(tmp_path, content, message):
+    """A missing or damaged file, or a file in another format, raises `ModelLoadError`."""
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
@@ -237,8 +237,8 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
         Encoder(path)
 
 
-def test_prefixes_are_put_in_front(encoder):
-    """The kind of a text chooses the prefix; without a kind there is none."""
+def test_kind_adds_its_prefix(encoder):
+    """Without a kind no prefix is added."""
     with Encoder(ENCODER, query_prefix="query: ", passage_prefix="passage: ") as other:
         np.testing.assert_array_equal(
             other.encode(["cat"], kind="query"), encoder.encode(["query: cat"])
@@ -250,8 +250,8 @@ def test_prefixes_are_put_in_front(encoder):
         assert other.fingerprint != encoder.fingerprint
 
 
-def test_prefixes_of_known_models_go_by_name(tmp_path):
-    """Where the name of the file, of its folder or of the repository is known, its prefixes are the defaults."""
+def test_default_prefixes_depend_on_file_folder_or_repository_name(tmp_path):
+    """A known name sets the default prefixes."""
     folder = tmp_path / "e5-small-v2"
     folder.mkdir()
     (folder / "model.gguf").write_bytes(ENCODER.read_bytes())
@@ -274,13 +274,13 @@ def test_prefixes_of_known_models_go_by_name(tmp_path):
         ("thenlper/gte-small", "", ""),
     ],
 )
-def test_known_prefixes(name, query, passage):
-    """The prefixes are those that the models' cards ask for."""
+def test_known_prefixes_equal_the_model_cards(name, query, passage):
+    """For each known family of models."""
     assert encoder_room.known_prefixes(name) == (query, passage)
 
 
-def test_a_closed_encoder_keeps_nothing_of_whom_it_refuses():
-    """However many callers are refused, each gets an error of its own, which does not hold what the others do."""
+def test_closed_encoder_raises_a_new_error_for_each_caller():
+    """The error does not keep the texts of other callers alive."""
     encoder = Encoder(ENCODER, n_threads=1)
     encoder.close()
     depths = set()
@@ -291,8 +291,8 @@ def test_a_closed_encoder_keeps_nothing_of_whom_it_refuses():
     assert len(depths) == 1
 
 
-def test_a_closed_encoder_says_so():
-    """Whoever waits, and whoever comes later, is told; closing twice is no error."""
+def test_closed_encoder_fails_waiting_and_later_calls():
+    """Closing twice is allowed."""
     with Encoder(ENCODER) as encoder:
         waiting = encoder.submit(["a b c d e f"] * 100_000)
     with pytest.raises(EncoderError, match="the encoder is closed"):
@@ -304,8 +304,8 @@ def test_a_closed_encoder_says_so():
     assert repr(encoder) == "<Encoder encoder.gguf, 32 dimensions, closed>"
 
 
-def test_a_pickled_encoder_is_opened_again_and_a_copy_is_the_same():
-    """What comes out of a pickle encodes with the same bits, prefixes and all."""
+def test_unpickled_encoder_gives_identical_vectors():
+    """A copy is the same object; unpickling restores all options."""
     with (
         Encoder(ENCODER, query_prefix="q ", n_ctx=16) as encoder,
         pickle.loads(pickle.dumps(encoder)) as opened,
@@ -321,8 +321,8 @@ def test_a_pickled_encoder_is_opened_again_and_a_copy_is_the_same():
         assert copy.copy(encoder) is copy.deepcopy(encoder) is encoder
 
 
-def test_an_encoder_that_nobody_holds_ends_its_thread():
-    """Dropping the last reference frees the model."""
+def test_unreferenced_encoder_ends_its_thread():
+    """Garbage collection frees the model."""
     encoder = Encoder(ENCODER)
     thread = encoder._thread.thread
     del encoder
@@ -330,8 +330,8 @@ def test_an_encoder_that_nobody_holds_ends_its_thread():
     assert not thread.is_alive()
 
 
-def test_a_failure_of_the_thread_reaches_everybody(monkeypatch):
-    """If the model raises what nobody expected, those who wait get an `EncoderError`, and so does who comes later."""
+def test_unexpected_exception_fails_waiting_and_later_calls(monkeypatch):
+    """If the model raises an unexpected exception, all calls raise `EncoderError`."""
 
     class Broken:
         n_ctx, n_dims, n_around, pooling = 8, 2, 2, "mean"
@@ -372,14 +372,14 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_process_is_told_that_the_thread_did_not_come_along():
-    """An encoder used after a fork raises and does not wait for ever; the process ends as it should."""
+def test_encoder_in_forked_process_raises():
+    """It does not wait forever, and the process exits normally."""
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], timeout=300, check=False)
     assert ended.returncode == 0
 
 
-def test_a_process_ends_while_an_encoder_works():
-    """At the interpreter's end the thread is stopped before llama.cpp is unloaded under it."""
+def test_interpreter_exit_stops_a_working_encoder():
+    """The thread is stopped before llama.cpp is unloaded."""
     code = f"from relevance_gen import Encoder; Encoder({str(ENCODER)!r}).submit(['a b c'] * 1_000_000)"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, timeout=300, check=False
@@ -387,8 +387,8 @@ def test_a_process_ends_while_an_encoder_works():
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_the_real_model_knows_what_is_meant(real_encoder):
-    """Of three sentences, the one that says the same in other words is nearest."""
+def test_real_model_ranks_a_paraphrase_first(real_encoder):
+    """The nearest of three sentences is the paraphrase."""
     said = [
         "A doctor treats the sick.",
         "Physicians care for patients.",
@@ -398,8 +398,8 @@ def test_the_real_model_knows_what_is_meant(real_encoder):
     assert one @ same > 0.5 > 0.3 > one @ other
 
 
-def test_vectors_are_those_of_sentence_transformers(real_encoder, minilm_path):
-    """On 50 texts whose tokens agree, every cosine with sentence-transformers' vector is at least .99999."""
+def test_real_model_equals_sentence_transformers(real_encoder, minilm_path):
+    """The cosine with its vectors is at least 0.99999 on 50 texts with equal tokens."""
     reference = pytest.importorskip("sentence_transformers")
     model = reference.SentenceTransformer(str(minilm.layout()), device="cpu")
     model.max_seq_length = real_encoder.n_ctx

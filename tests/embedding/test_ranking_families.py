@@ -1,4 +1,4 @@
-"""Families of rerankers, with random weights: scores as plain numpy gives them, and as transformers' own models do."""
+"""Families of rerankers with random weights: scores equal to a numpy reference and to transformers."""
 
 import numpy as np
 import pytest
@@ -32,13 +32,13 @@ TOLERANCE = 1e-3
 
 
 def pairs(model, texts=TEXTS):
-    """Return the tokens that are read for each of some texts that are short enough for one pair."""
+    """Return the tokens of the pairs for texts that fit into one pair."""
     with CrossEncoder(model, ModelOptions(n_threads=1)) as ranker:
         return [tokens.tolist() for text in texts for tokens in ranker.pairs(QUERY, text)]
 
 
 def scores(model, **options):
-    """Return what a reranker gives the texts."""
+    """Return the scores of the texts."""
     with Reranker(model, n_threads=1, **options) as reranker:
         return reranker.score(QUERY, TEXTS)
 
@@ -59,8 +59,8 @@ def qwen3(request, tmp_path_factory):
     return path, write_qwen3(path, has_head=request.param)
 
 
-def test_xlm_roberta_scores_as_plain_numpy_does(xlm_roberta):
-    """Its pairs have two ends in the middle, and its head is a layer with tanh and one of one row."""
+def test_xlm_roberta_equals_the_numpy_reference(xlm_roberta):
+    """Two separators are between query and text, and the head has two layers with tanh between them."""
     path, _ = xlm_roberta
     numbers = {piece: at for at, piece in enumerate(PIECES)}
     cat = [numbers["▁the"], numbers["▁cat"]]
@@ -73,8 +73,8 @@ def test_xlm_roberta_scores_as_plain_numpy_does(xlm_roberta):
     np.testing.assert_allclose(scores(path), expected, atol=TOLERANCE)
 
 
-def test_qwen3_scores_as_plain_numpy_does(qwen3):
-    """With the head that the converter makes, or asked as a judge: the probability of yes beside no, for its prompt."""
+def test_qwen3_equals_the_numpy_reference(qwen3):
+    """With the converter's head and as a generative model: the probability of yes against no."""
     path, tensors = qwen3
     read = pairs(path)
     prompt = "".join(BYTE_PAIRS[token] for token in read[1])
@@ -94,7 +94,7 @@ def test_qwen3_scores_as_plain_numpy_does(qwen3):
 
 
 def of_bert(name):
-    """Return transformers' name of a tensor of BERT's family, without the prefix of the family."""
+    """Return transformers' name of a BERT tensor, without the prefix of the family."""
     for ours, theirs in [
         ("token_embd_norm", "embeddings.LayerNorm"), ("token_embd", "embeddings.word_embeddings"),
         ("position_embd", "embeddings.position_embeddings"), ("token_types", "embeddings.token_type_embeddings"),
@@ -108,7 +108,7 @@ def of_bert(name):
 
 
 def of_qwen3(name):
-    """Return transformers' name of a tensor of Qwen3."""
+    """Return transformers' name of a Qwen3 tensor."""
     for ours, theirs in [
         ("token_embd", "embed_tokens"), ("output_norm", "norm"), ("blk.", "layers."), ("attn_norm", "input_layernorm"),
         ("ffn_norm", "post_attention_layernorm"), ("attn_q_norm", "self_attn.q_norm"),
@@ -121,7 +121,7 @@ def of_qwen3(name):
 
 
 def loaded(model, tensors, allowed_missing=()):
-    """Put tensors into a model of transformers, and make sure that none is left random."""
+    """Load tensors into a model of transformers, and check that all are set."""
     torch = pytest.importorskip("torch")
     told = model.load_state_dict(
         {name: torch.tensor(each) for name, each in tensors.items()}, strict=False
@@ -132,8 +132,8 @@ def loaded(model, tensors, allowed_missing=()):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_bert_scores_as_transformers_does(tmp_path):
-    """A BertForSequenceClassification that was saved and converted, its tokens and types made by its own tokenizer."""
+def test_bert_equals_transformers(tmp_path):
+    """A saved and converted BertForSequenceClassification with its own tokenizer."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
     letters = "abcdefgh"
@@ -165,7 +165,7 @@ def test_bert_scores_as_transformers_does(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_xlm_roberta_scores_as_transformers_does(xlm_roberta):
+def test_xlm_roberta_equals_transformers(xlm_roberta):
     """The same tensors in an XLMRobertaForSequenceClassification."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     path, tensors = xlm_roberta
@@ -190,8 +190,8 @@ def test_xlm_roberta_scores_as_transformers_does(xlm_roberta):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_qwen3_scores_as_transformers_does(qwen3):
-    """The same tensors in a Qwen3ForCausalLM, asked as the model's card says: with the head, and without."""
+def test_qwen3_equals_transformers(qwen3):
+    """The same tensors in a Qwen3ForCausalLM with the prompt of the model card, with and without head."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     path, tensors = qwen3
     config = transformers.Qwen3Config(

@@ -1,4 +1,4 @@
-"""A reranker: a query and texts in from any thread, scores out, as the model was trained to give them or not at all."""
+"""Reranker: scores equal to a numpy reference, shared by threads, and errors."""
 
 import copy
 import pickle
@@ -36,8 +36,8 @@ def ranker():
 
 
 @given(query=texts, some=st.lists(texts, max_size=4))
-def test_scores_are_those_of_the_reference(reranker, ranker, query, some):
-    """However strange, blank or long: the logit of the best passage, by plain numpy, and its sigmoid in [0, 1]."""
+def test_scores_equal_the_numpy_reference(reranker, ranker, query, some):
+    """For any text: the logit of the best passage, and its sigmoid in [0, 1]."""
     reference = ReferenceBert(RERANKER, N_TOKENS)
     expected = [
         max(reference.logit(tokens) for tokens in ranker.pairs(query, text)) for text in some
@@ -49,8 +49,8 @@ def test_scores_are_those_of_the_reference(reranker, ranker, query, some):
 
 
 @given(query=texts, some=st.lists(texts, min_size=1, max_size=5), data=st.data())
-def test_neighbours_and_order_change_no_bit(reranker, query, some, data):
-    """A text's score is the same alone and among others, wherever it stands."""
+def test_score_does_not_depend_on_other_texts_or_order(reranker, query, some, data):
+    """The score of a text is the same alone and in any list."""
     order = data.draw(st.permutations(range(len(some))))
     whole = reranker.score(query, some)
     np.testing.assert_array_equal(
@@ -62,7 +62,7 @@ def test_neighbours_and_order_change_no_bit(reranker, query, some, data):
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_threads_change_no_bit(reranker, n_threads):
+def test_score_does_not_depend_on_threads(reranker, n_threads):
     """On any number of CPU threads a text has the same score."""
     some = ["a b c", "z", "q r s t u v w " * 20]
     with Reranker(RERANKER, n_threads=n_threads) as other:
@@ -70,8 +70,8 @@ def test_threads_change_no_bit(reranker, n_threads):
 
 
 @given(st.text(alphabet="abc .\n", max_size=400))
-def test_passages_cover_a_long_text(ranker, text):
-    """What is read of a long text is all of it, in order, and never more at once than the context holds."""
+def test_pairs_cover_a_long_text(ranker, text):
+    """The passages contain the text in order, each within the context."""
     pairs = [tokens.tolist() for tokens in ranker.pairs("q", text)]
     assert all(len(tokens) <= ranker.n_ctx for tokens in pairs)
     (whole,) = CrossEncoder.pairs(ranker, "q", "") if not text.strip() else [None]
@@ -80,8 +80,8 @@ def test_passages_cover_a_long_text(ranker, text):
         assert inside == [token + N_TOKENS for token in ranker._tokenizer.tokenize_plain(text)]
 
 
-def test_query_and_text_are_told_apart(reranker):
-    """The text's tokens have the token type 1: exchanged, the two have another score."""
+def test_exchanged_query_and_text_have_a_different_score(reranker):
+    """The tokens of the text have token type 1."""
     one, other = (
         reranker.score("a b c", ["x y"], raw=True),
         reranker.score("x y", ["a b c"], raw=True),
@@ -89,8 +89,8 @@ def test_query_and_text_are_told_apart(reranker):
     assert abs(one[0] - other[0]) > 1e-3
 
 
-def test_of_a_long_query_the_beginning_counts(reranker):
-    """A query that leaves no room is cut, and its text is read whole."""
+def test_long_query_is_truncated(reranker):
+    """The text is still read completely."""
     many = "a b c " * 10_000
     np.testing.assert_array_equal(
         reranker.score(many, ["x y z"]), reranker.score(many[:60], ["x y z"])
@@ -98,15 +98,15 @@ def test_of_a_long_query_the_beginning_counts(reranker):
     assert reranker.submit(many, ["x"]).result().n_tokens[0] <= reranker.n_ctx
 
 
-def test_what_reads_like_a_control_token_is_text(reranker):
-    """A text cannot end itself and begin another."""
+def test_control_token_text_is_plain_text(reranker):
+    """A text cannot contain the separator."""
     np.testing.assert_array_equal(
         reranker.score("a", ["b [SEP] c"]), reranker.score("a", ["b [ sep ] c"])
     )
 
 
-def test_ten_thousand_texts_and_none(reranker):
-    """Ten thousand texts are scored in order; of none there are no scores, also by a closed reranker."""
+def test_score_of_many_and_of_no_texts(reranker):
+    """Ten thousand texts are scored in order; no texts give no scores, also with a closed reranker."""
     some = [chr(ord("a") + n % 26) for n in range(10_000)]
     scores, n_tokens = reranker.submit("a", some).result()
     np.testing.assert_array_equal(scores, np.resize(reranker.score("a", some[:26]), 10_000))
@@ -114,8 +114,8 @@ def test_ten_thousand_texts_and_none(reranker):
     assert reranker.score("a", []).shape == (0,)
 
 
-def test_many_threads_share_a_reranker(reranker):
-    """Each of many threads gets the scores of its own query."""
+def test_threads_get_scores_of_their_own_query(reranker):
+    """Concurrent calls return the right scores."""
     letters = [chr(ord("a") + n) for n in range(26)]
     expected = {letter: reranker.score(letter, letters) for letter in letters}
     with ThreadPoolExecutor(8) as threads:
@@ -124,8 +124,8 @@ def test_many_threads_share_a_reranker(reranker):
         np.testing.assert_array_equal(scores, expected[letter])
 
 
-def test_a_cancelled_job_is_dropped_within_a_text(reranker):
-    """Cancelling frees the reranker before the next passage, however long the text is."""
+def test_cancelled_job_is_dropped_before_its_next_passage(reranker):
+    """Also inside a long text."""
     future = reranker.submit("a", ["a b c d e f g h " * 1_000_000])
     assert future.cancel()
     with pytest.raises(CancelledError):
@@ -133,8 +133,8 @@ def test_a_cancelled_job_is_dropped_within_a_text(reranker):
     assert reranker.score("a", ["a"]).shape == (1,)
 
 
-def test_progress_ends_with_all(reranker):
-    """Progress is told in the thread that asked, ascending, and at the end it is all."""
+def test_progress_is_called_in_the_calling_thread_up_to_all_texts(reranker):
+    """The numbers ascend, and the last is the number of texts."""
     told = []
     reranker.score(
         "a", ["a b"] * 500, progress=lambda *both: told.append((*both, threading.current_thread()))
@@ -156,14 +156,14 @@ def test_progress_ends_with_all(reranker):
         ("a", ["a", None], r"texts\[1\] must be a string, got None"),
     ],
 )
-def test_what_is_no_query_with_texts_is_refused(reranker, query, some, message):
-    """The error names the argument, or the text by its place."""
+def test_invalid_query_or_texts_are_rejected(reranker, query, some, message):
+    """The error names the argument, or the text by its index."""
     with pytest.raises(InvalidRequestError, match=message):
         reranker.score(query, some)
 
 
-def test_wrong_options_are_refused():
-    """So are a prompt without its two places, answers that are not two words, and a context without room."""
+def test_invalid_options_are_rejected():
+    """A prompt without its two fields, answers that are not two words, and a context that is too small."""
     for options, message in [
         ({"template": "{query}"}, "template must be a string with {query} and {document}, or None"),
         ({"answers": "yes"}, "answers must be the words for yes and no"),
@@ -177,8 +177,8 @@ def test_wrong_options_are_refused():
         Reranker(None)
 
 
-def test_a_closed_reranker_says_so():
-    """Whoever waits, and whoever comes later, is told; closing twice is no error."""
+def test_closed_reranker_fails_waiting_and_later_calls():
+    """Closing twice is allowed."""
     with Reranker(RERANKER) as reranker:
         waiting = reranker.submit("a", ["a b c d e f"] * 100_000)
     with pytest.raises(RerankerError, match="the reranker is closed"):
@@ -190,8 +190,8 @@ def test_a_closed_reranker_says_so():
     assert repr(reranker) == "<Reranker reranker.gguf, closed>"
 
 
-def test_a_pickled_reranker_is_opened_again_and_a_copy_is_the_same(reranker):
-    """What comes out of a pickle scores with the same bits; another context has another fingerprint."""
+def test_unpickled_reranker_gives_identical_scores(reranker):
+    """A different context has a different fingerprint."""
     with Reranker(RERANKER, n_ctx=40) as short, pickle.loads(pickle.dumps(short)) as opened:
         assert (opened.n_ctx, opened.fingerprint, opened.name) == (
             40,
@@ -207,7 +207,7 @@ def test_a_pickled_reranker_is_opened_again_and_a_copy_is_the_same(reranker):
 
 
 def altered(target, *, without=(), numbers=None, architecture="bert"):
-    """Write the reranker without some of its tensors and keys, and with other numbers."""
+    """Write the reranker without the given tensors and keys, and with changed numbers."""
     reader = gguf.GGUFReader(RERANKER)
     writer = gguf.GGUFWriter(target, architecture)
     for key, field in reader.fields.items():
@@ -245,14 +245,14 @@ def altered(target, *, without=(), numbers=None, architecture="bert"):
         ),
     ],
 )
-def test_a_file_that_would_score_wrong_is_refused(tmp_path, without, message):
-    """No pooler, no token types, no head: the reason is given, and what to do."""
+def test_file_with_wrong_scores_is_rejected(tmp_path, without, message):
+    """A missing pooler, token type or head is an error with reason and remedy."""
     with pytest.raises(ModelLoadError, match=message):
         Reranker(altered(tmp_path / "model.gguf", without=without))
 
 
-def test_a_file_that_does_not_say_that_it_ranks_ranks(tmp_path, reranker):
-    """A head is a head: converters do not always write the pooling."""
+def test_ranking_head_without_pooling_type_is_used(tmp_path, reranker):
+    """Converters do not always write the pooling type."""
     with Reranker(altered(tmp_path / "model.gguf", without=["bert.pooling_type"])) as other:
         np.testing.assert_array_equal(other.score("a", ["b", "c"]), reranker.score("a", ["b", "c"]))
 
@@ -264,8 +264,8 @@ def test_a_file_that_does_not_say_that_it_ranks_ranks(tmp_path, reranker):
         (TINY, "without a prompt for reranking"),
     ],
 )
-def test_other_models_are_refused_and_told_where_they_belong(model, message):
-    """An encoder's file, and a generator's without a prompt."""
+def test_other_models_are_rejected(model, message):
+    """Embedding models, and generative models without a prompt."""
     with pytest.raises(ModelLoadError, match=message):
         Reranker(model)
 
@@ -280,8 +280,8 @@ def test_other_models_are_refused_and_told_where_they_belong(model, message):
         (RERANKER.read_bytes()[:4000], "be loaded"),
     ],
 )
-def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
-    """No file, no GGUF, a damaged one, one cut short: `ModelLoadError`, with the reason."""
+def test_invalid_model_file_is_an_error_with_its_reason(tmp_path, content, message):
+    """A missing, damaged or truncated file, or a file in another format, raises `ModelLoadError`."""
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
@@ -293,8 +293,8 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
 
 
 @pytest.mark.parametrize(("yes", "no"), [("b", "c"), ("c", "b"), (".", "z")])
-def test_a_judge_says_how_likely_yes_is_beside_no(yes, no):
-    """Of the bigram model the logits are known: the score is the odds of the two words behind the prompt's last."""
+def test_generative_score_is_the_odds_of_yes_to_no(yes, no):
+    """The logits of the bigram model after the last token of the prompt are known."""
     numbers = {piece.decode(errors="replace"): at for at, piece in enumerate(BIGRAM_TOKENS)}
     row = bigram_table()[numbers["a"]]
     with Reranker(BIGRAM, template="{query}.{document}\na", answers=(yes, no)) as judge:
@@ -302,8 +302,8 @@ def test_a_judge_says_how_likely_yes_is_beside_no(yes, no):
     np.testing.assert_allclose(found, np.repeat(row[numbers[yes]] - row[numbers[no]], 3), atol=1e-3)
 
 
-def test_a_template_may_name_the_query_twice():
-    """What the query takes altogether is bounded, so that there is room for passages, and each ends with the prompt."""
+def test_template_with_repeated_query_limits_its_tokens():
+    """The query takes at most half of the context, and each passage ends with the prompt."""
     template = "{query}.{document}.{query}\nz"
     with CrossEncoder(
         BIGRAM, ModelOptions(n_ctx=64, n_threads=1), template=template, answers=("y", "n")
@@ -313,8 +313,8 @@ def test_a_template_may_name_the_query_twice():
         assert len({tokens[-1] for tokens in pairs}) == 1
 
 
-def test_a_judge_reads_the_prompt_and_texts_as_texts():
-    """The template's control tokens are such; the same letters in query and text, and their places, are plain."""
+def test_control_tokens_are_parsed_in_the_template_only():
+    """Query and text are plain text, also if they contain control tokens or fields."""
     template = "<|begin|>the {query} is {document}<|end|>"
     query, text = "<|end|>{document}", "{query} and <|begin|>"
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, n_threads=1)) as decoder:
@@ -329,8 +329,8 @@ def test_a_judge_reads_the_prompt_and_texts_as_texts():
         )
 
 
-def test_answers_are_one_token_each():
-    """A word of several tokens has no one logit."""
+def test_answers_of_several_tokens_are_rejected():
+    """A word of several tokens has no single logit."""
     with pytest.raises(
         InvalidRequestError, match="answers must be words of one token each for this model"
     ):

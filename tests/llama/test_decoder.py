@@ -1,4 +1,4 @@
-"""llama.cpp behind `Decoder`: what is relied on elsewhere, on a quantized transformer, and every way not to load."""
+"""Decoder: bit-identical results on a quantized transformer, and the errors of loading."""
 
 import ctypes
 import logging
@@ -42,14 +42,14 @@ def _empty_slots(request):
 
 
 def prefill(model, slot, tokens=PROMPT, start=0):
-    """Compute `tokens` in slices, as the engine does, and return the last one's logits."""
+    """Compute `tokens` in prefill chunks, as the engine does, and return the logits of the last one."""
     for first in range(0, len(tokens), model.n_batch):
         (logits,) = model.prefill([slot], [tokens[first : first + model.n_batch]], [start + first])
     return logits.copy()
 
 
-def test_a_slot_that_was_saved_and_restored_goes_on_identically(model):
-    """Saving one slot and restoring it into another changes no bit of what follows."""
+def test_restored_slot_continues_with_identical_bits(model):
+    """A state that is saved in one slot and restored in a second slot gives the same logits."""
     prefill(model, 0)
     model.restore(3, model.save(0))
     expected = model.decode([0], [7], [len(PROMPT)])[0].copy()
@@ -57,8 +57,8 @@ def test_a_slot_that_was_saved_and_restored_goes_on_identically(model):
     np.testing.assert_array_equal(model.decode([3], [7], [len(PROMPT)])[0], expected)
 
 
-def test_a_reused_prefix_gives_identical_logits(model):
-    """A prompt continued from a saved, rewound beginning ends with the bits that computing it whole gives."""
+def test_restored_prefix_gives_identical_logits(model):
+    """A prompt that continues a saved and rewound prefix has the logits of the complete prompt."""
     whole = prefill(model, 0)
     saved = model.save(0)
     model.rewind(0, 0)
@@ -67,8 +67,8 @@ def test_a_reused_prefix_gives_identical_logits(model):
     np.testing.assert_array_equal(prefill(model, 0, PROMPT[256:], 256), whole)
 
 
-def test_neighbours_change_no_bit():
-    """With a memory for each slot, a sequence's logits are the same alone and beside any number of others."""
+def test_decode_does_not_depend_on_other_slots():
+    """With a KV cache for each slot, the logits of a sequence are the same for any number of other sequences."""
     with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=8, n_threads=1)) as model:
         alone = prefill(model, 0, PROMPT[:50])
         step = model.decode([0], [7], [50])[0].copy()
@@ -84,7 +84,7 @@ def test_neighbours_change_no_bit():
 
 @pytest.fixture(scope="module")
 def unquantized(tmp_path_factory):
-    """A random transformer in float32, wide enough for every quantization."""
+    """A random transformer in float32, wide enough for all quantizations."""
     path = tmp_path_factory.mktemp("models") / "F32.gguf"
     tokens, merges = byte_level_vocabulary(512)
     shape = {"n_embd": 256, "n_ff": 256, "n_layer": 2}
@@ -105,7 +105,7 @@ def unquantized(tmp_path_factory):
     scope="module", params=["ALL_F32", "MOSTLY_F16", "MOSTLY_Q8_0", "MOSTLY_Q4_K_M", "MOSTLY_Q2_K"]
 )
 def quantized(request, unquantized):
-    """The same transformer in one of the formats that people use."""
+    """The same transformer in a common quantization."""
     path = unquantized.with_name(f"{request.param}.gguf")
     params = lib.llama_model_quantize_default_params()
     params.ftype, params.nthread = getattr(lib, f"LLAMA_FTYPE_{request.param}"), 1
@@ -114,10 +114,10 @@ def quantized(request, unquantized):
 
 
 @pytest.mark.parametrize("use_extra_bufts", [None, False], ids=["repacked", "as in the file"])
-def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantized, use_extra_bufts):
-    """Whatever is computed along with a prompt, its logits and those of its next token are the ones that it has alone.
+def test_prefill_does_not_depend_on_other_prompts(quantized, use_extra_bufts):
+    """The logits of a prompt and of its next token are the same as alone.
 
-    One to twelve prompts of one to thirty tokens, in slots of any order, with gaps between them.
+    One to twelve prompts of one to thirty tokens, in slots of any order and with gaps.
     """
     options = ModelOptions(
         n_ctx=512, n_slots=12, n_batch=384, n_threads=1, use_extra_bufts=use_extra_bufts
@@ -141,8 +141,8 @@ def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantize
                 model.rewind(slot, 0)
 
 
-def test_slices_of_several_prompts_go_on_where_each_of_them_stands():
-    """The last slices of prompts, each behind another number of tokens, give the bits that each gives alone."""
+def test_prefill_continues_prompts_of_different_lengths():
+    """The last chunks of prompts, after different numbers of tokens, have the same bits as alone."""
     with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=3, n_batch=64, n_threads=1)) as model:
         prompts = [PROMPT[:70], PROMPT[3:14], PROMPT[5:200]]
         expected = []
@@ -157,8 +157,8 @@ def test_slices_of_several_prompts_go_on_where_each_of_them_stands():
         np.testing.assert_array_equal(model.prefill(range(3), slices, starts), expected)
 
 
-def test_flash_attention_computes_the_same():
-    """With and without it the logits of a transformer differ by rounding alone."""
+def test_flash_attention_differs_by_rounding_only():
+    """Logits with and without flash attention are equal up to rounding."""
     plain, flash = (
         ModelOptions(n_ctx=512, n_slots=1, n_threads=1, flash_attention=flash_attention)
         for flash_attention in (False, True)
@@ -168,8 +168,8 @@ def test_flash_attention_computes_the_same():
         assert 0 < np.abs(prefill(other, 0) - expected).max() < 0.02 * np.ptp(expected)
 
 
-def test_interrupting_stops_a_computation_and_leaves_the_model_usable(model):
-    """A flag set before or during `prefill` raises; after a rewind the same call succeeds with the same bits."""
+def test_interrupt_before_or_during_prefill_raises_and_allows_retry(model):
+    """After a rewind the same call succeeds with the same bits."""
     expected = prefill(model, 0, PROMPT[:100])
     model.rewind(0, 0)
     model.interrupt()
@@ -179,8 +179,8 @@ def test_interrupting_stops_a_computation_and_leaves_the_model_usable(model):
     np.testing.assert_array_equal(prefill(model, 0, PROMPT[:100]), expected)
 
 
-def test_pieces_put_together_are_the_text(model):
-    """Tokenizing any text and printing the tokens gives its bytes back."""
+def test_pieces_of_tokens_join_to_the_text(model):
+    """Tokenizing a text and joining the bytes of its tokens returns the text."""
     text = "The rest is silence — résumé 🙂\n\t日本語"
     assert b"".join(map(model.piece, model.tokenize(text, 0).tolist())).decode() == text
 
@@ -191,15 +191,15 @@ def test_control_tokens_print_nothing(model):
     assert model.piece(1) == b""
 
 
-def test_tokenizing_a_megabyte_without_a_break_survives(model):
-    """One word of a million letters is cut into tokens in reasonable time, in a thread with a small stack."""
+def test_tokenize_megabyte_without_break_succeeds(model):
+    """A word of a million letters is tokenized in reasonable time, in a thread with a small stack."""
     with ThreadPoolExecutor(1) as thread:
         assert len(thread.submit(model.tokenize, "a" * 1_000_000, 100).result()) == 100
 
 
 @pytest.mark.parametrize("character", ["A", "é"])
-def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_path, character):
-    """The pre-tokenizer of bloom, and of many models since, overflows the stack on 32,000 equal letters; not here."""
+def test_tokenize_with_std_regex_does_not_overflow_the_stack(tmp_path, character):
+    """The pre-tokenizer of bloom and many later models would overflow the stack on 32,000 equal letters."""
     model = tmp_path / "bloom.gguf"
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
@@ -215,21 +215,21 @@ print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize(
     assert int(ended.stdout) == 100_000 * len(character.encode())
 
 
-def test_a_text_of_more_tokens_than_there_is_room_for_is_tokenized_again(model):
-    """Where normalizing makes more tokens than the text has bytes, room is made for them."""
+def test_tokenize_text_that_grows_by_normalization_succeeds(model):
+    """The buffer is enlarged if a text has more tokens than bytes."""
     tokens = model.tokenize.__self__._tokenize(b"some text", add_special=True, capacity=1)
     np.testing.assert_array_equal(tokens, model.tokenize("some text", 0))
 
 
-def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
-    """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
+def test_tokenize_long_text_with_breaks_is_not_split(model):
+    """Twenty thousand characters of words have the tokens of a single call."""
     words = "the quick brown fox " * 1000
     in_one_call = model.tokenize.__self__._tokenize(words.encode(), add_special=True)
     np.testing.assert_array_equal(model.tokenize(words, 0), in_one_call)
 
 
-def test_of_a_long_text_only_as_much_is_read_as_can_matter(model):
-    """The last tokens of a long text are those of its end alone, and what cannot fit is refused without being read."""
+def test_tokenize_encodes_only_the_end_of_a_long_text(model):
+    """The last tokens equal those of its end, and a text that cannot fit is rejected without tokenizing."""
     text = "the quick brown fox " * 20_000
     np.testing.assert_array_equal(model.tokenize(text, 100), model.tokenize(text[-10_000:], 100))
     assert model.tokenize(text, 100).base is None
@@ -237,14 +237,14 @@ def test_of_a_long_text_only_as_much_is_read_as_can_matter(model):
         model.tokenize(text, 0)
 
 
-def test_a_text_in_parts_has_one_bos_token():
-    """Where a text is cut, the BOS token stands in front of the first part alone."""
+def test_tokenize_split_text_has_one_bos_token():
+    """Only the first part has the BOS token."""
     with Decoder(BIGRAM, ModelOptions(n_slots=1, n_threads=1)) as model:
         assert model.tokenize("a" * 20_000, 0).tolist() == [0] + [2] * 20_000
 
 
-def test_the_default_context_is_what_the_model_was_trained_on(caplog):
-    """Where memory is plenty there are 16 slots of the model's own length, and one line says so."""
+def test_default_context_has_the_training_length(caplog):
+    """With enough memory there are 16 slots of the model's training length, which the log reports."""
     with caplog.at_level(logging.INFO, "relevance_gen.llama.decoder"), Decoder(TINY) as model:
         assert (model.n_ctx, model.n_slots) == (2048, 16)
     (line,) = [
@@ -270,10 +270,8 @@ def test_the_default_context_is_what_the_model_was_trained_on(caplog):
         (30, {"flash_attention": True}, (2048, 14)),
     ],
 )
-def test_where_memory_is_scarce_slots_are_given_up_before_tokens(
-    monkeypatch, free_mib, options, expected
-):
-    """A context takes half of what is free beside the weights; what was asked for stays."""
+def test_scarce_memory_reduces_slots_before_length(monkeypatch, free_mib, options, expected):
+    """A context takes half of the free memory after the weights; requested values are unchanged."""
     monkeypatch.setattr(
         "relevance_gen.llama.free_memory.available_memory",
         lambda: (free_mib << 20) + TINY.stat().st_size,
@@ -284,8 +282,8 @@ def test_where_memory_is_scarce_slots_are_given_up_before_tokens(
             model.prefill([slot], [np.zeros(2, np.int32)], [0])
 
 
-def test_keys_and_values_are_counted_as_llama_cpp_allocates_them(caplog):
-    """What a token takes is what llama.cpp's own log says of the whole context."""
+def test_token_bytes_equal_the_allocation_of_llama_cpp(caplog):
+    """The estimate for the context equals the size in llama.cpp's log."""
     options = ModelOptions(n_ctx=1024, n_slots=8)
     with caplog.at_level(logging.DEBUG, "relevance_gen.llama"), Decoder(TINY, options) as model:
         told = re.search(r"KV buffer size = +([\d.]+) MiB", caplog.text)
@@ -306,8 +304,8 @@ def test_keys_and_values_are_counted_as_llama_cpp_allocates_them(caplog):
     ],
     ids=["missing", "empty", "zip", "magic only", "zeros", "half a header", "truncated"],
 )
-def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
-    """No file, no GGUF, a damaged or truncated one: `ModelLoadError`, an OSError, with the reason."""
+def test_invalid_model_file_is_an_error_with_its_reason(tmp_path, content, message):
+    """A missing, damaged or truncated file, or one in another format, raises `ModelLoadError`, an OSError."""
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
@@ -316,8 +314,8 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_copy_goes_on_with_the_same_bits(on_device):
-    """A slot that was copied has the logits of its source, whichever way, also where a copied one is copied on."""
+def test_copied_slot_continues_with_identical_bits(on_device):
+    """A copy has the logits of its source, on a CPU and on a device, also a copy of a copy."""
     with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
         assert not model.copies_on_device
         model.copies_on_device = on_device
@@ -332,8 +330,8 @@ def test_a_copy_goes_on_with_the_same_bits(on_device):
         np.testing.assert_array_equal(rows, [alone, alone])
 
 
-def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
-    """On a device a copy is made at the next computation: a slot that is restored before keeps what was restored."""
+def test_pending_copy_does_not_overwrite_a_restored_slot():
+    """On a device the next computation makes the copy; a slot that is restored before that keeps the restored state."""
     with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
         texts = [
             model.tokenize(text, 0) for text in ("the quick brown fox", "over the lazy dog again")
@@ -359,8 +357,8 @@ def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
         np.testing.assert_array_equal(model.decode([0], [7], [len(texts[0])])[0], expected[0])
 
 
-def test_an_embedding_model_is_refused():
-    """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
+def test_embedding_model_is_rejected():
+    """BERT can be loaded and computed, but has no KV cache, and would generate nonsense."""
     with pytest.raises(
         ModelLoadError,
         match=r"encoder\.gguf holds an embedding model, which does not generate text: pass it to Encoder",
@@ -368,8 +366,8 @@ def test_an_embedding_model_is_refused():
         Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
 
 
-def test_a_gpu_that_is_not_there_is_refused():
-    """It would be left out in silence, or fail for a reason of llama.cpp's; on a CPU alone no GPU is looked for."""
+def test_missing_gpu_is_rejected():
+    """The error lists the GPUs; with n_gpu_layers=0 the number is not checked."""
     with pytest.raises(
         InvalidRequestError,
         match=r"main_gpu must be the number of a GPU of this build of llama\.cpp \(.*\), got 99; ",
@@ -379,35 +377,35 @@ def test_a_gpu_that_is_not_there_is_refused():
         assert model.n_slots == 1
 
 
-def test_a_directory_is_no_model(tmp_path):
-    """A directory is refused like any unreadable file."""
+def test_directory_is_rejected(tmp_path):
+    """A directory is rejected like an unreadable file."""
     with pytest.raises(ModelLoadError, match="cannot be read: Is a directory"):
         Decoder(tmp_path)
 
 
 @pytest.mark.parametrize("n_ctx", [10**8, 10**12])
-def test_a_context_too_large_for_the_machine_is_refused_before_it_is_made(n_ctx):
-    """Memory that the machine does not have is an error that says how much, not the end of the process."""
+def test_context_larger_than_memory_is_rejected_before_allocation(n_ctx):
+    """The error reports the required memory, and the process survives."""
     with pytest.raises(ModelLoadError, match=r"need [\d,]+ MiB .* choose a smaller n_ctx"):
         Decoder(TINY, ModelOptions(n_ctx=n_ctx, n_slots=16))
 
 
-def test_a_slice_is_no_longer_than_the_context():
-    """A slice that no prompt can fill gets no memory: n_batch is n_ctx at most, rounded up to a multiple of 8."""
+def test_n_batch_is_limited_to_n_ctx():
+    """The batch is at most n_ctx tokens, rounded up to a multiple of 8."""
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, n_batch=10**9, n_threads=1)) as model:
         assert model.n_batch == 256
     with Decoder(TINY, ModelOptions(n_ctx=1, n_slots=1, n_threads=1)) as model:
         assert model.n_batch == 8
 
 
-def test_loading_can_be_given_up(tmp_path):
-    """Where `on_progress` says no, loading ends with an error."""
+def test_on_progress_returning_false_cancels_loading(tmp_path):
+    """Loading ends with an error."""
     with pytest.raises(ModelLoadError):
         Decoder(TINY, on_progress=lambda _: False)
 
 
-def test_llama_cpp_is_quiet_and_its_log_is_reachable(capfd, caplog):
-    """Nothing is printed by default; the logger relevance_gen.llama has it all."""
+def test_llama_cpp_log_goes_to_python_logging(capfd, caplog):
+    """Nothing is printed by default; the logger relevance_gen.llama receives all messages."""
     options = ModelOptions(n_ctx=256, n_slots=1, n_threads=1)
     with caplog.at_level(logging.DEBUG, "relevance_gen.llama"), Decoder(TINY, options):
         pass
@@ -415,8 +413,8 @@ def test_llama_cpp_is_quiet_and_its_log_is_reachable(capfd, caplog):
     assert capfd.readouterr() == ("", "")
 
 
-def test_interrupting_works_from_another_thread_while_a_prompt_is_computed():
-    """A long prefill ends soon after another thread interrupts it."""
+def test_interrupt_from_another_thread_stops_a_prefill():
+    """A long prefill ends soon after the interrupt."""
     with Decoder(TINY, ModelOptions(n_ctx=2048, n_slots=1, n_batch=2000, n_threads=1)) as model:
         threading.Timer(0.005, model.interrupt).start()
         tokens = np.resize(PROMPT, 2000)
@@ -426,8 +424,8 @@ def test_interrupting_works_from_another_thread_while_a_prompt_is_computed():
                 model.rewind(0, 0)
 
 
-def test_a_small_model_is_computed_by_one_thread(monkeypatch):
-    """By default the embedded model gets one thread, a larger one the physical cores, and an option has its way."""
+def test_default_threads_depend_on_the_size_of_the_model(monkeypatch):
+    """The embedded model gets one thread, a larger model the physical cores, and an option overrides both."""
 
     def n_threads(**options):
         with Decoder(EMBEDDED_MODEL, ModelOptions(n_ctx=256, n_slots=1, **options)) as model:

@@ -1,4 +1,4 @@
-"""A step is computed in the way that is the fastest, which changes with what else the machine does."""
+"""ExecutionTuner: choosing the fastest strategy while the load of the machine changes."""
 
 import random
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from small_models import BIGRAM, TINY
 
 
 class Machine:
-    """A machine that says what a step takes, and whose clock only its own steps move."""
+    """A simulated machine with given step times, whose clock advances only by its own steps."""
 
     def __init__(self, cost, max_threads=2, min_threads=1):
         self.now_s = 0.0
@@ -24,7 +24,7 @@ class Machine:
         self.pace = ExecutionTuner(max_threads, min_threads, lambda: self.now_s)
 
     def steps(self, seconds, n_rows=1, *, can_split=True):
-        """Compute steps for so long; return how many there were in a second."""
+        """Compute steps for a time; return the number of steps per second."""
         begun_s, n_steps = self.now_s, 0
         while self.now_s < begun_s + seconds:
             way = self.pace.strategy(n_rows, can_split=can_split)
@@ -44,19 +44,19 @@ def one_core_is_taken(n_rows, way):
     return 0.007 * n_rows * (1 if way.n_threads == 1 else 12)
 
 
-def test_all_threads_compute_on_a_quiet_machine():
-    """Trying other ways costs a twentieth at most."""
+def test_idle_machine_uses_all_threads():
+    """Trials cost at most a twentieth of the time."""
     assert Machine(quiet, 16).steps(20) >= 0.95 * 16 / 0.007
     assert Machine(quiet, 2).steps(20) >= 0.95 * 2 / 0.007
 
 
-def test_one_thread_computes_beside_a_busy_core():
-    """What two threads lose there is not lost: nine tenths of what one thread would do is done."""
+def test_busy_core_leads_to_one_thread():
+    """At least nine tenths of the throughput of one thread is reached."""
     assert Machine(one_core_is_taken).steps(20) >= 0.9 / 0.007
 
 
-def test_threads_come_back_when_the_core_is_free():
-    """Fewer threads are no choice for ever."""
+def test_free_core_restores_all_threads():
+    """The choice of fewer threads is temporary."""
     machine = Machine(quiet)
     machine.steps(5)
     machine.cost = one_core_is_taken
@@ -68,8 +68,8 @@ def test_threads_come_back_when_the_core_is_free():
     assert machine.steps(5) >= 0.95 * 2 / 0.007
 
 
-def test_a_lucky_step_changes_little():
-    """Where two threads are now and then as fast as one and mostly are not, one computes nearly always."""
+def test_rare_fast_steps_do_not_change_the_strategy():
+    """If two threads are only sometimes as fast as one thread, one thread is used nearly always."""
     chance = random.Random(1)  # noqa: S311
 
     def cost(_, way):
@@ -79,8 +79,8 @@ def test_a_lucky_step_changes_little():
 
 
 @pytest.mark.parametrize("n_rows", [2, 3, 4, 7])
-def test_rows_are_computed_one_by_one_where_that_is_faster(n_rows):
-    """But only if that changes no bit."""
+def test_faster_split_rows_are_used_if_allowed(n_rows):
+    """Rows are computed separately only if they have the same bits."""
 
     def cost(n_rows, way):
         return n_rows * (0.0065 if way.row_by_row else 0.011)
@@ -91,24 +91,24 @@ def test_rows_are_computed_one_by_one_where_that_is_faster(n_rows):
     assert not any(way.row_by_row for way in together.used)
 
 
-def test_many_rows_are_always_computed_together():
-    """Eight and more are not even tried one by one, nor is one."""
+def test_large_and_single_row_batches_are_never_split():
+    """Batches of one row, and of eight or more, are not tried row by row."""
     for n_rows in (1, 8, 500):
         machine = Machine(quiet)
         machine.steps(1, n_rows)
         assert not any(way.row_by_row for way in machine.used)
 
 
-def test_rows_that_must_stay_together_do_so_at_once():
-    """What was cut before is not, from the step on where it may not be."""
+def test_unsplittable_rows_are_computed_together_immediately():
+    """A size that was split before is computed as a batch as soon as splitting is not allowed."""
     machine = Machine(lambda n_rows, way: n_rows * (0.001 if way.row_by_row else 0.01))
     machine.steps(2, 3)
     assert machine.used[-1].row_by_row
     assert not machine.pace.strategy(3, can_split=False).row_by_row
 
 
-def test_rows_that_must_stay_together_try_other_threads():
-    """Though others of their size are computed one by one."""
+def test_unsplittable_rows_still_try_thread_counts():
+    """Also if splittable batches of the same size are computed row by row."""
     machine = Machine(
         lambda n_rows, way: n_rows * (0.001 if way.row_by_row else 0.002 * way.n_threads**2)
     )
@@ -125,8 +125,8 @@ def test_rows_that_must_stay_together_try_other_threads():
         st.tuples(st.integers(1, 600), st.floats(1e-6, 1e3), st.booleans()), max_size=60
     ),
 )
-def test_every_way_is_within_its_bounds(max_threads, min_threads, steps):
-    """Whatever steps take, threads are between the fewest and the most, and only few rows are cut."""
+def test_strategies_respect_their_limits(max_threads, min_threads, steps):
+    """Threads are between minimum and maximum, and only allowed batches of 2 to 7 rows are split."""
     min_threads = min(min_threads, max_threads)
     now_s = 0.0
     pace = ExecutionTuner(max_threads, min_threads, lambda: now_s)
@@ -139,23 +139,23 @@ def test_every_way_is_within_its_bounds(max_threads, min_threads, steps):
 
 
 class Script:
-    """A pace that takes the ways that a test names, over and over."""
+    """A tuner that returns given strategies in rotation."""
 
     def __init__(self, *ways):
         self.ways = [*ways]
 
     def strategy(self, _, *, can_split=False):
-        """Return the next way; rows stay together where they must."""
+        """Return the next strategy; rows are split only if allowed."""
         self.ways.append(self.ways.pop(0))
         return self.ways[-1] if can_split else Strategy(self.ways[-1].n_threads)
 
     def timing(self, *_):
-        """Learn nothing."""
+        """Record nothing."""
         return nullcontext()
 
 
 def rows_of(path, *ways, **options):
-    """Return the logits of some steps of three sequences, in these ways."""
+    """Return the logits of steps of three sequences, computed with these strategies."""
     with Decoder(path, ModelOptions(n_ctx=256, n_slots=3, n_threads=2, **options)) as model:
         model._decode_tuner = model._prefill_tuner = Script(*ways)
         prompts = [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 17, 30)]
@@ -169,8 +169,8 @@ def rows_of(path, *ways, **options):
 
 
 @pytest.mark.parametrize("path", [TINY, BIGRAM], ids=["tiny", "bigram"])
-def test_no_way_changes_a_bit(path):
-    """Threads and rows one by one, changed at every step, give the logits of one way."""
+def test_strategies_give_identical_bits(path):
+    """Changing threads and splitting at each step gives the logits of a constant strategy."""
     expected, _ = rows_of(path, Strategy(2))
     changing, differing = rows_of(
         path, Strategy(1), Strategy(2, row_by_row=True), Strategy(2), Strategy(1, row_by_row=True)
@@ -180,8 +180,8 @@ def test_no_way_changes_a_bit(path):
     assert np.array_equal(expected, alone)
 
 
-def test_rows_whose_bits_differ_stay_together(monkeypatch):
-    """Where rows come out otherwise one by one, they are computed together from then on."""
+def test_rows_with_different_bits_are_not_split(monkeypatch):
+    """If separate rows have different bits, the size is computed as a batch from then on."""
     computed = Decoder._decode
 
     def rounded(self, slots, tokens, positions, way):
@@ -196,8 +196,8 @@ def test_rows_whose_bits_differ_stay_together(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"n_threads": 2}, {"flash_attention": True}], ids=str)
-def test_threads_stay_where_they_were_asked_for_or_matter(options):
-    """A number that was given is kept, and so it is where threads share a sequence's attention."""
+def test_threads_are_fixed_if_requested_or_with_flash_attention(options):
+    """The number of threads does not change if it is requested or could change the bits."""
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=2, **options)) as model:
         assert {model._decode_tuner.strategy(1).n_threads for _ in range(5)} == {model.n_threads}
         assert len(model._decode_tuner._thread_counts) == 1

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: named, chosen, downloaded once. A server of its own stands in for the hub."""
+"""Models on the Hugging Face hub, with a local server instead of the hub: names, selection, download, cache."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ RESOLVE = "import sys; from relevance_gen.llama.model_files.resolve import resol
 
 
 class Hub(ThreadingHTTPServer):
-    """Answers as the hub does, as far as downloading goes; `asked` are the paths that were."""
+    """Serves repositories like the hub; `asked` lists the requested paths."""
 
     files = {  # noqa: RUF012
         "README.md": b"none of ours",
@@ -62,19 +62,19 @@ class Hub(ThreadingHTTPServer):
         return (503 if path.endswith("/busy") else 404), b""
 
     def stop(self) -> None:
-        """Be gone."""
+        """Stop the server."""
         self.shutdown()
         self.thread.join()
         self.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers HEAD and GET alike."""
+    """Answers HEAD and GET requests."""
 
     server: Hub
 
     def do_GET(self) -> None:
-        """Answer as `Hub` says."""
+        """Answer as `Hub` defines."""
         status, body = self.server.answer(self.path.partition("?")[0])
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def hub() -> Iterator[Hub]:
 
 
 def run(hub: Hub, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with that hub in place of the real one; it reads its variables when it is imported."""
+    """Run Python with this server as the hub, whose address is read on import."""
     environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("HF_")}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home)}
     command = [sys.executable, *arguments]
@@ -109,8 +109,8 @@ def run(hub: Hub, home: Path, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_repository_is_downloaded_once(hub: Hub, tmp_path: Path) -> None:
-    """Its Q4_K_M by default, another if named; from then on neither network nor hub is needed."""
+def test_fetch_downloads_a_repository_once(hub: Hub, tmp_path: Path) -> None:
+    """The default file is Q4_K_M; afterwards neither the network nor the hub is needed."""
     command = [
         "-m",
         "relevance_gen",
@@ -133,8 +133,8 @@ def test_a_repository_is_downloaded_once(hub: Hub, tmp_path: Path) -> None:
     assert run(hub, tmp_path, "-c", RESOLVE, "owner/name:Q8_0").stdout == named.stdout
 
 
-def test_all_parts_of_a_file_are_downloaded(hub: Hub, tmp_path: Path) -> None:
-    """llama.cpp is given the first, and finds the others beside it."""
+def test_fetch_downloads_all_parts_of_a_file(hub: Hub, tmp_path: Path) -> None:
+    """The first part is returned, and the other parts are in the same folder."""
     first = Path(run(hub, tmp_path, "-c", RESOLVE, "owner/name:F16").stdout.strip())
     assert first.name == "large-F16-00001-of-00002.gguf"
     assert first.with_name("large-F16-00002-of-00002.gguf").read_bytes() == b"GGUF two"
@@ -153,10 +153,10 @@ def test_all_parts_of_a_file_are_downloaded(hub: Hub, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_the_hub_has_not_is_said_in_one_line(
+def test_fetch_missing_file_or_repository_is_an_error_in_one_line(
     hub: Hub, tmp_path: Path, model: str, message: str
 ) -> None:
-    """A quantization that is not there is answered with those that are; a repository, with the hub's reason."""
+    """A missing quantization lists the available files; a missing repository has the hub's reason."""
     done = run(hub, tmp_path, "-m", "relevance_gen", "generate", "z", "--model", model)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"relevance-gen: {message}")
@@ -164,8 +164,8 @@ def test_what_the_hub_has_not_is_said_in_one_line(
     assert "404" in done.stderr or model != "owner/other"
 
 
-def test_a_hub_that_cannot_answer_is_asked_once(hub: Hub, tmp_path: Path) -> None:
-    """The error says what was tried and what to do, at once: five further tries would take half a minute."""
+def test_fetch_from_failing_hub_fails_without_retries(hub: Hub, tmp_path: Path) -> None:
+    """The error has the reason and a remedy; five retries would take half a minute."""
     done = run(hub, tmp_path, "-m", "relevance_gen", "generate", "z", "--model", "owner/busy")
     assert hub.asked.count("/api/models/owner/busy") == 1
     assert done.stderr.startswith(
@@ -178,8 +178,8 @@ def test_a_hub_that_cannot_answer_is_asked_once(hub: Hub, tmp_path: Path) -> Non
     )
 
 
-def test_a_repository_needs_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """owner/name without huggingface_hub is an error that says what to install."""
+def test_fetch_without_hub_client_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without huggingface_hub the error names the package to install."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelLoadError, match=r"pip install 'huggingface-hub>="):
         resolve("owner/name")
@@ -194,16 +194,18 @@ def test_a_repository_needs_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> N
         ("owner/name/BF16/m.gguf", "owner/name", "BF16/m.gguf"),
     ],
 )
-def test_a_name_is_read(text: str, repository: str, wanted: str | None) -> None:
-    """The repository, and what is wanted of it, as llama-server's -hf takes it."""
+def test_read_parses_repository_and_selection(
+    text: str, repository: str, wanted: str | None
+) -> None:
+    """The forms are those of llama-server's -hf option."""
     assert HubModel.read(text) == HubModel(repository, wanted)
 
 
 @pytest.mark.parametrize(
     "text", ["name", "/no/such/model.gguf", "owner/name:", "a/b/c", "owner/name:Q4 K", "", "ö/n"]
 )
-def test_what_names_no_repository_is_none(text: str) -> None:
-    """A path that leads nowhere is not looked for on the hub."""
+def test_read_path_returns_none(text: str) -> None:
+    """A path is not looked up on the hub."""
     assert HubModel.read(text) is None
 
 
@@ -225,10 +227,10 @@ def test_what_names_no_repository_is_none(text: str) -> None:
         (["mmproj-Q8_0.gguf", "m-Q8_0.gguf"], "Q8_0", "m-Q8_0.gguf"),
     ],
 )
-def test_the_file_of_a_repository_is_the_one_meant(
+def test_choose_file_selects_by_name_then_default(
     names: list[str], wanted: str | None, chosen: str
 ) -> None:
-    """What is named, in any case and as a whole; else Q4_K_M, then Q8_0, then the first by name."""
+    """A selection matches in any case; the default is Q4_K_M, then Q8_0, then the first name."""
     assert choose_file(names, wanted) == chosen
 
 
@@ -239,9 +241,9 @@ def test_the_file_of_a_repository_is_the_one_meant(
         (["a-Q8_0.gguf"], "8_0", "no '8_0', but a-Q8_0.gguf"),
     ],
 )
-def test_what_a_repository_has_not_is_an_error(
+def test_choose_file_missing_selection_is_an_error(
     names: list[str], wanted: str | None, message: str
 ) -> None:
-    """There must be something to load; the error says what there is."""
+    """The error lists the available files."""
     with pytest.raises(ModelLoadError, match=message):
         choose_file(names, wanted)

@@ -1,4 +1,4 @@
-"""Which model is meant."""
+"""Resolving the name of a model to a file."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from relevance_gen.llama.model_files.resolve import is_embedded, resolve
 from small_models import TINY
 
 
-def test_a_path_is_itself():
-    """An existing file is taken as it is."""
+def test_resolve_existing_path_returns_it():
+    """An existing file is returned unchanged."""
     assert resolve(TINY) == resolve(str(TINY)) == TINY
 
 
-def test_the_environment_names_the_default(tmp_path):
-    """RELEVANCE_GEN_MODEL wins over the embedded model; empty means unset."""
+def test_resolve_none_uses_the_environment_variable(tmp_path):
+    """RELEVANCE_GEN_MODEL takes precedence over the embedded model; an empty value is ignored."""
     embedded = tmp_path / "embedded.gguf"
     embedded.touch()
     assert resolve(environment={"RELEVANCE_GEN_MODEL": str(TINY)}, embedded=embedded) == TINY
@@ -27,8 +27,8 @@ def test_the_environment_names_the_default(tmp_path):
     assert not is_embedded(TINY, {})
 
 
-def test_without_any_model_the_error_says_what_to_do(tmp_path):
-    """No path, no variable, no embedded model: the message names the variable."""
+def test_resolve_without_any_model_names_the_variable(tmp_path):
+    """Without path, variable and embedded model, the error names the variable."""
     with pytest.raises(ModelLoadError, match="set RELEVANCE_GEN_MODEL"):
         resolve(environment={}, embedded=tmp_path / "none.gguf")
 
@@ -36,21 +36,21 @@ def test_without_any_model_the_error_says_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     "named", [{"model": "none"}, {"environment": {"RELEVANCE_GEN_MODEL": "none"}}]
 )
-def test_the_servers_word_for_no_model_says_what_to_do(tmp_path, monkeypatch, named):
-    """`none` asks for search alone: whoever wants to generate is told how, though a file of that name be there."""
+def test_resolve_none_string_explains_how_to_generate(tmp_path, monkeypatch, named):
+    """ "none" disables generation, also if a file of that name exists."""
     monkeypatch.chdir(tmp_path)
     Path("none").touch()
     with pytest.raises(ModelLoadError, match="unset RELEVANCE_GEN_MODEL for the embedded model"):
         resolve(**named)
 
 
-def test_an_empty_path_is_not_the_working_folder():
-    """It is refused by its name."""
+def test_resolve_empty_path_is_rejected():
+    """The error names the field."""
     with pytest.raises(InvalidRequestError, match="model must be the path of a file, got ''"):
         resolve("")
 
 
-def test_what_is_neither_a_file_nor_a_repository_does_not_exist():
-    """A path that leads nowhere is an error that names it."""
+def test_resolve_missing_path_names_it():
+    """A missing path is an error that names it."""
     with pytest.raises(ModelLoadError, match=r"/no/such/model\.gguf does not exist"):
         resolve("/no/such/model.gguf")

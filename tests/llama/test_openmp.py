@@ -1,4 +1,4 @@
-"""How llama.cpp's threads wait, as libgomp itself says when it is loaded."""
+"""The spin time of llama.cpp's threads, as libgomp prints it when it is loaded."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ print("in the environment:", os.environ.get("GOMP_SPINCOUNT"))
 
 
 def load(before="", **environment):
-    """Load llama.cpp in a process of its own; return what Python and what libgomp printed."""
+    """Load llama.cpp in a separate process; return the output of Python and libgomp."""
     own = {
         name: value
         for name, value in os.environ.items()
@@ -35,8 +35,8 @@ def load(before="", **environment):
     return done.stdout, done.stderr
 
 
-def test_threads_spin_briefly():
-    """Without a choice of the user's it is 10,000 rounds, and the environment of other programs is left alone."""
+def test_default_spin_count_is_10000():
+    """Without a setting of the user it is 10,000, and the environment of subprocesses is unchanged."""
     told, libgomp = load()
     assert "GOMP_SPINCOUNT = '10000'" in libgomp
     assert "in the environment: None" in told
@@ -46,15 +46,15 @@ def test_threads_spin_briefly():
 @pytest.mark.parametrize(
     "choice", [{"GOMP_SPINCOUNT": "77"}, {"OMP_WAIT_POLICY": "PASSIVE"}], ids=str
 )
-def test_the_users_own_choice_stays(choice):
-    """With either of its variables set, libgomp does what it says: passive waiting does not spin at all."""
+def test_spin_settings_of_the_user_are_kept(choice):
+    """Both variables of libgomp are respected: passive waiting does not spin."""
     told, libgomp = load(**choice)
     assert f"GOMP_SPINCOUNT = '{choice.get('GOMP_SPINCOUNT', 0)}'" in libgomp
     assert f"in the environment: {choice.get('GOMP_SPINCOUNT')}" in told
 
 
-def test_it_says_where_it_comes_too_late():
-    """Where another library has already loaded libgomp, that is logged, with the remedy."""
+def test_libgomp_loaded_before_is_logged():
+    """If libgomp is already loaded, the log has a remedy."""
     told, libgomp = load("import ctypes; ctypes.CDLL('libgomp.so.1')")
     assert "GOMP_SPINCOUNT = '10000'" not in libgomp
     assert "relevance_gen.llama.runtime.openmp: another library has already loaded libgomp" in told

@@ -1,4 +1,4 @@
-"""The table of a model's options."""
+"""The table of model options."""
 
 import typing
 
@@ -8,14 +8,14 @@ import pytest
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options
 
 
-def test_type_checkers_know_the_options_as_they_are():
-    """`OptionTypes` has every option of `ModelOptions`, with its type."""
+def test_option_types_equal_model_options():
+    """`OptionTypes` has all options of `ModelOptions` with their types."""
     options = attrs.fields(attrs.resolve_types(ModelOptions))
     assert typing.get_type_hints(OptionTypes) == {option.name: option.type for option in options}
 
 
-def test_every_option_says_what_it_means():
-    """Each has a help text for flags and docstrings, without a full stop, for the flags put more behind it."""
+def test_options_have_help_texts():
+    """Each option has a help text without a full stop, because flags append to it."""
     for option in attrs.fields(ModelOptions):
         assert option.metadata["help"].strip(".") == option.metadata["help"] != ""
 
@@ -28,7 +28,7 @@ def test_every_option_says_what_it_means():
         ("x", "the options are n_ctx"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_nearest(name, hint):
-    """The error names the option and the one that may be meant, or else all."""
+def test_unknown_option_suggests_the_nearest(name, hint):
+    """The error names the option and the nearest option, or lists all options."""
     with pytest.raises(TypeError, match=f"{name} is not a model option; {hint}"):
         model_options({name: 1})

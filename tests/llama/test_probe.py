@@ -1,4 +1,4 @@
-"""The AMX probe, through its inputs: what the CPU says, and a command that lives or dies."""
+"""The AMX probe with simulated CPU descriptions and commands."""
 
 import subprocess
 import sys
@@ -14,12 +14,12 @@ CRASHES = (sys.executable, "-c", CRASH)
 
 
 def counting(tmp_path, ending):
-    """Make a command that leaves a mark each time it runs."""
+    """Return a command that appends to a file on each run."""
     return (sys.executable, "-c", f"open({str(tmp_path / 'runs')!r}, 'a').write('x'); {ending}")
 
 
-def test_without_amx_nothing_is_probed(tmp_path):
-    """A CPU without AMX needs no probe: the layouts are safe."""
+def test_cpu_without_amx_is_safe_without_probe(tmp_path):
+    """The command is not run."""
     command = counting(tmp_path, "raise SystemExit(1)")
     assert extra_buffers_are_safe(
         "CPU : AVX512 = 1 | ", "build", command=command, cache_dir=tmp_path
@@ -30,14 +30,14 @@ def test_without_amx_nothing_is_probed(tmp_path):
 @pytest.mark.parametrize(
     ("command", "safe"), [(LIVES, True), (CRASHES, False), (("/does/not/exist",), False)]
 )
-def test_the_answer_is_whether_the_probe_lives(tmp_path, command, safe):
-    """A segfault in the subprocess is an answer, not the end of this process."""
+def test_crash_of_the_command_means_unsafe(tmp_path, command, safe):
+    """A segmentation fault in the subprocess does not end this process."""
     assert extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path) is safe
 
 
 @pytest.mark.parametrize("ending", ["", CRASH], ids=["lives", "dies"])
-def test_the_answer_is_remembered_for_a_build(tmp_path, ending):
-    """The same build and CPU are probed once; another build is probed anew."""
+def test_result_is_cached_by_build(tmp_path, ending):
+    """An equal build and CPU are probed once; a different build is probed again."""
     command = counting(tmp_path, ending)
     answers = {
         extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path) for _ in range(3)
@@ -48,28 +48,28 @@ def test_the_answer_is_remembered_for_a_build(tmp_path, ending):
     assert (tmp_path / "runs").read_text() == "xx"
 
 
-def test_a_failure_that_is_no_crash_is_not_remembered(tmp_path):
-    """A probe that could not do its work says nothing of the build: the layouts are off, and it is tried again."""
+def test_failure_without_crash_is_not_cached(tmp_path):
+    """The layouts are disabled, and the next process probes again."""
     command = counting(tmp_path, "raise SystemExit(1)")
     for runs in ("x", "xx"):
         assert not extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path)
         assert (tmp_path / "runs").read_text() == runs
 
 
-def test_a_cache_that_cannot_be_written_only_means_probing_again(tmp_path):
-    """A file in the place of the cache directory is no error."""
+def test_unwritable_cache_is_not_an_error(tmp_path):
+    """A file in place of the cache directory only prevents caching."""
     (tmp_path / "file").touch()
     assert extra_buffers_are_safe(AMX, "build", command=LIVES, cache_dir=tmp_path / "file")
 
 
-def test_the_remedy_is_logged(tmp_path, caplog):
-    """Where the layouts are unsafe, a warning says how to rebuild."""
+def test_unsafe_layouts_log_a_remedy(tmp_path, caplog):
+    """A warning explains how to rebuild llama.cpp."""
     extra_buffers_are_safe(AMX, "build", command=CRASHES, cache_dir=tmp_path)
     assert "-fno-tree-dse" in caplog.text
 
 
-def test_the_real_probe_runs():
-    """The probe's own command decodes with the shipped model and ends well on this machine."""
+def test_real_command_succeeds_on_this_machine():
+    """The default command decodes with the included model and exits with status 0."""
     ended = subprocess.run(
         [sys.executable, "-m", "relevance_gen.llama.trial"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The converter of BERTs: what it writes is read back as it was, and what it cannot convert it refuses."""
+"""The BERT converter: equal weights after conversion, and errors for unsupported models."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ WIDTH, BLOCKS, N_CTX = 32, 2, 64
 
 
 def layout(folder, *, stored="F32", n_labels=0, **config):
-    """Write a random BERT as Hugging Face lays one out; one with labels is a classifier."""
+    """Write a random BERT in the layout of Hugging Face; with labels it is a classifier."""
     folder.mkdir(exist_ok=True)
     facts = {
         "model_type": "bert", "hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": BLOCKS,
@@ -101,8 +101,8 @@ def vectors(path, texts=("cats", "dog", "ba cat", "unknown words")):
         return encoder.encode(texts)
 
 
-def test_every_type_gives_nearly_the_same_vectors(tmp_path):
-    """F16 and Q8_0 differ from F32 by their rounding alone."""
+def test_f16_and_q8_0_differ_from_f32_by_rounding_only(tmp_path):
+    """Vectors of all types are nearly equal."""
     folder = layout(tmp_path / "model")
     found = {}
     for kind in ("f32", "f16", "q8_0"):
@@ -113,16 +113,16 @@ def test_every_type_gives_nearly_the_same_vectors(tmp_path):
 
 
 @pytest.mark.parametrize("stored", ["F16", "BF16"])
-def test_weights_of_half_precision_are_read(tmp_path, stored):
-    """A model that is stored in 16 bits becomes nearly the model that was stored in 32."""
+def test_half_precision_weights_are_converted(tmp_path, stored):
+    """A model stored in 16 bits is nearly equal to the model in 32 bits."""
     for name in ("F32", stored):
         convert(layout(tmp_path / name, stored=name), tmp_path / f"{name}.gguf", kind="f32")
     both = vectors(tmp_path / "F32.gguf") * vectors(tmp_path / f"{stored}.gguf")
     assert (both.sum(axis=1) > 0.9999).all()
 
 
-def test_words_are_cut_as_bert_cuts_them(tmp_path):
-    """A word of two pieces is not two words, and upper case counts only where the tokenizer says so."""
+def test_tokens_equal_those_of_bert(tmp_path):
+    """A word of two pieces differs from two words, and case matters only if the tokenizer is cased."""
     folder = layout(tmp_path / "model")
     convert(folder, tmp_path / "lower.gguf")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
@@ -137,8 +137,8 @@ def test_words_are_cut_as_bert_cuts_them(tmp_path):
     assert not np.array_equal(cased[0], cased[1])
 
 
-def test_pooling_is_read_or_told(tmp_path):
-    """The pooling is what sentence-transformers' files say, or what is told in their place."""
+def test_pooling_is_read_from_files_or_option(tmp_path):
+    """The pooling is that of sentence-transformers' files, or of the option."""
     folder = layout(tmp_path / "model")
     convert(folder, tmp_path / "cls.gguf", pooling="cls")
     with Encoder(tmp_path / "cls.gguf") as encoder:
@@ -157,15 +157,15 @@ def test_pooling_is_read_or_told(tmp_path):
         ({"position_embedding_type": "relative_key"}, "holds no BERT with absolute positions"),
     ],
 )
-def test_other_families_are_refused(tmp_path, config, message):
-    """What is no BERT is refused, with the name of what converts it."""
+def test_other_families_are_rejected(tmp_path, config, message):
+    """The error names the converter to use."""
     with pytest.raises(ValueError, match=message):
         convert(layout(tmp_path / "model", **config), tmp_path / "out.gguf")
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
-def test_a_cross_encoder_scores_as_plain_numpy_does(tmp_path, kind):
-    """With its pooler, and the text's tokens of type 1; F16 and Q8_0 differ by their rounding alone."""
+def test_converted_cross_encoder_equals_the_numpy_reference(tmp_path, kind):
+    """With its pooler and token type 1 for texts; F16 and Q8_0 differ by rounding only."""
     folder = layout(tmp_path / "model", n_labels=1)
     for each in dict.fromkeys(("f32", kind)):
         convert(folder, tmp_path / f"{each}.gguf", kind=each)
@@ -182,14 +182,14 @@ def test_a_cross_encoder_scores_as_plain_numpy_does(tmp_path, kind):
     )
 
 
-def test_a_cross_encoder_of_several_labels_is_refused(tmp_path):
-    """A classifier of three labels says nothing of a text's rank."""
+def test_classifier_with_several_labels_is_rejected(tmp_path):
+    """A classifier of three labels does not rank."""
     with pytest.raises(ValueError, match="holds a classifier of 3 labels; a reranker has one"):
         convert(layout(tmp_path / "model", n_labels=3), tmp_path / "out.gguf")
 
 
-def test_a_layer_that_a_file_cannot_hold_is_refused(tmp_path):
-    """A model that ends in a dense layer would lose it."""
+def test_unsupported_dense_layer_is_rejected(tmp_path):
+    """The conversion would lose the layer."""
     folder = layout(tmp_path / "model")
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(
@@ -199,8 +199,8 @@ def test_a_layer_that_a_file_cannot_hold_is_refused(tmp_path):
         convert(folder, tmp_path / "out.gguf")
 
 
-def test_the_command_converts(tmp_path):
-    """From the command line it writes a file that an encoder opens, and refuses in one line."""
+def test_command_converts_or_fails_in_one_line(tmp_path):
+    """The encoder opens the file that the command writes."""
     folder, output = layout(tmp_path / "model"), tmp_path / "out.gguf"
     command = [sys.executable, "tools/convert_bert.py", str(folder), str(output), "--type", "q8_0"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
