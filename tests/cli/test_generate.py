@@ -159,7 +159,11 @@ def test_every_option_of_a_model_is_an_option(capsys):
             ["--eos-token-ids", "0", "-1"],
             "--eos-token-ids[1] must be an integer in [0, 2147483647], got -1",
         ),
-        (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
+        (
+            ["--model", "/no/such/model.gguf"],
+            "the model file /no/such/model.gguf does not exist; pass the path of a GGUF file, or the name of a model on "
+            "the Hugging Face hub, such as owner/name",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(capsys, options, message):

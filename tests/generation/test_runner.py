@@ -85,7 +85,7 @@ def test_init_missing_device_raises():
     """The error lists the existing GPUs; without GPU layers the device numbers are ignored."""
     with pytest.raises(
         InvalidRequestError,
-        match=r"devices must be of GPUs that .* sees \(.*\), got 99; leave it out",
+        match=r"devices must be the number of a GPU of .* \(.*\), got 99; omit it",
     ):
         small_runner(devices=[99])
     with small_runner(devices=[99], n_gpu_layers=0) as runner:

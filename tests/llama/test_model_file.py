@@ -37,7 +37,7 @@ def test_resolve_without_any_model_names_the_variable(tmp_path):
     "named", [{"model": "none"}, {"environment": {"RELEVANCE_GEN_MODEL": "none"}}]
 )
 def test_resolve_none_string_explains_how_to_generate(tmp_path, monkeypatch, named):
-    """ "none" disables generation, also if a file of that name exists."""
+    """The name "none" disables generation, also if a file of that name exists."""
     monkeypatch.chdir(tmp_path)
     Path("none").touch()
     with pytest.raises(ModelLoadError, match="unset RELEVANCE_GEN_MODEL for the embedded model"):
