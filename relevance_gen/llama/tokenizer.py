@@ -195,8 +195,11 @@ class Tokenizer:
         """Print the control tokens with these texts, except end-of-turn tokens."""
         for text in texts:
             tokens = self._tokenize(text.encode(), add_special=False)
-            if len(tokens) == 1 and not lib.llama_vocab_is_eog(self._handle, int(tokens[0])):
-                self._pieces[int(tokens[0])] = text.encode()
+            if len(tokens) != 1:
+                continue
+            token = int(tokens[0])
+            if not lib.llama_vocab_is_eog(self._handle, token):
+                self._pieces[token] = text.encode()
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints: none for control tokens that are not shown."""

@@ -90,14 +90,20 @@ class _ChoiceConstraint(Constraint):
             allowed.update(self._token_index.tokens_at(text, len(self._sample)))
         tokens = np.fromiter(allowed, np.intp, len(allowed))
         mask[:] = 0
-        np.bitwise_or.at(mask, tokens // 8, (1 << tokens % 8).astype(np.uint8))
+        bits = 1 << tokens % 8
+        np.bitwise_or.at(mask, tokens // 8, bits.astype(np.uint8))
         return is_complete
 
     def _append(self, token: int) -> bool:
         sample = self._sample + self._token_index.token_bytes[token]
         self._sample = sample
+        n_bytes = len(sample)
         self._first = bisect_left(self._texts, sample, self._first, self._stop)
         self._stop = bisect_right(
-            self._texts, sample, self._first, self._stop, key=lambda text: text[: len(sample)]
+            self._texts,
+            sample,
+            self._first,
+            self._stop,
+            key=lambda text: text[:n_bytes],
         )
         return self._stop - self._first == 1 and self._is_complete()

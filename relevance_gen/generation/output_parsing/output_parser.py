@@ -100,7 +100,8 @@ class OutputParser:
             self._openings += reasoning_openings
         first_words = [_FIRST_WORD.match(opening.text) for opening in self._openings]
         self._first_words = {word[0] for word in first_words if word}
-        self._any_first_word = re.compile("|".join(map(re.escape, self._first_words)) or r"(?!)")
+        any_word = "|".join(map(re.escape, self._first_words))
+        self._any_first_word = re.compile(any_word or r"(?!)")
         self._state: PartKind = "reasoning" if output_format.starts_with_reasoning else "text"
         self._is_after_marker = output_format.starts_with_reasoning
         self._expected = self._first_openings  # openings accepted at the start of the buffer only
@@ -167,9 +168,9 @@ class OutputParser:
         """Read reasoning up to the text that ends it."""
         reasoning = self._format.reasoning
         ends = reasoning.ends if reasoning else ()
-        end_positions = [(self._buffer.find(end), end) for end in ends]
-        start, end = min((item for item in end_positions if item[0] >= 0), default=(-1, ""))
-        n_reasoning = start if end else self._n_certain(ends, is_last)
+        starts = {end: self._buffer.find(end) for end in ends if end in self._buffer}
+        end = min(starts, key=starts.__getitem__, default="")
+        n_reasoning = starts[end] if end else self._n_certain(ends, is_last)
         self._add_text(pieces, "reasoning", self._take(n_reasoning))
         if not end:
             return False

@@ -16,7 +16,10 @@ from relevance_gen.generation.output_parsing.tool_call_formats import ArgumentTa
 
 _PYTHON_VALUES: Final = {"True": "true", "False": "false", "None": "null"}
 """Some templates write values in Python's syntax, so models do, too."""
-_CONTROL_CHARACTERS: Final = {code: json.dumps(chr(code))[1:-1] for code in range(32)}
+_CONTROL_CHARACTERS: Final = {
+    code: json.dumps(chr(code)).strip('"')  # without the quotation marks of the string
+    for code in range(32)
+}
 """The JSON escapes of line breaks and other control characters, which models write unescaped into strings."""
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<unknown>.))', re.DOTALL)
 _JSON_DELIMITER: Final = re.compile(r'["\\{}\[\]]')
@@ -128,10 +131,13 @@ class TaggedArguments:
     def _read_value(self, name: str, text: str, *, is_last: bool) -> ArgumentsChunk:
         end = text.find(self._after_value)
         if end < 0:
-            n_read = len(text) if is_last else max(0, len(text) - len(self._after_value) + 1)
+            # The end of the text may be the beginning of the closing tag.
+            n_certain = max(0, len(text) - len(self._after_value) + 1)
+            n_read = len(text) if is_last else n_certain
             self._value.append(text[:n_read])
             return ArgumentsChunk(n_read)
-        value = "".join((*self._value, text[:end])).removesuffix(self._value_end)
+        self._value.append(text[:end])
+        value = "".join(self._value).removesuffix(self._value_end)
         key = json.dumps(name, ensure_ascii=False)
         argument = f"{self._separator}{key}: {as_json(value, self._schemas.get(name))}"
         self._separator = ", "
@@ -146,7 +152,8 @@ class UnquotedArguments:
     def __init__(self, delimiter: str) -> None:
         first = re.escape(delimiter[0])
         rest = re.escape(delimiter[1:])
-        prefixes = "|".join(re.escape(delimiter[1:n]) for n in range(1, len(delimiter)))
+        prefix_ends = range(1, len(delimiter))
+        prefixes = "|".join(re.escape(delimiter[1:end]) for end in prefix_ends)
         no_delimiter = rf"{first}(?!{rest}|(?:{prefixes})\Z)"
         self._contents = {
             delimiter: re.compile(rf"(?:[^{first}]|{no_delimiter})*+"),
@@ -211,7 +218,9 @@ class UnquotedArguments:
 
 def _depth_change(delimiter: str) -> int:
     """Return how a delimiter changes the depth of nested objects and lists."""
-    return {"{": 1, "[": 1, "}": -1, "]": -1}.get(delimiter, 0)
+    if delimiter in "{[":
+        return 1
+    return -1 if delimiter in "}]" else 0
 
 
 def _to_json_escape(escape: re.Match[str]) -> str:

@@ -27,7 +27,12 @@ except ModuleNotFoundError as missing:
 __all__ = ["build", "clear_errors", "last_errors", "lib", "pointer", "system_info"]
 
 _log = logging.getLogger("relevance_gen.llama")
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
+_LEVELS = {
+    1: logging.DEBUG,
+    2: logging.DEBUG,
+    3: logging.INFO,
+    4: logging.INFO,
+}
 """Python's level for llama.cpp's debug, info, warning and error: lower, because fatal errors become exceptions."""
 _ERROR = 4
 _last_errors: deque[str] = deque(maxlen=3)
