@@ -196,10 +196,9 @@ def test_search_option_in_four_files_works_in_python_over_http_and_on_the_comman
     )
     flag = '("--max-chunk-chars", {"type": int, "default": 0}, "maximum length of a result"),'
     copy.insert("cli/search.py", r'\("--lines", ', rf"{flag}\n        \g<0>")
-    argument = "max_chunk_chars=args.max_chunk_chars"
-    copy.insert(
-        "cli/search.py", r"SearchParams\(([^()]*?),?\s*\)", rf"SearchParams(\1, {argument})"
-    )
+    argument = "correct_spelling=args.correct_spelling,"
+    addition = "max_chunk_chars=args.max_chunk_chars,"
+    copy.change("cli/search.py", argument, f"{argument} {addition}")
     assert copy.run(USE_OPTION).endswith("\n0\n")
     program = ("-P", *REAL)
     with Server("--model", "none", program=program, PYTHONPATH=str(copy.folder)) as server:
