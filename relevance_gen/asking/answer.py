@@ -68,18 +68,18 @@ def citer_of(sources: Sequence[Source]) -> Attributor:
 
 @frozen(repr=False)
 class Answer(PydanticSerializable):
-    """What a model answered. It prints as its text, with numbers behind sentences, and a line for each source.
+    """An answer. It prints as its text with source numbers, and a line for each source.
 
-    In a notebook it shows as text and table.
+    A notebook shows the text and a table.
 
     Attributes:
-        text: the answer; `NOTHING_FOUND` or `NO_ANSWER_FOUND` where no model was asked.
-        sources: what the model was shown, the best first; a chat model was given them as [1], [2] and so on. Where none
-            was asked, the passages that come nearest to the question.
-        prompt: all that the model read; empty where none was asked.
-        confidence: how likely it is that the chunks hold what was asked, in [0, 1], as search tells; it says nothing of
-            what a model makes of them.
-        response: what was generated, with its token counts and times; ``None`` where no model was asked.
+        text: the answer; `NOTHING_FOUND` or `NO_ANSWER_FOUND` without a generation.
+        sources: the sources in the prompt, best first, numbered [1], [2] and so on for chat models;
+            without a generation, the closest passages.
+        prompt: the complete prompt; empty without a generation.
+        confidence: the confidence of the search that the chunks contain an answer, in [0, 1]; not
+            the confidence that the generated text is right.
+        response: the generation with token counts and times; ``None`` without a generation.
     """
 
     text: str

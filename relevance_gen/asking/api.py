@@ -219,40 +219,44 @@ def _with_parameters_of(
 def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stream
     """Answer a question from chunks: search them, and generate an answer from the best.
 
-    A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
-    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on.
+    A model with a chat template gets one message with instructions, numbered sources and the
+    question. Other models and the embedded model get the sentences of the best passages, in the
+    format that the embedded model was trained on.
 
     Args:
         question: not blank.
-        chunks: a `ChunkIndex`, a `FolderIndex`, or whatever `search` takes.
-        runner: by default the one that `generate` uses.
-        top_n: most sources. They are whole chunks, the best first, as far as the model's context has room beside the
-            answer; what has none is cut to sentences around its best passage, or else left out.
+        chunks: a `ChunkIndex`, a `FolderIndex`, or chunks as in `search`.
+        runner: the runner of the model; by default the runner of `generate`.
+        top_n: maximum number of sources. Sources are complete chunks, best first, while the context
+            of the model has space for them and the answer; a chunk that does not fit is shortened
+            to the sentences around its best passage, or dropped.
         where: as in `search`.
         min_relative_score: as in `search`.
         distinct: as in `search`.
         syntax: as in `search`.
         correct_spelling: as in `search`.
-        encoder: as in `search`; None takes the one that an index has.
+        encoder: as in `search`; None uses the encoder of the index.
         reranker: as in `search`.
-        only_from_sources: whether no model is asked where no answer was found; otherwise it answers all the same, from
-            what it knows.
-        min_confidence: below this confidence of the search no answer was found, in [0, 1].
-        copy: whether the answer is text of the sources, word for word, with one space for all white space between two
-            words: of a chat model one sentence of them, of any other the sentences of the best passage. None is what
-            the model's file says; the embedded one's says so.
-        instructions: what a chat model is told.
+        only_from_sources: whether to generate nothing if the search finds no answer; False lets the
+            model answer from its own knowledge.
+        min_confidence: minimum confidence of the search for an answer, in [0, 1].
+        copy: whether the answer is text of the sources, word for word, with single spaces: one
+            sentence for a chat model, the sentences of the best passage for other models. None uses
+            the setting in the model file; the embedded model copies.
+        instructions: the instructions for a chat model.
         chat_template: a Jinja template instead of the one in the model's file.
-        template_variables: what else the template reads; ``enable_thinking`` is false if not given.
-        fields: fields of a `GenerationRequest` but ``text``; temperature is 0 if not given, and ``max_tokens`` 512 for
-            a chat model, 128 for any other. Room for that many, at most half of the context, is kept free.
+        template_variables: further variables of the template; ``enable_thinking`` is false by
+            default.
+        fields: fields of a `GenerationRequest` except ``text``. The default of ``temperature`` is 0,
+            that of ``max_tokens`` 512 for a chat model and 128 for other models. At most half of
+            the context is reserved for the answer.
 
     Returns:
-        The answer, with the sources that the model was shown. Where no answer was found and no model was asked, its
-        ``found`` is False, its text says so, and its sources are the passages that come nearest.
+        The answer, with the sources in the prompt. If the search finds no answer, ``found`` is
+        False, and the sources are the closest passages.
 
     Raises:
-        InvalidRequestError: an argument is not allowed, or there is no room for a source.
+        InvalidRequestError: an argument is invalid, or no source fits into the context.
         RelevanceGenError: as `Runner.chat` raises.
 
     >>> answer = ask("Do cats bark?", ["Cows moo."])

@@ -1,1 +1,1 @@
-"""Folders of files: which of them to search, what they say, and an index of them that is never stale."""
+"""An index of a folder that is updated before each search, and its cache."""

@@ -1,32 +1,35 @@
-"""Rank files: by their best chunks, by their names, and by what they define.
+"""Rank files by their best chunks, by their names, and by the names that they define.
 
-Of the best 300 chunks by what their words say, c(k) is the score of chunk k as a share of the best one's, c₁. For a
-file f with n of these, best first, and for its names::
+The 300 best chunks by their lexical scores are ranked. c(k) is the score of chunk k relative to the
+best score, c₁. A file f has n of these chunks, best first; w are the words of the question without
+English stop words, and p are the parts of a name::
 
-    chunks(f) = c(1) + 0.3 Σ_k 0.7^(k-2) c(k),  k = 2 … 12
-    said(n)   = Σ_w idf(w) · max_p alike(p, w) / Σ_w idf(w)          how much of the question a name says
-    asked(n)  = Σ_p √|p| · max_w alike(p, w) / Σ_p √|p|              how much of the name the question says
-    name(f)   = √said · asked²                                       of the file's name
-    defines   = max over definitions of √said · asked · level        of types, and of all others
-    exact     = max over definitions of level, where the question holds the name as an identifier;
-                0.6 of it where only case and underscores differ     of types, and of all others
+    chunks(f)  = c(1) + 0.3 Σ_k 0.7^(k-2) c(k),  k = 2 … 12
+    recall(n)  = Σ_w idf(w) · max_p alike(p, w) / Σ_w idf(w)       share of the question in the name
+    precision(n) = Σ_p √|p| · max_w alike(p, w) / Σ_p √|p|         share of the name in the question
+    name(f)    = √recall · precision²                              of the file name
+    defines(f) = max over definitions of √recall · precision · level   for types, and for others
+    exact(f)   = max over definitions of level, if the question contains the name as an identifier;
+                 0.6 of it if only case and underscores differ         for types, and for others
 
-    S(f) = (chunks + 1.5 name + 0.8 defines(types) + 0.8 defines(others) + 0.6 exact(types) + 0.6 exact(others))
-           · (0.4 for tests and examples, if the question does not ask for any)
+    S(f) = (chunks + 1.5 name + 0.8 defines(types) + 0.8 defines(others)
+            + 0.6 exact(types) + 0.6 exact(others))
+           · (0.4 for tests and examples, unless the question is about tests)
 
-The best file has the score c₁, any other its share of it, c₁ · S(f) / max S. Within a file the chunk is best that has
-the most of c + defines + exact; it has its file's score, and the others their share of that.
+The best file has the score c₁, any other file c₁ · S(f) / max S. Within a file, the chunk with the
+highest c + defines + exact has the score of the file, and other chunks a share in proportion.
 
-p are the parts of a name, |p| the letters of one, w the words of the question without English function words. With
-their stems, alike(p, w) is 1 if these are one, or if p is neighbouring words of the question, w among them, written
-together; √(n / longer) if one begins with the n ≥ 3 letters of the other's stem; else 0. Levels stand in
+|p| is the number of letters of a part. alike(p, w) is 1 if the stems are equal, or if p consists of
+adjacent words of the question, including w, written as one word; √(n / longer) if one begins with
+the n ≥ 3 letters of the stem of the other; else 0. Levels are defined in
 `relevance_gen.folders.identifiers`.
 
-The formula is ours; measured in docs/measurements.md.
+The formula is ours; measured in docs/retrieval.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -46,13 +49,13 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 _MORE: Final = 0.3
 _FADE: Final = 0.7
 _GAINS: Final = np.array([1.0, *(_MORE * _FADE**rank for rank in range(11)), 0.0])
-"""What a file's chunks count, the best first; none behind the twelfth."""
+"""The weights of the chunks of a file, best first; the thirteenth and later chunks have none."""
 _NAME: Final = 1.5
 _DEFINES: Final = 0.8
 _EXACT: Final = 0.6
 _ALMOST_EXACT: Final = 0.6
 _TEST: Final = 0.4
-_LEAST_SHARED: Final = 3
+_MIN_SHARED_LETTERS: Final = 3
 
 _PARTS: Final = (
     "words_in_files",
@@ -67,7 +70,7 @@ _QUALIFIED: Final = re.compile(r"\s*[\w$]+(?:(?:::|\.|->|\\|#)[\w$]+)+\s*")
 _ASKS_FOR_TESTS: Final = re.compile(
     r"\b(?:tests?|benchmarks?|examples?|mocks?|fixtures?|specs?)\b", re.IGNORECASE
 )
-_MOST_WORDS: Final = 64
+_MAX_WORDS: Final = 64
 
 
 def _plain(name: str) -> str:
@@ -76,14 +79,16 @@ def _plain(name: str) -> str:
 
 
 class QueryIdentifiers:
-    """What a question says of names; of a long one only the first words count.
+    """Compares a question with names: recall and precision of a name, and exact identifiers.
 
-    The rarities are the idf of its words, by their stems; a word that is not there has the highest.
+    Only the first 64 words of a question are used. `rarities` has the idf of each stem; a word that
+    does not occur has the highest idf.
     """
 
     def __init__(self, text: str, rarities: dict[str, float]) -> None:
-        tokens = _IDENTIFIER.findall(text)[:_MOST_WORDS]
-        said = [part for token in tokens for part in name_parts(token)][: 2 * _MOST_WORDS]
+        matches = itertools.islice(_IDENTIFIER.finditer(text), _MAX_WORDS)
+        tokens = [match[0] for match in matches]
+        said = [part for token in tokens for part in name_parts(token)][: 2 * _MAX_WORDS]
         words = [word for word in dict.fromkeys(said) if word not in ENGLISH_STOP_WORDS] or list(
             dict.fromkeys(said)
         )
@@ -91,7 +96,7 @@ class QueryIdentifiers:
         self._words = [(word, stem(word)) for word in words]
         self._idf = [rarities.get(root, unknown) for _, root in self._words]
         self._all = math.fsum(self._idf) or 1.0
-        self._beginnings = {word[:_LEAST_SHARED] for word in said}
+        self._beginnings = {word[:_MIN_SHARED_LETTERS] for word in said}
         place = {word: number for number, word in enumerate(words)}
         self._together: dict[str, list[int]] = {}
         for n in (2, 3):
@@ -112,7 +117,7 @@ class QueryIdentifiers:
 
     @classmethod
     def of(cls, plan: WeightedQuery) -> QueryIdentifiers:
-        """Return what a query says of names, its words weighed by the chunks that hold them."""
+        """Return the comparison for a query, with idf by the chunks that contain its words."""
         terms, n_chunks = plan.terms, plan.terms.statistics.n_chunks
         words = zip(terms.query.terms, terms.df, strict=True)
         return cls(
@@ -120,8 +125,8 @@ class QueryIdentifiers:
         )
 
     def alike(self, part: str) -> dict[int, float]:
-        """Return how much one part of a name is like words of the question, by their numbers."""
-        if part[:_LEAST_SHARED] not in self._beginnings:
+        """Return the similarity of a part of a name to each word of the question, by word index."""
+        if part[:_MIN_SHARED_LETTERS] not in self._beginnings:
             return {}
         known = self._known.get(part)
         if known is None:
@@ -137,12 +142,12 @@ class QueryIdentifiers:
                 )
                 if root == of_word:
                     known[number] = 1.0
-                elif n >= _LEAST_SHARED:
+                elif n >= _MIN_SHARED_LETTERS:
                     known.setdefault(number, math.sqrt(n / max(len(part), len(word))))
         return known
 
     def match(self, parts: tuple[str, ...]) -> tuple[float, float]:
-        """Return √said and asked of a name, told its parts."""
+        """Return √recall and precision of a name with these parts."""
         known = self._matched.get(parts)
         if known is None:
             known = self._matched[parts] = self._match(parts)
@@ -164,7 +169,7 @@ class QueryIdentifiers:
         return math.sqrt(share), asked / math.fsum(lengths)
 
     def exact(self, name: str) -> float:
-        """Return how much the question holds a name as an identifier: 1, less if only almost, or 0."""
+        """Return 1 if the question contains a name as an identifier, less for other spellings, or 0."""
         return (
             1.0
             if name in self._names
@@ -174,12 +179,12 @@ class QueryIdentifiers:
         )
 
     def of_file(self, name: FileName) -> float:
-        """Return what a file has for its name."""
+        """Return the contribution of the name of a file."""
         root, asked = self.match(name.parts)
         return _NAME * root * asked**2
 
     def of_chunk(self, defined: Iterable[Definition]) -> list[float]:
-        """Return what a chunk has for what it defines: types, others, and the same for exact names."""
+        """Return the contributions of definitions: types, others, exact types, exact others."""
         best = [0.0, 0.0, 0.0, 0.0]
         for one in defined:
             root, asked = self.match(one.parts)
@@ -197,18 +202,19 @@ def rank_files(
     names: Sequence[FileName],
     defined: Iterable[Sequence[Definition]],
 ) -> tuple[Floats, Floats, float]:
-    """Return the scores of chunks, told those that their words have; the module's docstring has the formula.
+    """Return the scores of chunks by their files; the module docstring has the formula.
 
     Args:
-        asked: the question.
-        scores: of n chunks, best first, in (0, 1].
-        file: number of each chunk's file, all of [0, F), shape (n,).
-        names: of the files, shape (F,).
-        defined: what each chunk defines, shape (n,).
+        asked: the comparison of the question with names.
+        scores: lexical scores of n chunks, best first, in (0, 1].
+        file: index of the file of each chunk, in [0, F), shape (n,).
+        names: the names of the files, shape (F,).
+        defined: the definitions in each chunk, shape (n,).
 
     Returns:
-        The scores, in [0, the best], shape (n,); what of each is given for its own words, the other chunks of its file,
-        the file's name, what it defines, and exact names, shape (5, n); and what a sum of 1 is worth.
+        The scores, in [0, the best score], shape (n,); the contributions of the chunk itself, other
+        chunks of its file, the file name, definitions and exact names, shape (5, n); and the factor
+        from the sum of contributions to the score.
     """
     order = file.argsort(kind="stable")
     sizes = np.bincount(file)
@@ -247,10 +253,11 @@ def rank_files(
 
 @frozen(eq=False)
 class FileRanking(RerankStage):
-    """Ranks the best chunks by the files that they are in.
+    """Reranks the best chunks by their files.
 
-    Folders are divided by ``/`` in the paths. The bounds are the position of each file's first chunk, and behind the
-    last of all, shape (F + 1,).
+    Attributes:
+        paths: the paths of the files, with ``/`` between folders.
+        bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
     """
 
     paths: Sequence[str]
@@ -260,7 +267,7 @@ class FileRanking(RerankStage):
     parts = _PARTS[1:]
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Give the candidates the scores of their files, and the other results what their own words are worth."""
+        """Score the candidates by their files, and scale the scores of other results accordingly."""
         some = self.candidate_rows(table)
         if not some.size:
             return
@@ -289,7 +296,7 @@ class FileRanking(RerankStage):
     def explain(
         self, table: CandidateTable, place: int, before: float, after: float
     ) -> dict[str, float]:
-        """Return what the file gave."""
+        """Return the contributions of the file."""
         del before, after
         return {
             part: float(table.columns[part][place]) for part in self.parts if part in table.columns

@@ -207,7 +207,7 @@ class FolderIndex(BaseIndex):
         return self._last_or_first.explain_one(question, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
-        """Return the paths of the current files: those of a folder before those of its subfolders.
+        """Return the paths of the current files: the files of a folder before its subfolders.
 
         Args:
             glob: patterns, as for the class, that select files; by default all.
@@ -321,7 +321,7 @@ class FolderIndex(BaseIndex):
         self._walk_errors[path] = reason
 
     def _walk(self) -> dict[str, Fingerprint | None]:
-        """Return the fingerprints of the current files, None if the system cannot report one."""
+        """Return the fingerprints of the current files, None if the system reports none."""
         self._walker.n_links = 0
         fingerprints: dict[str, Fingerprint | None] = {}
         for path, entry in self._walker.entries(self.root):
@@ -345,7 +345,7 @@ class FolderIndex(BaseIndex):
         changed: set[str],
         is_due: Callable[[], bool],
     ) -> FolderSnapshot:
-        """Read changed files, and return the state with these files instead of the old ones."""
+        """Read changed files, and return the state in which these files replace the old records."""
         read = self._reader.read(
             [path for path in paths if path in changed], self._report_reading, is_due
         )

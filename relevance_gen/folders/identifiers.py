@@ -1,13 +1,13 @@
-"""Words of names: those of files, and those that code gives to what it defines.
+"""Split names of files and of definitions in code into words.
 
-A definition has a level, of how much it says what the text is about::
+The level of a definition is high if its name describes the subject of the text::
 
     level = 1 at the margin, 0.8 up to four columns in, 0.6 deeper
-            × 0.5 where it adds to something that is defined elsewhere, as `impl` does
+            × 0.5 for additions to a definition elsewhere, such as `impl`
             × 0.7 for values and macros
 
-One pattern finds what a keyword introduces, whatever the language; the others belong to the languages that name things
-without one. What they find need not be right, only likely: a name that is none is rarely asked for.
+One pattern finds names after keywords in any language; further patterns are for languages that
+define names without a keyword. Wrong names are harmless, because questions rarely contain them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from attrs import frozen
 
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
-_MOST_CHARS: Final = 20_000
-"""Definitions further on in a chunk are not looked for, which bounds the work for chunks of any length."""
-_REMEMBERED_CHARS: Final = 2_000
-"""What longer chunks define is not remembered, which bounds the memory."""
+_MAX_SEARCHED_CHARS: Final = 20_000
+"""Characters of a chunk that are searched for definitions, which bounds the time."""
+_MAX_CACHED_CHARS: Final = 2_000
+"""Definitions of longer chunks are not cached, which bounds the memory."""
 
 _EDGES: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")
 
 _ROOTS: Final = frozenset(
     ("__init__", "__main__", "index", "mod", "init", "main", "lib", "package-info", "doc")
 )
-"""Names of files that stand for their folder."""
+"""Names of files that are less specific than the name of their folder."""
 _TEST_FOLDERS: Final = re.compile(
     r"tests?|__tests__|specs?|testing|test[_-]?(?:suite|data|cases|utils|helpers|support)s?|unit[_-]?tests?"
     r"|integration[_-]?tests?|e2e|fixtures?|__fixtures__|mocks?|__mocks__|(?:__)?snapshots(?:__)?"
@@ -65,7 +65,7 @@ _INTRODUCED: Final = re.compile(
     re.MULTILINE,
 )
 _USE: Final = re.compile(r"[ \t]*\*|[ \t]+\**\w+[ \t]*(?:[;=,\[(]|$)")
-"""What follows the name where `struct name` is used and not defined."""
+"""The text after the name if `struct name` is a use, not a definition."""
 _VALUES: Final = re.compile(
     r"^([ \t]*)(?:(export|pub|public|static|final|readonly)[ \t]+)*(?:const|let|var|val|static)[ \t]+(?:mut[ \t]+)?"
     r"([A-Za-z_$][\w$]*)[ \t]*[:=]",
@@ -127,9 +127,11 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 @frozen
 class FileName:
-    """What a file's path says: words of its name, or of its folder's where it stands for that.
+    """The words of the name of a file, or of its folder for names such as ``index``.
 
-    A test, an example or the like `is_test`.
+    Attributes:
+        parts: the words, in lower case.
+        is_test: whether the file is a test, an example, a fixture or a benchmark.
     """
 
     parts: tuple[str, ...]
@@ -138,7 +140,7 @@ class FileName:
     @classmethod
     @functools.lru_cache(maxsize=1 << 14)
     def of(cls, path: str) -> FileName:
-        """Read a path, of which folders are divided by ``/``."""
+        """Parse a path with ``/`` between folders."""
         *folders, file = path.split("/")
         name = file.rpartition(".")[0] or file
         if name in _ROOTS and folders:
@@ -151,10 +153,13 @@ class FileName:
 
 @frozen
 class Definition:
-    """A name that a text defines, without what it is part of, and its words.
+    """A definition in code.
 
-    It `is_type` where it is a type or a module, and no function or value. The level, in (0, 1], is how much it says
-    what the text is about.
+    Attributes:
+        name: the name without its qualifiers.
+        parts: the words of the name, in lower case.
+        is_type: whether it is a type or module instead of a function or value.
+        level: how well the name describes the subject of the text, in (0, 1].
     """
 
     name: str
@@ -164,12 +169,12 @@ class Definition:
 
 
 def definitions(text: str, extension: str) -> tuple[Definition, ...]:
-    """Return what a chunk of a file defines, each name once with its highest level.
+    """Return the definitions in a chunk, each name once with its highest level.
 
-    The extension is that of the file's name, without the dot; empty for a file without one.
+    `extension` is the suffix of the file name without the dot; "" if there is none.
     """
-    find = _definitions if len(text) <= _REMEMBERED_CHARS else _definitions.__wrapped__
-    return find(text[:_MOST_CHARS], extension or "sh")
+    find = _definitions if len(text) <= _MAX_CACHED_CHARS else _definitions.__wrapped__
+    return find(text[:_MAX_SEARCHED_CHARS], extension or "sh")
 
 
 @functools.lru_cache(maxsize=1 << 13)

@@ -1,4 +1,4 @@
-"""The files of a folder at one moment, searched as one: chunks stand in the order of the files, whenever they came."""
+"""An immutable state of a folder index, with the chunks in the order of the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from relevance_gen.retrieval.query.filters import Filter, check_keys, mask_of
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 _OF_ONE: Final = {"first_line", "last_line", "start", "end"}
-"""Keys under which a chunk has what others of its file do not have."""
+"""Metadata keys whose values differ between the chunks of a file."""
 
 
 @frozen
@@ -49,16 +49,16 @@ class Lines:
 
 @frozen(eq=False)
 class FolderSnapshot(BaseIndex):
-    """A folder's files as they were at one look; it never changes.
+    """The files of a folder in one state; immutable.
 
     Attributes:
-        index: the chunks, those of a file behind those of the file before it.
-        files: what is known of each file, by its path, in the order of the walk.
-        root, follow, by_file: as of `FolderIndex`.
-        shown_as: what stands in front of paths in results.
-        skipped: what is not searched.
-        paths: the files' paths.
-        bounds: position of each file's first chunk, and behind the last of all, shape (F + 1,).
+        index: the chunks, in the order of the files.
+        files: the record of each file by path, in the order of the walk.
+        root, follow, by_file: as in `FolderIndex`.
+        shown_as: a path that precedes the paths in results.
+        skipped: the files that are not searched.
+        paths: the paths of the files.
+        bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
     """
 
     index: ChunkIndex
@@ -88,7 +88,7 @@ class FolderSnapshot(BaseIndex):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the texts, of what is kept of them and of what is remembered, in bytes."""
+        """Memory of the texts, of the index and of its caches, in bytes."""
         return self.index.nbytes + sum(file.locations.nbytes for file in self.files.values())
 
     def answer_all(
@@ -162,7 +162,7 @@ class FolderSnapshot(BaseIndex):
         )
 
     def positions(self, paths: Iterable[str]) -> Offsets:
-        """Return the positions of all chunks of some files, file after file."""
+        """Return the positions of all chunks of the files, file after file."""
         place = {path: number for number, path in enumerate(self.paths)}
         numbers = np.array([place[path] for path in paths], np.int64)
         return ragged_ranges(self.bounds[numbers], self.bounds[numbers + 1] - self.bounds[numbers])
@@ -176,7 +176,7 @@ class FolderSnapshot(BaseIndex):
         return evolve(result, metadata=self._metadata(result.original_index))
 
     def _asked(self, question: SearchParams) -> SearchParams:
-        """Return a question that asks of positions what this one asks of metadata, which the index knows nothing of."""
+        """Return a search with masks and groups instead of metadata, which the index does not store."""
         where, distinct = question.where, question.distinct
         if isinstance(where, Mapping):
             where = self._having(where)
@@ -193,7 +193,7 @@ class FolderSnapshot(BaseIndex):
         return evolve(question, where=where, distinct=distinct)
 
     def _having(self, where: Mapping[str, Any]) -> Flags:
-        """Tell which chunks have some metadata. What many chunks have alike is looked at once for all of them."""
+        """Return a mask of the chunks with certain metadata; shared values are compared once."""
         own = {key: value for key, value in where.items() if key in _OF_ONE}
         shared = {key: value for key, value in where.items() if key not in _OF_ONE}
         chunks, counts = self._alike(shared.keys())
@@ -227,7 +227,7 @@ class FolderSnapshot(BaseIndex):
         return self._described(firsts), np.diff(firsts, append=len(self))
 
     def _described(self, positions: Offsets) -> Chunks:
-        """Return chunks with the metadata of those at some positions."""
+        """Return chunks with the metadata of the chunks at these positions."""
         return _with_metadata(list(map(self._metadata, positions.tolist())))
 
 

@@ -161,12 +161,14 @@ def test_unread_index_does_not_delay_other_calls(project: Path) -> None:
             calls.append(request(64, "tools/call", name="files", arguments={}, _meta=OF_2026))
             server.stdin.write(b"".join(line + b"\n" for line in calls))
             server.stdin.flush()
-            answers = (json.loads(line) for line in server.stdout)
-            listed = next(answer for answer in answers if answer["id"] == 64)
-            assert listed["result"]["isError"] is False
+            n_before = 0
+            while (answer := json.loads(server.stdout.readline()))["id"] != 64:
+                n_before += 1
+            assert answer["result"]["isError"] is False
             server.stdin.close()
-            for _ in answers:
-                pass
+            rest = server.stdout.read()
+            # On a busy machine, waiting calls may reach their time limit before.
+            assert n_before or b"still being read" not in rest
 
 
 def test_nothing_but_the_protocol_is_written(project: Path) -> None:
