@@ -1,4 +1,4 @@
-"""Several folders as one: if there is more than one, paths begin with the name of the folder."""
+"""Several folders as one; paths begin with the name of the folder, except for a single folder."""
 
 from __future__ import annotations
 

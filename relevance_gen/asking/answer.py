@@ -100,10 +100,10 @@ class Answer(PydanticSerializable):
 
     @cached_property
     def citations(self) -> tuple[CitedSentence, ...]:
-        """The sentences of the text that have words, each with the places that support it, as `cite` tells them.
+        """The sentences of the text that have words, each with the spans that support it; see `cite`.
 
-        The ``source`` of a place is a number in `sources`, from 0, and it stands in that one's ``result.chunk_txt``.
-        There are none where no model was asked.
+        The ``source`` of a span is an index into `sources`, and its positions are those of
+        ``result.chunk_txt``. Without a generation there are no citations.
         """
         return citer_of(self.sources).cite(self.text) if self.found else ()
 

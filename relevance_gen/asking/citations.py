@@ -1,18 +1,19 @@
 r"""The function `cite`: find the sentences of sources that support the sentences of a text.
 
-A place is a sentence of a source. Words are folded as search folds them, and alike where they share their first five
-letters; English function words, numbers and n-grams are alike where they are the same. With N sentences in all sources,
-of which df(t) have a word t, that word weighs
+A span p is a sentence of a source. Words are normalized as in search, and match if their first five
+letters are equal; English stop words, numbers and n-grams match if they are equal. With N sentences
+in all sources, of which df(t) contain a word t, the weight of the word is
 
     w(t) = ln(1 + N / max(df(t), 1))
 
-and the share of a sentence s that a place p has is that of the weight of its different words:
+and the share of a sentence s that a span p covers is the share of the weight of distinct words:
 
     share(s, p) = Σ w(t) for t in both s and p  /  Σ w(t) for t in s
 
-The place of the greatest share supports a sentence if that is at least 0.35, and after it, one by one, whichever adds
-most, while that is at least 0.2 of the weight. Of equal places it is the first. A sentence that stands in a source word
-for word has there a share of 1. Source: the rule is ours, measured in bench/citing.py.
+The span with the largest share supports a sentence if the share is at least 0.35. Further spans are
+added in the order of the weight that they add, while that is at least 0.2 of the total. The first of
+equal spans wins. A sentence that occurs verbatim in a source has a share of 1.
+Source: the rule is ours, measured in bench/citing.py.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ _LEAST_MORE: Final = 0.2
 _WHOLE: Final = 1 << 20
 """Weights are integers, so that their sum is exact."""
 _MOST_COMPARED: Final = 1 << 28
-"""Most words of sources that are compared with those of one answer: some seconds."""
+"""Maximum words of sources that are compared for one answer, which takes some seconds."""
 _OF_SENTENCE: Final = 1 << 12
-"""What a sentence costs however few words it has, counted in words compared."""
+"""The cost of a sentence in addition to its words, in words compared."""
 _AHEAD: Final = 10
-"""Characters behind the first of a word that tell whether a sentence begins with it: those of the longest in
-`relevance_gen.text.sentences` that does."""
+"""Characters after which it is certain whether a word begins a sentence: the longest such word in
+`relevance_gen.text.sentences`.
+"""
 _LONG: Final = 2000
-"""Characters of a paragraph that are looked at whenever more comes; longer ones now and then, which takes no longer."""
+"""Paragraphs up to this length are processed with each piece, longer ones less often."""
 _STEP: Final = 64
 """Sentences for which memory is reserved at once."""
 _BLANK: Final = re.compile(r"\n\s*\n")
@@ -71,11 +73,11 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
     """Return the sentences of a text, each with the spans of chunks that support it.
 
     Args:
-        text: any string, as a model's answer; numbers in brackets, as in ``[1]``, are no words of it.
-        chunks: as in `search`; titles are no part of them.
+        text: any string, such as an answer; numbers in brackets, as in ``[1]``, are ignored.
+        chunks: as in `search`; titles are ignored.
 
     Returns:
-        The sentences that have words, in order; one that nothing supports has no places.
+        The sentences that have words, in order; an unsupported sentence has no spans.
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
@@ -106,9 +108,10 @@ class Attributor:
     def cite(
         self, text: str, offset: int = 0, ends: Sequence[int] | None = None
     ) -> tuple[CitedSentence, ...]:
-        """Return the sentences of a text that have words, told to begin at `offset`, each with what supports it.
+        """Return the sentences of a text that have words, each with the spans that support it.
 
-        They are those that `sentences` yields for the text and `ends`.
+        Positions are relative to a text in which this text begins at `offset`. The sentences are
+        those of `sentences` for the text and `ends`.
 
         Raises:
             TooLargeError: there was too much to compare.
@@ -177,12 +180,12 @@ def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, in
 
 
 class StreamingAttributor:
-    """Cites a text that comes in pieces, sentence by sentence, as `Attributor.cite` cites all of it, however it is cut."""
+    """Cites a text that arrives in pieces; the citations are those of the whole text."""
 
     def __init__(self, citer: Attributor) -> None:
         self._citer = citer
         self._text = ""  # from the beginning of a paragraph
-        self._start = 0  # where that is
+        self._start = 0  # its position in the text
         self._begun = self._told = self._sure = (
             0  # in it: where a sentence begins, all is told, and stops are certain
         )
@@ -190,10 +193,10 @@ class StreamingAttributor:
         self._has_capital = False
 
     def add(self, piece: str, *, is_last: bool = False) -> list[str | CitedSentence]:
-        """Return more of the text, in parts where sentences end, and behind its last part each sentence that has ended.
+        """Return the next parts of the text, and each complete sentence after its last part.
 
-        The last few characters are held back, as long as they may tell where a sentence ends. Where only more of a
-        paragraph tells that, as lines do, it is told behind what has come meanwhile.
+        The last few characters are held back while they may decide where a sentence ends. If only
+        later lines of the paragraph decide that, the sentence follows later text.
         """
         self._text, n_before = self._text + piece, len(self._text)
         self._has_capital |= not f"{piece}a".islower()
@@ -225,10 +228,11 @@ class StreamingAttributor:
         return self._text[begun : self._told]
 
     def _certain_ends(self, *, is_last: bool) -> list[int]:
-        """Return where more sentences end, whatever follows.
+        """Return the ends of further sentences that do not depend on the text that follows.
 
-        Of what may follow in the paragraph, program code makes every line end a sentence, and many short lines make
-        fewest do so; and capitals that follow in the text make a sentence begin with one.
+        The extreme continuations of a paragraph are program code, in which each line is a sentence,
+        and many short lines, in which the fewest lines are. If capitals follow in the text,
+        sentences begin with a capital.
         """
         if is_last:
             ends = sentence_ends(self._text, is_lower_case=False if self._has_capital else None)

@@ -2,11 +2,11 @@ r"""The function `compress`: select the sentences of chunks that are most releva
 
 The utility of a sentence s of a chunk d is
 
-    v(s) = score(s) + ¼ · (score of the one before s + score of the one behind s) + ½ · score(d)
+    v(s) = score(s) + ¼ · (score(sentence before s) + score(sentence after s)) + ½ · score(d)
 
-The score of a sentence is what search gives it among all sentences of all chunks, under its chunk's title; that of the
-chunk is what search gives that among the chunks. Neighbours count within a chunk only. The sentences that are worth
-most are kept, one after the other, and one that has no room is passed over; of equal ones the first is kept.
+Scores are those of a search among all sentences of all chunks, with the title of the chunk, and of a
+search among the chunks. Only neighbors in the same chunk count. Sentences are selected in the order
+of their utility; a sentence that does not fit is skipped. The first of equal sentences wins.
 
 Source: the rule is ours, measured in bench/compress.py.
 """
@@ -43,7 +43,7 @@ _STEP: Final = 256
 
 
 class _Sentence(NamedTuple):
-    """A sentence, its number among all, its chunk, and where in it the one before it, this and the next one meet."""
+    """A sentence: its index, its chunk, the end of the sentence before, and its own span."""
 
     number: int
     chunk: int
@@ -63,13 +63,13 @@ def compress(
 
     Args:
         question: not blank.
-        chunks: as in `search`; results of a search are made such by their ``chunk_txt``.
-        max_tokens: most tokens of the response's ``text``, at least 1. Where there is room for all sentences, all are
-            kept; where there is none for any, none is.
-        encoding: what tokens are counted in, as in `search`.
+        chunks: as in `search`; of a search result, pass the ``chunk_txt``.
+        max_tokens: maximum tokens of the ``text`` of the response, at least 1. If no sentence fits,
+            none is selected.
+        encoding: the encoding in which tokens are counted, as in `search`.
 
     Returns:
-        The sentences with their places, and one text of them.
+        The sentences with their positions, and the text of all of them.
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.

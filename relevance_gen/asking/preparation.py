@@ -62,16 +62,16 @@ def prepare(
     template_variables: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> tuple[tuple[Source, ...], dict[str, Any]]:
-    """Write what a model is to be asked, of what a search with ``spans`` has found, best first.
+    """Select the sources of a prompt and write the request, from a search with ``spans``.
 
-    The other arguments are those of `ask`.
+    The results must be sorted best first. The other arguments are those of `ask`.
 
     Returns:
-        The sources that are shown, and the arguments of `Runner.chat`, or, where there is no ``messages`` in them, the
-        fields of a `GenerationRequest`.
+        The sources, and the arguments of `Runner.chat` with ``messages``, or the fields of a
+        `GenerationRequest`.
 
     Raises:
-        InvalidRequestError: there is no room for a source, or what is copied cannot have another form.
+        InvalidRequestError: no source fits, or a copied answer has another constraint.
     """
     given = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
     if copy and given:

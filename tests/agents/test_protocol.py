@@ -221,7 +221,7 @@ def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -
         (["file.txt"], "FOLDER must be a folder that is there, got '"),
         (
             ["--index", "pets"],
-            "--index must be NAME=FILE, NAME=FOLDER or NAME=ADDRESS, a name being letters",
+            "--index must be NAME=FILE, NAME=FOLDER or NAME=ADDRESS, with letters",
         ),
         (["--index", "pets="], "got 'pets='"),
         (["--index", "two words=."], "got 'two words=.'"),
