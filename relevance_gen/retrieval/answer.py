@@ -272,5 +272,5 @@ def _build_response(
         results.append(result)
     corrections = ranking.terms.query.corrections
     if corrections:
-        token_counts = evolve(token_counts, corrections=corrections)
+        token_counts = token_counts.with_corrections(corrections)
     return SearchResponse(tuple(results), token_counts, ranking.confidence)

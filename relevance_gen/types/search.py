@@ -170,6 +170,15 @@ class SearchMetadata(_LazyTokenCounts):
         object.__setattr__(metadata, "_counts", counts)
         return metadata
 
+    def with_corrections(self, corrections: Mapping[str, str]) -> Self:
+        """Return the metadata with spelling corrections, without computing lazy token counts."""
+        counts = getattr(self, "_counts", None)
+        if counts is None:
+            return evolve(self, corrections=corrections)
+        metadata = self.lazy(**counts)
+        object.__setattr__(metadata, "corrections", corrections)
+        return metadata
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""
         plain: dict[str, Any] = {
