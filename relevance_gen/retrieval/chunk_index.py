@@ -1,7 +1,4 @@
-"""An index of chunks, kept: build it once, ask it often, add to it and take from it.
-
-The file is long because it documents every method of the one public class; what the methods do is in other rooms.
-"""
+"""`ChunkIndex`: chunks that are indexed once and searched repeatedly, with changes, saving and loading."""
 
 from __future__ import annotations
 
@@ -57,12 +54,12 @@ from relevance_gen.types import (
 )
 
 _STEMMED_AT_ONCE: Final = 1 << 16
-"""Most terms of a segment whose stems are made when an index is built; of more, those that a question asks for."""
+"""Maximum number of terms of a segment that are stemmed when an index is built; of more terms, those that are searched."""
 
 
 @define(eq=False)
 class _State:
-    """What an index holds between two changes: its chunks, and the number of positions assigned so far.
+    """The state of an index between two changes: its chunks, and the number of positions assigned so far.
 
     A search uses one state from beginning to end.
     """
@@ -102,35 +99,35 @@ class _State:
 
 
 class ChunkIndex(BaseIndex):
-    """Chunks made ready to be searched; `search` and this give the same results, bit for bit.
+    """An index of chunks in memory or in a mapped file; `search` returns bit-identical results.
 
-    Chunks can be added and removed. A chunk keeps its position for life: results name it as `original_index`, and a
-    removed chunk's position is not given again. Answers are those of an index built anew of the chunks that are left.
+    Chunks can be added and removed. A chunk keeps its position: results contain it as `original_index`, and the position
+    of a removed chunk is not assigned again. Results are those of a new index of the remaining chunks.
 
-    Safe to share between threads: a search sees all of a change or nothing of it. Pickled and copied as what `save`
-    writes.
+    Thread-safe: a search uses the index before or after a change, never in between. Pickling and copying use the format
+    of `save`.
 
     Args:
-        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable;
-            or a table, as Arrow, pandas and Polars have them, each row a chunk (needs the extra ``data``).
-        text: the field of mappings, or the column of a table, that has the text. Where it is given, and in a table,
-            ``title`` is the title and all other fields are metadata. None stands for ``text``.
-        blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
+        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable; or
+            a table, such as those of Arrow, pandas and Polars, with a chunk in each row (needs the extra ``data``).
+        text: the field of mappings, or the column of a table, that contains the text. With it, and in a table, ``title``
+            is the title and all other fields are metadata. None means ``text``.
+        blank: ``"error"`` rejects a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
-        weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's; formulas in
+        weighting: ``"pivoted"`` for the best ranking, ``"cosine"`` for the textbook's; formulas in
             `relevance_gen.retrieval.weighting`.
-        encoder: an `Encoder`, which lifts chunks that say in other words what a query asks. The index keeps the vectors
-            of all its passages, two bytes a component, so that a query costs one encoding. None goes by words alone.
-        encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
-            rank file, or a `tiktoken.Encoding`.
-        n_jobs: processes to build with, at most 4 and only as many as there is text enough for; -1 means as
-            many as there are cores. Where Python starts processes anew, a script needs
-            ``if __name__ == "__main__":``.
+        encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to a query's. The index stores
+            the vectors of all passages, two bytes for each component, so that a query costs one encoding. None ranks by
+            terms only.
+        encoding: the encoding in which tokens are counted: None for the embedded encoding, the name of a tiktoken
+            encoding, the path of a rank file, or a `tiktoken.Encoding`.
+        n_jobs: number of processes that build the index, at most 4, and fewer for little text; -1 means the number of
+            cores. On platforms that start processes by spawning, a script needs ``if __name__ == "__main__":``.
         progress: called with (chunks done, all chunks) while the index is built; with an encoder, while it encodes,
-            which takes nearly all of the time. True shows a bar.
+            which takes most of the time. True shows a bar.
 
     Raises:
-        InvalidRequestError: an argument is not allowed; the error names it.
+        InvalidRequestError: an argument is invalid; the error names it.
         EncoderError: the encoder failed.
 
     >>> index = ChunkIndex(["Cats purr.", "Dogs bark.", "A cat and a dog."])
@@ -185,16 +182,16 @@ class ChunkIndex(BaseIndex):
     @overload
     def __getitem__(self, position: slice) -> list[Chunk]: ...
     def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
-        """Return the chunk at a position, of which -1 is the last that was given, or those in a slice of positions.
+        """Return the chunk at a position, with -1 for the last assigned one, or the chunks in a slice of positions.
 
         Raises:
-            InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
+            InvalidRequestError: no chunk is at the position; a slice omits removed chunks.
         """
         state = self._state
         return chunks_by_index(state.segments, state.n_positions, position)
 
     def __contains__(self, chunk: object) -> bool:
-        """Tell whether a chunk has this text or, as a `Chunk`, this text, metadata and title, wherever it stands."""
+        """Return whether a chunk has this text or, for a `Chunk`, the same text, metadata and title, at any position."""
         text, rest = (
             (chunk.text, (chunk.metadata, chunk.title))
             if isinstance(chunk, Chunk)
@@ -216,7 +213,7 @@ class ChunkIndex(BaseIndex):
 
     @property
     def chunks(self) -> ChunkList:
-        """The chunks by position, as they are now: a read-only sequence that copies no texts.
+        """The current chunks by position: a read-only sequence without copies of texts.
 
         >>> [chunk.text for chunk in ChunkIndex(["Cats purr.", "Dogs bark."]).chunks]
         ['Cats purr.', 'Dogs bark.']
@@ -225,7 +222,7 @@ class ChunkIndex(BaseIndex):
 
     @property
     def metadata_keys(self) -> set[str]:
-        """The keys under which any chunk has metadata.
+        """The metadata keys of all chunks.
 
         >>> ChunkIndex([{"text": "Cats purr.", "metadata": {"page": 2}}, "Dogs bark."]).metadata_keys
         {'page'}
@@ -234,10 +231,10 @@ class ChunkIndex(BaseIndex):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the texts, of what is kept of them and of what is remembered, in bytes; not of metadata."""
+        """Size of texts, arrays and caches in bytes, without metadata."""
         return self._state.segments.nbytes
 
-    # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
         self,
@@ -247,9 +244,9 @@ class ChunkIndex(BaseIndex):
         allow_partial: bool = False,
         rerankings: Sequence[RerankStage] = (),
     ) -> list[SearchResponse]:
-        """Answer questions from one state of the index, which always has all its chunks.
+        """Answer several searches from one state of the index, which always has all chunks.
 
-        `rerankings` come behind the encoder and before the reranker.
+        The stages of `rerankings` run after the encoder and before the reranker.
         """
         del allow_partial
         state, models = self._state, self._with_encoder(models)
@@ -276,14 +273,14 @@ class ChunkIndex(BaseIndex):
         *,
         rerankings: Sequence[RerankStage] = (),
     ) -> Explanation:
-        """Show what each term of the query, an encoder and a reranker gave to the score of a chunk."""
+        """Explain the score of the chunk at a position for one search."""
         state = self._state
         rerankings = self._with_encoder(models).rerank_stages(question, rerankings)
         at = check_position("chunk", chunk, state.n_positions, state.segments)
         return explain(question, at, state.segments, rerankings)
 
     def _with_encoder(self, models: SearchModels) -> SearchModels:
-        """Return the models of a search: with the encoder that it brings, or the index's own."""
+        """Return the models of a search, with the index's own encoder if the search has none."""
         encoder, own = models.encoder, self._encoder
         if (
             encoder is None
@@ -296,17 +293,17 @@ class ChunkIndex(BaseIndex):
             "must be the one that the index was made with, or None", "encoder"
         )
 
-    # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
-        """Add chunks, and return their positions. It costs what is added, not what is there.
+        """Add chunks, and return their positions. The cost depends on the added chunks, not on the size of the index.
 
         Args:
             chunks: as for the class.
-            blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and its position is given all the same.
+            blank: ``"error"`` rejects a blank chunk; ``"skip"`` leaves it out, but assigns its position.
 
         Raises:
-            InvalidRequestError: a chunk is not allowed; none was added.
+            InvalidRequestError: a chunk is invalid; none was added.
             EncoderError: the encoder failed; none was added.
         """
         checked = read_chunks(chunks, blank=blank)
@@ -327,14 +324,14 @@ class ChunkIndex(BaseIndex):
         return added
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
-        """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
+        """Remove the chunks at some positions, or all that pass a filter, and return their number.
 
         Args:
             positions: the positions.
-            where: as in `search`, instead of them: ``index.remove(where={"source": "a.txt"})``.
+            where: a filter as in `search`, instead of positions: ``index.remove(where={"source": "a.txt"})``.
 
         Raises:
-            InvalidRequestError: no chunk is at one of the positions, or `where` is not allowed; none was removed.
+            InvalidRequestError: no chunk is at one of the positions, or `where` is invalid; none was removed.
         """
         with self._changing:
             state = self._state
@@ -346,18 +343,18 @@ class ChunkIndex(BaseIndex):
     def with_changes(
         self, removed: Iterable[int], chunks: Iterable[str | Metadata | Chunk], at: Iterable[int]
     ) -> ChunkIndex:
-        """Return an index without some of the chunks and with others in between; this one stays as it is.
+        """Return an index without some of the chunks and with other chunks inserted; this index is not changed.
 
-        Its positions are those of an index that is built anew of what it holds, and so are its answers. It costs what
-        is added and removed, and some nanoseconds for each chunk. An encoder's vectors are not kept.
+        Its positions and results are those of a new index of the same chunks. The cost depends on the chunks added and
+        removed, and is some nanoseconds for each other chunk. Vectors of an encoder are not copied.
 
         Args:
             removed: positions of chunks to leave out.
             chunks: as for the class, none of them blank.
-            at: the position that each of `chunks` has in the new index, ascending; the others keep their order.
+            at: the position of each of `chunks` in the new index, ascending; the other chunks keep their order.
 
         Raises:
-            InvalidRequestError: a chunk is not allowed, or no chunk is at one of the positions.
+            InvalidRequestError: a chunk is invalid, or no chunk is at one of the positions.
         """
         state, checked = self._state, read_chunks(chunks)
         gone = check_positions(removed, state.n_positions, state.segments)
@@ -374,7 +371,7 @@ class ChunkIndex(BaseIndex):
             allowed = f"a position in [0, {n_positions}) for each chunk, ascending"
             raise InvalidRequestError.must_be("at", allowed, places.tolist())
         after = np.concatenate(([-1], np.delete(np.arange(n_positions), places)))
-        # What was taken out of a segment stands where the chunk before it does, and is not found there.
+        # A removed chunk gets the position of the chunk before it, and is not found at that position.
         moved = [
             evolve(
                 segment,
@@ -391,18 +388,18 @@ class ChunkIndex(BaseIndex):
         )
         return index
 
-    # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the index to a file, whole or not at all; `load` reads it back.
+        """Write the index to a file atomically; `load` opens it.
 
         Args:
-            path: a new file, or one to replace: a saved index, or an empty file.
-            overwrite: whether to replace any other file, too.
+            path: a new file, or a file to replace: a saved index, or an empty file.
+            overwrite: replace any other file, too.
 
         Raises:
             OSError: the file cannot be written.
-            InvalidRequestError: metadata that is not JSON, a path that is none, or one of a file that is no index.
+            InvalidRequestError: metadata is not JSON, the path is invalid, or its file is not an index.
         """
         storage.write(path, self._saved(), overwrite=overwrite)
 
@@ -435,37 +432,37 @@ class ChunkIndex(BaseIndex):
         progress: Progress | bool | None = None,
         overwrite: bool = False,
     ) -> ChunkIndex:
-        """Build an index of more text than memory holds, in the file that `save` would write, and open it.
+        """Build an index of more text than fits into memory, in the file that `save` would write, and open it.
 
-        As many chunks as memory allows are made searchable and written out beside `path`; at the end all that was
-        written is merged. Answers are those of an index built of all chunks at once. Meanwhile the folder of `path`
-        must have room for two such files.
+        Chunks are indexed in blocks that fit into memory; each block is written next to `path`, and all blocks are
+        merged at the end. Results are those of an index built of all chunks at once. The folder of `path` needs space
+        for two such files.
 
         Args:
             source: a file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet
                 (``.parquet``), a folder of documents, a table, or an iterable of strings, mappings and `Chunk` objects.
-                What is a ``pathlib.Path`` in an iterable is such a file or folder, too; a string is a text. Parquet,
-                tables and ``.zst`` need the extra ``data``.
-            path: as for `save`. Until all is done nothing is there, or what was there before.
-            text: the field that has a record's text.
-            title: the field that has its title, where it has one; "" for none. All other fields are metadata, and so is
-                what a field ``metadata`` has.
+                A ``pathlib.Path`` in an iterable is such a file or folder, too; a string is a text. Parquet, tables and
+                ``.zst`` need the extra ``data``.
+            path: as for `save`. The file is created or replaced at the end.
+            text: the field of a record that contains the text.
+            title: the field that contains the title, if there is one; "" for none. All other fields are metadata, and so
+                are the fields of ``metadata``.
             blank: as for the class.
             weighting: as for the class.
             encoder: as for the class.
             encoding: as for the class.
             n_jobs: as for the class.
-            memory_bytes: about how much memory may be taken while the index is built, by all processes together, at
-                least 16 MiB; an encoder comes on top, and so do some bytes for each chunk. A line of the source may be
-                a 64th as long, and a text a fifth; Parquet is read by its pages, which come on top if they are longer.
-            progress: as for the class. How many chunks there are is estimated from what was read.
+            memory_bytes: approximate memory of all processes together while the index is built, at least 16 MiB; an
+                encoder, and some bytes for each chunk, are additional. A line of the source can have a 64th of it, and a
+                text a fifth; Parquet is read by pages, which are additional if they are longer.
+            progress: as for the class. The number of all chunks is estimated.
             overwrite: as for `save`.
 
         Raises:
-            InvalidRequestError: an argument is not allowed, or something in the source is no chunk; the error names
-                file and line. Or no record has the field that `title` names.
+            InvalidRequestError: an argument is invalid, or a record of the source is not a chunk; the error names file
+                and line. Or no record has the field that `title` names.
             EncoderError: the encoder failed.
-            OSError: the source cannot be read, or the file not be written.
+            OSError: the source cannot be read, or the file cannot be written.
         """
         weigher, counter, encoder = (
             weighting_named(weighting),
@@ -514,19 +511,17 @@ class ChunkIndex(BaseIndex):
         encoder: TextEncoder | None = None,
         check: bool = True,
     ) -> ChunkIndex:
-        """Open a saved index; its arrays and texts stay in the file, mapped into memory, until they are needed.
+        """Open a saved index; its arrays and texts remain in the file, which is memory-mapped.
 
         Args:
             path: a file that `save` wrote.
-            encoding: as for the index that was saved; may be left out if that was the embedded encoding or a
-                published one.
-            encoder: as for the index that was saved; without it the index goes by words alone and forgets its vectors.
-            check: whether to compare the file's checksum, for which all of it is read; False where it is known to be as
-                it was written.
+            encoding: as for the saved index; optional if that is the embedded encoding or a published one.
+            encoder: as for the saved index; None ranks by terms only, and discards the vectors.
+            check: compare the file's checksum, which reads the whole file; False if the file is known to be undamaged.
 
         Raises:
-            IndexFormatError: the file is damaged, foreign, or of another format version.
-            InvalidRequestError: encoding or encoder is not the one that was saved, or no encoder was.
+            IndexFormatError: the file is damaged, not an index, or of another format version.
+            InvalidRequestError: encoding or encoder differs from that of the saved index, or that has no encoder.
             OSError: the file cannot be read.
         """
         saved = storage.read(path, check=check)
@@ -584,7 +579,7 @@ def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | Non
 def opened(
     parts: Sequence[storage.SavedIndex], counter: TokenCounter, encoder: TextEncoder | None = None
 ) -> ChunkIndex:
-    """Return the index of what was saved, in one file or more, each chunk at the position that it was saved with."""
+    """Return the index of one or more saved files, with each chunk at its saved position."""
     index = ChunkIndex.__new__(ChunkIndex)
     segments = [
         one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts
