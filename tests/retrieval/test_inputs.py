@@ -111,7 +111,7 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
         (
             [{"text": "a", "page": 1}],
             "chunks[0].page",
-            "what else there is to keep goes into metadata",
+            "put further data into metadata",
         ),
         (None, "chunks", "must be a list of strings, mappings or Chunk objects, got None"),
         (Path("notes.txt"), "chunks", "read the file, and cut its text with split()"),
@@ -276,7 +276,9 @@ def test_progress_is_a_function_or_a_flag() -> None:
     seen = []
     search("cats", PETS, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(3, 3)]
-    with pytest.raises(InvalidRequestError, match="progress must be true, false or a function"):
+    with pytest.raises(
+        InvalidRequestError, match="progress must be True, False, None or a function"
+    ):
         search("cats", PETS, progress="bar")  # type: ignore[arg-type]
 
 
