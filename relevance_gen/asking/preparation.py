@@ -31,7 +31,7 @@ _FRAME_BYTES = 2048
 """Upper bound of the bytes that a template adds to a message."""
 
 
-class Model(Protocol):
+class PromptModel(Protocol):
     """The part of `Runner` that prompts depend on."""
 
     @property
@@ -54,7 +54,7 @@ class Model(Protocol):
 def prepare(
     question: str,
     found: SearchResponse,
-    model: Model,
+    model: PromptModel,
     *,
     copy: bool | None = None,
     instructions: str = INSTRUCTIONS,
@@ -107,7 +107,7 @@ def prepare(
 class _Chat:
     """The request to a model with a chat template."""
 
-    model: Model
+    model: PromptModel
     question: str
     fields: Mapping[str, Any]
     copies: bool
@@ -145,7 +145,7 @@ class _Chat:
 class _Completion:
     """The request to a model that follows no instructions, such as the embedded model."""
 
-    model: Model
+    model: PromptModel
     question: str
     fields: Mapping[str, Any]
     copies: bool
@@ -177,7 +177,7 @@ def _n_bytes(*texts: str) -> int:
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
-def _room(model: Model, fields: Mapping[str, Any]) -> int:
+def _room(model: PromptModel, fields: Mapping[str, Any]) -> int:
     """Return the maximum tokens of a prompt; at most half of the context is for the answer."""
     n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)

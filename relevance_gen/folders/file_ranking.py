@@ -39,7 +39,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets, starts_of
-from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
+from relevance_gen.folders.identifiers import CodeDefinition, FileName, definitions, name_parts
 from relevance_gen.index.formulas import idf
 from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSource
 from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage, WeightedQuery
@@ -183,7 +183,7 @@ class QueryIdentifiers:
         root, asked = self.match(name.parts)
         return _NAME * root * asked**2
 
-    def of_chunk(self, defined: Iterable[Definition]) -> list[float]:
+    def of_chunk(self, defined: Iterable[CodeDefinition]) -> list[float]:
         """Return the contributions of definitions: types, others, exact types, exact others."""
         best = [0.0, 0.0, 0.0, 0.0]
         for one in defined:
@@ -200,7 +200,7 @@ def rank_files(
     scores: Floats,
     file: Offsets,
     names: Sequence[FileName],
-    defined: Iterable[Sequence[Definition]],
+    defined: Iterable[Sequence[CodeDefinition]],
 ) -> tuple[Floats, Floats, float]:
     """Return the scores of chunks by their files; the module docstring has the formula.
 

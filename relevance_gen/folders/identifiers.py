@@ -152,7 +152,7 @@ class FileName:
 
 
 @frozen
-class Definition:
+class CodeDefinition:
     """A definition in code.
 
     Attributes:
@@ -168,7 +168,7 @@ class Definition:
     level: float
 
 
-def definitions(text: str, extension: str) -> tuple[Definition, ...]:
+def definitions(text: str, extension: str) -> tuple[CodeDefinition, ...]:
     """Return the definitions in a chunk, each name once with its highest level.
 
     `extension` is the suffix of the file name without the dot; "" if there is none.
@@ -178,7 +178,7 @@ def definitions(text: str, extension: str) -> tuple[Definition, ...]:
 
 
 @functools.lru_cache(maxsize=1 << 13)
-def _definitions(text: str, extension: str) -> tuple[Definition, ...]:
+def _definitions(text: str, extension: str) -> tuple[CodeDefinition, ...]:
     levels: dict[tuple[str, bool], float] = {}
 
     def add(indent: str, name: str, factor: float, *, is_type: bool = False) -> None:
@@ -204,7 +204,7 @@ def _definitions(text: str, extension: str) -> tuple[Definition, ...]:
             add(indent, name, factor)
     return tuple(
         [
-            Definition(name, name_parts(name), is_type, level)
+            CodeDefinition(name, name_parts(name), is_type, level)
             for (name, is_type), level in levels.items()
         ]
     )

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, FolderIndex, InvalidRequestError
 from relevance_gen.folders import identifiers as names
 from relevance_gen.folders.file_ranking import QueryIdentifiers, rank_files
-from relevance_gen.folders.identifiers import Definition, FileName, definitions, name_parts
+from relevance_gen.folders.identifiers import CodeDefinition, FileName, definitions, name_parts
 from tests.retrieval.test_cross_encoder import HashReranker, sum_of
 from tests.retrieval.test_dense_fusion import LetterEncoder
 
 PARTS = st.sampled_from(["get", "user", "users", "session", "store", "s", "getuser"])
 DEFINITIONS = st.builds(
-    lambda parts, is_type, level: Definition("_".join(parts), tuple(parts), is_type, level),
+    lambda parts, is_type, level: CodeDefinition("_".join(parts), tuple(parts), is_type, level),
     st.lists(PARTS, min_size=1, max_size=3),
     st.booleans(),
     st.sampled_from([1.0, 0.8, 0.3]),
@@ -31,7 +31,7 @@ CHUNKS = st.lists(
 
 def sums(
     asked: QueryIdentifiers,
-    chunks: list[tuple[int, float, list[Definition]]],
+    chunks: list[tuple[int, float, list[CodeDefinition]]],
     names: list[FileName],
 ) -> list[float]:
     """S of each file, said plainly."""
@@ -63,7 +63,7 @@ def sums(
     ),
 )
 def test_files_have_the_scores_of_the_formula(
-    chunks: list[tuple[int, float, list[Definition]]], question: str
+    chunks: list[tuple[int, float, list[CodeDefinition]]], question: str
 ) -> None:
     """The best file has the best chunk's score, the others their share; within one, the best chunk has the file's."""
     numbers = sorted({number for number, *_ in chunks})

@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from relevance_gen import types
 from relevance_gen.asking.citations import Attributor
-from relevance_gen.asking.preparation import Model
+from relevance_gen.asking.preparation import PromptModel
 from relevance_gen.errors import (
     InvalidRequestError,
     OverloadedError,
@@ -46,7 +46,7 @@ _HEARTBEAT_S: Final = 15.0
 Responses: TypeAlias = tuple[types.GenerationResponse, ...]
 
 
-class Backend(Model, Protocol):
+class Backend(PromptModel, Protocol):
     """The part of `relevance_gen.generation.runner.Runner` that the server uses."""
 
     def submit(

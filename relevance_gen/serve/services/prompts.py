@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from attrs import frozen
 
-from relevance_gen.asking.preparation import Model, prepare
+from relevance_gen.asking.preparation import PromptModel, prepare
 from relevance_gen.errors import TimedOutError
 from relevance_gen.request_scope import cancel_scope
 from relevance_gen.types import MIN_CONFIDENCE, PromptResponse, PromptSource, SearchResponse
@@ -45,7 +45,7 @@ class Prompter:
         question: str,
         options: PromptOptions,
         response: SearchResponse,
-        model: Model,
+        model: PromptModel,
         model_name: str | None = None,
     ) -> PromptResponse:
         """Write a prompt for `model` from the results of a search with spans.
@@ -83,7 +83,7 @@ def _write(
     question: str,
     options: PromptOptions,
     response: SearchResponse,
-    model: Model,
+    model: PromptModel,
     model_name: str | None,
 ) -> PromptResponse:
     sources, fields = prepare(question, response, model, copy=options.copy)
