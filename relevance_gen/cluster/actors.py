@@ -21,7 +21,7 @@ SILENT_S: Final = 6.0
 while its virtual machine is migrated is silent for less."""
 _N_WAITS: Final = 12
 HEALTH: Final = "health"
-"""The concurrency group of calls that an actor answers while it works on others."""
+"""The concurrency group of calls that an actor answers while it works on other calls."""
 
 
 class SilentError(ClusterError):
@@ -119,7 +119,7 @@ def versions() -> str:
 
 
 def check(handle: Any, limit_s: float) -> str:
-    """Wait until an actor has started, compare its versions with those of this process, and return its node's id.
+    """Wait until an actor has started, compare its versions with this process, and return its node's id.
 
     Raises:
         ClusterError: the actor cannot start, or has other versions.

@@ -1,4 +1,4 @@
-"""Join a cluster of Ray, or start one on this machine."""
+"""Join a cluster of Ray, or start a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _connecting: Final = threading.Lock()
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, unless this process has joined one; the address is as for `ClusterIndex`.
+    """Join a cluster, unless this process is in a cluster; the address is as for `ClusterIndex`.
 
     A cluster that is started on this machine ends with this process.
 
     Raises:
         InvalidRequestError: the address is invalid.
-        ClusterError: no cluster answers, it cannot be joined, or this process has joined another one.
+        ClusterError: no cluster answers, it cannot be joined, or this process is in another cluster.
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
         allowed = '"auto", "local" or the HOST:PORT of a cluster\'s head'
@@ -90,7 +90,7 @@ def _probe(address: str) -> None:
 
     Raises:
         OSError: nothing answers at this address.
-        ValueError: the address has no port.
+        ValueError: the address lacks a port.
         OverflowError: the port is too large.
     """
     host, _, port = address.rpartition(":")

@@ -11,7 +11,7 @@ from attrs import frozen
 from relevance_gen.errors import ClusterError
 
 MIN_SHARD_CHARS: Final = 256 << 20
-"""Smallest shard of an index that is divided: for smaller ones, the messages cost more time than they save."""
+"""Smallest shard of an index that is divided: for smaller shards, the messages cost more time than they save."""
 MAX_SHARD_CHARS: Final = 1 << 30
 """A larger shard takes long to fetch and to merge."""
 
@@ -27,9 +27,9 @@ class Node:
 
 
 def living_nodes() -> list[Node]:
-    """Return the nodes that are alive as far as the cluster knows: a death is noticed after some seconds.
+    """Return the nodes that are alive according to the cluster, which detects a death after some seconds.
 
-    Nodes without CPUs and GPUs, such as a head that only coordinates, are left out unless there are no others.
+    Nodes without CPUs and GPUs, such as a head that only coordinates, are left out unless all nodes are of this kind.
     """
     if not ray.is_initialized():  # `ray.nodes` would start a cluster
         return []
@@ -52,12 +52,12 @@ def optional_count(n_chars: int, n_cpus: int) -> int:
 def least_loaded(
     nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()
 ) -> Node:
-    """Return the node with the least load for each of its processors, if possible not an avoided one.
+    """Return the node with the least load for each of its processors, if possible not an avoided node.
 
     Args:
         nodes: the nodes to choose from.
         loads: number of actors by node id.
-        avoided: ids of nodes that are chosen only if there are no others.
+        avoided: ids of nodes that are chosen only if all nodes are avoided.
     """
     if not nodes:
         raise ClusterError("the cluster has no node")

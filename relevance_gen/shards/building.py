@@ -23,7 +23,7 @@ from relevance_gen.text.token_counting import TokenCounter
 CHUNKS_PER_BATCH: Final = 256
 """Chunks that are read together."""
 _BLOCK_BYTES: Final = 16 << 20
-"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times as much memory."""
+"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times that memory."""
 _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
 """Segments with fewer postings, about 30 MiB of text, are merged in memory."""
 
@@ -33,12 +33,12 @@ class BuiltSegment:
     """A segment whose positions begin at 0, and the totals of its chunks."""
 
     segment: Segment
-    n_positions: int  # number of positions, including those of blank chunks
+    n_positions: int  # number of positions, blank chunks included
     n_tokens: int
 
 
 def batches_of(chunks: Chunks, chunk_ords: Offsets | None = None) -> Iterator[Chunks]:
-    """Yield chunks, or only those with these ordinals, in batches."""
+    """Yield chunks in batches: all chunks, or the chunks with the given ordinals."""
     if chunk_ords is None:
         chunk_ords = np.arange(len(chunks.texts))
     for batch in batch_slices(chunk_ords.size, CHUNKS_PER_BATCH):
@@ -79,7 +79,7 @@ def build_segment(
 
 
 def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
-    """Return the chunks of the next block, and whether the block is the last one."""
+    """Return the chunks of the next block, and whether it is the last block."""
     block: list[Chunks] = []
     n_bytes = 0
     for batch in batches:

@@ -31,7 +31,7 @@ _MAX_BACKOFF_S: Final = 1.0
 
 
 class ShardEditor(Protocol):
-    """Makes new shards of existing ones, in this process or in another."""
+    """Makes new shards of existing shards, in this process or elsewhere."""
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
         """Return a shard without the chunks at some of its positions."""
@@ -48,7 +48,7 @@ class LocalShardEditor:
     writer: ShardWriter
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without the chunks at some of its positions; it is rewritten if most chunks are gone."""
+        """Return a shard without the chunks at some of its positions; it is rewritten if fewer than half of its chunks remain."""
         segment = self._open([shard])[0]
         chunk_ords = segment.find(positions)
         texts = [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
@@ -178,7 +178,7 @@ class IndexWriter:
             self._replace(version.shards[start:])
 
     def _replace(self, shards: Sequence[ShardRecord]) -> bool:
-        """Merge neighboring shards; return False if another writer has changed one of them meanwhile."""
+        """Merge neighboring shards; return False if another writer has changed any of these meanwhile."""
         try:
             merged = self._editor.merge(shards)
         except FileNotFoundError:  # another writer has replaced them
@@ -233,7 +233,7 @@ class IndexWriter:
 
 
 def copy_version(source: VersionStore, version: IndexVersion, place: str) -> IndexVersion:
-    """Copy a version of an index to another place, where it replaces an index; return its version there.
+    """Copy a version of an index to another place and replace the index there; return its version there.
 
     Raises:
         IndexConflictError: another writer has changed the index there meanwhile.

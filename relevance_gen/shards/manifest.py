@@ -35,12 +35,12 @@ _SEAL_BYTES: Final = len(',"sha256":""}') + 64
 
 
 def new_name(extension: str) -> str:
-    """Return a name for a new shard file or statistics file that no other file has."""
+    """Return a unique name for a new shard file or statistics file."""
     return f"{secrets.token_hex(8)}.{extension}"
 
 
 def is_index_file(name: str) -> bool:
-    """Return whether a file name is one that this package gives to the files of an index, except `index.json`."""
+    """Return whether this package gives such a name to files of an index, except `index.json`."""
     patterns = (SHARD_FILE, _VERSION_FILE, _UNFINISHED_FILE)
     return any(pattern.fullmatch(name) for pattern in patterns)
 
@@ -69,7 +69,7 @@ class StoredFile:
         return cls(name, len(content), hashlib.sha256(content).hexdigest())
 
     def check(self, content: bytes | memoryview) -> None:
-        """Raise an `IndexFormatError` if the content is not the one that was written."""
+        """Raise an `IndexFormatError` if the content has another hash."""
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise IndexFormatError(f"{self.name} is damaged: its checksum does not match")
 
@@ -181,12 +181,12 @@ class IndexVersion:
         return {file.name: file for file in (*shard_files, *statistics_files) if file is not None}
 
     def replaces(self, other: IndexVersion) -> bool:
-        """Return whether this version comes after another one, or is of another index."""
+        """Return whether this version is newer than the other version, or is of a different index."""
         return self.index_id != other.index_id or self.number > other.number
 
 
 def new_version_name(number: int) -> str:
-    """Return a name for the file of a version that no other file has."""
+    """Return a unique name for the file of a version."""
     return f"{number:08}-{secrets.token_hex(8)}.version"
 
 

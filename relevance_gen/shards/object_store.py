@@ -30,7 +30,7 @@ _CALL_TIMEOUT_S: Final = 30.0
 _MIN_BYTES_PER_S: Final = 1 << 20
 """Transfer rate that extends the time limit of a call that moves many bytes."""
 _MAX_WAITING_THREADS: Final = 16
-"""Threads that may wait for one folder at a time, if the package for its store has no time limits."""
+"""Threads that may wait for one folder at a time, if the package for its store lacks time limits."""
 MAX_SMALL_BYTES: Final = 16 << 20
 """Maximum size of a file that `ObjectStore.replace` writes and `ObjectStore.read_state` reads."""
 _LOCK_FILE: Final = ".lock"
@@ -67,7 +67,7 @@ class ObjectStore:
         self._is_local = "file" in self._protocols
 
     def make_folder(self) -> None:
-        """Create the folder if it does not exist. Object stores have no folders, and a bucket must exist already."""
+        """Create the folder if it does not exist. Object stores lack folders, and a bucket must exist already."""
         if not self._file_system.async_impl:
             self._call("makedirs", self._root, exist_ok=True)
 
@@ -76,7 +76,7 @@ class ObjectStore:
         self._file_system.invalidate_cache()
         try:
             paths = self._call("ls", self._root, detail=False)
-        except FileNotFoundError:  # object stores have no empty folders
+        except FileNotFoundError:  # object stores lack empty folders
             return []
         return [path.rsplit("/", 1)[-1] for path in paths]
 
@@ -130,7 +130,7 @@ class ObjectStore:
         """Replace a small file atomically if its state is still `before`; return whether it was replaced.
 
         S3 compares and writes in one request. In a local folder writers hold a lock. In other stores, a writer that
-        writes between the comparison and the write, which are some milliseconds apart, is not detected.
+        writes between the comparison and the write, a few milliseconds, is not detected.
 
         Raises:
             OSError: the store does not answer; the file may have been written.
@@ -138,7 +138,7 @@ class ObjectStore:
         with ExitStack() as stack:
             if self._is_local:
                 lock = stack.enter_context(Path(self._path(_LOCK_FILE)).open("ab"))
-                with suppress(OSError):  # some shared file systems have no locks
+                with suppress(OSError):  # some shared file systems lack locks
                     fcntl.flock(lock, fcntl.LOCK_EX)
             if "s3" in self._protocols:
                 return self._replace_if_match(name, content, before)
@@ -191,7 +191,7 @@ def _call_with_timeout(
 
     Raises:
         OSError: the call failed, or did not end in time.
-        InvalidRequestError: `fsspec` has no such store.
+        InvalidRequestError: `fsspec` does not support the store.
     """
     deadline_s = time.monotonic() + timeout_s
 

@@ -59,7 +59,7 @@ class ShardCache:
     def fetch(
         self, address: str, files: Sequence[StoredFile], locks: ExitStack
     ) -> Mapping[str, Path]:
-        """Return the paths of files by name, after fetching those that are missing or damaged.
+        """Return the paths of files by name, after fetching missing and damaged files.
 
         `locks` receives the locks, which keep the files in the cache until it is closed.
 
@@ -125,7 +125,7 @@ class ShardCache:
 
 
 def _unused(paths: Collection[Path]) -> list[Path]:
-    """Return the files that no process has locked, least recently used first."""
+    """Return unlocked files, least recently used first."""
     unused = [path for path in paths if not _is_locked(path)]
     return sorted(unused, key=lambda path: path.stat().st_atime_ns)
 

@@ -24,7 +24,7 @@ from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
 _FILES_PER_SHARD: Final = 2
-"""Files that this process opens for each shard: one for the lock and one for the memory map."""
+"""Files that this process opens for each shard: a locked file and a memory-mapped file."""
 _SPARE_FILES: Final = 256
 """Files that this process must be able to open in addition, for example for connections."""
 _ARRAYS: Final = ("ids", "df", "titles", "title_df")
@@ -138,7 +138,7 @@ class ShardOpener:
 
         Raises:
             IndexFormatError: a shard is damaged, or belongs to another index.
-            IndexUnavailableError: the cache has no space, or this process may not open so many files.
+            IndexUnavailableError: the cache is full, or this process may not open enough files.
             OSError: a file cannot be read. A `FileNotFoundError` means that the version is no longer retained.
         """
         files = [shard.file for shard in shards]

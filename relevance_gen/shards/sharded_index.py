@@ -69,7 +69,7 @@ class VersionReader:
 
         Raises:
             IndexFormatError: a shard is damaged, or belongs to another index.
-            IndexUnavailableError: the cache has no space, or this process may not open so many files.
+            IndexUnavailableError: the cache is full, or this process may not open enough files.
             InvalidRequestError: the index was saved with another encoding.
             OSError: a file cannot be read. A `FileNotFoundError` means that the version is no longer retained.
         """
@@ -144,11 +144,11 @@ class ShardedIndex(BaseIndex):
 
         Args:
             place: the path of a folder, or an address that `fsspec` supports, such as ``s3://bucket/index``.
-            encoding: the encoding of the index; required only if it is neither the embedded nor a published one.
+            encoding: the encoding of the index; required only if it is neither the embedded encoding nor a published encoding.
             cache: a folder of this machine for the shards of a remote index; None reads them into memory.
 
         Raises:
-            IndexFormatError: there is no index, or it is damaged.
+            IndexFormatError: the index is missing or damaged.
             InvalidRequestError: the place is not an address, or the index has another encoding.
             OSError: the store does not answer.
         """
@@ -276,7 +276,7 @@ class ShardedIndex(BaseIndex):
     # ── Changes ──
 
     def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
-        """Add chunks and return their positions, which follow those of all changes by other writers.
+        """Add chunks and return their positions, which follow all positions that other writers assigned.
 
         Args:
             chunks: as for `relevance_gen.ChunkIndex`; metadata must be JSON.
@@ -312,14 +312,14 @@ class ShardedIndex(BaseIndex):
         return added
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
-        """Remove the chunks at some positions, or all that a filter accepts, and return their number.
+        """Remove chunks by their positions or by a filter, and return their number.
 
         Args:
             positions: the positions of the chunks.
-            where: a filter as in `search`, instead of positions.
+            where: filter, as in `search`, instead of positions.
 
         Raises:
-            InvalidRequestError: there is no chunk at a position, or the filter is invalid; none was removed.
+            InvalidRequestError: a position is without a chunk, or the filter is invalid; none was removed.
             OSError: the store does not answer; the chunks may have been removed.
         """
         listed = list(positions) if isinstance(positions, Iterator | range) else positions

@@ -66,7 +66,7 @@ class VersionStore:
         """Return the newest version.
 
         Raises:
-            IndexFormatError: there is no index, or it is damaged or of another format.
+            IndexFormatError: the index is missing, damaged or of another format.
             OSError: the store does not answer.
         """
         try:
@@ -85,14 +85,14 @@ class VersionStore:
         return parse_version(content, name, self.place)
 
     def begin(self) -> Newest:
-        """Return what a change starts from; the version is None if there is no index."""
+        """Return the start of a change; the version is None if the index does not exist."""
         pointer = self.files.read_state(POINTER_FILE)
         if pointer.content is None:
             return Newest(None, pointer)
         return Newest(self._version_of(pointer.content), pointer)
 
     def publish(self, version: IndexVersion, newest: Newest) -> IndexVersion:
-        """Make a version the newest one, and remove files that are no longer needed; return it with its name.
+        """Publish a version as the newest, and remove files that are no longer needed; return it with its name.
 
         Raises:
             IndexConflictError: another writer has published a version since `newest` was read.
@@ -117,12 +117,12 @@ class VersionStore:
             self.files.remove([name])
             raise IndexConflictError(f"{self.place} was changed by another writer")
         self._last = version
-        with suppress(OSError):  # a later change removes what is left
+        with suppress(OSError):  # a later change removes the remaining files
             self.files.remove(expected.keys() - retained.keys())
         return version
 
     def _version_of(self, pointer: bytes) -> IndexVersion:
-        """Return the version that `index.json` names; it is read only if it is not the last one."""
+        """Return the version that `index.json` names; it is read only if it is not cached."""
         name = parse_pointer(pointer, self.place)
         last = self._last
         if last is not None and last.name == name:
@@ -160,7 +160,7 @@ def _retained(replaced: dict[str, float], now_s: float) -> dict[str, float]:
 
 
 def holds_index(folder: Path) -> bool:
-    """Return whether a local folder holds a sharded index, or the files of one."""
+    """Return whether a local folder holds a sharded index or files of it."""
     with suppress(OSError):
         with os.scandir(folder) as entries:
             if any(SHARD_FILE.fullmatch(entry.name) for entry in entries):

@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 _MAX_SHARDS: Final = 4096
 _MAX_AGE_S: Final = 1.0
-"""Time for which a version is searched before a newer one is looked for: changes by other processes appear later."""
+"""Time for which a version is searched before the store is asked for a newer version: changes by other processes appear later."""
 _MAX_REFRESH_S: Final = 1.0
 """Time for which a search waits for a newer version. If the store does not answer, the known version is searched."""
 _MAX_ATTEMPTS: Final = 8
@@ -87,7 +87,7 @@ class ShardStats:
 
     Attributes:
         num_chunks: number of its chunks.
-        nodes: ids of the nodes that have it open: the first one searches it, the second one is the first substitute.
+        nodes: ids of the nodes that have it open: the first node searches it, the second node is the first substitute.
         size_bytes: size of its file.
     """
 
@@ -119,7 +119,7 @@ class IndexStats:
 
 
 class ClusterIndex(BaseIndex):
-    """An index that a cluster of Ray searches; its results are those of `relevance_gen.ChunkIndex`, bit for bit.
+    """An index that a cluster of Ray searches; its results equal the results of `relevance_gen.ChunkIndex`, bit for bit.
 
     The index is a folder or an address in object storage, as `relevance_gen.shards.sharded_index.ShardedIndex` has it.
     Every processor of the cluster has a searcher, which can search any shard. If a searcher dies or does not respond,
@@ -137,21 +137,21 @@ class ClusterIndex(BaseIndex):
             folder are skipped.
         text: the field or column with the text of a chunk, as for `relevance_gen.ChunkIndex`.
         title: the field of a source with a chunk's title. All other fields are metadata.
-        n_shards: maximum number of shards; by default one for each processor of the cluster that has 256 Mi characters
+        n_shards: maximum number of shards; by default a shard for each processor of the cluster that has 256 Mi characters
             of text, and enough shards that none has more than 1 Gi characters.
-        address: ``"auto"`` for the cluster of this machine, ``HOST:PORT`` of the head of another one, or ``"local"``
+        address: ``"auto"`` for the cluster of this machine, ``HOST:PORT`` of the head of another cluster, or ``"local"``
             for a cluster that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and
             ``"local"``.
         name: the name by which other processes of the cluster find the index.
         blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
         weighting: ``"pivoted"`` or ``"cosine"``.
         encoding: the encoding in which tokens are counted; a rank file must exist on every node.
-        encoder: must be None: an index of a cluster has no vectors.
+        encoder: must be None: an index of a cluster stores no vectors.
         progress: called with (chunks indexed, chunks known so far) while the index is built; True shows a bar.
 
     Raises:
         InvalidRequestError: an argument is invalid; the error names it.
-        ClusterError: there is no such cluster, its nodes have other versions, or a shard cannot be built.
+        ClusterError: the cluster does not answer, its nodes have other versions, or a shard cannot be built.
     """
 
     def __init__(
@@ -210,12 +210,12 @@ class ClusterIndex(BaseIndex):
             place: as for the class.
             address: as for the class.
             name: as for the class.
-            encoding: the encoding of the index; required only if it is neither the embedded nor a published one.
+            encoding: the encoding of the index; required only if it is neither the embedded encoding nor a published encoding.
 
         Raises:
-            IndexFormatError: there is no index, or it is damaged.
+            IndexFormatError: the index is missing or damaged.
             InvalidRequestError: an argument is invalid, or the nodes do not share the place.
-            ClusterError: there is no such cluster, or its nodes have other versions.
+            ClusterError: the cluster does not answer, or its nodes have other versions.
         """
         return cls(place=as_address(place), address=address, name=name, encoding=encoding)
 
@@ -225,7 +225,7 @@ class ClusterIndex(BaseIndex):
 
         Raises:
             UnknownIndexError: no index has the name.
-            ClusterError: there is no such cluster, or this process has other versions.
+            ClusterError: the cluster does not answer, or this process has other versions.
         """
         check_name(name)
         connect(address)
@@ -472,14 +472,14 @@ class ClusterIndex(BaseIndex):
         return self._change(append)
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
-        """Remove the chunks at some positions, or all that a filter accepts, and return their number.
+        """Remove chunks by their positions or by a filter, and return their number.
 
         Args:
             positions: the positions of the chunks.
-            where: a filter as in `search`, instead of positions.
+            where: filter, as in `search`, instead of positions.
 
         Raises:
-            InvalidRequestError: there is no chunk at a position, or the filter is invalid; none was removed.
+            InvalidRequestError: a position is without a chunk, or the filter is invalid; none was removed.
             ChunksMissingError: a shard cannot be read; none was removed.
             OSError: the store does not answer; the chunks may have been removed.
         """
@@ -506,7 +506,7 @@ class ClusterIndex(BaseIndex):
         return self._change(writer.compact)
 
     def save(self, place: str | PathLike[str]) -> None:
-        """Copy the index to another place, where it replaces an index; files that are there are not copied again.
+        """Copy the index to another place and replace the index there; files that are there are not copied again.
 
         Raises:
             IndexConflictError: another writer has changed the index there meanwhile.
@@ -528,7 +528,7 @@ class ClusterIndex(BaseIndex):
     # ── State ──
 
     def stats(self) -> IndexStats:
-        """Return what the index contains, and where its shards are open."""
+        """Return the size of the index, and the nodes on which its shards are open."""
         segments = self._refresh()
         shards = []
         for shard in segments.version.shards:
@@ -622,7 +622,7 @@ class ClusterIndex(BaseIndex):
 
 
 class _RemoteShardEditor:
-    """Makes new shards of existing ones on a searcher."""
+    """Makes new shards of existing shards on a searcher."""
 
     def __init__(self, pool: SearcherPool, writer: ShardWriter) -> None:
         self._pool = pool

@@ -1,7 +1,7 @@
 """The searchers of a cluster: which of them searches which shard, and what happens if one does not respond.
 
 Each shard has an order of searchers, by rendezvous hashing with bounded load: when a searcher joins or leaves, few
-shards change their first searcher, and no searcher is the first one for much more than its share. Every process
+shards change their first searcher, and no searcher is first for much more than its share. Every process
 computes the same order.
 """
 
@@ -57,7 +57,7 @@ _REFRESH_S: Final = 1.0
 """Interval in which the pool looks for nodes that joined or left."""
 _PING_INTERVAL_S: Final = IDLE_TIMEOUT_S / 4
 _START_TIMEOUT_S: Final = 20.0
-"""Time to wait for all searchers when the first index is opened; those that start later are used when they are ready."""
+"""Time to wait for all searchers when the first index is opened; later searchers are used when they are ready."""
 _MAX_BUILD_ATTEMPTS: Final = 5
 
 
@@ -106,7 +106,7 @@ class LatencyTracker:
 
 
 class SearcherPool:
-    """The searchers of a cluster: one for each processor, shared by all indexes and all processes of the cluster."""
+    """The searchers of a cluster, a searcher for each processor, shared by all indexes and all processes of the cluster."""
 
     def __init__(self) -> None:
         self.session = session_id()
@@ -167,7 +167,7 @@ class SearcherPool:
             request: as for `Searcher.answer`.
 
         Raises:
-            ShardError: no searcher can open one of the shards.
+            ShardError: a shard cannot be opened by any searcher.
             TimedOutError: a searcher did not respond in time.
             BusyError: a searcher has too many requests.
             ClusterError: the connection to the cluster was closed.
@@ -189,9 +189,9 @@ class SearcherPool:
     def run(
         self, tasks: Sequence[Callable[[SearcherHandle], Any]], on_done: Callable[[Any], None]
     ) -> list[Any]:
-        """Run tasks on searchers, one at a time on each; return their results in order.
+        """Run tasks on searchers, at most one task per searcher; return their results in order.
 
-        A task whose searcher dies is started again on another one.
+        A task whose searcher dies is started again on another searcher.
 
         Args:
             tasks: start a task on a searcher and return the reference of its result.
@@ -256,7 +256,7 @@ class SearcherPool:
         self._avoided_until_s[searcher.name] = time.monotonic() + duration_s
 
     def note_failure(self, searcher: SearcherHandle, error: RayError) -> None:
-        """Avoid a searcher that failed; if it has ended, forget it."""
+        """Avoid a searcher that failed; if it has ended, remove it."""
         self.avoid(searcher, _FAILURE_PENALTY_S)
         if isinstance(error, ActorDiedError | ActorUnschedulableError):
             with self._lock:
@@ -264,7 +264,7 @@ class SearcherPool:
                     del self._searchers[searcher.name]
 
     def refresh(self) -> None:
-        """Start searchers on nodes that joined, and forget those of nodes that left."""
+        """Start searchers on nodes that joined, and remove the searchers of nodes that left."""
         if session_id() != self.session:
             return
         nodes = {node.id: node for node in living_nodes()}

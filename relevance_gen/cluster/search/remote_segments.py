@@ -98,7 +98,7 @@ class RemoteSegments:
 
     @property
     def is_current(self) -> bool:
-        """Whether the searchers are those that the shards were assigned to."""
+        """Whether the shards are assigned to the current searchers."""
         return self._pool.generation == self._generation
 
     def without(self, excluded: Collection[str]) -> RemoteSegments:
@@ -137,7 +137,7 @@ class RemoteSegments:
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, and features of the best of them.
 
-        Each searcher returns the features of its own best chunks; those of the best of all are selected from these.
+        Each searcher returns the features of its own best chunks, from which the features of the best chunks overall are selected.
         """
         parts = self._request(self._shards, _prefetch, request)
         prefetched = _merge_prefetched(parts, request)
@@ -155,10 +155,10 @@ class RemoteSegments:
         return evolve(candidates, feature_positions=positions, features=tuple(features))
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Return features of chunks: prefetched ones, or those of a request to the shards that have the chunks.
+        """Return features of chunks: prefetched features, or the response of the shards that have the chunks.
 
         Raises:
-            LookupError: no segment has a chunk at one of the positions.
+            LookupError: a position is in no segment.
         """
         prefetched: _Prefetched | None = getattr(self._thread, "prefetched", None)
         known = None if prefetched is None else prefetched.find(request)

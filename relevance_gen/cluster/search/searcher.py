@@ -181,7 +181,7 @@ class Searcher(Actor):
 
     @ray.method(concurrency_group=_BUILD)
     def without(self, writer: ShardWriter, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without the chunks at some positions, as `LocalShardEditor.without`."""
+        """Return a shard without chunks, as `LocalShardEditor.without`."""
         return self._editor(writer).without(shard, positions)
 
     @ray.method(concurrency_group=_BUILD)

@@ -45,7 +45,7 @@ _KINDS: Final = f"{KINDS}, {' or '.join(_TEXT_EXTENSIONS)}"
 _MAX_PIECE_BYTES: Final = 16 << 20
 _MAX_PIECES_PER_ROW_GROUP: Final = 4096
 _MAX_RECORD_BYTES: Final = 4 << 20
-"""Maximum size of a line, and of rows that are read together; reading takes several times as much memory. The default
+"""Maximum size of a line, and of rows that are read together; reading takes several times that memory. The default
 of `relevance_gen.ChunkIndex.build` has the same limit."""
 _COMPRESSION_RATIO: Final = 4
 """Estimated size of a compressed file of JSON lines after decompression, relative to its size."""
@@ -88,7 +88,7 @@ class FilePieces:
 
     pieces: tuple[Piece, ...]  # in order
     text: str  # field or column with the text of a chunk
-    title: str  # field or column with its title; all others are metadata
+    title: str  # field or column with its title; all other fields are metadata
     blank: Blank
 
     @property
@@ -109,7 +109,7 @@ def plan_reading(
     """Divide files among at most `n_shards` shards, or the number that `optional_count` returns.
 
     Raises:
-        InvalidRequestError: there are no files that can be read.
+        InvalidRequestError: no file can be read.
     """
     paths = [source] if isinstance(source, str | PathLike) else source
     if not isinstance(paths, Sequence) or not paths:

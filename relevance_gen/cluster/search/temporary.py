@@ -1,6 +1,6 @@
-"""Temporary folders for indexes of a cluster on one machine; those of killed processes are removed at the next start.
+"""Temporary folders for indexes of a cluster on one machine. Folders of killed processes are removed at the next start.
 
-Each process that uses a folder holds a shared lock on a file beside it. A folder without a lock is unused.
+Each process that uses a folder holds a shared lock on a file next to it. A folder without a lock is unused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PARENT: Final = "relevance_gen_cluster_{uid}"
 
 
 class TemporaryFolder:
-    """A new folder, which `remove` deletes. Folders that no process uses are deleted before it is created."""
+    """A new folder, which `remove` deletes. Unused folders are deleted before it is created."""
 
     def __init__(self) -> None:
         parent = Path(tempfile.gettempdir(), _PARENT.format(uid=os.getuid()))
