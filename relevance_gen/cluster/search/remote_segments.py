@@ -12,7 +12,7 @@ import numpy as np
 from attrs import evolve, frozen
 from ray import cloudpickle
 
-from relevance_gen.arrays import find
+from relevance_gen.arrays import Offsets, find
 from relevance_gen.cluster.search.pool import SearcherPool
 from relevance_gen.cluster.search.searcher import ShardGroup
 from relevance_gen.lru import LruCache
@@ -164,12 +164,7 @@ class RemoteSegments:
         known = None if prefetched is None else prefetched.find(request)
         if known is not None:
             return known
-        ascending = np.sort(request.positions)
-        shards = []
-        for shard in self._shards:
-            start, stop = ascending.searchsorted((shard.first, shard.stop))
-            if start < stop:
-                shards.append(shard)
+        shards = self._shards_with(request.positions)
         parts = []
         if shards:
             parts = self._request(shards, LocalSegments.extract_present_features, request)
@@ -182,6 +177,22 @@ class RemoteSegments:
         """Return facts of the stored chunks that depend on no query."""
         parts = self._request(self._shards, LocalSegments.inventory, request)
         return Inventory.merge(parts, request)
+
+    def _shards_with(self, positions: Offsets) -> list[ShardRecord]:
+        """Return all shards of the searchers that have chunks at some of the positions.
+
+        A searcher caches the segments of its whole group, so it is not asked for a part of the group.
+        """
+        ascending = np.sort(positions)
+        searchers = set()
+        for shard in self._shards:
+            start, stop = ascending.searchsorted((shard.first, shard.stop))
+            if start < stop:
+                searchers.add(self._searcher_of(shard))
+        return [shard for shard in self._shards if self._searcher_of(shard) in searchers]
+
+    def _searcher_of(self, shard: ShardRecord) -> str:
+        return self.orders[shard.file.name][0].name
 
     def _group(self, shards: Iterable[ShardRecord]) -> ShardGroup:
         names = tuple(sorted(shard.file.name for shard in shards))

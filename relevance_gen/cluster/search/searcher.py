@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, ClassVar, Final
@@ -20,7 +20,8 @@ from relevance_gen.cluster.actors import HEALTH, Actor
 from relevance_gen.cluster.search.sources import ChunkSource
 from relevance_gen.errors import BusyError
 from relevance_gen.folders.cache import default_folder
-from relevance_gen.index.segment import Statistics
+from relevance_gen.index.builder import merge
+from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.quota import Quota
 from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.segment_scorer import SegmentScorer
@@ -41,6 +42,14 @@ _REFUSING_THREADS: Final = 8
 _MAX_OPEN_GROUPS: Final = 8
 """Groups of shards of one version that remain open for each index."""
 _MAX_INDEXES: Final = 64
+_MAX_SMALL_SEGMENTS: Final = 4
+"""Number of small segments of a group that are searched without merging them."""
+_MAX_SMALL_POSTINGS: Final = 1 << 19
+"""Maximum size of a small segment, about 4 MiB of text: the cost of a larger segment depends on its content."""
+_MAX_MERGED_POSTINGS: Final = 1 << 23
+"""Maximum size of a merged segment: merging it takes about half a second and 100 MiB of memory."""
+_MAX_MERGED: Final = 4
+"""Merged segments that are cached for each index."""
 _N_RESPONSE_PARTS: Final = 4
 _MIN_PART_BYTES: Final = 64 << 10
 """A response is returned in parts, because Ray sends less than 100 KiB with the reply itself and stores larger objects,
@@ -70,6 +79,7 @@ class _OpenIndex:
         self._lock = threading.Lock()
         self._statistics: OrderedDict[str, Statistics] = OrderedDict()
         self._groups: OrderedDict[ShardGroup, _OpenGroup] = OrderedDict()
+        self._merged: deque[_MergedShards] = deque(maxlen=_MAX_MERGED)
 
     def segments(self, group: ShardGroup) -> LocalSegments:
         """Return the segments of a group of shards."""
@@ -80,7 +90,7 @@ class _OpenIndex:
         return opened.segments
 
     def _open(self, group: ShardGroup) -> _OpenGroup:
-        version = self._versions.read_named(group.version_name)
+        version = self._version(group.version_name)
         names = set(group.shard_names)
         shards = [shard for shard in version.shards if shard.file.name in names]
         opened = self._opener.open(version.weighting, shards)
@@ -89,10 +99,14 @@ class _OpenIndex:
         cached = {id(scorer.segment): scorer.postings_cache for scorer in self._scorers()}
         scorers = [
             SegmentScorer(segment, weighting, statistics, cached.get(id(segment)))
-            for segment in opened.segments
+            for segment in self._merge_small(shards, opened.segments)
         ]
         self._groups[group] = _OpenGroup(
-            LocalSegments.of_scorers(scorers, weighting, statistics), scorers, shards, opened.locks
+            LocalSegments.of_scorers(scorers, weighting, statistics),
+            scorers,
+            version,
+            shards,
+            opened.locks,
         )
         while len(self._groups) > _MAX_OPEN_GROUPS:
             _, closed = self._groups.popitem(last=False)
@@ -101,8 +115,38 @@ class _OpenIndex:
         self._opener.keep_only(open_shards)
         return self._groups[group]
 
+    def _merge_small(
+        self, shards: Sequence[ShardRecord], segments: Sequence[Segment]
+    ) -> list[Segment]:
+        """Return segments of the same chunks, fewer if many are small: scoring has a fixed cost for each segment."""
+        unmerged = {}
+        result = []
+        for shard, segment in zip(shards, segments, strict=True):
+            if segment.postings.chunk.size <= _MAX_SMALL_POSTINGS:
+                unmerged[shard] = segment
+            else:
+                result.append(segment)
+        merged = []
+        for earlier in self._merged:  # a change adds or replaces few shards
+            if earlier.shards <= unmerged.keys():
+                merged.append(earlier)
+                unmerged = {one: unmerged[one] for one in unmerged.keys() - earlier.shards}
+        parts = [*(earlier.segment for earlier in merged), *unmerged.values()]
+        n_postings = sum(part.postings.chunk.size for part in parts)
+        if len(unmerged) <= _MAX_SMALL_SEGMENTS or n_postings > _MAX_MERGED_POSTINGS:
+            return [*result, *parts]
+        names = frozenset(unmerged).union(*(earlier.shards for earlier in merged))
+        self._merged.appendleft(_MergedShards(names, merge(parts)))
+        return [*result, self._merged[0].segment]
+
     def _scorers(self) -> list[SegmentScorer]:
         return [scorer for group in self._groups.values() for scorer in group.scorers]
+
+    def _version(self, name: str) -> IndexVersion:
+        for opened in self._groups.values():
+            if opened.version.name == name:
+                return opened.version
+        return self._versions.read_named(name)
 
     def _statistics_of(self, version: IndexVersion) -> Statistics:
         if version.name not in self._statistics:
@@ -114,9 +158,18 @@ class _OpenIndex:
 
 
 @frozen(eq=False)
+class _MergedShards:
+    """A segment in memory with the chunks of several small shards."""
+
+    shards: frozenset[ShardRecord]
+    segment: Segment
+
+
+@frozen(eq=False)
 class _OpenGroup:
     segments: LocalSegments
     scorers: Sequence[SegmentScorer]
+    version: IndexVersion
     shards: Sequence[ShardRecord]
     locks: ExitStack
 
