@@ -253,11 +253,11 @@ def test_a_table_is_chunks(cluster: Any) -> None:
         ),
         (
             "a.jsonl.gz",
-            gzip.compress(b'"a"\n' * 9)[:-9],
+            gzip.compress(b'"a"\n' * 9, mtime=0)[:-9],
             r"a\.jsonl\.gz line \d+ is damaged or truncated",
         ),
         ("a.jsonl.gz", b'"no gzip"', r"a\.jsonl\.gz line 1 is damaged"),
-        ("a.jsonl.zst", gzip.compress(LINES), r"a\.jsonl\.zst line 1 is damaged"),
+        ("a.jsonl.zst", gzip.compress(LINES, mtime=0), r"a\.jsonl\.zst line 1 is damaged"),
         ("a.parquet", b"no Parquet at all", r"a\.parquet must be Parquet"),
         ("a.txt", b"\xff\xfe\xfd", r"a\.txt must be UTF-8"),
         (
