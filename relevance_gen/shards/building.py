@@ -84,7 +84,8 @@ def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
     n_bytes = 0
     for batch in batches:
         block.append(batch)
-        n_bytes += sum(map(sys.getsizeof, (*batch.texts, *batch.titles.values())))
+        n_bytes += sum(map(sys.getsizeof, batch.texts))
+        n_bytes += sum(map(sys.getsizeof, batch.titles.values()))
         n_bytes += len(repr(dict(batch.metadata)))
         if n_bytes >= _BLOCK_BYTES:
             return Chunks.concat(block), False

@@ -250,7 +250,8 @@ def copy_version(source: VersionStore, version: IndexVersion, place: str) -> Ind
             target.files.write(name, content)
     number = 1 if newest.version is None else newest.version.number + 1
     index_id = version.index_id if newest.version is None else newest.version.index_id
-    return target.publish(evolve(version, number=number, index_id=index_id, replaced={}), newest)
+    copy = evolve(version, number=number, index_id=index_id, replaced={})
+    return target.publish(copy, newest)
 
 
 def _groups(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:

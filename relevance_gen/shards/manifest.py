@@ -123,7 +123,8 @@ class ShardRecord:
             return ""
         flags = np.zeros(self.n_positions, bool)
         flags[positions - self.first] = True
-        return base64.b64encode(zlib.compress(np.packbits(flags).tobytes(), 9)).decode()
+        compressed = zlib.compress(np.packbits(flags).tobytes(), 9)
+        return base64.b64encode(compressed).decode()
 
 
 def _are_ordered(shards: Any) -> bool:
@@ -136,7 +137,9 @@ def _are_ordered(shards: Any) -> bool:
 
 
 def _are_times(files: Any) -> bool:
-    return isinstance(files, dict) and all(isinstance(time, int | float) for time in files.values())
+    if not isinstance(files, dict):
+        return False
+    return all(isinstance(time, int | float) for time in files.values())
 
 
 @frozen
@@ -256,7 +259,8 @@ def _seal(content: dict[str, Any]) -> bytes:
 def _unseal(content: bytes, name: str, place: str) -> dict[str, Any]:
     """Check the hash and the format of a file, and return its other fields together with `format`."""
     unsealed, seal = content[:-_SEAL_BYTES], _SEAL.fullmatch(content[-_SEAL_BYTES:])
-    is_intact = seal is not None and hashlib.sha256(unsealed).hexdigest().encode() == seal[1]
+    sha256 = hashlib.sha256(unsealed).hexdigest().encode()
+    is_intact = seal is not None and seal[1] == sha256
     try:
         parsed = wire.parse(unsealed + b"}" if is_intact else content)
     except InvalidRequestError as error:

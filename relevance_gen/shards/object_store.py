@@ -93,7 +93,8 @@ class ObjectStore:
 
     def read(self, name: str, start: int = 0, stop: int = MAX_SMALL_BYTES) -> bytes:
         """Return the bytes of a file in ``[start, stop)``, fewer if the file is shorter."""
-        return bytes(self._call("cat_file", self._path(name), start=start, end=stop))
+        content = self._call("cat_file", self._path(name), start=start, end=stop)
+        return bytes(content)
 
     def read_all(self, name: str) -> bytes:
         """Return the content of a file of any size."""

@@ -146,7 +146,8 @@ class SearcherPool:
         limit = max(total / len(searchers), largest)
         loads = dict.fromkeys([searcher.name for searcher in searchers], 0)
         orders = {}
-        for shard in sorted(shards, key=lambda shard: (-_weight(shard), shard.file.name)):
+        by_name = sorted(shards, key=lambda shard: shard.file.name)
+        for shard in sorted(by_name, key=_weight, reverse=True):
             name, weight = shard.file.name, _weight(shard)
             ranked = sorted(searchers, key=lambda searcher: _score(searcher.name, name))
             fitting = [one for one in ranked if loads[one.name] + weight <= limit]

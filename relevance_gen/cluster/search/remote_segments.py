@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -39,6 +40,8 @@ _MAX_PREFETCHED: Final = 100
 """Maximum number of chunks whose features are prefetched; there are more only if many are equally good."""
 _MAX_PREFETCHED_CHARS: Final = 1 << 16
 """Maximum number of characters of the texts of which features are prefetched."""
+_DEVIATIONS: Final = 3.0
+"""Standard deviations above its share of the best chunks for which a searcher sends features with its candidates."""
 _TERM_CACHE_BYTES: Final = 8 << 20
 """Size of the cache of term matches, about 10,000 words."""
 
@@ -139,7 +142,9 @@ class RemoteSegments:
 
         Each searcher returns the features of its own best chunks, from which the features of the best chunks overall are selected.
         """
-        parts = self._request(self._shards, _prefetch, request)
+        n_sent = min(request.n_features, self._n_expected_best(request.n_features))
+        sent = evolve(request, n_features=n_sent)
+        parts = self._request(self._shards, _prefetch, sent)
         prefetched = _merge_prefetched(parts, request)
         self._thread.prefetched = prefetched
         candidates = prefetched.candidates
@@ -147,12 +152,25 @@ class RemoteSegments:
             return candidates
         positions = candidates.positions[candidates.best_rows(request.n_features)]
         rows = find(candidates.feature_positions, positions)
-        features = []
+        is_missing = bool(
+            (rows < 0).any()
+        )  # if one searcher has more of the best chunks than expected
+        features: list[Any] = []
         for spec, spec_features in zip(request.features, candidates.features, strict=False):
             is_few = spec.max_chunks is None or positions.size <= spec.max_chunks
-            has_features = is_few and spec_features is not None
-            features.append(spec_features.take(rows) if has_features else None)
+            if not is_few or spec_features is None:
+                features.append(None)
+            elif is_missing:
+                features.append(self._extract(FeatureRequest(positions, (spec,)))[0])
+            else:
+                features.append(spec_features.take(rows))
         return evolve(candidates, feature_positions=positions, features=tuple(features))
+
+    def _n_expected_best(self, n: int) -> int:
+        """Return a number of the n best chunks that a searcher hardly ever exceeds, if they are spread at random."""
+        share = 1.0 / len({order[0].name for order in self.orders.values()})
+        deviation = math.sqrt(n * share * (1.0 - share))
+        return 1 + math.ceil(n * share + _DEVIATIONS * deviation)
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
         """Return features of chunks: prefetched features, or the response of the shards that have the chunks.
@@ -164,6 +182,10 @@ class RemoteSegments:
         known = None if prefetched is None else prefetched.find(request)
         if known is not None:
             return known
+        return self._extract(request)
+
+    def _extract(self, request: FeatureRequest) -> tuple[Any, ...]:
+        """Request features of chunks from the shards that have the chunks."""
         shards = self._shards_with(request.positions)
         parts = []
         if shards:

@@ -143,7 +143,8 @@ def _merge_adjacent(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     merged: list[Piece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
-        if last is not None and (last.address, last.stop) == (piece.address, piece.start):
+        is_adjacent = last is not None and last.address == piece.address
+        if last is not None and is_adjacent and last.stop == piece.start:
             n_bytes = last.n_bytes + piece.n_bytes
             merged[-1] = evolve(last, stop=piece.stop, n_bytes=n_bytes)
         else:
@@ -157,7 +158,10 @@ def _list_files(address: str) -> list[tuple[str, int]]:
     if not files.exists(root):
         raise InvalidRequestError(f"must be there: no file or folder at {address}", "source")
     scheme = address.split("://")[0] + "://" if "://" in address else ""
-    found = files.find(root, detail=True) if files.isdir(root) else {root: files.info(root)}
+    if files.isdir(root):
+        found = files.find(root, detail=True)
+    else:
+        found = {root: files.info(root)}
     listed = []
     for path, information in sorted(found.items()):
         kind, compression = kind_of(path)

@@ -23,7 +23,8 @@ class TemporaryFolder:
     def __init__(self) -> None:
         parent = Path(tempfile.gettempdir(), _PARENT.format(uid=os.getuid()))
         parent.mkdir(mode=0o700, exist_ok=True)
-        if parent.stat().st_uid != os.getuid() or parent.stat().st_mode & 0o077:
+        status = parent.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise PermissionError(f"{parent} can be changed by other users")
         _remove_unused(parent)
         self.path = parent / secrets.token_hex(8)
@@ -47,7 +48,8 @@ def hold(folder: Path) -> BinaryIO:
         file = path.open("ab")
         fcntl.flock(file, fcntl.LOCK_SH)
         # Another process may have deleted the file before it was locked.
-        if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+        locked_inode = os.fstat(file.fileno()).st_ino
+        if path.exists() and path.stat().st_ino == locked_inode:
             return file
         file.close()
 
