@@ -119,6 +119,7 @@ class ShardedIndex(BaseIndex):
     range(2, 3)
     >>> ShardedIndex.open(folder.name).search("cows").results[0].chunk_txt
     'Cows moo.'
+    >>> folder.cleanup()
     """
 
     def __init__(self, reader: VersionReader, version: IndexVersion) -> None:

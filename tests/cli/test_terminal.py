@@ -163,7 +163,7 @@ def test_interrupt_is_quiet(folder: Path) -> None:
 
 def test_progress_bar_for_long_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long build shows how far it is on a terminal, and leaves nothing behind."""
-    monkeypatch.setattr("relevance_gen.cli.terminal._QUIET_S", 0.0)
+    monkeypatch.setattr("relevance_gen.cli.terminal._MIN_DURATION_S", 0.0)
     Path("big.txt").write_text("apple pie. " * 200_000)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
@@ -200,7 +200,7 @@ def test_reading_is_shown_while_a_file_takes_long(folder: Path) -> None:
 
 def test_messages_stand_in_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message takes the place of the line that says how far the work is."""
-    monkeypatch.setattr("relevance_gen.cli.terminal._QUIET_S", 0.0)
+    monkeypatch.setattr("relevance_gen.cli.terminal._MIN_DURATION_S", 0.0)
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         status = StatusLine(terminal)
