@@ -1,11 +1,11 @@
-"""Folders that an agent is given, with names and files that make trouble."""
+"""Fixtures: a project folder with links, and a cache folder for each test."""
 
 from pathlib import Path
 
 import pytest
 
 collect_ignore_glob = ["*_client.py"]
-"""Programs of their own, run by whatever interpreter has their package."""
+"""Scripts that a separate interpreter with the client's package runs."""
 
 PARSER = """import re
 
@@ -19,13 +19,13 @@ def parse_request(text):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep nothing where other tests or users keep theirs."""
+    """Use a temporary cache folder."""
     monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A small project, beside a secret."""
+    """A small project; a file with a secret is next to it, outside of the folder."""
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
     (root / "src" / "parser.py").write_text(PARSER)

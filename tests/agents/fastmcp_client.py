@@ -1,4 +1,4 @@
-"""A session by fastmcp's client: interpreter, folder and path of the library are its arguments."""
+"""A session of the fastmcp client; arguments: interpreter, folder, path of the library."""
 
 import asyncio
 import sys

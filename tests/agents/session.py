@@ -1,4 +1,4 @@
-"""Sessions with a server of folders, as clients have them: the official one, and bare lines of JSON."""
+"""Sessions with an MCP server: the official client and raw JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "relevance_gen", "mcp"]
 async def official(
     *folders: Path, mode: str = "auto", flags: Sequence[str] = ()
 ) -> AsyncIterator[Client]:
-    """Start a server as an editor does, in its first folder, and connect the official client to it."""
+    """Start a server as an editor does, in its first folder, and connect the official client."""
     cwd = str(folders[0]) if folders else None
     server = StdioServerParameters(
         command=COMMAND[0],
@@ -34,15 +34,17 @@ async def official(
         yield client
 
 
-async def said(client: Client, name: str, **arguments: Any) -> tuple[str, bool]:
+async def call_text(client: Client, name: str, **arguments: Any) -> tuple[str, bool]:
     """Call a tool; return its text, and whether it is an error."""
     result = await client.call_tool(name, arguments)
     (content,) = result.content
     return content.text, bool(result.is_error)
 
 
-def talk(folder: Path, lines: list[bytes], n_answers: int) -> tuple[list[dict[str, Any]], str]:
-    """Send lines to a server; return so many answers of it, every line of them JSON, in order, and its errors."""
+def exchange_lines(
+    folder: Path, lines: list[bytes], n_answers: int
+) -> tuple[list[dict[str, Any]], str]:
+    """Send lines to a server; return its first `n_answers` JSON answers and its error output."""
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,

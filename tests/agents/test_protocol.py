@@ -1,4 +1,4 @@
-"""The protocol over stdio: both eras, official and other clients, wrong calls, and folders that change meanwhile."""
+"""Tests of MCP over stdio: both protocol generations, several clients, invalid calls, changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 from relevance_gen import ChunkIndex
-from tests.agents.session import COMMAND, ENVIRONMENT, official, request, said, talk
+from tests.agents.session import COMMAND, ENVIRONMENT, call_text, exchange_lines, official, request
 from tests.environments import interpreter_with
 
 HELLO = {"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -31,8 +31,8 @@ QUESTION = "which method does a request begin with?"
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
-def test_the_official_client_finds_reads_and_lists(project: Path, mode: str) -> None:
-    """In either era there are three tools, that only read, and what they refuse is an error of theirs."""
+def test_official_client_searches_reads_and_lists(project: Path, mode: str) -> None:
+    """In both protocol generations the three read-only tools work and return errors as results."""
 
     async def use() -> None:
         async with official(project, mode=mode) as client:
@@ -42,14 +42,14 @@ def test_the_official_client_finds_reads_and_lists(project: Path, mode: str) -> 
                 tool.annotations is not None and tool.annotations.read_only_hint for tool in tools
             )
             assert mode == "2026-07-28" or str(project) in str(client.instructions)
-            text, is_error = await said(client, "search", question=QUESTION)
+            text, is_error = await call_text(client, "search", question=QUESTION)
             assert not is_error
             assert text.startswith("src/parser.py:1-7  ")
-            assert (await said(client, "read", path="notes.txt", last_line=1))[0].startswith(
+            assert (await call_text(client, "read", path="notes.txt", last_line=1))[0].startswith(
                 "1\tBananas"
             )
-            assert (await said(client, "files"))[0].startswith("README.md\n")
-            text, is_error = await said(client, "search", question=QUESTION, limit=3)
+            assert (await call_text(client, "files"))[0].startswith("README.md\n")
+            text, is_error = await call_text(client, "search", question=QUESTION, limit=3)
             assert is_error
             assert text.startswith(
                 "limit is not a known field; the fields are question, folder, glob, top_n"
@@ -63,9 +63,9 @@ def test_the_official_client_finds_reads_and_lists(project: Path, mode: str) -> 
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "1999-01-01"])
-def test_older_clients_are_answered_in_their_revision(project: Path, version: str) -> None:
-    """The handshake takes every revision that had one, and offers the last of them to whoever names none of these."""
-    answers, _ = talk(
+def test_handshake_answers_supported_or_latest_revision(project: Path, version: str) -> None:
+    """The server accepts each known revision; for an unknown revision it offers the latest."""
+    answers, _ = exchange_lines(
         project,
         [
             request(1, "initialize", protocolVersion=version, **HELLO),
@@ -81,9 +81,9 @@ def test_older_clients_are_answered_in_their_revision(project: Path, version: st
     assert found["result"]["content"][0]["text"].startswith("src/parser.py:1-7")
 
 
-def test_stateless_clients_need_no_handshake(project: Path) -> None:
-    """A request of 2026-07-28 says all by itself, and a list says how long it holds."""
-    answers, _ = talk(
+def test_stateless_request_needs_no_handshake(project: Path) -> None:
+    """Requests of revision 2026-07-28 carry all metadata, and tool lists have a time to live."""
+    answers, _ = exchange_lines(
         project,
         [
             request(1, "server/discover", _meta=OF_2026),
@@ -99,8 +99,8 @@ def test_stateless_clients_need_no_handshake(project: Path) -> None:
     assert files["content"][0]["text"].startswith("README.md\n")
 
 
-def test_indexes_are_searched_by_their_names(project: Path, tmp_path: Path) -> None:
-    """A saved index and a folder are, as they are now, beside the folders or alone; one that is gone says so."""
+def test_named_indexes_are_searched(project: Path, tmp_path: Path) -> None:
+    """A saved index and a folder are searched in their current state; a missing index is an error."""
     pets, docs = tmp_path / "pets.index", tmp_path / "docs"
     ChunkIndex(["Cats purr at night.", "Dogs bark at noon."]).save(pets)
     docs.mkdir()
@@ -114,31 +114,33 @@ def test_indexes_are_searched_by_their_names(project: Path, tmp_path: Path) -> N
             assert [*tools] == ["search", "read", "files"]
             assert tools["search"]["properties"]["index"]["enum"] == [*places]
             assert "index" not in tools["search"]["required"]
-            assert (await said(client, "search", question=QUESTION))[0].startswith(
+            assert (await call_text(client, "search", question=QUESTION))[0].startswith(
                 "src/parser.py:1-7  "
             )
             for _ in range(2):
-                text, is_error = await said(
+                text, is_error = await call_text(
                     client, "search", question="Which animals bark?", index="pets"
                 )
                 assert not is_error
                 assert text.startswith("pets[1]  ")
-            text, _ = await said(
+            text, _ = await call_text(
                 client, "search", question="Which fruit ripens in the dark?", index="docs"
             )
             assert text.startswith("fruit.txt:1-1  ")
             (docs / "zebra.txt").write_text("Zebras graze.\n")
             assert (
                 "zebra.txt:1-1  "
-                in (await said(client, "search", question="Who grazes?", index="docs"))[0]
+                in (await call_text(client, "search", question="Who grazes?", index="docs"))[0]
             )
-            text, is_error = await said(client, "search", question="x", index="gone")
+            text, is_error = await call_text(client, "search", question="x", index="gone")
             assert is_error
             assert text == "index gone cannot be searched now: No such file or directory"
         async with official(flags=["--index", f"pets={pets}"]) as client:
             (tool,) = (await client.list_tools()).tools
             assert tool.input_schema["required"] == ["question", "index"]
-            text, _ = await said(client, "search", question="Which animals bark?", index="pets")
+            text, _ = await call_text(
+                client, "search", question="Which animals bark?", index="pets"
+            )
             assert text.startswith("pets[1]  ")
 
     asyncio.run(use())
@@ -171,8 +173,8 @@ def test_unread_index_does_not_delay_other_calls(project: Path) -> None:
             assert n_before or b"still being read" not in rest
 
 
-def test_nothing_but_the_protocol_is_written(project: Path) -> None:
-    """Lines that are no JSON, no requests or no UTF-8 are survived, and nothing else stands on the standard output."""
+def test_invalid_lines_do_not_break_protocol(project: Path) -> None:
+    """The server ignores lines without valid JSON-RPC and writes only JSON-RPC messages to stdout."""
     (project / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing")
     (project / "binary.bin").write_bytes(bytes(range(256)) * 10)
     nonsense = [
@@ -184,7 +186,7 @@ def test_nothing_but_the_protocol_is_written(project: Path) -> None:
         b"null",
         b'"\\ud800"',
     ]
-    answers, errors = talk(
+    answers, errors = exchange_lines(
         project,
         [
             request(1, "initialize", protocolVersion="2025-06-18", **HELLO),
@@ -201,12 +203,12 @@ def test_nothing_but_the_protocol_is_written(project: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -> None:
-    """An editor that closes at once is not kept waiting, and there is no trace of a crash."""
+def test_server_ends_at_end_of_input_while_indexing(tmp_path: Path) -> None:
+    """The server exits at the end of its input, without a traceback, while it reads the folder."""
     (tmp_path / "big").mkdir()
     for number in range(300):
         (tmp_path / "big" / f"{number}.txt").write_text(f"zebra {number} " * 2000)
-    answers, errors = talk(
+    answers, errors = exchange_lines(
         tmp_path / "big", [request(1, "initialize", protocolVersion="2025-06-18", **HELLO)], 1
     )
     assert answers[0]["result"]
@@ -234,10 +236,10 @@ def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -
         (["--folder", "x"], "unrecognized arguments: --folder"),
     ],
 )
-def test_a_wrong_start_is_told_on_the_error_stream(
+def test_invalid_start_arguments_are_reported_on_stderr(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    """What cannot be served ends the program at once, with nothing on the standard output."""
+    """Invalid arguments end the program at once with an error and an empty standard output."""
     (tmp_path / "file.txt").write_text("zebra")
     command = [sys.executable, "-m", "relevance_gen", "mcp", *arguments]
     done = subprocess.run(
@@ -254,8 +256,8 @@ def test_a_wrong_start_is_told_on_the_error_stream(
     assert message in done.stderr
 
 
-def test_another_client_speaks_with_it(project: Path) -> None:
-    """The client of fastmcp lists the tools, searches, and is refused."""
+def test_fastmcp_client_works(project: Path) -> None:
+    """The fastmcp client lists the tools, searches, and receives an error for a wrong argument."""
     python = interpreter_with("fastmcp", "fastmcp")
     program = Path(__file__).with_name("fastmcp_client.py")
     done = subprocess.run(
@@ -300,19 +302,21 @@ def mixed_calls(project: Path, n_calls: int) -> None:
                 change()
                 if chance.random() < 0.3:
                     name, arguments = wrong[chance.integers(len(wrong))]
-                    text, is_error = await said(client, name, **arguments)
+                    text, is_error = await call_text(client, name, **arguments)
                     assert is_error, text
                     n_wrong += 1
                     continue
                 (project / "now.txt").write_text(f"giraffe {number}")
-                text, is_error = await said(
+                text, is_error = await call_text(
                     client, "search", question="giraffe", max_tokens=int(chance.integers(50, 2000))
                 )
                 assert not is_error
                 assert f"giraffe {number}\n" in text
-                text, is_error = await said(client, "read", path=f"file{chance.integers(20)}.txt")
+                text, is_error = await call_text(
+                    client, "read", path=f"file{chance.integers(20)}.txt"
+                )
                 assert "swordfish" not in text
-                listed = (await said(client, "files"))[0].splitlines()[:-1]
+                listed = (await call_text(client, "files"))[0].splitlines()[:-1]
                 there = sorted(
                     one.name for one in project.iterdir() if one.is_file() and not one.is_symlink()
                 )
@@ -322,12 +326,12 @@ def mixed_calls(project: Path, n_calls: int) -> None:
     asyncio.run(use())
 
 
-def test_a_session_of_a_hundred_mixed_calls(project: Path) -> None:
-    """Every right call is answered from the files as they are, and every wrong one is refused."""
+def test_session_of_100_mixed_calls(project: Path) -> None:
+    """Valid calls are answered from the current files; invalid calls return errors."""
     mixed_calls(project, 100)
 
 
 @pytest.mark.soak
-def test_a_session_of_a_thousand_mixed_calls(project: Path) -> None:
-    """The same, for long."""
+def test_session_of_1000_mixed_calls(project: Path) -> None:
+    """Valid calls are answered from the current files; invalid calls return errors."""
     mixed_calls(project, 1000)

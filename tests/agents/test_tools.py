@@ -1,4 +1,4 @@
-"""What the tools answer: places, numbered lines and totals, within a budget, and never from outside of the folders."""
+"""Tests of the tools' answers: locations, numbered lines, totals, token budgets, path safety."""
 
 import os
 import shutil
@@ -28,8 +28,8 @@ def refusal(tools: Tools, name: str, **arguments: Any) -> str:
     return str(refused.value)
 
 
-def test_search_shows_numbered_lines_of_the_best_file(project: Path) -> None:
-    """The first line says the place, the lines below it are those of the file, and the last has the totals."""
+def test_search_tool_returns_numbered_lines(project: Path) -> None:
+    """The first line is the location, then numbered lines of the file, then the totals."""
     answer = tools_for(project).call(
         "search", {"question": "which method does a request begin with?"}
     )
@@ -45,8 +45,8 @@ def test_search_shows_numbered_lines_of_the_best_file(project: Path) -> None:
     assert last.split("; ")[1].startswith("3 files searched, confidence ")
 
 
-def test_search_is_never_stale(project: Path) -> None:
-    """What is written, changed and removed between two calls is seen by the second."""
+def test_search_tool_sees_file_changes(project: Path) -> None:
+    """A search after files were written, changed and removed uses their current state."""
     tools = tools_for(project)
     assert "src/parser.py" in tools.call("search", {"question": "parse request"})
     (project / "src" / "parser.py").unlink()
@@ -56,8 +56,8 @@ def test_search_is_never_stale(project: Path) -> None:
     assert "parser.py" not in answer
 
 
-def test_a_folder_and_a_glob_choose_files(project: Path) -> None:
-    """Only files below the folder, or that match, are found and listed; where there are none, that is an error."""
+def test_folder_and_glob_filter_files(project: Path) -> None:
+    """`folder` and `glob` filter search and file list; a filter without matches is an error."""
     tools = tools_for(project)
     question = {"question": "requests about zebras that ripen"}
     assert "README.md" not in tools.call("search", question | {"folder": "src"})
@@ -72,8 +72,8 @@ def test_a_folder_and_a_glob_choose_files(project: Path) -> None:
     )
 
 
-def test_read_shows_the_lines_asked_for(project: Path) -> None:
-    """Lines stand behind their numbers, and the last line says which these are, and how to go on."""
+def test_read_tool_returns_requested_lines(project: Path) -> None:
+    """The answer has numbered lines, and its last line reports the range and how to continue."""
     tools = tools_for(project)
     answer = tools.call("read", {"path": "src/parser.py", "first_line": 4, "last_line": 5})
     assert answer.startswith("4\tdef parse_request(text):\n5\t    # A request")
@@ -113,8 +113,8 @@ def test_read_shows_the_lines_asked_for(project: Path) -> None:
         ),
     ],
 )
-def test_nothing_outside_of_the_folders_can_be_read(project: Path, path: str) -> None:
-    """Dots, links, absolute paths and what is no path at all are refused, and named."""
+def test_read_tool_rejects_paths_outside_folders(project: Path, path: str) -> None:
+    """Parent references, links, absolute paths and invalid paths are rejected by name."""
     tools = tools_for(project)
     assert refusal(tools, "read", path=path).startswith("path must be ")
     assert "swordfish" not in tools.call("search", {"question": "the password is swordfish"})
@@ -167,15 +167,15 @@ def test_nothing_outside_of_the_folders_can_be_read(project: Path, path: str) ->
         ),
     ],
 )
-def test_wrong_arguments_are_refused_by_name(
+def test_tool_with_invalid_argument_returns_error(
     project: Path, name: str, arguments: dict[str, Any], message: str
 ) -> None:
-    """Whatever is not known or not allowed is named, with what is allowed."""
+    """The error names the unknown or invalid argument and its allowed values."""
     assert refusal(tools_for(project), name, **arguments).startswith(message)
 
 
-def test_folders_of_one_name_are_told_apart(project: Path, tmp_path: Path) -> None:
-    """Paths begin with the folder's name, the second of a name is numbered, and the same folder counts once."""
+def test_folders_with_equal_names_are_numbered(project: Path, tmp_path: Path) -> None:
+    """Paths begin with the folder name; a second folder of equal name gets a number."""
     other = tmp_path / "other" / "project"
     other.mkdir(parents=True)
     (other / "stripes.md").write_text("A zebra has stripes.\n")
@@ -198,8 +198,8 @@ def test_folders_of_one_name_are_told_apart(project: Path, tmp_path: Path) -> No
     assert refusal(tools, "read", path="README.md") == expected
 
 
-def test_names_that_are_no_text_come_back(project: Path) -> None:
-    """A name that is not UTF-8, or has a line break, is shown escaped, and read by what was shown."""
+def test_undecodable_file_name_is_escaped_and_readable(project: Path) -> None:
+    """A name with invalid UTF-8 or a line break is shown escaped, and `read` accepts that form."""
     name = b"caf\xe9\n1-2 of.txt"
     Path(os.fsdecode(bytes(project) + b"/" + name)).write_text("Espresso is strong.\n")
     tools = tools_for(project)
@@ -211,14 +211,14 @@ def test_names_that_are_no_text_come_back(project: Path) -> None:
 
 @costly
 @given(st.text())
-def test_shown_paths_can_be_printed(path: str) -> None:
-    """Whatever a name is, what is shown of it is one line of printable text, and printable names are themselves."""
+def test_escape_path_is_printable(path: str) -> None:
+    """The escaped path is one printable line; printable paths stay unchanged."""
     assert escape_path(path).isprintable()
     assert escape_path(path) == path or not path.isprintable()
 
 
-def test_a_folder_that_vanishes_is_an_error_that_names_it(project: Path, tmp_path: Path) -> None:
-    """The folder's name is told and not where it lay; when it is back, it is searched."""
+def test_missing_folder_is_reported_by_name(project: Path, tmp_path: Path) -> None:
+    """The error has the folder's name, not its location; a restored folder is searched again."""
     other = tmp_path / "other"
     other.mkdir()
     tools = tools_for(project, other)
@@ -235,8 +235,8 @@ def test_a_folder_that_vanishes_is_an_error_that_names_it(project: Path, tmp_pat
     assert "zebra" in tools.call("search", {"question": "zebra"})
 
 
-def test_an_empty_folder_is_searched(tmp_path: Path) -> None:
-    """Nothing is found, and nothing is listed."""
+def test_empty_folder_returns_no_results(tmp_path: Path) -> None:
+    """A search of an empty folder finds 0 results and the file list is empty."""
     (tmp_path / "empty").mkdir()
     tools = tools_for(tmp_path / "empty")
     assert (
@@ -246,8 +246,8 @@ def test_an_empty_folder_is_searched(tmp_path: Path) -> None:
     assert tools.call("files", {}) == "0 of 0 files shown, 0 tokens"
 
 
-def test_a_line_that_is_a_whole_program_is_cut(project: Path) -> None:
-    """Its beginning is shown, as much as the budget allows, and it is said that it is cut."""
+def test_read_tool_cuts_long_line(project: Path) -> None:
+    """A line longer than the token budget is cut, and the answer reports the cut."""
     (project / "bundle.js").write_text("var a=1;" * 500_000 + "\nlast\n")
     tools = tools_for(project)
     answer = tools.call("read", {"path": "bundle.js", "max_tokens": 50})
@@ -265,10 +265,10 @@ def test_a_line_that_is_a_whole_program_is_cut(project: Path) -> None:
     st.integers(1, 300),
     st.integers(1, 5),
 )
-def test_no_answer_is_longer_than_allowed(
+def test_answers_are_within_token_budget(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], most: int, top_n: int
 ) -> None:
-    """All but the last line is within the budget, whatever files hold, and every line shown is one of the file's."""
+    """All lines except the last are within the budget, and shown lines are lines of the file."""
     root = tmp_path_factory.mktemp("law")
     for number, text in enumerate(texts):
         (root / f"{number}.txt").write_bytes(f"zebra {text}".encode())
@@ -289,8 +289,8 @@ def test_no_answer_is_longer_than_allowed(
             ]
 
 
-def test_ask_answers_from_the_files(project: Path) -> None:
-    """With a model there is a fourth tool, whose answer names its sources."""
+def test_ask_tool_cites_files(project: Path) -> None:
+    """With a model there is a fourth tool `ask`, whose answer lists its sources."""
     with Runner() as runner:
         tools = Tools(Folders.open([str(project)]), runner)
         answer = tools.call("ask", {"question": "Where do bananas ripen?"})
@@ -320,8 +320,8 @@ def cows(question: str, top_n: int) -> SearchResponse:
     return ChunkIndex(chunks).search(question, top_n, true_order=False, spans=True)
 
 
-def test_an_index_is_searched_by_its_name(project: Path) -> None:
-    """What has no path is called by the index and its position there, with its title; what has one, by that."""
+def test_search_tool_labels_index_results(project: Path) -> None:
+    """A result is labeled by its path, or by index name, position and title if it has no path."""
     tools = Tools(Folders.open([str(project)]), indexes={"farm": cows})
     answer = tools.call("search", {"question": "When do cows moo?", "index": "farm", "top_n": 1})
     head, *lines, last = answer.splitlines()
@@ -338,8 +338,8 @@ def test_an_index_is_searched_by_its_name(project: Path) -> None:
     )
 
 
-def test_a_head_is_one_line_and_says_a_path_once() -> None:
-    """A title that is the path is not shown again, and metadata of any kind breaks no line."""
+def test_result_heading_is_one_line_without_duplicate_path() -> None:
+    """A title equal to the path is omitted, and metadata cannot add a line break."""
     found = ChunkIndex(
         [
             {"text": "Cows moo.", "title": "farm/cows.md", "metadata": {"path": "farm/cows.md"}},
@@ -358,16 +358,16 @@ def test_a_head_is_one_line_and_says_a_path_once() -> None:
     assert second == f"a\\nb page 3\\n4  {found.results[1].chunk_score:.2f}  cows.md"
 
 
-def test_what_is_left_out_of_an_index_is_told_with_what_helps() -> None:
-    """There are no files to choose among by glob."""
+def test_index_search_reports_omitted_results() -> None:
+    """The last line suggests `max_tokens`, not `glob`, because an index has no files."""
     answer = Tools(Folders(), indexes={"farm": cows}).call(
         "search", {"question": "cows", "index": "farm", "max_tokens": 2}
     )
     assert answer.startswith("0 of 3 results shown (raise max_tokens for the others), 0 tokens; ")
 
 
-def test_of_a_line_without_room_its_best_sentences_are_shown() -> None:
-    """Every result that is shown has text, within the budget: from the passage's sentence on, cut between words."""
+def test_search_tool_cuts_long_line_to_best_sentences() -> None:
+    """Each result shows text within the budget, from the best sentence, cut between words."""
     filler = " ".join(f"Sheep number {n} sleeps soundly." for n in range(200))
     chunks = [
         f"{filler} The cows moo at noon, and loudly. {filler}",
@@ -392,8 +392,8 @@ def test_of_a_line_without_room_its_best_sentences_are_shown() -> None:
     assert texts[0].rstrip(" …").rpartition(" ")[2] in filler.split()
 
 
-def test_an_index_has_no_files(project: Path) -> None:
-    """Arguments that choose files are refused beside one, as are names that are not offered."""
+def test_index_search_rejects_file_arguments(project: Path) -> None:
+    """`folder` and `glob` cannot be combined with `index`, and unknown index names are rejected."""
     tools = Tools(Folders.open([str(project)]), indexes={"farm": cows, "pets": cows})
     for argument in ("folder", "glob"):
         refused = refusal(tools, "search", question="x", index="farm", **{argument: "src"})
@@ -406,8 +406,8 @@ def test_an_index_has_no_files(project: Path) -> None:
     assert refused == "index must not be given: no index is offered here"
 
 
-def test_indexes_alone_have_no_tools_for_files() -> None:
-    """Without a folder nothing is listed or read, and a search has to name an index."""
+def test_tools_without_folder_have_search_only() -> None:
+    """Without folders the only tool is `search`, and `index` is required."""
     tools = Tools(Folders(), indexes={"farm": cows})
     assert [*tools.by_name] == ["search"]
     schema = tools.by_name["search"].schema
@@ -417,8 +417,8 @@ def test_indexes_alone_have_no_tools_for_files() -> None:
     assert not Tools(Folders()).by_name
 
 
-def test_ask_answers_from_an_index() -> None:
-    """Its sources are called by their positions in the index."""
+def test_ask_tool_labels_index_sources() -> None:
+    """The sources of an answer are labeled by their positions in the index."""
     with Runner() as runner:
         tools = Tools(Folders(), runner, {"farm": cows})
         answer = tools.call("ask", {"question": "When do cows moo?", "index": "farm"})
@@ -426,8 +426,8 @@ def test_ask_answers_from_an_index() -> None:
     assert "[1] farm[0]" in answer.splitlines()
 
 
-def test_schemas_have_single_types_and_no_more(project: Path) -> None:
-    """No type is a union, every property says what it is for, and all together are few tokens."""
+def test_tool_schemas_have_simple_types_and_few_tokens(project: Path) -> None:
+    """No type is a union, each property has a description, and all schemas have few tokens."""
     tools = Tools(Folders.open([str(project)]), indexes={"farm": cows})
     assert tools.by_name["search"].schema["properties"]["index"]["enum"] == ["farm"]
     assert "index" not in tools_for(project).by_name["search"].schema["properties"]

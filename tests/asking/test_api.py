@@ -1,4 +1,4 @@
-"""Asking: search, fit, prompt, generate; with the embedded model, and with random ones and a template."""
+"""Tests of `ask` and `ask_stream` with the embedded model, a bigram model and a chat template."""
 
 import json
 import pickle
@@ -48,13 +48,13 @@ def embedded():
 
 @pytest.fixture(scope="module")
 def bigram():
-    """A model that writes the story after the letter z, and has no chat template."""
+    """A runner whose model writes the story after the letter z; it has no chat template."""
     with Runner(BIGRAM, n_slots=2, n_ctx=1024, n_threads=1) as runner:
         yield runner
 
 
-def test_the_embedded_model_copies_the_sentence_asked_for(embedded):
-    """Without a template the best passages are its context; it ends by itself, and says from where it has it."""
+def test_ask_with_embedded_model_copies_sentence(embedded):
+    """Without a template the model gets the best passages and copies one sentence with its source."""
     answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=2)
     assert answer.text == "Bees tell each other where the flowers are by dancing."
     assert answer.finish_reason == "eos"
@@ -64,8 +64,8 @@ def test_the_embedded_model_copies_the_sentence_asked_for(embedded):
     assert answer.prompt == f"Context: {best.text}\nQuestion: How do bees find flowers?\nAnswer:"
 
 
-def test_a_long_passage_is_shown_alone(embedded):
-    """Further passages have to be short, the best has all the context has room for."""
+def test_ask_with_long_passage_shows_one_source(embedded):
+    """A passage that fills the context is the only source in the prompt."""
     long = "The ferry " + "and the very old boat of the harbour " * 12 + "leave at seven."
     answer = ask(
         "When does the very old boat of the harbour leave?", [long, "The harbour."], runner=embedded
@@ -74,8 +74,8 @@ def test_a_long_passage_is_shown_alone(embedded):
     assert answer.response.prompt_tokens > 128
 
 
-def test_an_index_is_asked_as_a_list_is(embedded):
-    """`ChunkIndex` and a list of chunks give the same answer; `where` keeps sources out of both."""
+def test_ask_of_index_equals_ask_of_list(embedded):
+    """`ChunkIndex` and a list of chunks give the same answer; `where` filters sources in both."""
     question = "When does the ferry leave, and who built the lighthouse?"
     for options in ({}, {"where": [2]}, {"top_n": 1}):
         one = ask(question, CHUNKS, runner=embedded, **options)
@@ -87,8 +87,8 @@ def test_an_index_is_asked_as_a_list_is(embedded):
     } == {2}
 
 
-def test_an_encoder_chooses_what_is_shown(embedded):
-    """Sources are those that a search with the encoder finds, in its order and with its scores."""
+def test_ask_with_encoder_ranks_sources_by_encoder(embedded):
+    """The sources are the results of a search with the encoder, with equal order and scores."""
     question = "Who built the lighthouse?"
     with Encoder(ENCODER) as encoder:
         answer = ask(question, CHUNKS, runner=embedded, encoder=encoder, top_n=1)
@@ -97,8 +97,8 @@ def test_an_encoder_chooses_what_is_shown(embedded):
     assert found.chunk_score > search(question, CHUNKS, 1)[0].chunk_score
 
 
-def test_a_reranker_chooses_what_is_shown(embedded):
-    """The source is the chunk that it finds most relevant, and the confidence is that of the words."""
+def test_ask_with_reranker_ranks_sources_by_reranker(embedded):
+    """The source is the chunk with the highest reranker score; the confidence stays lexical."""
     question = "When does the ferry leave, and who built the lighthouse?"
     words = search(question, CHUNKS)
     last = words.best[-1].chunk_txt
@@ -111,8 +111,8 @@ def test_a_reranker_chooses_what_is_shown(embedded):
     assert answer.confidence == words.confidence
 
 
-def test_where_nothing_is_found_no_model_is_asked(bigram):
-    """The answer says so, without sources; a model is asked only by a caller who wants that."""
+def test_ask_without_results_generates_nothing(bigram):
+    """Without results the answer is a fixed text; only `only_from_sources=False` runs the model."""
     for answer in (
         ask("zebra?", CHUNKS, runner=bigram),
         ask_stream("zebra?", CHUNKS, runner=bigram).result(),
@@ -136,8 +136,8 @@ def test_where_nothing_is_found_no_model_is_asked(bigram):
     assert (invented.text, invented.sources) == (STORY.strip(), ())
 
 
-def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
-    """Not even one that could not be."""
+def test_ask_without_results_loads_no_model(monkeypatch):
+    """Without results a missing model file raises no error, because no model is loaded."""
     monkeypatch.setattr(
         "relevance_gen.generation.api._default_runner", None
     )  # another test may have loaded one
@@ -145,8 +145,8 @@ def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
     assert ask("zebra?", CHUNKS).text == NOTHING_FOUND
 
 
-def test_no_model_is_asked_where_the_search_is_not_sure(monkeypatch):
-    """Below the bound the text says so, the nearest passages are the sources, and no model is loaded."""
+def test_ask_below_min_confidence_returns_sources_only(monkeypatch):
+    """Below `min_confidence` the answer lists the closest passages and no model is loaded."""
     monkeypatch.setattr(
         "relevance_gen.generation.api._default_runner", None
     )  # another test may have loaded one
@@ -166,15 +166,15 @@ def test_no_model_is_asked_where_the_search_is_not_sure(monkeypatch):
 words = st.sampled_from(
     "the keeper рыба 灯塔。 ไฟ b\u0301 “said” 1831. e.g. 🙂! x? \u3000 \n \ufffd".split(" ")
 )
-some_texts = st.lists(
+text_lists = st.lists(
     st.lists(words, min_size=1, max_size=30).map(" ".join), min_size=1, max_size=3
 )
 
 
 @costly
-@given(chunks=some_texts, question=st.lists(words, min_size=1, max_size=4).map(" ".join))
-def test_an_answer_of_the_embedded_model_is_text_of_its_source(embedded, chunks, question):
-    """Word for word, in any script, to the end of a sentence; and streamed it says the same."""
+@given(chunks=text_lists, question=st.lists(words, min_size=1, max_size=4).map(" ".join))
+def test_embedded_model_answer_is_part_of_its_source(embedded, chunks, question):
+    """The answer is a literal excerpt of its source, up to the end of a sentence, in any script."""
     assume(any(chunk.strip() for chunk in chunks) and question.strip())
     answer = ask(
         question, [chunk for chunk in chunks if chunk.strip()], runner=embedded, min_confidence=0
@@ -185,8 +185,8 @@ def test_an_answer_of_the_embedded_model_is_text_of_its_source(embedded, chunks,
         assert answer.text in " ".join(answer.sources[0].result.chunk_txt.split())
 
 
-def test_it_answers_in_the_words_of_any_language(embedded):
-    """What the passage's sentences say, though the model has learnt no word of it; freely it says something else."""
+def test_copy_in_unseen_language_returns_sentence(embedded):
+    """Copying returns the sentence in Russian and Chinese; free generation returns other text."""
     chunks = [
         "Маяк построен в 1831 году. Он белый.",
         "灯塔建于1831年。它是白色的。",
@@ -200,8 +200,8 @@ def test_it_answers_in_the_words_of_any_language(embedded):
         assert ask(question, chunks, runner=embedded, copy=False).text != said
 
 
-def test_a_copy_has_what_a_request_has(embedded):
-    """Stop strings and max_tokens cut it, tokens and log probabilities come with it."""
+def test_copy_supports_request_options(embedded):
+    """Stop strings and `max_tokens` cut a copied answer; it has tokens and log probabilities."""
     whole = ask(
         "How do bees find flowers?", CHUNKS, runner=embedded, logprobs=True, return_tokens=True
     )
@@ -217,8 +217,8 @@ def test_a_copy_has_what_a_request_has(embedded):
         assert "".join(stream) == whole.text
 
 
-def test_a_chat_model_copies_a_sentence_of_any_source(embedded):
-    """Asked for by `copy`: whatever it would like to say, it says one of the sentences that it was shown."""
+def test_chat_model_with_copy_returns_source_sentence(embedded):
+    """With `copy=True` a chat model can only generate a sentence from the sources in the prompt."""
     question = "the lighthouse, a treaty, the ferry and whale oil?"
     answer = ask(question, CHUNKS, runner=embedded, chat_template=TEMPLATE, copy=True, top_n=3)
     shown = [
@@ -233,15 +233,15 @@ def test_a_chat_model_copies_a_sentence_of_any_source(embedded):
     )
 
 
-def test_a_form_of_its_own_goes_before_the_files_word(embedded):
-    """A request with a form is not copied, unless `copy` says so, which is refused."""
+def test_output_constraint_overrides_extractive_model(embedded):
+    """An output constraint disables the copying of an extractive model; `copy=True` with it fails."""
     assert ask("How do bees find flowers?", CHUNKS, runner=embedded, choice=[" No."]).text == "No."
     with pytest.raises(InvalidRequestError, match="copy cannot be combined with choice"):
         ask("How do bees find flowers?", CHUNKS, runner=embedded, choice=[" No."], copy=True)
 
 
-def test_a_chat_model_gets_numbered_sources(bigram):
-    """With a template the prompt is what it writes of one message: whole chunks, best first, without thinking."""
+def test_chat_model_prompt_has_numbered_sources(bigram):
+    """A template renders a single message with complete chunks, best first, and thinking disabled."""
     answer = ask(
         "the lighthouse or a treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12
     )
@@ -254,8 +254,8 @@ def test_a_chat_model_gets_numbered_sources(bigram):
     assert answer.prompt.endswith("\n\nQuestion: the lighthouse or a treaty?<model>Falsez")
 
 
-def test_options_reach_prompt_and_generation(bigram):
-    """Instructions, template variables and fields of a request are the caller's."""
+def test_ask_options_reach_prompt_and_generation(bigram):
+    """`ask` passes instructions and template variables to the prompt and stop strings to the model."""
     options = {
         "instructions": "Sing.",
         "template_variables": {"enable_thinking": True},
@@ -268,8 +268,8 @@ def test_options_reach_prompt_and_generation(bigram):
 
 
 @pytest.mark.parametrize("n_ctx", [512, 768, 2048])
-def test_what_is_shown_leaves_room_for_the_answer(n_ctx):
-    """By the tokens of the model: prompt and longest answer fit the context, and a cut chunk is its best sentences."""
+def test_prompt_and_answer_fit_context(n_ctx):
+    """Prompt and longest answer fit the context in tokens; a cut chunk keeps its best sentences."""
     long = (
         "Some words stand here. " * 20
         + "The ferry leaves at seven. "
@@ -285,8 +285,8 @@ def test_what_is_shown_leaves_room_for_the_answer(n_ctx):
     assert (shown == long) == (n_ctx == 2048)
 
 
-def test_a_question_that_leaves_no_room_is_refused():
-    """Where not even one sentence has room, the error says what to do."""
+def test_question_larger_than_context_raises():
+    """If no sentence fits next to the question, the error suggests a larger `n_ctx`."""
     with (
         Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner,
         pytest.raises(InvalidRequestError) as raised,
@@ -309,8 +309,8 @@ def test_a_question_that_leaves_no_room_is_refused():
         ({"copy": 1}, "copy"),
     ],
 )
-def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, options, field):
-    """The error names it, and not the model that is not there."""
+def test_ask_with_invalid_argument_raises_before_model_load(monkeypatch, options, field):
+    """The error names the argument and not the missing model."""
     monkeypatch.setattr(
         "relevance_gen.generation.api._default_runner", None
     )  # another test may have loaded one
@@ -320,8 +320,8 @@ def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, optio
     assert raised.value.field == field
 
 
-def test_a_stream_has_its_sources_first_and_its_answer_last(bigram):
-    """The pieces together are the answer's text; there is no answer before the end."""
+def test_ask_stream_has_sources_first_and_answer_last(bigram):
+    """The joined pieces equal the text of the answer, which is None before the end."""
     with ask_stream(
         "treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12
     ) as stream:
@@ -334,8 +334,8 @@ def test_a_stream_has_its_sources_first_and_its_answer_last(bigram):
     assert stream.result() is stream.answer
 
 
-def test_what_is_copied_is_cited_from_its_place(embedded):
-    """Its places stand in the chunk, also where only a part was shown; it prints with its number; silence has none."""
+def test_copied_answer_cites_span_in_chunk(embedded):
+    """Spans refer to the complete chunk even if the prompt had a part; an empty answer has none."""
     chunks = [f"The old pier was long and grey. {CHUNKS[1]['text']}", CHUNKS[0], CHUNKS[2]]
     answer = ask("How do bees find flowers?", chunks, runner=embedded)
     (cited,) = answer.citations
@@ -355,16 +355,16 @@ def test_what_is_copied_is_cited_from_its_place(embedded):
     assert ask("Who sells sharks?", chunks, runner=embedded).citations == ()
 
 
-def test_what_the_sources_do_not_say_is_marked(bigram):
-    """What a model writes from elsewhere has no places, and says so."""
+def test_unsupported_answer_has_no_spans(bigram):
+    """A generated sentence without support in the sources has no spans and is marked as such."""
     answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
     assert answer.text == STORY.strip()
     assert [one.spans for one in answer.citations] == [()]
     assert answer.text_with_citations == f"{answer.text} [not found in the sources]"
 
 
-def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):
-    """Pieces end where sentences do; at the end the citations are those of the answer."""
+def test_ask_stream_cites_sentence_before_next_sentence(embedded):
+    """Pieces end at sentence ends; the citations of the stream and of the answer are equal."""
     chunks = [
         "Bees tell each other where flowers are by dancing. Bees dance when they find flowers."
     ]
@@ -391,8 +391,8 @@ def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):
         ([], []),
     ],
 )
-def test_one_sentence_is_enough(pieces: list[str], shown: list[str]):
-    """A sentence is over when another begins; what follows is read, so that whoever generates it comes to an end."""
+def test_answer_stream_stops_after_first_sentence(pieces: list[str], shown: list[str]):
+    """With `only_first_sentence` the stream drops later text but reads the generator to its end."""
     left = iter(pieces)
     stream = AnswerStream(
         (), 1.0, (TextPiece(0, piece) for piece in left), only_first_sentence=True
@@ -405,8 +405,8 @@ def test_one_sentence_is_enough(pieces: list[str], shown: list[str]):
     assert list(left) == []
 
 
-def test_a_cancelled_stream_raises(bigram):
-    """Nobody mistakes a part for the answer, however often it is asked for."""
+def test_cancelled_ask_stream_raises(bigram):
+    """Each call of `result` raises `RequestCancelledError`, so a partial text is never an answer."""
     stream = ask_stream("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=500)
     next(stream)
     stream.cancel()
@@ -416,8 +416,8 @@ def test_a_cancelled_stream_raises(bigram):
     assert stream.answer is None
 
 
-def test_an_answer_can_be_written_as_json(embedded):
-    """`to_dict` has plain values alone, and each source says what was shown of it."""
+def test_answer_to_dict_is_json_serializable(embedded):
+    """`to_dict` contains plain values, and each source has the excerpt that was in the prompt."""
     answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=1)
     read = json.loads(serialize(answer.to_dict()))
     assert set(read) == {
@@ -438,8 +438,8 @@ def test_an_answer_can_be_written_as_json(embedded):
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
-def test_sources_far_beyond_the_context_are_left_out(bigram, template):
-    """However much was found, as much is shown as there is room for: the model is not asked to count the rest."""
+def test_ask_with_many_results_limits_token_counting(bigram, template):
+    """Sources that cannot fit the context are dropped before the model counts their tokens."""
     chunks = [f"The lighthouse number {n} burned whale oil." for n in range(5000)] + [
         "The lighthouse burned. " * 20_000
     ]
@@ -461,16 +461,16 @@ def test_sources_far_beyond_the_context_are_left_out(bigram, template):
 @pytest.mark.parametrize(
     "name", ["runner", "only_from_sources", "instructions", "template_variables"]
 )
-def test_arguments_of_a_wrong_type_are_refused(name):
-    """The error names the argument, and comes before anything is loaded."""
+def test_ask_with_wrong_argument_type_raises(name):
+    """The error names the argument and is raised before a model is loaded."""
     with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
         ask("Who?", CHUNKS, **{name: 5})
     assert caught.value.field == name
 
 
 @pytest.mark.parametrize("question", ["", " ", None, ["Who?"]])
-def test_a_question_that_is_none_is_refused_by_its_name(question):
-    """One question at a time, and not a blank one; the error calls it as `ask` does."""
+def test_ask_with_invalid_question_raises(question):
+    """A list or a blank string is rejected with the field name `question`."""
     with pytest.raises(
         InvalidRequestError, match="question must be a string that is not blank"
     ) as caught:

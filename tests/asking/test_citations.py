@@ -1,4 +1,4 @@
-"""Which places of sources say what the sentences of a text say."""
+"""Tests of `cite`: the source spans that support each sentence of a text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CHUNKS = [
 
 
 @given(chunk_lists, st.data())
-def test_a_sentence_of_a_source_has_there_a_share_of_one(chunks, data):
-    """Word for word it is in its place, or in an equal one before that, in any script and however it is cut anew."""
+def test_cite_of_source_sentence_scores_one(chunks, data):
+    """A literal source sentence is cited with score 1.0 at its first occurrence, in any script."""
     source = data.draw(st.integers(0, len(chunks) - 1))
     start, end = data.draw(st.sampled_from(list(sentences(chunks[source]))))
     for one in cite(chunks[source][start:end], chunks):
@@ -40,8 +40,8 @@ def test_a_sentence_of_a_source_has_there_a_share_of_one(chunks, data):
 
 
 @given(prose, chunk_lists)
-def test_citations_name_sentences_with_shares_that_are_so(text, chunks):
-    """Each is a sentence of the text with different places, sentences of the sources; each place adds enough."""
+def test_citations_are_sentences_with_recomputed_scores(text, chunks):
+    """Spans are distinct source sentences whose scores equal an independent computation."""
     cited = cite(text, chunks)
     assert [(one.start, one.end) for one in cited] == [
         place for place in sentences(text) if words(text[slice(*place)])
@@ -65,7 +65,7 @@ def test_citations_name_sentences_with_shares_that_are_so(text, chunks):
 
 
 def words(text):
-    """Return the different words of a text, as the module tells them apart."""
+    """Return the distinct words of a text, tokenized like the module under test."""
     return set(citing._words([citing._NUMBERS.sub(" ", text)])[0].tolist())
 
 
@@ -92,8 +92,8 @@ def weights(chunks):
         ("In 1831 it was built of 34,567 stones.", 7),
     ],
 )
-def test_words_are_found_in_any_script_and_form(sentence, source):
-    """Forms of a word that begin alike are one; what is nowhere has no place."""
+def test_cite_matches_words_of_any_script_and_inflection(sentence, source):
+    """Inflections with a common prefix match; a sentence without matching words has no spans."""
     chunks = [
         *CHUNKS,
         "Im Januar fror der Hafen zu.",
@@ -108,22 +108,22 @@ def test_words_are_found_in_any_script_and_form(sentence, source):
     assert (one.spans[0].source if one.spans else None) == source
 
 
-def test_a_sentence_of_two_has_two_places():
-    """Where the words of a sentence stand in two places, both are named, the larger share first, and each once."""
+def test_cite_of_combined_sentence_returns_two_spans():
+    """A sentence built from two sources cites each source once, larger score first."""
     (one,) = cite("Cats purr while they sleep, and in January the harbour freezes.", CHUNKS)
     assert [place.source for place in one.spans] == [1, 2]
     assert one.citation_marker == "[2][3]"
     assert 1 > one.spans[0].score >= one.spans[1].score >= 0.2
 
 
-def test_numbers_are_alike_only_as_a_whole():
-    """A number that only begins like another is another."""
+def test_cite_matches_numbers_exactly():
+    """Two numbers with a common prefix do not match."""
     (wrong,) = cite("100001", ["100002 and much else"])
     assert wrong.spans == ()
 
 
-def test_numbers_of_sources_are_no_words():
-    """What a model writes in brackets behind a sentence takes nothing from its share; what has no words is left out."""
+def test_cite_ignores_citation_markers():
+    """Bracketed source numbers do not change scores; a text without words has no citations."""
     marked, plain = (
         "Dogs bark [1]. Cats purr while they sleep [2, 3].",
         "Dogs bark. Cats purr while they sleep.",
@@ -132,15 +132,15 @@ def test_numbers_of_sources_are_no_words():
     assert cite("[1] *** –", CHUNKS) == cite("", CHUNKS) == ()
 
 
-def test_without_sources_nothing_is_supported():
-    """No chunks, or none with words, support nothing."""
+def test_cite_without_sources_returns_no_spans():
+    """Without chunks, or with chunks without words, each sentence has no spans."""
     for chunks in ([], ["***"]):
         assert cite("Cats purr.", chunks) == (CitedSentence(0, 10, ()),)
     assert cite("Cats purr.", [])[0].citation_marker == "[not found in the sources]"
 
 
-def test_chunks_of_every_kind_are_cited_alike():
-    """Strings, mappings and `Chunk` objects; and what comes of it can be pickled and written."""
+def test_cite_accepts_all_chunk_types():
+    """Strings, mappings and `Chunk` objects give equal citations, which pickle and serialize."""
     text = "Cats purr while they sleep."
     cited = cite(text, CHUNKS)
     assert (
@@ -155,15 +155,15 @@ def test_chunks_of_every_kind_are_cited_alike():
     ("text", "chunks", "field"),
     [(5, CHUNKS, "text"), ("a", 5, "chunks"), ("a", ["b", ""], "chunks[1].text")],
 )
-def test_a_wrong_argument_is_refused_by_its_name(text, chunks, field):
-    """The error names it."""
+def test_cite_with_invalid_argument_raises(text, chunks, field):
+    """The error names the invalid argument."""
     with pytest.raises(InvalidRequestError) as raised:
         cite(text, chunks)
     assert raised.value.field == field
 
 
-def test_too_much_to_compare_is_refused(monkeypatch):
-    """The work is bounded by what is compared, and memory is announced before it is taken."""
+def test_cite_above_comparison_limit_raises(monkeypatch):
+    """The number of comparisons is limited, and memory is reserved before it is allocated."""
     monkeypatch.setattr(citing, "_MOST_COMPARED", 5 * citing._OF_SENTENCE)
     with pytest.raises(TooLargeError):
         cite("Cats purr. " * 1000, CHUNKS)
@@ -174,8 +174,8 @@ def test_too_much_to_compare_is_refused(monkeypatch):
     assert announced == [*texts, *[("sentence", 64)] * len(CHUNKS)]
 
 
-def test_sentences_are_announced_while_they_are_made():
-    """A text of very many sentences is refused before they are all made, and given up when nobody waits for it."""
+def test_cite_reserves_sentences_incrementally():
+    """A text with too many sentences is rejected early, and a cancelled request stops the work."""
     announced = []
 
     def refuse(unit, number):
@@ -189,7 +189,7 @@ def test_sentences_are_announced_while_they_are_made():
 
 
 def streamed(pieces, chunks):
-    """Return what a stream tells of a text in pieces, and what of that is cited."""
+    """Return the text and the citations that a stream yields for a text in pieces."""
     stream, told, cited = StreamingAttributor(Attributor(chunks)), "", []
     for part in [part for piece in pieces for part in stream.add(piece)] + stream.add(
         "", is_last=True
@@ -211,8 +211,8 @@ cuttable = st.lists(
 
 
 @given(cuttable, chunk_lists, st.integers(1, 40))
-def test_a_stream_is_cited_like_the_whole_text(text, chunks, size):
-    """However it is cut: the parts are the text, and its sentences and their places are those of all of it."""
+def test_streaming_attributor_equals_cite(text, chunks, size):
+    """For any split into pieces, the stream yields the text and the citations of `cite`."""
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert streamed(pieces, chunks) == (text, cite(text, chunks))
 
@@ -225,13 +225,13 @@ def test_a_stream_is_cited_like_the_whole_text(text, chunks, size):
         "a\nb\n" * 9,
     ],
 )
-def test_what_follows_may_tell_where_a_sentence_ends(text):
-    """A name, a capital far behind, and lines that are short beside later ones."""
+def test_streaming_attributor_waits_for_ambiguous_sentence_end(text):
+    """Abbreviations, late capitals and short lines get the sentence ends of the complete text."""
     assert streamed(text, CHUNKS) == (text, cite(text, CHUNKS))
 
 
-def test_a_sentence_of_a_stream_is_cited_before_the_next_is_told():
-    """In ordinary prose: only a few characters wait."""
+def test_streaming_attributor_cites_with_short_delay():
+    """In ordinary prose the attributor withholds only a few characters."""
     text = "Cats purr. Do dogs bark? It rained all day!\n\nThe harbour freezes. He said no. 猫が寝る。犬も。"
     stream, told = StreamingAttributor(Attributor(CHUNKS)), ""
     for character in text:
@@ -242,8 +242,8 @@ def test_a_sentence_of_a_stream_is_cited_before_the_next_is_told():
     )
 
 
-def test_a_stream_without_an_end_is_looked_at_now_and_then(monkeypatch):
-    """So that looking for an end takes no longer and longer."""
+def test_streaming_attributor_without_sentence_end_is_linear(monkeypatch):
+    """The search for sentence ends examines less than 100 times the length of the text."""
     looked = []
     monkeypatch.setattr(
         citing, "sentence_ends", lambda text, **_: looked.append(len(text)) or [len(text)]

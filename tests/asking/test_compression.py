@@ -1,4 +1,4 @@
-"""What is kept of some chunks: sentences as they stand there, in order, within a budget."""
+"""Tests of `compress`: it keeps sentences of chunks in order, within a token budget."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COUNTER = token_counter()
 
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 60))
-def test_what_is_kept_are_sentences_in_order_within_the_budget(
+def test_compress_keeps_sentences_in_order_within_budget(
     question: str, chunks: list[str], budget: int
 ) -> None:
-    """Each is a sentence of a chunk, word for word; none is kept twice; the text is theirs and has no more tokens."""
+    """Each sentence is a literal excerpt, occurs once, and the joined text is within the budget."""
     kept = compress(question, chunks, max_tokens=budget)
     every = [(chunk, *place) for chunk, text in enumerate(chunks) for place in sentences(text)]
     numbers = [every.index((one.original_index, one.start, one.end)) for one in kept]
@@ -40,8 +40,8 @@ def test_what_is_kept_are_sentences_in_order_within_the_budget(
 
 @costly
 @given(strategies.queries, chunk_lists)
-def test_all_is_kept_where_there_is_room(question: str, chunks: list[str]) -> None:
-    """With room for everything, every sentence is kept, whatever is asked, and each chunk stands as it is."""
+def test_compress_with_large_budget_keeps_all_sentences(question: str, chunks: list[str]) -> None:
+    """If all chunks fit the budget, every sentence is kept and each chunk is unchanged."""
     kept = compress(
         question,
         chunks,
@@ -55,17 +55,15 @@ def test_all_is_kept_where_there_is_room(question: str, chunks: list[str]) -> No
 
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 60))
-def test_chunks_of_every_kind_are_compressed_alike(
-    question: str, chunks: list[str], budget: int
-) -> None:
-    """Of strings, mappings and `Chunk` objects the same is kept."""
+def test_compress_accepts_all_chunk_types(question: str, chunks: list[str], budget: int) -> None:
+    """Strings, mappings and `Chunk` objects give equal results."""
     kept = compress(question, chunks, max_tokens=budget)
     assert compress(question, [{"text": text} for text in chunks], max_tokens=budget) == kept
     assert compress(question, map(Chunk, chunks), max_tokens=budget) == kept
 
 
-def test_the_sentence_that_answers_is_kept() -> None:
-    """Of several sentences the one that the question asks for stays, beside its neighbours if there is room."""
+def test_compress_keeps_answer_and_then_neighbors() -> None:
+    """The sentence that answers the question is kept first, its neighbors if the budget allows."""
     rain = "It rained all day in the north. " * 3
     chunks = [
         f"{rain}The heron hunted at dawn. It caught a frog. {rain}",
@@ -83,8 +81,8 @@ def test_the_sentence_that_answers_is_kept() -> None:
     ]
 
 
-def test_the_chunk_of_a_sentence_counts() -> None:
-    """Of two sentences that say the same, the one in the chunk that says more about the question is kept."""
+def test_compress_prefers_sentence_of_relevant_chunk() -> None:
+    """Of two equal sentences, `compress` keeps the sentence in the more relevant chunk."""
     chunks = [
         "It was green. Boats were there.",
         "It was green. The harbour of Lund was full of boats.",
@@ -93,8 +91,8 @@ def test_the_chunk_of_a_sentence_counts() -> None:
     assert [one.original_index for one in kept] == [1, 1]
 
 
-def test_what_was_left_out_is_marked() -> None:
-    """Between two sentences of a chunk stands …, between chunks a blank line, and between neighbours what was there."""
+def test_compress_marks_omissions() -> None:
+    """An ellipsis replaces omitted sentences, a blank line separates chunks."""
     chunks = ["Cats purr.  Cats hiss. Dogs bark. Cats sleep.", "Tea is hot. Cats eat."]
     room = COUNTER.count("Cats purr.  Cats hiss. … Cats sleep.\n\nCats eat.") + 1
     assert (
@@ -103,8 +101,8 @@ def test_what_was_left_out_is_marked() -> None:
     )
 
 
-def test_a_title_counts_and_is_not_kept() -> None:
-    """A chunk's title is searched with each of its sentences, and no part of what is kept."""
+def test_compress_scores_title_without_output() -> None:
+    """The title of a chunk influences the scores of its sentences but is not in the output."""
     chunks = [
         Chunk("He was late. He ran.", title="Otters"),
         Chunk("She was late. She sat.", title="Herons"),
@@ -113,15 +111,15 @@ def test_a_title_counts_and_is_not_kept() -> None:
     assert [one.text for one in kept] == ["She was late."]
 
 
-def test_where_nothing_has_room_nothing_is_kept() -> None:
-    """A budget below every sentence, and no chunks at all, give an empty text and no error."""
+def test_compress_with_tiny_budget_returns_empty_text() -> None:
+    """A budget below every sentence, or an empty list of chunks, gives an empty text."""
     for chunks in (["A sentence of some more words."], []):
         kept = compress("words", chunks, max_tokens=1)
         assert (len(kept), kept.text, kept.num_tokens) == (0, "", 0)
 
 
-def test_sentences_are_announced_before_they_are_made() -> None:
-    """Whoever keeps account of memory hears of all sentences, and may end the work long before the last is found."""
+def test_compress_reserves_sentences_before_work() -> None:
+    """`compress` reserves memory for all sentences; a refused reservation stops it early."""
     told: list[int] = []
 
     def expect(unit: str, number: int) -> None:
@@ -153,8 +151,8 @@ def test_sentences_are_announced_before_they_are_made() -> None:
         ({"chunks": "a text"}, "chunks"),
     ],
 )
-def test_what_is_not_allowed_is_named(change: dict[str, object], field: str) -> None:
-    """Blank questions and chunks, and budgets that are no positive integers, are refused by name."""
+def test_compress_with_invalid_argument_raises(change: dict[str, object], field: str) -> None:
+    """Blank questions, blank chunks and invalid budgets raise an error with the field name."""
     asked = {"question": "x", "chunks": ["x"], "max_tokens": 5} | change
     with pytest.raises(InvalidRequestError) as refused:
         compress(asked.pop("question"), asked.pop("chunks"), **asked)  # type: ignore[arg-type]

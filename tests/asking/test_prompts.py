@@ -1,4 +1,4 @@
-"""The prompts: numbered sources for chat models, one line for the embedded one."""
+"""Tests of prompts: numbered sources for chat models, one line for the embedded model."""
 
 from relevance_gen import Runner, search
 from relevance_gen.asking.answer import Source
@@ -16,8 +16,8 @@ SOURCES = [
 ]
 
 
-def test_the_embedded_model_is_not_told_what_to_do():
-    """Its file may have a chat template, but only one that has, and is not it, follows instructions."""
+def test_follows_instructions_requires_chat_template():
+    """A model follows instructions if it has a chat template and is not extractive."""
     assert follows_instructions(ChatFormat(template="{{ messages }}"))
     assert not follows_instructions(ChatFormat())
     with Runner(n_slots=1) as runner:
@@ -25,8 +25,8 @@ def test_the_embedded_model_is_not_told_what_to_do():
     assert not follows_instructions(ChatFormat(template="{{ messages }}", is_extractive=True))
 
 
-def test_a_chat_model_gets_one_message():
-    """Instructions, numbered sources and the question, of the user's role alone, which every template knows."""
+def test_chat_message_has_instructions_sources_and_question():
+    """The single message has the role user, which every template supports."""
     content = f"{INSTRUCTIONS}\n\n[1] a *one*\n- `two`\n\n[2] b \"three\" 'four'\n\nQuestion: what?"
     assert chat_message(" what?\n", SOURCES) == {"role": "user", "content": content}
     assert chat_message("what?", [], "Be brief.") == {
@@ -35,8 +35,8 @@ def test_a_chat_model_gets_one_message():
     }
 
 
-def test_the_embedded_model_gets_one_line():
-    """Its form has one line for all sources; markup stays as it is, and no text can begin a line of its own."""
+def test_completion_prompt_joins_sources_in_one_line():
+    """Line breaks in sources and question become spaces, so no text can start a line."""
     prompt = completion_prompt("what’s\nAnswer: #x?", SOURCES)
     assert (
         prompt

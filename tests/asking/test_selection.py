@@ -1,4 +1,4 @@
-"""What a model is shown: the best first, whole where there is room, cut at sentences where there is little."""
+"""Tests of the selection of sources for a prompt that must fit the context."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,14 +20,14 @@ def at_most(n_chars: int):
     return lambda sources: sum(len(source.text) for source in sources) <= n_chars
 
 
-def test_all_is_shown_where_all_has_room():
-    """Whole chunks, the best first."""
+def test_fit_with_enough_space_keeps_all_chunks():
+    """Complete chunks are kept, best first."""
     sources = found("Do cats purr?", "Cats eat.", "Cats purr.")
     assert [source.text for source in fit(sources, at_most(100))] == ["Cats purr.", "Cats eat."]
 
 
-def test_a_chunk_without_room_is_cut_to_sentences_around_its_passage():
-    """The passage's own sentence first, then one more at either end, as far as there is room."""
+def test_fit_cuts_large_chunk_to_sentences_around_passage():
+    """The sentence of the passage is kept first, then adjacent sentences while they fit."""
     sources = found("Do cats purr?", TEXT)
     shown = {n: [source.text for source in fit(sources, at_most(n))] for n in (18, 19, 53, 80)}
     assert shown == {
@@ -38,14 +38,14 @@ def test_a_chunk_without_room_is_cut_to_sentences_around_its_passage():
     }
 
 
-def test_a_smaller_chunk_takes_the_room_that_a_larger_one_has_not():
-    """What has no room at all is left out, and the next is tried."""
+def test_fit_skips_large_chunk_and_keeps_smaller_chunk():
+    """A chunk without any sentence that fits is skipped and the next chunk is tried."""
     sources = found("Do cats purr?", "Cats purr " + "very " * 30 + "loudly.", "The cats.")
     assert [source.text for source in fit(sources, at_most(20))] == ["The cats."]
 
 
-def test_few_of_very_many_sources_are_counted():
-    """Whether there is room is asked of the model each time, so it is asked a bounded number of times."""
+def test_fit_of_many_sources_limits_calls():
+    """The number of calls of the size check is bounded, because each call tokenizes a prompt."""
     sources = found("Do cats purr?", *(f"Cats purr {n}." for n in range(3000)))
     asked = []
     shown = fit(sources, lambda some: asked.append(some) or at_most(100)(some))
@@ -53,14 +53,14 @@ def test_few_of_very_many_sources_are_counted():
     assert len(asked) < 400
 
 
-def test_no_text_is_shown_twice():
-    """Of equal texts the best, which is the earliest, is shown alone."""
+def test_fit_drops_duplicate_texts():
+    """Of chunks with equal text only the best, earliest chunk is kept."""
     sources = found("Do cats purr?", "Cats eat.", "Cats purr.", "Cats purr.")
     assert [source.result.original_index for source in fit(sources, at_most(100))] == [1, 0]
 
 
-def test_a_passage_is_shown_with_its_sentences():
-    """The words found are in it, and it begins and ends with a sentence."""
+def test_passage_of_extends_to_sentences():
+    """The passage contains the matched words and begins and ends at sentence boundaries."""
     (source,) = found("Do cats purr and dogs bark?", TEXT)
     assert passage_of(source).text == "Cats purr at night.\n\nDogs bark."
 
@@ -73,8 +73,8 @@ def test_a_passage_is_shown_with_its_sentences():
     ),
     st.integers(0, 300),
 )
-def test_what_is_shown_fits_and_is_of_the_chunks(words: list[list[str]], n_chars: int):
-    """Whatever the chunks and the room: it fits, in the order of scores, and each part is the chunk's own sentences."""
+def test_fit_returns_fitting_excerpts_in_score_order(words: list[list[str]], n_chars: int):
+    """The excerpts fit, are sorted by score and consist of complete sentences of their chunks."""
     texts = [" ".join(["cat", *some]) for some in words]
     fits = at_most(n_chars)
     shown = fit(found("cat", *texts), fits)

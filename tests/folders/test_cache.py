@@ -1,4 +1,4 @@
-"""What is kept between runs: used where it is as it was written, made anew where it is not, bounded, for the owner."""
+"""Tests of the folder cache: reuse, repair, size limit, permissions."""
 
 import os
 import shutil
@@ -43,8 +43,8 @@ def search(root: Path, cache: Path, **options: object) -> list[tuple[str, float]
     return [(result.metadata["path"], result.chunk_score) for result in found]
 
 
-def test_another_process_reads_nothing(root: Path, tmp_path: Path, read: list[str]) -> None:
-    """What was read is not read again; with other options it is another index."""
+def test_cache_second_process_reads_no_files(root: Path, tmp_path: Path, read: list[str]) -> None:
+    """A second index with equal options reads no files; other options create a separate entry."""
     expected = search(root, tmp_path / "cache")
     assert len(read) == 2
     assert search(root, tmp_path / "cache") == expected
@@ -53,8 +53,8 @@ def test_another_process_reads_nothing(root: Path, tmp_path: Path, read: list[st
     assert len(read) == 4
 
 
-def test_what_is_kept_is_its_owners_alone(root: Path, tmp_path: Path) -> None:
-    """Nobody else may read what is kept, and what others may write to is not used."""
+def test_cache_is_private_to_owner(root: Path, tmp_path: Path) -> None:
+    """Cache files are readable only by their owner; a cache writable by others is ignored."""
     cache = tmp_path / "cache"
     expected = search(root, cache)
     kept = [cache, *cache.iterdir()]
@@ -68,10 +68,10 @@ def test_what_is_kept_is_its_owners_alone(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["index", "files"])
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty", "foreign", "gone", "folder"])
-def test_a_damaged_cache_is_made_anew(
+def test_damaged_cache_is_rebuilt(
     suffix: str, damage: str, root: Path, tmp_path: Path, read: list[str]
 ) -> None:
-    """Whatever became of what is kept, the answer is right, and the next process finds it whole."""
+    """With a damaged cache the answer is correct and the next process finds a repaired cache."""
     cache = tmp_path / "cache"
     expected = search(root, cache)
     (kept,) = cache.glob(f"*.{suffix}")
@@ -96,8 +96,8 @@ def test_a_damaged_cache_is_made_anew(
         assert len(read) == 2
 
 
-def test_an_index_of_another_state_is_not_used(root: Path, tmp_path: Path) -> None:
-    """Two files that do not belong together, as two processes may leave them, are no index."""
+def test_cache_ignores_index_of_other_state(root: Path, tmp_path: Path) -> None:
+    """An index file and a state file from different versions are not combined."""
     cache, old = tmp_path / "cache", tmp_path / "old"
     search(root, cache)
     shutil.copytree(cache, old)
@@ -109,8 +109,8 @@ def test_an_index_of_another_state_is_not_used(root: Path, tmp_path: Path) -> No
     assert search(root, cache) == expected == search(root, tmp_path / "none")
 
 
-def test_the_oldest_go_first(root: Path, tmp_path: Path) -> None:
-    """Where indexes would take more than they may, those used longest ago go, and what was left behind; no others."""
+def test_cache_over_limit_removes_oldest(root: Path, tmp_path: Path) -> None:
+    """Above the size limit the least recently used indexes and unfinished files are removed."""
     cache = tmp_path / "cache"
     search(root, cache)
     size = sum(path.stat().st_size for path in cache.iterdir())
@@ -135,8 +135,10 @@ def test_the_oldest_go_first(root: Path, tmp_path: Path) -> None:
     assert all(path.exists() for path in others)
 
 
-def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, root: Path, tmp_path: Path) -> None:
-    """The environment moves the cache folder or switches it off; else it is the user's."""
+def test_default_folder_follows_environment(
+    monkeypatch: pytest.MonkeyPatch, root: Path, tmp_path: Path
+) -> None:
+    """The environment moves or disables the cache; the default is the user's cache folder."""
     assert default_folder({"RELEVANCE_GEN_CACHE": "/x"}) == Path("/x")
     assert default_folder({"RELEVANCE_GEN_CACHE": "off"}) is None
     monkeypatch.setattr(sys, "platform", "linux")
@@ -161,8 +163,8 @@ for number in range(8):
 """
 
 
-def test_processes_at_once(tmp_path: Path) -> None:
-    """Processes that read and write one cache at once all answer right, and leave it whole."""
+def test_concurrent_processes_share_cache(tmp_path: Path) -> None:
+    """Processes that use one cache concurrently all answer correctly and leave it intact."""
     root, cache = tmp_path / "root", tmp_path / "cache"
     root.mkdir()
     for number in range(40):

@@ -1,4 +1,4 @@
-"""An index of a folder answers as one built anew, whatever happened to the files meanwhile."""
+"""Tests of `FolderIndex`: after any file changes it answers like a newly built index."""
 
 import os
 import tempfile
@@ -31,7 +31,7 @@ _FILTERS = (None, {"path": ["a.txt", "a/b.txt"]}, lambda data: data["first_line"
 
 
 def answers(index: FolderIndex, turn: int) -> list[Any]:
-    """All that searches tell, bit for bit: every question in a way that comes in its turn."""
+    """Return the complete results of all queries, with filter and `distinct` varied by turn."""
     return [
         (list(found), found.confidence, found.metadata)
         for number, question in enumerate(_QUESTIONS, turn)
@@ -45,7 +45,7 @@ class Changes(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin with an empty folder, where one kind of file is ignored."""
+        """Create an empty folder that ignores log files."""
         self.top = tempfile.TemporaryDirectory()
         self.root, self.cache = Path(self.top.name, "root"), Path(self.top.name, "cache")
         self.root.mkdir()
@@ -107,17 +107,17 @@ class Changes(RuleBasedStateMachine):
 
     @rule(patterns=st.sampled_from(["*.log\n", "*.txt\n", "a/\n", ""]))
     def ignore(self, patterns: str) -> None:
-        """Change what is ignored."""
+        """Change the ignore patterns."""
         (self.root / ".gitignore").write_text(patterns)
 
     @rule()
     def start_a_process(self) -> None:
-        """Go on with an index that knows what was kept."""
+        """Open a new index that loads the cache."""
         self.index = FolderIndex(self.root, max_chars=12, cache=self.cache)
 
     @invariant()
-    def answers_as_one_built_anew(self) -> None:
-        """Compare with an index of nothing but what is there."""
+    def answers_equal_new_index(self) -> None:
+        """Compare all answers with a newly built index without a cache."""
         fresh = FolderIndex(self.root, max_chars=12, cache=False)
         self.turn += 1
         assert answers(self.index, self.turn) == answers(fresh, self.turn)
@@ -148,8 +148,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_results_say_where_they_stand(root: Path) -> None:
-    """Path, first and last line, and the characters of a chunk are those of its text in the file."""
+def test_results_have_file_locations(root: Path) -> None:
+    """Path, lines and character offsets of a result identify its text in the file."""
     index = FolderIndex(root, max_chars=30)
     assert {result.metadata["path"] for result in index.search("apples")} == {
         "notes.txt",
@@ -163,8 +163,8 @@ def test_results_say_where_they_stand(root: Path) -> None:
         assert result.chunk_txt.strip() in lines
 
 
-def test_answers_like_an_index_of_its_chunks(root: Path) -> None:
-    """Scores and positions are those of a `ChunkIndex` of the same texts under the files' names, in their order."""
+def test_folder_index_scores_equal_chunk_index(root: Path) -> None:
+    """Scores and positions equal a `ChunkIndex` of the same texts with file names as titles."""
     found = FolderIndex(root, by_file=False).search("green pears", true_order=False)
     names = ("notes.txt", "src/fruit.py")
     chunks = [{"text": (root / name).read_text().rstrip("\n"), "title": name} for name in names]
@@ -172,8 +172,8 @@ def test_answers_like_an_index_of_its_chunks(root: Path) -> None:
     assert [evolve(one, metadata={}) for one in found] == list(plain)
 
 
-def test_one_result_for_each_file(root: Path) -> None:
-    """With `distinct` a file has one result at most, its best, which says how many others it stands for."""
+def test_distinct_path_returns_one_result_per_file(root: Path) -> None:
+    """`distinct` returns the best result of each file with the number of collapsed results."""
     index = FolderIndex(root, max_chars=20, by_file=False)
     every = index.search("apple pear", true_order=False)
     found = index.search("apple pear", true_order=False, distinct="path")
@@ -200,8 +200,8 @@ def test_one_result_for_each_file(root: Path) -> None:
         {"slide": 1, "first_line": 1},
     ],
 )
-def test_a_filter_by_metadata_is_one_of_every_chunk(root: Path, where: dict[str, Any]) -> None:
-    """However many chunks are described together, those are found that have what is wanted, one by one."""
+def test_metadata_filter_equals_per_chunk_check(root: Path, where: dict[str, Any]) -> None:
+    """A filter selects exactly the chunks whose metadata match, although chunks share metadata."""
     said = [
         " ".join(f"Apple number {number * place} is red." for place in range(9))
         for number in (1, 2)
@@ -219,8 +219,8 @@ def test_a_filter_by_metadata_is_one_of_every_chunk(root: Path, where: dict[str,
     assert bool(found) == (where != {"slide": 1, "first_line": 1})
 
 
-def test_an_unknown_path_is_compared_with_few(root: Path) -> None:
-    """A path that is misspelt is taken for one in the same folder, or of the same name."""
+def test_unknown_path_suggests_similar_path(root: Path) -> None:
+    """The error suggests a path in the same folder or with the same file name."""
     index = FolderIndex(root)
     for path, meant in (
         ("src/friut.py", "src/fruit.py"),
@@ -233,8 +233,8 @@ def test_an_unknown_path_is_compared_with_few(root: Path) -> None:
         index.read("elsewhere/other.rs")
 
 
-def test_only_what_is_searched_can_be_read(root: Path, tmp_path: Path) -> None:
-    """Nothing outside of the folder is read, nor what is hidden or ignored, by whatever path."""
+def test_read_rejects_paths_outside_index(root: Path, tmp_path: Path) -> None:
+    """Paths outside the folder and hidden or ignored files cannot be read."""
     (tmp_path / "outside.txt").write_text("secret")
     (root / "link.txt").symlink_to(tmp_path / "outside.txt")
     (root / "up").symlink_to(tmp_path)
@@ -311,8 +311,8 @@ def test_wrong_arguments(
         FolderIndex(**{"root": "root"} | options)
 
 
-def test_a_folder_that_goes_away_is_refused(root: Path) -> None:
-    """A search of a folder that is gone says so, and finds it again when it is back."""
+def test_missing_folder_raises_until_restored(root: Path) -> None:
+    """A search of a removed folder raises; after the folder returns, it is searched again."""
     index = FolderIndex(root)
     assert index.search("apples")
     root.rename(root.parent / "elsewhere")
@@ -322,8 +322,8 @@ def test_a_folder_that_goes_away_is_refused(root: Path) -> None:
     assert index.search("apples")
 
 
-def test_too_many_files_are_refused(root: Path) -> None:
-    """A folder with more files than are allowed is refused with the limit, before one is read."""
+def test_folder_above_max_files_raises(root: Path) -> None:
+    """A folder with too many files raises an error with the limit before a file is read."""
     with pytest.raises(
         InvalidRequestError, match="root holds more than 1 file; choose with glob or types"
     ):
@@ -331,10 +331,10 @@ def test_too_many_files_are_refused(root: Path) -> None:
     assert len(FolderIndex(root, max_files=2)) == 2
 
 
-def test_what_cannot_be_read_is_told_and_tried_again(
+def test_unreadable_file_is_reported_and_retried(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are searched beside a file that cannot be read; once it can, it is searched, too."""
+    """Other files are searched meanwhile; once the file is readable, it is searched too."""
     real, locked = os.open, True
 
     def open_but_one(path: Any, *rest: Any, **options: Any) -> int:
@@ -354,8 +354,8 @@ def test_what_cannot_be_read_is_told_and_tried_again(
     assert index.skipped.failed == {}
 
 
-def test_a_circle_of_links_ends(root: Path) -> None:
-    """Links are counted, or followed as far as they lead somewhere new; a name that is no text is searched."""
+def test_link_cycle_ends(root: Path) -> None:
+    """Links are counted, or followed without cycles; a file name with invalid UTF-8 is searched."""
     (root / "src" / "round").symlink_to(root)
     (root / "gone").symlink_to("nowhere")
     name = os.fsdecode(b"caf\xe9.txt")
@@ -370,10 +370,8 @@ def test_a_circle_of_links_ends(root: Path) -> None:
     assert index.skipped.failed == {"gone": "the link leads nowhere"}
 
 
-def test_a_file_read_within_a_tick_of_its_change_is_read_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fingerprint counts only once no later change can have the same: until then a file is read every time."""
+def test_recently_changed_file_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is read each time until its timestamp is too old for an undetected later change."""
     read: list[str] = []
     real = files_module.read_file
     monkeypatch.setattr(
@@ -391,8 +389,8 @@ def test_a_file_read_within_a_tick_of_its_change_is_read_again(
     assert len(read) == 4
 
 
-def test_a_change_costs_its_own_file_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what has changed is read, also by another process."""
+def test_change_reads_only_changed_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only changed files are read again, in the same process and in a new process."""
     index = FolderIndex(root)
     monkeypatch.setattr(
         time, "time_ns", lambda: (root / "notes.txt").stat().st_ctime_ns + 3_000_000_000
@@ -410,8 +408,8 @@ def test_a_change_costs_its_own_file_alone(root: Path, monkeypatch: pytest.Monke
         assert read == [str(root / "notes.txt")]
 
 
-def test_threads_see_whole_states(root: Path) -> None:
-    """While files change, each answer is of one state: a result's text is what its place says."""
+def test_concurrent_searches_see_consistent_snapshots(root: Path) -> None:
+    """While files change, the text of each result equals the text at its location."""
     index, failures = FolderIndex(root, max_chars=40), []
     done = threading.Event()
 

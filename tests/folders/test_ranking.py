@@ -1,4 +1,4 @@
-"""Files are ranked by their best chunks, their names and what they define, as the formula says."""
+"""Tests of file ranking by best chunks, file names and definitions."""
 
 import math
 from pathlib import Path
@@ -34,7 +34,7 @@ def sums(
     chunks: list[tuple[int, float, list[CodeDefinition]]],
     names: list[FileName],
 ) -> list[float]:
-    """S of each file, said plainly."""
+    """Return the score S of each file, computed from the formula."""
     best = chunks[0][1]
     totals = []
     for number, name in enumerate(names):
@@ -62,10 +62,10 @@ def sums(
         ["get user", "get_user", "where are sessions stored", "tests of the user store"]
     ),
 )
-def test_files_have_the_scores_of_the_formula(
+def test_file_scores_equal_formula(
     chunks: list[tuple[int, float, list[CodeDefinition]]], question: str
 ) -> None:
-    """The best file has the best chunk's score, the others their share; within one, the best chunk has the file's."""
+    """The best file has the score of the best chunk; other files have their share of it."""
     numbers = sorted({number for number, *_ in chunks})
     chunks = sorted(
         ((numbers.index(number), *rest) for number, *rest in chunks), key=lambda chunk: -chunk[1]
@@ -108,8 +108,10 @@ def test_files_have_the_scores_of_the_formula(
         ("txt", "for the type of the thing", {}),
     ],
 )  # fmt: skip
-def test_definitions_are_found(extension: str, text: str, names: dict[str, float]) -> None:
-    """What a text defines is found in many languages, with the level of its indentation."""
+def test_definitions_have_names_and_levels(
+    extension: str, text: str, names: dict[str, float]
+) -> None:
+    """Definitions are found in many languages, with the level of their indentation."""
     found = {one.name: one.level for one in definitions(text, extension)}
     assert {name: found.get(name) for name in names} == names
     assert names or not found
@@ -119,20 +121,20 @@ def test_definitions_are_found(extension: str, text: str, names: dict[str, float
     "piece", ["<", "(", "[ ", "\t", "a ", "a.", "class ", "public ", "@a(", "x<", "def a", "\n "]
 )
 @pytest.mark.parametrize("extension", ["ts", "cpp", "java", "py"])
-def test_hostile_texts_take_no_time(piece: str, extension: str) -> None:
-    """No pattern goes over a text again and again: this ends at once, where cubic work would take hours."""
+def test_definitions_of_hostile_text_is_fast(piece: str, extension: str) -> None:
+    """No pattern scans a text repeatedly; cubic work would take hours."""
     definitions(piece * (200_000 // len(piece)), extension)
 
 
-def test_long_chunks_are_not_remembered() -> None:
-    """What they define is found all the same, and how much is remembered does not depend on their length."""
+def test_definitions_of_long_chunk_are_not_cached() -> None:
+    """Definitions of long chunks are found, but do not fill the cache."""
     before = names._definitions.cache_info().currsize
     assert definitions("def purr(): pass\n" * 500, "py") == definitions("def purr(): pass", "py")
     assert names._definitions.cache_info().currsize == before + 1
 
 
-def test_macros_are_no_types() -> None:
-    """What a keyword of functions introduces is no type, in whichever language."""
+def test_macro_definition_is_function() -> None:
+    """Keywords that define functions or macros never define a type."""
     text = "defmodule Plug do\n  defmacro wrap(x) do\n  defmacrop keep(x) do\n  def go do\n"
     assert {one.name for one in definitions(text, "ex") if one.is_type} == {"Plug"}
     assert {one.name for one in definitions(text, "ex") if not one.is_type} == {
@@ -142,8 +144,8 @@ def test_macros_are_no_types() -> None:
     }
 
 
-def test_files_say_what_they_are_by_their_path() -> None:
-    """A file that stands for its folder has that one's name; tests are known by the customs of their language."""
+def test_file_name_classifies_path() -> None:
+    """A package file takes the name of its folder; test files follow language conventions."""
     assert (
         FileName.of("src/HttpServer/__init__.py").parts
         == ("http", "server")
@@ -172,8 +174,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_file_is_found_by_what_it_defines(root: Path) -> None:
-    """The file that defines what is asked comes first, and its test only where tests are asked for."""
+def test_definition_ranks_file_first(root: Path) -> None:
+    """The file that defines the name is first; its test file is first if the query mentions tests."""
     index = FolderIndex(root, cache=False)
     for question in ("SessionStore", "session store"):
         assert index.search(question, true_order=False)[0].metadata["path"] == "src/session.py"
@@ -183,8 +185,8 @@ def test_a_file_is_found_by_what_it_defines(root: Path) -> None:
     )
 
 
-def test_a_file_is_one_result(root: Path) -> None:
-    """Each file comes once, as its best passage, and says how many others it has; asked for passages, all come."""
+def test_search_by_file_returns_one_result_per_file(root: Path) -> None:
+    """Each file has one result with a collapsed count; with `by_file=False` all passages return."""
     index = FolderIndex(root, cache=False, max_chars=30)
     found = index.search("session store", true_order=False)
     paths = [result.metadata["path"] for result in found]
@@ -201,8 +203,8 @@ def test_a_file_is_one_result(root: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"encoder": LetterEncoder()}, {"reranker": HashReranker()}, {}])
-def test_a_rank_with_models_is_explained(root: Path, more: dict[str, Any]) -> None:
-    """With an encoder before and a reranker behind the ranking of files, what all of them gave adds up."""
+def test_explanation_with_models_sums_to_score(root: Path, more: dict[str, Any]) -> None:
+    """With encoder and reranker the parts of the explanation add up to the score."""
     index = FolderIndex(root, cache=False, max_chars=30)
     models: dict[str, Any] = more or {
         "encoder": LetterEncoder(),
@@ -218,8 +220,8 @@ def test_a_rank_with_models_is_explained(root: Path, more: dict[str, Any]) -> No
         assert bool(told.semantic) == ("encoder" in models)
 
 
-def test_files_stand_in_the_order_of_a_reranker(root: Path) -> None:
-    """It reads the best passages with the names of their files, and has the last word on which file comes first."""
+def test_reranker_orders_files(root: Path) -> None:
+    """The reranker reads the best passages with file names and determines the order of files."""
     index = FolderIndex(root, cache=False, max_chars=30)
     found = index.search("session store", true_order=False)
     assert len(found) > 1
@@ -234,8 +236,8 @@ def test_files_stand_in_the_order_of_a_reranker(root: Path) -> None:
     assert again.confidence == found.confidence
 
 
-def test_a_rank_is_explained(root: Path) -> None:
-    """All that is explained adds up to the score that search gives, with what the file gave by name."""
+def test_explanation_sums_to_score(root: Path) -> None:
+    """The parts of the explanation, including the file name, add up to the score."""
     index = FolderIndex(root, cache=False, max_chars=30)
     for result in index.search("SessionStore save", true_order=False):
         told = index.explain("SessionStore save", result.original_index)

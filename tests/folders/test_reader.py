@@ -31,7 +31,7 @@ FILES = {"large.txt": FileRecord(None)}
 
 @define
 class ScriptedPool:
-    """A pool whose documents are ready when the test says so."""
+    """A pool whose documents complete when the test calls `complete`."""
 
     n_processes: int = 1
     futures: dict[str, Future[Extracted]] = field(factory=dict)
@@ -149,7 +149,7 @@ def test_document_that_is_removed_is_discarded(root: Path, pool: ScriptedPool) -
 
 
 def test_many_documents_are_read_in_order(root: Path) -> None:
-    """More documents than processes give the same chunks as reading them one by one."""
+    """With more documents than processes, chunks keep the order of their files."""
     for number in range(30):
         (root / f"{number:02}.html").write_text(f"<html>Plum number {number}.")
     index = FolderIndex(root, cache=False)
@@ -172,7 +172,7 @@ ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "cp1252"]
 def test_read_lines_equals_split_of_whole_text(
     text: str, encoding: str, first_line: int, n_lines: int | None, block_bytes: int
 ) -> None:
-    """Lines read block by block are those of the decoded text, for all encodings and ranges."""
+    """Lines read in blocks equal the lines of the decoded text, for all encodings and ranges."""
     content = text.encode(encoding)
     last_line = None if n_lines is None else first_line + n_lines - 1
     whole = decode(content)
