@@ -847,7 +847,7 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
             "request", lambda request: bodies.append(json.loads(request.post_data or "{}"))
         )
         visit.page.select_option("#samples", "1")
-        visit.page.wait_for_selector(".sample", state="detached")
+        assert eventually(lambda: visit.page.locator(".sample").count() < 2)
         visit.wait_for_end()
         visit.page.fill("#question", "And who found that out about the ants?")
         visit.page.press("#question", "Enter")
