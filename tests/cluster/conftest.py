@@ -10,7 +10,7 @@ import pytest
 
 # Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other machines see.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# Whoever uses Ray after its end shall fail, and not start a cluster of its own.
+# Calls of Ray after its shutdown must fail instead of starting a cluster.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 pytest.importorskip("ray", reason="the extra cluster is not installed")

@@ -1,4 +1,4 @@
-"""What tests of the cluster share: chunks, questions, and waiting for what comes about sooner or later."""
+"""Chunks and queries for tests of the cluster, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relevance_gen.cluster import ClusterIndex, actors
 from tests import strategies
 
 OPTIONS: dict[str, Any] = {"n_slots": 4, "n_ctx": 1024, "n_threads": 1}
-"""Of the runners."""
+"""Options of the runners."""
 QUERIES = [
     "What do cats do?",
     "running connections",
@@ -31,7 +31,7 @@ def texts(n: int, seed: int = 0) -> list[str]:
 
 
 RESTORED_S = 120.0
-"""However loaded the machine is; whatever is waited for comes within a second or two on a quiet one."""
+"""Time limit on a loaded machine; on an idle machine the conditions hold within two seconds."""
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -140,7 +140,7 @@ def test_stopped_node_is_bypassed(cluster: Any) -> None:
 
 @pytest.mark.parametrize("n_kills", [3])
 def test_searches_are_answered_during_kills(cluster: Any, n_kills: int) -> None:
-    """While searchers are killed one after the other, every answer is complete and correct."""
+    """During kills of searchers, every answer is complete and correct."""
     chunks = texts(100, seed=20)
     expected = ChunkIndex(chunks).search(QUERIES)
     outcomes: Counter[str] = Counter()
@@ -227,7 +227,7 @@ def test_missing_shard_is_refused_or_counted(cluster: Any, tmp_path: Path) -> No
 def test_unavailable_store_leaves_the_known_version(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the store does not answer, the version that is open is searched, and `stats` says why."""
+    """If the store does not answer, the open version is searched, and `stats` has the reason."""
     with ClusterIndex(texts(20), place=tmp_path) as index:
         expected = index.search(QUERIES)
 
@@ -241,7 +241,7 @@ def test_unavailable_store_leaves_the_known_version(
 
 
 def test_changed_files_are_read_again(cluster: Any, tmp_path: Path) -> None:
-    """If another process replaces the index while its old files are gone, a search finds the new version."""
+    """If another process replaces the index and removes its old files, a search finds the new version."""
     with ClusterIndex(["cats purr"], place=tmp_path) as index:
         old = list(tmp_path.glob("*.shard"))
         ShardedIndex.build(["cats sleep"], tmp_path)
@@ -317,7 +317,7 @@ index.close()
 
 
 def test_calls_after_a_shutdown_of_ray_raise_cluster_error(cluster: Any) -> None:
-    """After `ray.shutdown`, calls say that the connection was closed."""
+    """After `ray.shutdown`, calls raise an error about the closed connection."""
     command = [sys.executable, "-c", CLOSED, cluster.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.count("the connection to the cluster was closed") == 4, done.stderr

@@ -30,7 +30,7 @@ def plan(
 
 
 def read(source: Any, n_shards: int | None = None, n_cpus: int = 2) -> list[tuple[str, Any]]:
-    """Return what the parts of a source hold, in order, as their segments hold it."""
+    """Return the chunks of a source, in order."""
     found = []
     for part in plan(source, n_shards, n_cpus):
         found += [(chunk.text, chunk.metadata) for batch in part.batches() for chunk in batch]
@@ -46,13 +46,13 @@ def read(source: Any, n_shards: int | None = None, n_cpus: int = 2) -> list[tupl
     st.integers(1, 60),
     st.integers(1, 9),
 )
-def test_every_line_is_read_once(
+def test_lines_are_read_once(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[tuple[str, str]],
     piece_bytes: int,
     n_shards: int,
 ) -> None:
-    """However a file of lines is cut into pieces, each line is read once, in order."""
+    """Each line of a file is read once, in order, regardless of the pieces."""
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
     path.write_bytes(b"".join((json.dumps(text) + end).encode() for text, end in lines))
     with pytest.MonkeyPatch.context() as patch:
@@ -61,10 +61,10 @@ def test_every_line_is_read_once(
 
 
 @given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 9))
-def test_every_row_is_read_once(
+def test_rows_are_read_once(
     tmp_path_factory: pytest.TempPathFactory, group: int, piece_bytes: int, n_shards: int
 ) -> None:
-    """However the row groups of a file are cut into pieces, each row is read once, in order."""
+    """Each row of a file is read once, in order, regardless of the pieces."""
     path = tmp_path_factory.mktemp("rows") / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": texts(30)}), path, row_group_size=group)
     with pytest.MonkeyPatch.context() as patch:
@@ -72,8 +72,8 @@ def test_every_row_is_read_once(
         assert read(path, n_shards) == [(text, {}) for text in texts(30)]
 
 
-def test_a_large_row_group_is_cut(tmp_path: Path) -> None:
-    """The rows of one row group make as many shards of about the same size as are wanted, each read at once."""
+def test_large_row_group_is_divided(tmp_path: Path) -> None:
+    """A large row group makes the requested number of shards of similar size."""
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": texts(1000)}), path)
     shards = plan(path, 4)
@@ -84,8 +84,8 @@ def test_a_large_row_group_is_cut(tmp_path: Path) -> None:
     assert read(path, 4) == [(text, {}) for text in texts(1000)]
 
 
-def test_what_is_packed_is_one_piece_of_about_its_size_unpacked(tmp_path: Path) -> None:
-    """Files that are packed cannot be cut; they count four times, and several of them make shards of about a size."""
+def test_compressed_file_is_one_piece(tmp_path: Path) -> None:
+    """A compressed file is a single piece that counts four times its size."""
     for number in range(6):
         (tmp_path / f"{number}.jsonl.gz").write_bytes(
             gzip.compress(json.dumps(texts(40, number)[0]).encode())
@@ -97,10 +97,10 @@ def test_what_is_packed_is_one_piece_of_about_its_size_unpacked(tmp_path: Path) 
 
 
 @given(st.integers(1, 9), st.integers(1, 2000))
-def test_shards_of_a_source_are_about_as_large(
+def test_shards_of_a_source_have_similar_sizes(
     tmp_path_factory: pytest.TempPathFactory, n_shards: int, n: int
 ) -> None:
-    """Of one file of lines there are as many shards as asked for, and none has more than twice its share of it."""
+    """A file of lines makes the requested number of shards, each at most twice its share."""
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
     path.write_bytes(b'"a"\n' * 100 * n)
     shards = [sum(piece.n_bytes for piece in one.pieces) for one in plan(path, n_shards)]
@@ -136,8 +136,8 @@ def fill(folder: Path) -> list[Any]:
     ]
 
 
-def test_a_folder_of_every_kind(cluster: Any, tmp_path: Path) -> None:
-    """An index of a folder has the bits of one of the chunks in it, tells how far it is, and comes back from there."""
+def test_folder_of_all_kinds_equals_its_chunks(cluster: Any, tmp_path: Path) -> None:
+    """An index of a folder equals an index of its chunks, and reports its progress."""
     chunks = fill(tmp_path / "in")
     one = ChunkIndex(chunks)
     told: list[tuple[int, int]] = []
@@ -155,7 +155,7 @@ def test_a_folder_of_every_kind(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_addresses_are_read(tmp_path: Path) -> None:
-    """An address is read as the path is, in another store too, and a list of files in its own order."""
+    """An address is read like a path, in another store too; a list of files is read in its order."""
     chunks = fill(tmp_path / "in")
     store = fsspec.filesystem("memory")
     store.put(f"{tmp_path}/in", "/shared", recursive=True)
@@ -200,10 +200,10 @@ def as_parquet(path: Path) -> None:
         ("a.parquet", as_parquet),
     ],
 )
-def test_a_source_is_what_one_process_reads(
+def test_source_equals_chunk_index_build(
     cluster: Any, tmp_path: Path, name: str, write: Callable[[Path], Any]
 ) -> None:
-    """Chunks, titles and metadata of a file, and answers, have the bits of `ChunkIndex.build`."""
+    """Chunks, titles, metadata and answers of a file equal `ChunkIndex.build`, bit for bit."""
     write(tmp_path / name)
     one = ChunkIndex.build(tmp_path / name, tmp_path / "built", text="body", title="head")
     with ClusterIndex(source=tmp_path / name, text="body", title="head", n_shards=2) as index:
@@ -219,8 +219,8 @@ def test_a_source_is_what_one_process_reads(
             assert index.explain(query, 3) == one.explain(query, 3)
 
 
-def test_a_table_is_chunks(cluster: Any) -> None:
-    """The rows of a table, and mappings whose field of the text is named, are the chunks that `ChunkIndex` has."""
+def test_tables_and_mappings_are_chunks(cluster: Any) -> None:
+    """Rows of a table and mappings are the same chunks as in `ChunkIndex`."""
     for chunks in (pyarrow.Table.from_pylist(RECORDS), RECORDS):
         one = ChunkIndex(chunks, text="body")
         with ClusterIndex(chunks, text="body", n_shards=2) as index:
@@ -267,15 +267,15 @@ def test_a_table_is_chunks(cluster: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    """An error names the file, and where in it."""
+def test_invalid_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    """The error names the file and the location."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidRequestError, match=said):
         read(tmp_path)
 
 
-def test_an_error_says_where_in_its_shard_it_is(tmp_path: Path) -> None:
-    """Where a shard begins further on, and another field holds the text, the error names byte or row, and the field."""
+def test_error_in_later_shard_names_byte_or_row(tmp_path: Path) -> None:
+    """If a shard begins inside a file, the error names the byte or row, and the field."""
     (tmp_path / "a.jsonl").write_text('{"body": "fine"}\n{"body": 4}\n')
     part = plan(tmp_path, 2, text="body")[-1]
     with pytest.raises(
@@ -313,21 +313,21 @@ def test_an_error_says_where_in_its_shard_it_is(tmp_path: Path) -> None:
         ({"source": __file__, "blank": "maybe"}, "blank must be"),
     ],
 )
-def test_bad_sources_are_named(cluster: Any, options: Any, said: str) -> None:
-    """What is no source is told before anything is started."""
+def test_invalid_source_is_refused(cluster: Any, options: Any, said: str) -> None:
+    """An invalid source raises an error before any process is started."""
     with pytest.raises(InvalidRequestError, match=said):
         ClusterIndex(**options)
 
 
-def test_a_bad_file_fails_the_building(cluster: Any, tmp_path: Path) -> None:
-    """What a node finds wrong reaches the caller."""
+def test_invalid_file_fails_the_build(cluster: Any, tmp_path: Path) -> None:
+    """An invalid record that a node finds fails the build."""
     (tmp_path / "a.jsonl").write_text("no JSON")
     with pytest.raises(ClusterError, match=r"a\.jsonl line 1 must be JSON"):
         ClusterIndex(source=tmp_path)
 
 
-def test_files_without_a_chunk_make_an_index_without_one(cluster: Any, tmp_path: Path) -> None:
-    """An empty file is no error, alone or beside others, as an empty list of chunks is none."""
+def test_empty_files_make_an_empty_index(cluster: Any, tmp_path: Path) -> None:
+    """Empty files make an index without chunks, alone or together."""
     for name in ("a.jsonl", "b.txt", "d.jsonl.gz", "e.jsonl.zst"):
         (tmp_path / name).touch()
     pyarrow.parquet.write_table(

@@ -46,10 +46,10 @@ def pair(cluster: Any) -> Iterator[tuple[ClusterIndex, ChunkIndex]]:
 
 @costly
 @given(data=st.data())
-def test_the_law_of_segments_over_nodes(
+def test_results_are_those_of_a_chunk_index(
     pair: tuple[ClusterIndex, ChunkIndex], data: st.DataObject
 ) -> None:
-    """However chunks come and go, all that an index tells is what one on one machine tells."""
+    """After any changes, searches, explanations and chunks equal those in `ChunkIndex`, bit for bit."""
     ours, one = pair
     query = data.draw(strategies.queries)
     chunks = data.draw(strategies.chunk_lists) + data.draw(st.lists(st.just(query), max_size=2))
@@ -104,8 +104,8 @@ def test_the_law_of_segments_over_nodes(
     )
 
 
-def test_chunks_are_removed_by_what_they_have(cluster: Any) -> None:
-    """`remove(where=…)` removes from all shards what it removes on one machine, and says how many."""
+def test_remove_where_removes_from_all_shards(cluster: Any) -> None:
+    """`remove(where=…)` removes the same chunks as in `ChunkIndex` and returns their number."""
     chunks = [{"text": f"cat {page}", "metadata": {"page": page % 3}} for page in range(9)]
     one = ChunkIndex(chunks)
     with ClusterIndex(chunks, n_shards=2) as ours:
@@ -115,8 +115,8 @@ def test_chunks_are_removed_by_what_they_have(cluster: Any) -> None:
             ours.remove(where={"pge": 1})
 
 
-def test_the_other_weighting(cluster: Any) -> None:
-    """By cosine, too, the bits are those of one machine, and of several questions at once those of each alone."""
+def test_cosine_weighting_equals_a_chunk_index(cluster: Any) -> None:
+    """With cosine weighting and several queries, the bits are the same, too."""
     chunks = texts(50, seed=2)
     one = ChunkIndex(chunks, weighting="cosine")
     with ClusterIndex(chunks, n_shards=2, weighting="cosine") as ours:
@@ -124,8 +124,8 @@ def test_the_other_weighting(cluster: Any) -> None:
         assert repr(ours).startswith("<ClusterIndex of 50 chunks in 2 shards, cosine weighting")
 
 
-def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
-    """It reads the same texts for an index of a cluster, long ones too, and answers and explanations are the same."""
+def test_reranker_runs_in_the_calling_process(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
+    """A reranker reads the same texts, and answers and explanations are the same."""
     ours, one = pair
     for query in (QUERIES[0], [*QUERIES]):
         read, read_here = HashReranker(), HashReranker()
@@ -139,8 +139,8 @@ def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> 
     assert told.relevance is not None
 
 
-def test_blank_chunks_keep_their_place(cluster: Any) -> None:
-    """Blank chunks are left out and the others keep their positions, in building as in adding; none at all is fine."""
+def test_blank_chunks_keep_their_positions(cluster: Any) -> None:
+    """Skipped blank chunks keep their positions, in building and in adding."""
     one = ChunkIndex(["a b", " ", "c"], blank="skip")
     one.add(["", "c d"], blank="skip")
     with ClusterIndex(["a b", " ", "c"], blank="skip") as ours:
@@ -148,8 +148,8 @@ def test_blank_chunks_keep_their_place(cluster: Any) -> None:
         assert told(ours, "c") == told(one, "c")
 
 
-def test_an_empty_index_can_grow(cluster: Any) -> None:
-    """An index of no chunks finds nothing until some are added."""
+def test_empty_index_grows(cluster: Any) -> None:
+    """An index without chunks finds nothing until chunks are added."""
     with ClusterIndex([]) as empty:
         assert len(empty) == 0
         assert not empty.search("c").results
@@ -191,8 +191,10 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         ),
     ],
 )
-def test_bad_input_is_named(pair: tuple[ClusterIndex, ChunkIndex], call: Any, said: str) -> None:
-    """What is not allowed is named as the caller knows it, and changes nothing."""
+def test_invalid_argument_changes_nothing(
+    pair: tuple[ClusterIndex, ChunkIndex], call: Any, said: str
+) -> None:
+    """An invalid argument raises an error that names it, and the index stays as it is."""
     n_before = len(pair[0])
     with pytest.raises(InvalidRequestError, match=said):
         call(pair[0])
@@ -210,8 +212,8 @@ def test_stats_describe_the_shards(pair: tuple[ClusterIndex, ChunkIndex]) -> Non
     assert pair[0].metadata_keys == pair[1].metadata_keys == {"page"}
 
 
-def test_saved_index_is_opened_by_all(cluster: Any, tmp_path: Path) -> None:
-    """A saved index gives the same bits in a cluster and without one, and each sees the changes of the other."""
+def test_saved_index_is_shared(cluster: Any, tmp_path: Path) -> None:
+    """A saved index has the same bits with Ray and without; changes are visible in both directions."""
     chunks = texts(40, seed=9)
     one = ChunkIndex(chunks)
     one.remove([3, 39])

@@ -1,4 +1,4 @@
-"""Joining a cluster: what is not there is told, where Ray would try for minutes."""
+"""Tests of joining a cluster: an address without a cluster is refused at once, not after minutes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Listener = Callable[[], AbstractContextManager[str]]
 
 @contextmanager
 def nobody() -> Iterator[str]:
-    """Give an address where nobody listens."""
+    """Yield an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     yield address
@@ -46,13 +46,13 @@ def nobody() -> Iterator[str]:
 
 @contextmanager
 def stranger() -> Iterator[str]:
-    """Give an address where somebody listens, and never answers."""
+    """Yield an address of a listener that never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def ask(*asked: tuple[str | None, str], **environment: str) -> str:
-    """Return what a process of its own says of an index in a cluster, for each address and RAY_ADDRESS."""
+    """Return the output of a process that searches in a cluster, for each address and RAY_ADDRESS."""
     return subprocess.run(
         [sys.executable, "-c", ASK.format(asked=asked)],
         env=os.environ | environment,
@@ -64,8 +64,8 @@ def ask(*asked: tuple[str | None, str], **environment: str) -> str:
 
 
 @pytest.mark.parametrize("listener", [nobody, stranger])
-def test_a_cluster_that_does_not_answer_is_told(listener: Listener) -> None:
-    """Where the caller or RAY_ADDRESS names what is no cluster, an error says so, and may be had again."""
+def test_address_without_cluster_is_refused(listener: Listener) -> None:
+    """An address without a cluster raises an error each time, for the argument and for RAY_ADDRESS."""
     with listener() as there:
         said = ask((None, there), ("auto", there), (there, ""))
         assert said.count(f"refused: no cluster answers at {there}") == 3, said
@@ -89,8 +89,8 @@ def test_address_of_the_environment_is_joined(cluster: Any) -> None:
     assert ask((None, cluster.address)) == f"1 found in {cluster.address} at 0\n"
 
 
-def test_ray_does_not_end_this_process_with_the_head() -> None:
-    """Importing this library tells Ray to go on without a head; what the caller has set is left alone."""
+def test_import_keeps_processes_without_a_head() -> None:
+    """The import sets Ray's reconnect timeout to years, unless the caller has set it."""
     name = "RAY_gcs_rpc_server_reconnect_timeout_s"
     code = f"import os, relevance_gen.cluster; print(os.environ['{name}'])"
     unset = {key: value for key, value in os.environ.items() if key != name}
@@ -106,8 +106,8 @@ def test_ray_does_not_end_this_process_with_the_head() -> None:
     assert told[1] == 7
 
 
-def test_a_process_is_in_one_cluster(cluster: Any) -> None:
-    """Whoever is in a cluster cannot join another, and is told so; the same one may be named in any way."""
+def test_second_cluster_is_refused(cluster: Any) -> None:
+    """A process that has joined a cluster cannot join a second; the same cluster is accepted by any name."""
     connection.connect(cluster.address)
     for address in (None, "auto", "local"):
         connection.connect(address)
@@ -152,22 +152,22 @@ def with_token(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def joined(address: str, environment: dict[str, str]) -> str:
-    """Return what a process says that joins a cluster."""
+    """Return the output of a process that joins a cluster."""
     join = [sys.executable, "-c", JOIN, address]
     return subprocess.run(
         join, env=environment, capture_output=True, text=True, timeout=TRIES_S, check=True
     ).stdout
 
 
-def test_a_cluster_with_a_token_is_joined_with_it(tmp_path: Path) -> None:
-    """The cluster that a process starts wants its user's token, as Ray has it: others of that user bring it along."""
+def test_cluster_with_token_is_joined(tmp_path: Path) -> None:
+    """A cluster that a process starts requires its user's token, which other processes of the user send."""
     with with_token(tmp_path) as (address, environment):
         assert joined(address, environment | {"RAY_AUTH_MODE": "token"}) == "1 found\n"
 
 
 @pytest.mark.soak
-def test_who_lacks_the_token_is_told(tmp_path: Path) -> None:
-    """Whoever has no token is refused after a while, and told where it belongs."""
+def test_missing_token_is_refused(tmp_path: Path) -> None:
+    """A process without the token is refused, and the error names the token's file."""
     with with_token(tmp_path) as (address, environment):
         said = joined(address, environment | {"HOME": str(tmp_path / "nobody")})
         assert said.startswith(f"refused: the cluster at {address} cannot be joined: ")

@@ -55,14 +55,14 @@ def test_orders_are_complete_and_bounded(sizes: list[int], n_searchers: int) -> 
 
 
 def test_as_many_shards_as_searchers_are_spread() -> None:
-    """With shards of one size, each searcher is the first one for the same number of shards."""
+    """With shards of one size, each searcher is first for the same number of shards."""
     for n_searchers in (1, 3, 16):
         groups = group_by_searcher(pool_of(n_searchers).orders(shards_of([100] * n_searchers)), 0)
         assert [len(names) for names in groups.values()] == [1] * n_searchers
 
 
 def test_leaving_searcher_moves_few_shards() -> None:
-    """When one of ten searchers leaves, most shards keep their first searcher."""
+    """After the loss of a searcher, most shards keep their first searcher."""
     shards = shards_of([100] * 100)
     before, after = pool_of(10).orders(shards), pool_of(9).orders(shards)
     n_moved = sum(before[name][0].name != after[name][0].name for name in before)

@@ -1,4 +1,4 @@
-"""Servers run their model on a cluster, and share its runners."""
+"""Tests of servers that use a cluster for the model and for named indexes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BODY = {"text": "once", "max_tokens": 20, "seed": 7, "temperature": 1.0}
 @pytest.mark.parametrize(
     ("model", "said"), [("none", "there is no model"), ("m.gguf", "it runs the model")]
 )
-def test_a_server_says_what_the_cluster_does(
+def test_first_lines_name_the_work_of_the_cluster(
     capsys: pytest.CaptureFixture[str], model: str, said: str
 ) -> None:
-    """The first lines tell which work goes to the cluster, with a model or without."""
+    """The first lines of output name the work that the cluster does, with a model and without."""
     flags = ["--port", "0", "--model", model, "--cluster", "auto"]
     assert (
         command.main(flags, {"RELEVANCE_GEN_API_KEYS": KEY}, lambda plan: plan.listener.close())
@@ -41,7 +41,7 @@ def test_a_server_says_what_the_cluster_does(
 
 @pytest.fixture(scope="module")
 def servers(cluster: Any) -> Iterator[tuple[Server, Server]]:
-    """Two servers in the cluster."""
+    """Start two servers in the cluster."""
     flags = (*SMALL_MODEL, "--cluster", cluster.address, "--cluster-runners", "2")
     quiet = {"PYTHONWARNINGS": "default"}
     with (
@@ -52,7 +52,7 @@ def servers(cluster: Any) -> Iterator[tuple[Server, Server]]:
 
 
 def test_two_servers_share_runners(servers: tuple[Server, Server]) -> None:
-    """Two servers tell of the same two runners, and both give the samples of a runner alone."""
+    """Two servers share two runners, and their samples equal those in a local runner."""
     for server in servers:
         until(
             lambda server=server: server.call("GET", "/health").status == 200, "the model is loaded"
@@ -74,8 +74,8 @@ def test_two_servers_share_runners(servers: tuple[Server, Server]) -> None:
         assert answer.json["responses"][0]["text"] == expected
 
 
-def test_a_cluster_that_is_not_there(cluster: Any) -> None:
-    """A server without its cluster serves search, and says why it has no runner, and no index by a name."""
+def test_missing_cluster_is_logged(cluster: Any) -> None:
+    """A server without its cluster serves searches, and logs the reason for the rest."""
     with Server(
         *SMALL_MODEL, "--cluster", "127.0.0.1:1", program=REAL, PYTHONWARNINGS="default"
     ) as server:
@@ -93,7 +93,7 @@ def test_a_cluster_that_is_not_there(cluster: Any) -> None:
 
 
 def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
-    """Servers answer from a named index with the bits of one machine, and say what is wrong with a name or a place."""
+    """Servers search a named index with the bits of `ChunkIndex`, and refuse invalid names and positions."""
     chunks = [
         {"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))
     ]
