@@ -123,7 +123,7 @@ def test_file_in_use_is_not_changed_by_another_manifest(tmp_path: Path, differen
 
 
 def test_shard_of_another_index_is_refused(tmp_path: Path) -> None:
-    """A shard with another number of positions or another weighting than the version says is refused."""
+    """A shard with another number of positions or another weighting than in the version is refused."""
     place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
     version = save_shards(place, state(0), 2)
     first, second = version.shards
@@ -134,7 +134,7 @@ def test_shard_of_another_index_is_refused(tmp_path: Path) -> None:
 
 
 def test_last_version_is_known_while_its_files_are_cached(tmp_path: Path) -> None:
-    """The version that was opened last is returned until one of its files is removed."""
+    """The version that was opened last is returned until any of its files is removed."""
     place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
     version = save_shards(place, state(0), 2)
     assert cache.last_version(place) is None
@@ -150,7 +150,7 @@ def test_last_version_is_known_while_its_files_are_cached(tmp_path: Path) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
 def test_cache_never_exceeds_its_limit(steps: list[tuple[int, bool]]) -> None:
-    """Whatever is opened and released, in any order: files in use remain, and what does not fit is refused."""
+    """In any order of opening and releasing, files in use remain, and indexes that do not fit are refused."""
     places = [f"memory://limit/{number}" for number in range(4)]
     for number, place in enumerate(places):
         if not ObjectStore(place).list_names():

@@ -152,7 +152,7 @@ while True:
 
 
 def test_killed_writers_lose_no_acknowledged_chunk(tmp_path: Path) -> None:
-    """Whatever a writer had acknowledged before it was killed is there, and the index is intact."""
+    """Chunks that a writer had acknowledged before it was killed are there, and the index is intact."""
     index = ShardedIndex.build([], tmp_path)
     acknowledged = {}
     for attempt in range(2):
@@ -210,7 +210,7 @@ def test_unchanged_shards_are_not_fetched_again(
 
 
 def test_large_removals_rewrite_the_shard(tmp_path: Path) -> None:
-    """A shard that has lost most of its chunks is rewritten, and one that has lost all of them is dropped."""
+    """A shard that has lost most of its chunks is rewritten, and an empty shard is dropped."""
     index = ShardedIndex.build(state(0), tmp_path)
     index.add(state(1))
 
@@ -257,7 +257,7 @@ def test_interrupted_compaction_changes_nothing(
 
 
 def test_index_of_other_settings_is_not_extended(tmp_path: Path) -> None:
-    """If an index is replaced by one with another weighting, a writer of the old one is refused."""
+    """If an index with another weighting replaces an index, a writer of the old index is refused."""
     index = ShardedIndex.build(["cats"], tmp_path)
     ShardedIndex.build(["dogs"], tmp_path, weighting="cosine")
     with pytest.raises(IndexConflictError, match="open it again"):

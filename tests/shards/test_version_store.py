@@ -327,7 +327,7 @@ def test_missing_bucket_is_not_created(store: Any) -> None:
 
 
 def test_unknown_address_is_refused() -> None:
-    """The error says which address cannot be opened."""
+    """The error names the address that cannot be opened."""
     with pytest.raises(InvalidRequestError, match="must be an address that fsspec can open"):
         ShardedIndex.open("nothing://there")
     with pytest.raises(InvalidRequestError, match="with a path after"):
