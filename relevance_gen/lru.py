@@ -53,7 +53,12 @@ class LruCache(Generic[Value]):
 
     def get(self, key: Hashable) -> Value | None:
         """Return the value for `key`, or None."""
-        return self.get_all((key,)).get(key)
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
 
     def get_all(self, keys: Sequence[Key]) -> dict[Key, Value]:
         """Return the cached values for the given keys."""
@@ -70,7 +75,8 @@ class LruCache(Generic[Value]):
         """Store a value, and evict others if necessary; a value larger than the limit is not stored."""
         n_bytes = self._size_of(value) + _ENTRY_BYTES
         with self._lock:
-            self._drop(key)
+            if key in self._entries:
+                self._drop(key)
             if n_bytes > self._limit_bytes:
                 return
             self._entries[key] = value, n_bytes

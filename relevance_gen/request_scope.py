@@ -30,15 +30,11 @@ ReserveUnits: TypeAlias = Callable[[str, int], None]
 """Reserves the memory of a number of units."""
 
 
-def _is_always_required() -> bool:
-    return True
-
-
 def _reserve_nothing(unit: str, count: int) -> None:
     """Accept any reservation: there is no budget."""
 
 
-_IS_REQUIRED: ContextVar[IsRequired] = ContextVar("_IS_REQUIRED", default=_is_always_required)
+_IS_REQUIRED: ContextVar[IsRequired | None] = ContextVar("_IS_REQUIRED", default=None)
 _RESERVE: ContextVar[ReserveUnits] = ContextVar("_RESERVE", default=_reserve_nothing)
 
 
@@ -67,7 +63,8 @@ def raise_if_cancelled() -> None:
     Raises:
         RequestCancelledError: the cancel scope reports that the result is not required.
     """
-    if not _IS_REQUIRED.get()():
+    is_required = _IS_REQUIRED.get()
+    if is_required is not None and not is_required():
         raise RequestCancelledError("the result is no longer required")
 
 

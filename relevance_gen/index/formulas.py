@@ -12,9 +12,10 @@ from relevance_gen.arrays import Floats
 
 SLOPE: Final = 0.6
 """Weight of a chunk's own norm in the pivoted norm; the mean norm has the remaining weight."""
-_SATURATION: Final = 1.6
+SATURATION: Final = 1.6
+"""Count of a term at which its saturated weight is 1/2."""
 _SMALL_COUNTS: Final[Floats] = np.arange(256, dtype=np.float64)
-_SATURATED: Final[Floats] = _SMALL_COUNTS / (_SMALL_COUNTS + _SATURATION)
+_SATURATED: Final[Floats] = _SMALL_COUNTS / (_SMALL_COUNTS + SATURATION)
 _KNEE: Final = 1.0 - 5e-7
 
 
@@ -23,7 +24,7 @@ def saturate(tf: npt.NDArray[Any]) -> Floats:
     try:
         return _SATURATED.take(tf)
     except (IndexError, TypeError):  # a count beyond the table, or a float
-        return np.asarray(tf / (tf + _SATURATION), np.float64)
+        return np.asarray(tf / (tf + SATURATION), np.float64)
 
 
 def saturate_scalar(tf: float) -> float:
@@ -32,7 +33,7 @@ def saturate_scalar(tf: float) -> float:
     >>> bool(saturate_scalar(1) == saturate(np.array([1]))[0])
     True
     """
-    return tf / (tf + _SATURATION)
+    return tf / (tf + SATURATION)
 
 
 def sublinear(tf: npt.NDArray[Any]) -> Floats:

@@ -111,22 +111,17 @@ class Lexicon:
 
     # ── Inflections and misspellings ─────────────────────────────────────────────────────────────────────────────────
 
-    def bucket_range(self, term_id: int) -> tuple[int, int]:
-        """Return the first ordinal and the end of the terms in the prefix bucket of an id."""
-        bucket = term_id >> 56
-        return self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
-
     @functools.cached_property
     def _bucket_bounds(self) -> list[int]:
         return [*self.ids.searchsorted(prefix_bucket_bounds()).tolist(), self.size]
 
     def find_by_stem(self, term_id: int, stem: str) -> Offsets:
         """Return the ordinals of the terms in the prefix bucket of an id that have a stem; stop words are excluded."""
-        low, high = self.bucket_range(term_id)
         bucket = term_id >> 56
+        low = self._bucket_bounds[bucket]
         stems = self._stems.get(bucket)
         if stems is None:
-            stems = self._hash_stems(low, high)
+            stems = self._hash_stems(low, self._bucket_bounds[bucket + 1])
             self._stems[bucket] = stems
         term_ords: Offsets = (stems == hash(stem)).nonzero()[0] + low
         return term_ords
@@ -171,7 +166,8 @@ class Lexicon:
             prefix: first bytes of `word`.
             word: folded spelling to compare the terms with.
         """
-        low, high = self.bucket_range(term_id)
+        bucket = term_id >> 56
+        low, high = self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
         term_ords: Offsets = self.can_inflect[low:high].nonzero()[0] + low
         first = self.spelling_first[term_ords]
         # A spelling shorter than the prefix differs at its line end.

@@ -163,23 +163,23 @@ class Postings:
 
     def of_terms(self, term_ords: Sequence[int]) -> PostingsOfTerms:
         """Return the postings of the given terms, term after term."""
-        slices = [self._slice_of(term_ord) for term_ord in term_ords]
-        if len(slices) == 1:
-            chunk = self.chunk[slices[0]]
-            tf = self.tf[slices[0]]
+        chunks, tfs, counts = [], [], []
+        for term_ord in term_ords:
+            start, end = int(self.first[term_ord]), int(self.first[term_ord + 1])
+            chunks.append(self.chunk[start:end])
+            tfs.append(self.tf[start:end])
+            counts.append(end - start)
+        if len(counts) == 1:
+            chunk, tf = chunks[0], tfs[0]
         else:
-            chunk = arrays.concat((self.chunk[of_term] for of_term in slices), np.uint32)
-            tf = arrays.concat((self.tf[of_term] for of_term in slices), np.uint32)
-        counts = [of_term.stop - of_term.start for of_term in slices]
+            chunk = arrays.concat(chunks, np.uint32)
+            tf = arrays.concat(tfs, np.uint32)
         if self.live is None:
             return PostingsOfTerms(chunk, tf, counts)
         is_live = self.live[chunk]
         term_index = np.repeat(np.arange(len(counts)), counts)[is_live]
         live_counts = np.bincount(term_index, minlength=len(counts)).tolist()
         return PostingsOfTerms(chunk[is_live], tf[is_live], live_counts)
-
-    def _slice_of(self, term_ord: int) -> slice:
-        return slice(int(self.first[term_ord]), int(self.first[term_ord + 1]))
 
     def df(self, term_ords: Offsets) -> Offsets:
         """Return the document frequency of the given terms: the number of chunks that contain each, shape (n,)."""

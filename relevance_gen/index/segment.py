@@ -99,7 +99,7 @@ class Statistics:
             return 0.0
         return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _MIN_EXPONENT))
 
-    @property
+    @functools.cached_property
     def is_english(self) -> bool:
         """Whether English marker words are at least as frequent as other languages' marker words."""
         return self.english_margin >= 0

@@ -19,6 +19,7 @@ from relevance_gen.retrieval.ports import (
     MatchRequest,
     Segments,
 )
+from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.filters import Filter, check_keys
 from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query
 from relevance_gen.retrieval.query.spelling_correction import correct
@@ -120,7 +121,7 @@ def rank(
 def weight(query: Query, segments: Segments) -> WeightedQuery:
     """Return a query with its terms weighted; misspelled words are corrected first."""
     query, matches = _match(query, segments)
-    misspelled = query.misspelled([match.df for match in matches])
+    misspelled = query.misspelled(matches)
     if misspelled:
         near_terms = segments.match_terms(MatchRequest(misspelled=misspelled)).near_terms
         if any(near_terms):
@@ -137,14 +138,14 @@ def weight(query: Query, segments: Segments) -> WeightedQuery:
 def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
     """Return the terms that each word of a query matches; a word with too many inflections matches only itself."""
     matches = segments.match_terms(MatchRequest(query.terms)).matches
-    is_crowded = [match.match.is_crowded for match in matches]
-    if any(is_crowded):
-        terms = []
-        for term, crowded in zip(query.terms, is_crowded, strict=True):
-            terms.append(evolve(term, inflected=False) if crowded else term)
-        query = evolve(query, terms=tuple(terms))
-        matches = segments.match_terms(MatchRequest(query.terms)).matches
-    return query, matches
+    terms = []
+    for term, term_match in zip(query.terms, matches, strict=True):
+        is_crowded = term_match.match.ids.size > term_matching.MAX_FORMS
+        terms.append(evolve(term, inflected=False) if is_crowded else term)
+    if terms == list(query.terms):
+        return query, matches
+    query = evolve(query, terms=tuple(terms))
+    return query, segments.match_terms(MatchRequest(query.terms)).matches
 
 
 def score(
@@ -197,8 +198,10 @@ def score(
         features=dict(zip(features, candidates.features, strict=False)),
     )
     for stage in query.stages:
-        raise_if_cancelled()
-        if table.stage_rows.size or not stage.n_best:
+        if not stage.n_best:
+            stage.score(table, segments)
+        elif table.stage_rows.size:
+            raise_if_cancelled()
             stage.score(table, segments)
     table.columns[LEXICAL] = table.scores
     for rerank_stage in rerank_stages:

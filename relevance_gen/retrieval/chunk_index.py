@@ -281,17 +281,16 @@ class ChunkIndex(BaseIndex):
 
     def _with_encoder(self, models: SearchModels) -> SearchModels:
         """Return the models of a search, with the index's own encoder if the search has none."""
-        encoder, own = models.encoder, self._encoder
-        if (
-            encoder is None
-            or own is None
-            or encoder is own
-            or encoder.fingerprint == own.fingerprint
-        ):
-            return evolve(models, encoder=own) if encoder is None else models
-        raise InvalidRequestError(
-            "must be the one that the index was made with, or None", "encoder"
-        )
+        encoder, own_encoder = models.encoder, self._encoder
+        if own_encoder is None or encoder is own_encoder:
+            return models
+        if encoder is None:
+            return evolve(models, encoder=own_encoder)
+        if encoder.fingerprint != own_encoder.fingerprint:
+            raise InvalidRequestError(
+                "must be the one that the index was made with, or None", "encoder"
+            )
+        return models
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -97,14 +97,19 @@ class LocalSegments:
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms that words of the query match, in all segments together."""
         raise_if_cancelled()
+        if len(self.scorers) == 1:
+            return self.scorers[0].match_terms(request)
         parts = [scorer.match_terms(request) for scorer in self.scorers]
         return MatchResponse.merge(parts, request)
 
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, and features of the best of them."""
         raise_if_cancelled()
-        parts = [scorer.top_candidates(request) for scorer in self.scorers]
-        candidates = Candidates.merge(parts, request)
+        if len(self.scorers) == 1:
+            candidates = self.scorers[0].top_candidates(request)
+        else:
+            parts = [scorer.top_candidates(request) for scorer in self.scorers]
+            candidates = Candidates.merge(parts, request)
         if not request.n_features:
             return candidates
         positions = candidates.positions[candidates.best_rows(request.n_features)]

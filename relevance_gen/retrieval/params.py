@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypedDict, get_args
 
-from attrs import Attribute, evolve, field, frozen
+from attrs import Attribute, evolve, field, fields, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
@@ -28,6 +28,11 @@ DEFAULT_RERANK_TOP_N: Final = 20
 _IS_GROUP_KEY: Final = checks.must_be(
     "a string or None", lambda value: isinstance(value, str | GroupKeys | None)
 )
+
+
+def _rule(rule: checks.Rule, convert: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+    """Return the metadata of an option: the rule that it must obey, after the conversion."""
+    return {"rule": rule, "convert": convert}
 
 
 @frozen
@@ -61,33 +66,45 @@ class SearchParams:
         InvalidRequestError: an option is invalid; `where` and `distinct` are checked against the chunks later.
     """
 
-    query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
-    top_n: int = field(default=10, converter=checks.to_python_scalar, validator=checks.integer(1))
-    true_order: bool = field(default=True, converter=checks.to_python_scalar, validator=checks.flag)
+    query: str = field(metadata=_rule(checks.not_blank, checks.to_python_scalar))
+    top_n: int = field(default=10, metadata=_rule(checks.integer(1), checks.to_python_scalar))
+    true_order: bool = field(default=True, metadata=_rule(checks.flag, checks.to_python_scalar))
     where: Where | None = field(default=None, kw_only=True)
     min_relative_score: float = field(
-        default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True
+        default=0.0, metadata=_rule(checks.number(0, 1), checks.as_float), kw_only=True
     )
-    distinct: str | GroupKeys | None = field(default=None, validator=_IS_GROUP_KEY, kw_only=True)
+    distinct: str | GroupKeys | None = field(
+        default=None, metadata=_rule(_IS_GROUP_KEY), kw_only=True
+    )
     spans: bool = field(
-        default=False, converter=checks.to_python_scalar, validator=checks.flag, kw_only=True
+        default=False, metadata=_rule(checks.flag, checks.to_python_scalar), kw_only=True
     )
     num_candidates: int | None = field(
         default=DEFAULT_NUM_CANDIDATES,
-        converter=checks.to_python_scalar,
-        validator=checks.optional_count,
+        metadata=_rule(checks.optional_count, checks.to_python_scalar),
         kw_only=True,
     )
     rerank_top_n: int | None = field(
         default=DEFAULT_RERANK_TOP_N,
-        converter=checks.to_python_scalar,
-        validator=checks.optional_count,
+        metadata=_rule(checks.optional_count, checks.to_python_scalar),
         kw_only=True,
     )
     syntax: Syntax = field(
-        default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True
+        default="plain", metadata=_rule(checks.one_of(*get_args(Syntax))), kw_only=True
     )
-    correct_spelling: bool = field(default=True, validator=checks.flag, kw_only=True)
+    correct_spelling: bool = field(default=True, metadata=_rule(checks.flag), kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        """Convert and validate the options that differ from their defaults."""
+        for option in fields(SearchParams):
+            value = getattr(self, option.name)
+            if value is option.default or not option.metadata:
+                continue
+            convert = option.metadata["convert"]
+            if convert is not None:
+                value = convert(value)
+                object.__setattr__(self, option.name, value)
+            option.metadata["rule"].check(option.name, value)
 
     def parse(
         self, *, inflects: bool, is_english: bool = True

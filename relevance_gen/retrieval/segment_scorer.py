@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.arrays import ChunkOrds, Floats, Offsets, run_starts, sum_by, unique
+from relevance_gen.arrays import ChunkOrds, Floats, Offsets, run_starts, unique
 from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.ports import (
@@ -21,6 +22,7 @@ from relevance_gen.retrieval.ports import (
     MatchRequest,
     MatchResponse,
 )
+from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import (
     Match,
@@ -29,7 +31,12 @@ from relevance_gen.retrieval.query.term_matching import (
     match_among,
     match_inflections,
 )
-from relevance_gen.retrieval.ranking.features import ChunkBatch, FeatureRequest, merge_features
+from relevance_gen.retrieval.ranking.features import (
+    ChunkBatch,
+    FeatureRequest,
+    FeatureSpec,
+    merge_features,
+)
 from relevance_gen.retrieval.ranking.stage import WeightedTerms
 from relevance_gen.retrieval.ranking.top_n import best_quotients
 from relevance_gen.retrieval.weighting import Weighting
@@ -49,6 +56,9 @@ _CACHE_DIVISOR: Final = 4
 _NO_ORDS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
 _NO_CANDIDATES: Final = Candidates(_NO_ORDS, np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
+
+_PostingsKey: TypeAlias = tuple[int, str, bool, bool]
+"""Id and spelling of a word, whether it matches its inflections, and whether it matches terms by prefix."""
 
 
 class SegmentScorer:
@@ -74,10 +84,10 @@ class SegmentScorer:
         self._by_prefix = not statistics.is_english
         if postings_cache is None:
             limit_bytes = _MIN_CACHE_BYTES + segment.array_bytes // _CACHE_DIVISOR
-            postings_cache = LruCache(limit_bytes, lambda postings: postings.nbytes)
+            postings_cache = LruCache(limit_bytes, attrgetter("nbytes"))
         self.postings_cache = postings_cache
         self._exact_cache: LruCache[TermMatch] = LruCache(
-            _EXACT_CACHE_BYTES, lambda matched: matched.match.nbytes
+            _EXACT_CACHE_BYTES, attrgetter("match.nbytes")
         )
 
     @functools.cached_property
@@ -104,25 +114,28 @@ class SegmentScorer:
 
     def _match(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
         exact_ids = []
-        inflected = []
+        keys = self._keys(terms)
         for term in terms:
-            if term.inflected:
-                inflected.append(term)
-            else:
+            if not term.inflected:
                 exact_ids.append(term.term_id)
-        exact = self._match_exactly(exact_ids) if exact_ids else {}
-        postings = self.postings_of(inflected, [None] * len(inflected))
+        exact = self._exact_cache.get_all(exact_ids) if exact_ids else {}
+        if len(exact) < len(exact_ids):
+            self._match_exactly(exact_ids, exact)
+        cached = self.postings_cache.get_all(keys)
         matches = []
-        for term in terms:
-            matches.append(next(postings).matched if term.inflected else exact[term.term_id])
+        for term, key in zip(terms, keys, strict=True):
+            if not term.inflected:
+                matches.append(exact[term.term_id])
+                continue
+            postings = cached.get(key)
+            if postings is None:
+                postings = self._read_postings(key, term, None)
+            matches.append(postings.matched)
         return tuple(matches)
 
-    def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
-        """Match terms without inflections, mostly stop words, without reading their postings."""
-        matches = self._exact_cache.get_all(term_ids)
+    def _match_exactly(self, term_ids: list[int], matches: dict[int, TermMatch]) -> None:
+        """Add terms without inflections, mostly stop words, to matches, without reading their postings."""
         missing = [term_id for term_id in term_ids if term_id not in matches]
-        if not missing:
-            return matches
         postings = self.segment.postings
         term_ords = postings.lexicon.find(np.array(missing, np.uint64))
         df = np.zeros(term_ords.size, np.int64)
@@ -132,7 +145,6 @@ class SegmentScorer:
             matched = TermMatch(Match.exact(term_id), n_chunks) if n_chunks else _NO_MATCH
             matches[term_id] = matched
             self._exact_cache.put(term_id, matched)
-        return matches
 
     def _near_terms(self, word: str) -> Counter[str]:
         """Return the terms at edit distance 1 of a word, with the number of chunks that have each."""
@@ -157,47 +169,70 @@ class SegmentScorer:
 
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
-    ) -> Iterator[TermPostings]:
-        """Yield the postings of each term, from the cache if it has them.
+    ) -> Iterable[TermPostings]:
+        """Return the postings of each term, from the cache if it has them; others are read one after the other.
 
         Args:
             terms: words of the query.
             matches: the terms that each word matches in all segments; None searches the dictionary for inflections.
         """
+        keys = self._keys(terms)
+        cached = self.postings_cache.get_all(keys)
+        if len(cached) == len(keys):
+            return cached.values()  # in the order of the keys, which are distinct
+        return self._iterate_postings(keys, terms, matches, cached)
+
+    def _keys(self, terms: Sequence[QueryTerm]) -> list[_PostingsKey]:
+        """Return the key of each term in the cache of postings."""
+        by_prefix = self._by_prefix
         keys = []
         for term in terms:
-            keys.append((term.term_id, term.word, term.inflected, self._by_prefix))
-        cached = self.postings_cache.get_all(keys)
+            keys.append((term.term_id, term.word, term.inflected, by_prefix))
+        return keys
+
+    def _iterate_postings(
+        self,
+        keys: Sequence[_PostingsKey],
+        terms: Sequence[QueryTerm],
+        matches: Sequence[Match | None],
+        cached: Mapping[_PostingsKey, TermPostings],
+    ) -> Iterator[TermPostings]:
         for key, term, match in zip(keys, terms, matches, strict=True):
             postings = cached.get(key)
             if postings is None:
-                postings = self._read_postings(term, match)
-                self.postings_cache.put(key, postings)
+                postings = self._read_postings(key, term, match)
             yield postings
 
-    def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
+    def _read_postings(
+        self, key: _PostingsKey, term: QueryTerm, match: Match | None
+    ) -> TermPostings:
+        """Read the postings of a term, and store them in the cache."""
         postings = self.segment.postings
         if match is None:
             match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
         else:
             match = match_among(postings, match)
-        is_crowded = match.is_crowded
+        is_crowded = match.ids.size > term_matching.MAX_FORMS
         ids = _NO_ORDS if is_crowded else match.ids
-        found = postings.of_terms(postings.lexicon.ids.searchsorted(ids).tolist())
-        chunk: ChunkOrds = found.chunk
-        tf: npt.NDArray[Any] = found.tf
+        postings_of_ids = postings.of_terms(postings.lexicon.ids.searchsorted(ids).tolist())
+        chunk: ChunkOrds = postings_of_ids.chunk
+        tf: npt.NDArray[Any] = postings_of_ids.tf
         if not match.counts_in_full and not is_crowded:
-            tf = tf * match.weight.repeat(found.counts)
-        if len(found.counts) > 1:
+            tf = tf * match.weight.repeat(postings_of_ids.counts)
+        if len(postings_of_ids.counts) > 1:
             chunk, tf = self._sum_by_chunk(chunk, tf)
-        return TermPostings(TermMatch(match, chunk.size), chunk, tf, self._weighting.saturate(tf))
+        matched = TermMatch(match, chunk.size)
+        term_postings = TermPostings(matched, chunk, tf, self._weighting.saturate(tf))
+        self.postings_cache.put(key, term_postings)
+        return term_postings
 
     def _sum_by_chunk(
         self, chunk: ChunkOrds, tf: npt.NDArray[Any]
     ) -> tuple[ChunkOrds, npt.NDArray[Any]]:
         """Sum the counts of several terms by chunk, in the order of the terms; chunks ascend in the result."""
-        if chunk.size > self.segment.size // _DENSE_DIVISOR:
-            sums = np.bincount(chunk, tf, self.segment.size)
+        n_chunks = self.segment.positions.size
+        if chunk.size > n_chunks // _DENSE_DIVISOR:
+            sums = np.bincount(chunk, tf, n_chunks)
             has_term = (sums > 0.0).nonzero()[0]
             return has_term.astype(np.uint32), sums.take(has_term)
         order = chunk.argsort(kind="stable")
@@ -240,13 +275,15 @@ class SegmentScorer:
         scores = np.zeros(chunk_ords.size)
         if sums is not None:
             scores = sums.take(chunk_ords) / denominators.take(chunk_ords)
+        if is_allowed is None:
+            is_allowed_candidate = np.ones(chunk_ords.size, bool)
+        else:
+            is_allowed_candidate = is_allowed[chunk_ords]
         return Candidates(
             positions=segment.positions.take(chunk_ords),
             scores=scores,
             is_verbatim=is_verbatim,
-            is_allowed=np.ones(chunk_ords.size, bool)
-            if is_allowed is None
-            else is_allowed[chunk_ords],
+            is_allowed=is_allowed_candidate,
         )
 
     def _lexical_sums(self, terms: WeightedTerms) -> Floats | None:
@@ -262,38 +299,43 @@ class SegmentScorer:
         if not content:
             content, stop_words = stop_words, []
         sums: Floats | None = None
-        batch: list[tuple[ChunkOrds, Floats]] = []
+        chunks: list[ChunkOrds] = []
+        values: list[Floats] = []
         n_postings = 0
         for i, postings in zip(content, self._postings_of(terms, content), strict=True):
-            batch.append((postings.chunk, terms.weights[i] * postings.weight))
+            chunks.append(postings.chunk)
+            values.append(terms.weights[i] * postings.weight)
             n_postings += postings.chunk.size
             if n_postings >= _BATCH_POSTINGS:
-                sums = self._add(sums, batch)
-                batch, n_postings = [], 0
+                sums = self._add(sums, chunks, values)
+                chunks, values, n_postings = [], [], 0
         if n_postings:
-            sums = self._add(sums, batch)
-        if sums is None:
-            return None
+            sums = self._add(sums, chunks, values)
+        if sums is None or not stop_words:
+            return sums
         for i, postings in zip(stop_words, self._postings_of(terms, stop_words), strict=True):
             chunk = postings.chunk.astype(np.intp)  # converted once for two uses as an index
             before = sums.take(chunk)
             sums[chunk] = before + terms.weights[i] * postings.weight * (before > 0.0)
         return sums
 
-    def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterator[TermPostings]:
-        """Yield the postings of some words of a query."""
-        if not indices:
-            return iter(())
-        words = [terms.query.terms[i] for i in indices]
-        return self.postings_of(words, [terms.matches[i] for i in indices])
+    def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterable[TermPostings]:
+        """Return the postings of the words of a query at some indices."""
+        words, matches = [], []
+        for i in indices:
+            words.append(terms.query.terms[i])
+            matches.append(terms.matches[i])
+        return self.postings_of(words, matches)
 
-    def _add(self, sums: Floats | None, batch: Sequence[tuple[ChunkOrds, Floats]]) -> Floats:
-        """Add values to the sums of chunks, in the order of the batch, and return the sums."""
-        chunk = np.concatenate([chunk for chunk, _ in batch], dtype=np.intp)
-        values = np.concatenate([values for _, values in batch])
+    def _add(
+        self, sums: Floats | None, chunks: Sequence[ChunkOrds], values: Sequence[Floats]
+    ) -> Floats:
+        """Add the values of each term to the sums of chunks, in the order of the terms, and return the sums."""
+        chunk = np.concatenate(chunks, dtype=np.intp)
+        value = np.concatenate(values)
         if sums is None:
-            return sum_by(chunk, values, self.segment.size)
-        np.add.at(sums, chunk, values)  # one after the other: the result is that of a single batch
+            return np.asarray(np.bincount(chunk, value, self.segment.positions.size), np.float64)
+        np.add.at(sums, chunk, value)  # one after the other: the result is that of a single batch
         return sums
 
     def _verbatim(self, terms: WeightedTerms, sums: Floats) -> Offsets:
@@ -301,21 +343,24 @@ class SegmentScorer:
         segment, token_ids = self.segment, terms.token_ids
         if token_ids.size not in segment.lengths:
             return _NO_ORDS
-        same = np.flatnonzero(segment.n_occurrences == token_ids.size)
-        same = same[sums[same] > 0.0]
-        same = same[np.isclose(segment.norms[same], terms.token_norm, rtol=1e-9, atol=0.0)]
-        if not same.size:
+        # Chunks with as many tokens, a word of the query, and the same norm; few of these have other tokens.
+        similar = (segment.n_occurrences == token_ids.size).nonzero()[0]
+        similar = similar[sums[similar] > 0.0]
+        norm, tolerance = terms.token_norm, 1e-9 * terms.token_norm
+        similar = similar[np.abs(segment.norms[similar] - norm) <= tolerance]
+        if not similar.size:
             return _NO_ORDS
-        found = []
-        for start, end in batch_by_size(
-            segment.n_occurrences.take(same) + POSITION_GAP, _BATCH_TOKENS
-        ):
-            tokens = segment.token_sequences(same[start:end])
-            is_token = tokens.terms < tokens.lexicon.size
+        verbatim = []
+        sizes = segment.n_occurrences.take(similar) + POSITION_GAP
+        for start, end in batch_by_size(sizes, _BATCH_TOKENS):
+            chunk_ords = similar[start:end]
+            tokens = segment.token_sequences(chunk_ords)
+            is_token = tokens.terms < tokens.lexicon.size  # the others are gaps
+            # Ids of the tokens of m chunks in ascending order, shape (m, T).
             ids = tokens.lexicon.ids.take(tokens.terms[is_token]).reshape(-1, token_ids.size)
             ids.sort()
-            found.append(same[start:end][(ids == token_ids).all(axis=1)])
-        return np.concatenate(found)
+            verbatim.append(chunk_ords[(ids == token_ids).all(axis=1)])
+        return np.concatenate(verbatim)
 
     # ── Features and inventory ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -329,15 +374,23 @@ class SegmentScorer:
             chunk_ords = chunk_ords.take(rows)
         sizes = self.segment.n_occurrences.take(chunk_ords) + POSITION_GAP
         if int(sizes.sum()) <= _BATCH_TOKENS:
-            batch = ChunkBatch(self, chunk_ords)
-            return rows, tuple([spec.extract(batch) for spec in request.specs])
+            return rows, self._extract_together(chunk_ords, request.specs)
         parts, part_rows = [], []
         for start, end in batch_by_size(sizes, _BATCH_TOKENS):
-            batch = ChunkBatch(self, chunk_ords[start:end])
-            parts.append([spec.extract(batch) for spec in request.specs])
+            parts.append(self._extract_together(chunk_ords[start:end], request.specs))
             part_rows.append(np.arange(start, end))
         features = [merge_features(of_spec, part_rows) for of_spec in zip(*parts, strict=True)]
         return rows, tuple(features)
+
+    def _extract_together(
+        self, chunk_ords: Offsets, specs: Sequence[FeatureSpec]
+    ) -> tuple[Any, ...]:
+        """Return the features of chunks whose tokens fit in memory together."""
+        batch = ChunkBatch(self, chunk_ords)
+        features = []
+        for spec in specs:
+            features.append(spec.extract(batch))
+        return tuple(features)
 
     def inventory(self, request: InventoryRequest) -> Inventory:
         """Return facts of the chunks of this segment."""

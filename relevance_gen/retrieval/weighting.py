@@ -69,7 +69,7 @@ class OwnTerm:
     """A word of the query as a term of the query matched against itself."""
 
     weight: float  # weight of the word in the query, including idf
-    qtf: int  # how often the query has it
+    saturated_tf: float  # `saturate_scalar` of its number of occurrences
 
 
 @frozen(eq=False)
@@ -107,14 +107,16 @@ class Weighting:
         Words of the query that no chunk has, except stop words, lower all scores by one factor: the score of the rest of
         the query matched against itself, divided by that of the whole query.
         """
-        matches, df = [], []
-        for term_match in term_matches:
+        matches, df, qtf = [], [], []
+        for term, term_match in zip(query.terms, term_matches, strict=True):
             matches.append(term_match.match)
             df.append(term_match.df)
+            qtf.append(term.qtf)
         idf = self.idf(df, query.terms, statistics.n_chunks)
         own_terms, known_terms, known_weights, unknown_idf = [], [], [], []
-        for term, n_chunks, term_idf in zip(query.terms, df, idf, strict=True):
-            own_term = OwnTerm((1.0 + math.log(term.qtf)) * term_idf, term.qtf)
+        saturated = saturate(np.array(qtf, np.int64)).tolist()
+        for i, (n_chunks, term_idf) in enumerate(zip(df, idf, strict=True)):
+            own_term = OwnTerm((1.0 + math.log(qtf[i])) * term_idf, saturated[i])
             own_terms.append(own_term)
             if n_chunks:
                 known_terms.append(own_term)
@@ -144,10 +146,11 @@ class Weighting:
         known_share = 1.0
         if unknown_idf:
             # The whole query matched against itself: with the words that no chunk has, except those without weight.
-            is_weighted = [n or weight > 0.0 for n, weight in zip(df, idf, strict=True)]
-            weighted_terms = [
-                term for term, keep in zip(own_terms, is_weighted, strict=True) if keep
-            ]
+            is_weighted, weighted_terms = [], []
+            for own_term, n_chunks, term_idf in zip(own_terms, df, idf, strict=True):
+                is_weighted.append(n_chunks > 0 or term_idf > 0.0)
+                if is_weighted[-1]:
+                    weighted_terms.append(own_term)
             whole_norm = _norm(_ids_of_tokens(query, is_weighted))
             whole = self.self_match(weighted_terms, whole_norm, norm, statistics.mean_norm)
             whole = evolve(whole, unknown_idf=math.fsum(unknown_idf))
@@ -173,8 +176,9 @@ def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
 def _norm(ids: Ids) -> float:
     """Return the norm of a chunk that consists of tokens with these ids, ascending."""
     if ids.size <= _MAX_LISTED_TOKENS:
-        counts = np.array([*Counter(ids.tolist()).values()], np.int64)
-        squares = [weight**2 for weight in saturate(counts).tolist()]
+        squares = []
+        for tf in Counter(ids.tolist()).values():
+            squares.append((tf / (tf + formulas.SATURATION)) ** 2)
         return math.sqrt(math.fsum(squares))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     # Number of terms that occur once, twice, and so on.
@@ -195,7 +199,7 @@ def _idf_of_content(
     stop_word_share = 2.0 ** (1 - n_content) if n_content <= _MAX_CONTENT_WORDS else 0.0
     values = []
     for term, n in zip(terms, df, strict=True):
-        value = formulas.idf(n, n_chunks)
+        value = math.log(1.0 + n_chunks / max(n, 1))
         if n_content and term.stop:
             value *= stop_word_share if n and not term.asks else 0.0
         values.append(value)
@@ -207,10 +211,10 @@ def _pivoted_self_match(
 ) -> SelfMatch:
     pivot = (1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * chunk_norm
     denominator = (pivot or 1.0) * query_norm
-    counts = np.array([term.qtf for term in terms], np.int64)
-    saturated = saturate(counts).tolist()
-    product = math.fsum([term.weight * tf for term, tf in zip(terms, saturated, strict=True)])
-    return SelfMatch(product / denominator, denominator, unknown_idf=0.0)
+    summands = []
+    for term in terms:
+        summands.append(term.weight * term.saturated_tf)
+    return SelfMatch(math.fsum(summands) / denominator, denominator, unknown_idf=0.0)
 
 
 def _pivoted_denominators(segment: Segment, statistics: Statistics) -> Floats:

@@ -45,11 +45,13 @@ def _stemmer() -> Any:
 
 def can_inflect(word: str) -> bool:
     """Return whether a folded word can be inflected: three letters to 63 bytes, no digit, no script of n-grams."""
-    if len(word) < MIN_LETTERS or len(word.encode()) >= MAX_SPELLING_BYTES or ngram_size(word):
+    if len(word) < MIN_LETTERS or len(word.encode()) >= MAX_SPELLING_BYTES:
+        return False
+    if not word.isascii() and ngram_size(word):
         return False
     return word.isalpha() or not any(character in "0123456789_" for character in word)
 
 
 def is_partial_ngram(word: str) -> bool:
     """Return whether a folded term is of a script without spaces and shorter than the n-grams of that script."""
-    return len(word) < ngram_size(word)
+    return not word.isascii() and len(word) < ngram_size(word)

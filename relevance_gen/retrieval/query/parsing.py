@@ -12,7 +12,7 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen.arrays import Flags, Ids, batch_slices, concat
-from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED, TermMatch
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.question_words import QUESTION_WORDS, other_question_words, question_frame
 from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
@@ -76,13 +76,13 @@ class Query:
         flags[prefix_buckets(self.ids)] = True
         return flags
 
-    def misspelled(self, df: Sequence[int]) -> tuple[str, ...]:
-        """Return the words that can be misspelled, given the number of chunks that have each term."""
+    def misspelled(self, matches: Sequence[TermMatch]) -> tuple[str, ...]:
+        """Return the words that can be misspelled, given the terms that each term of the query matches."""
         if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
             return ()
         words = []
-        for term, n_chunks in zip(self.terms, df, strict=True):
-            if not n_chunks and not term.stop and len(term.word) >= _MIN_CORRECTED_LETTERS:
+        for term, match in zip(self.terms, matches, strict=True):
+            if not match.df and not term.stop and len(term.word) >= _MIN_CORRECTED_LETTERS:
                 if can_inflect(term.word):
                     words.append(term.word)
         return tuple(words[:_MAX_CORRECTED_WORDS])

@@ -75,7 +75,8 @@ class Match:
     @classmethod
     def in_full(cls, ids: Ids) -> Match:
         """Return a match of terms with weight 1."""
-        return cls(ids, _ONES[: ids.size] if ids.size <= _ONES.size else np.ones(ids.size), True)
+        weight = _ONES[: ids.size] if ids.size <= _ONES.size else np.ones(ids.size)
+        return cls(ids, weight, counts_in_full=True)
 
     @classmethod
     def exact(cls, term_id: int) -> Match:
@@ -86,11 +87,6 @@ class Match:
     def nbytes(self) -> int:
         """Size of the arrays in bytes."""
         return self.ids.nbytes + self.weight.nbytes
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the word has more inflections than any language has."""
-        return self.ids.size > MAX_FORMS
 
 
 @frozen(eq=False)
@@ -105,7 +101,8 @@ class TermMatch:
         """Return the terms that the word matches in several segments together."""
         if len(parts) == 1:
             return parts[0]
-        return cls(Match.union([part.match for part in parts]), sum([part.df for part in parts]))
+        match = Match.union([part.match for part in parts])
+        return cls(match, df=sum([part.df for part in parts]))
 
 
 @frozen(eq=False)
@@ -120,8 +117,9 @@ class TermPostings:
     @property
     def nbytes(self) -> int:
         """Size of the arrays in bytes."""
-        match_bytes = self.matched.match.nbytes
-        return match_bytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
+        match = self.matched.match
+        n_bytes = match.ids.nbytes + match.weight.nbytes
+        return n_bytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
 @frozen(eq=False)
@@ -140,14 +138,17 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
     """
     # In reversed order, so that of equal weights the first match is assigned last.
     matches = matches[::-1]
-    ids = concat([match.ids for match in matches], np.uint64)
-    n_ids = [match.ids.size for match in matches]
+    ids_of_matches, n_ids, is_in_full = [], [], True
+    for match in matches:
+        ids_of_matches.append(match.ids)
+        n_ids.append(match.ids.size)
+        is_in_full = is_in_full and match.counts_in_full
+    ids = concat(ids_of_matches, np.uint64)
     index = np.arange(len(matches), 0, -1, dtype=np.uint8).repeat(n_ids)
-    is_in_full = [match.counts_in_full for match in matches]
-    if not all(is_in_full):
+    if not is_in_full:
         order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
         ids, index = ids[order], index[order]
-    indices = np.zeros(lexicon.size + 1, np.uint8)
+    indices = np.zeros(lexicon.ids.size + 1, np.uint8)
     indices[lexicon.find(ids)] = index
     indices[-1] = 0  # also assigned by the terms that are not in the dictionary
     return indices
@@ -189,15 +190,9 @@ def find_inflections(
         by_prefix: whether words in Latin letters match by prefix; other words always do.
     """
     lexicon = postings.lexicon
-    if is_partial_ngram(word):
-        term_ords = lexicon.find_by_substring(word.encode())
-        size = ngram_size(word)
-        n_containing = size - len(word) + 1
-        weights = []
-        for term in lexicon.decode_terms(term_ords):
-            weights.append(1.0 if len(term) < size else 1.0 / n_containing)
-        return Inflections(term_ords, np.array(weights))
     if not can_inflect(word):
+        if is_partial_ngram(word):
+            return _find_ngrams(lexicon, word)
         return Inflections(lexicon.find_exact(term_id))
     same_stem = lexicon.find_by_stem(term_id, stem(word))
     if word in ENGLISH_STOP_WORDS:
@@ -210,6 +205,17 @@ def find_inflections(
     weight[term_ords.searchsorted(same_prefix.term_ords)] = same_prefix.weight
     weight[term_ords.searchsorted(same_stem)] = 1.0
     return Inflections(term_ords, weight)
+
+
+def _find_ngrams(lexicon: Lexicon, word: str) -> Inflections:
+    """Return the n-grams that contain a word shorter than the n-grams of its script, and the weight of each."""
+    term_ords = lexicon.find_by_substring(word.encode())
+    size = ngram_size(word)
+    n_containing = size - len(word) + 1
+    weights = []
+    for term in lexicon.decode_terms(term_ords):
+        weights.append(1.0 if len(term) < size else 1.0 / n_containing)
+    return Inflections(term_ords, np.array(weights))
 
 
 def _find_by_prefix(postings: Postings, term_id: int, word: str) -> Inflections:

@@ -34,11 +34,14 @@ _MIN_COVERAGE: Final = 1e-3
 
 def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
     """Return x, at least 0, for the best score and the greatest coverage of a result by a window, in [0, 1] both."""
-    subject = terms.subject
-    known_idf = math.fsum([terms.idf[i] for i in subject if terms.df[i]])
-    total_idf = math.fsum([terms.idf[i] for i in subject]) or 1.0
-    known_share = known_idf / total_idf
-    return best_score * max(coverage, _MIN_COVERAGE) * known_share * max(len(subject), _MIN_WORDS)
+    all_idf, known_idf = [], []
+    for i in terms.subject:
+        all_idf.append(terms.idf[i])
+        if terms.df[i]:
+            known_idf.append(terms.idf[i])
+    known_share = math.fsum(known_idf) / (math.fsum(all_idf) or 1.0)
+    n_words = max(len(all_idf), _MIN_WORDS)
+    return best_score * max(coverage, _MIN_COVERAGE) * known_share * n_words
 
 
 def confidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:

@@ -7,7 +7,7 @@ A stage declares a `FeatureSpec`, a small value that can be pickled. The machine
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
@@ -49,8 +49,8 @@ class SegmentReader(Protocol):
 
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
-    ) -> Iterator[TermPostings]:
-        """Yield the postings of each term in the segment."""
+    ) -> Iterable[TermPostings]:
+        """Return the postings of each term in the segment."""
 
 
 @define(eq=False)
@@ -87,7 +87,7 @@ class ChunkBatch:
     def tokens(self) -> TokenSequences:
         """The token sequences of the chunks."""
         if self._tokens is None:
-            self._tokens = self.segment.token_sequences(self.chunk_ords)
+            self._tokens = self.reader.segment.token_sequences(self.chunk_ords)
         return self._tokens
 
 
@@ -175,11 +175,15 @@ class StoredFields(FeatureSpec):
 
     def extract(self, batch: ChunkBatch) -> FeatureRows:
         """Return the stored fields of the chunks."""
-        chunks = batch.segment.chunks
+        chunks = batch.reader.segment.chunks
         rows = []
         for chunk_ord in batch.chunk_ords.tolist():
-            metadata = chunks.metadata_of(chunk_ord)
-            rows.append(ChunkFields(chunks.texts[chunk_ord], metadata, chunks.title_of(chunk_ord)))
+            fields = ChunkFields(
+                text=chunks.texts[chunk_ord],
+                metadata=chunks.metadata.get(chunk_ord, {}),
+                title=chunks.titles.get(chunk_ord, ""),
+            )
+            rows.append(fields)
         return FeatureRows(rows)
 
 
@@ -194,16 +198,18 @@ class TermPrefixes(FeatureSpec):
 
     def extract(self, batch: ChunkBatch) -> SparseVector:
         """Return the prefixes; from the texts if the segment has no token sequences and nothing else needs tokens."""
-        if batch.segment.occurrences is None and not batch.has_tokens:
-            segment, chunk_ords = batch.segment, batch.chunk_ords
-            return SparseVector(
-                segment.prefix_hashes(chunk_ords), segment.n_occurrences[chunk_ords]
-            )
+        segment, chunk_ords = batch.reader.segment, batch.chunk_ords
+        if segment.occurrences is None and not batch.has_tokens:
+            hashes = segment.prefix_hashes(chunk_ords)
+            return SparseVector(hashes, segment.n_occurrences[chunk_ords])
         return SparseVector.of_prefixes(batch.tokens)
 
 
 def merge_features(parts: Sequence[Any], rows: Sequence[Offsets]) -> Any:
     """Return the features of several segments' chunks together, as `Features.merge`; None if any part is None."""
-    if any(part is None for part in parts):
-        return None
-    return parts[0] if len(parts) == 1 else type(parts[0]).merge(parts, rows)
+    for part in parts:
+        if part is None:
+            return None
+    if len(parts) == 1:
+        return parts[0]
+    return type(parts[0]).merge(parts, rows)

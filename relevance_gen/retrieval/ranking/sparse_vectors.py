@@ -47,12 +47,11 @@ class SparseVector:
     def of_prefixes(cls, tokens: TokenSequences) -> SparseVector:
         """Return the word prefixes of chunks; stop words, and the gaps between chunks, are not counted."""
         term_ords, prefix_ords = tokens.terms[POSITION_GAP:], tokens.lexicon.prefix_ords
-        parts = []
-        for part in arrays.batch_slices(term_ords.size, _BATCH_ENTRIES):
-            parts.append(prefix_ords.take(term_ords[part]))
-        return cls(
-            arrays.concat(parts, np.uint32), tokens.counts + POSITION_GAP, tokens.lexicon.prefixes
-        )
+        entries = np.empty(term_ords.size, np.uint32)
+        for start in range(0, term_ords.size, _BATCH_ENTRIES):
+            batch = slice(start, start + _BATCH_ENTRIES)
+            entries[batch] = prefix_ords.take(term_ords[batch])
+        return cls(entries, tokens.counts + POSITION_GAP, tokens.lexicon.prefixes)
 
     @classmethod
     def merge(cls, parts: Sequence[SparseVector], rows: Sequence[Offsets]) -> SparseVector:
@@ -73,12 +72,15 @@ class SparseVector:
     def tally(self) -> Tally:
         """Count how often each chunk has each dimension."""
         ends = self.counts.cumsum()
-        batches = arrays.batch_slices(max(self.entries.size, 1), _BATCH_ENTRIES)
-        counts = [self._count(batch, ends) for batch in batches]
-        keys, tf = counts[0]
-        if len(counts) > 1:
-            keys, tf = (np.concatenate(parts) for parts in zip(*counts, strict=True))
-            del counts
+        keys, tf = self._count(slice(0, _BATCH_ENTRIES), ends)
+        if self.entries.size > _BATCH_ENTRIES:
+            batch_keys, batch_tf = [keys], [tf]
+            for start in range(_BATCH_ENTRIES, self.entries.size, _BATCH_ENTRIES):
+                keys, tf = self._count(slice(start, start + _BATCH_ENTRIES), ends)
+                batch_keys.append(keys)
+                batch_tf.append(tf)
+            keys, tf = np.concatenate(batch_keys), np.concatenate(batch_tf)
+            del batch_keys, batch_tf
             order = keys.argsort(kind="stable")
             keys, tf = keys.take(order), tf.take(order)
             del order

@@ -183,7 +183,7 @@ class Ranking:
         """Size of the arrays in bytes."""
         n_bytes = self.positions.nbytes + self.scores.nbytes + self.terms.query.ids.nbytes
         for match in self.terms.matches:
-            n_bytes += match.nbytes
+            n_bytes += match.ids.nbytes + match.weight.nbytes
         return n_bytes
 
     def take(self, rows: Offsets) -> Ranking:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
-from relevance_gen.index.formulas import saturate, saturate_scalar
+from relevance_gen.index.formulas import SATURATION, saturate
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.query.term_matching import Match, match_indices
 from relevance_gen.retrieval.ranking.features import (
@@ -120,23 +120,26 @@ class ProximityFeatures(FeatureSpec):
                 weight = (1.0 + math.log(qtf)) * (idf[left] + idf[right]) / 2.0
                 self._bigrams.append((left, right))
                 weights.append(weight)
-                summands.append(weight * saturate_scalar(qtf))
+                summands.append(weight * (qtf / (qtf + SATURATION)))
+        self.n_bigrams = len(weights)
         self._bigram_weights = weights
         self.own_bigrams = math.fsum(summands)
-        run_weights = [max(weight, _MIN_IDF_IN_RUN) for weight in idf]
-        self._run_total = math.fsum([run_weights[word] for word in order if word >= 0]) or 1.0
+        weighted, run_weights = [], []
+        for word_idf in idf:
+            run_weights.append(max(word_idf, _MIN_IDF_IN_RUN))
+            if word_idf:
+                weighted.append(word_idf)
+        order_weights = []
+        for word in order:
+            if word >= 0:
+                order_weights.append(run_weights[word])
+        self._run_total = math.fsum(order_weights) or 1.0
         self._bigram_tables = _bigram_tables(self._bigrams, run_weights)
-        weighted = [weight for weight in idf if weight]
         self._bits = _bits(self._n_words + 1, len(weighted))
         self._idf_sums = _idf_sums(weighted)
 
     def __reduce__(self) -> tuple[object, ...]:
         return ProximityFeatures, self._arguments
-
-    @property
-    def n_bigrams(self) -> int:
-        """Number of distinct bigrams of the query."""
-        return len(self._bigrams)
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
         """Return the summands of each chunk's cosine."""
@@ -177,7 +180,7 @@ class ProximityFeatures(FeatureSpec):
 
     def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
         """Return the parts `bigrams` and `phrase` of chunks that start at some tokens; empties the list."""
-        n, n_kinds = starts.size, len(self._bigrams)
+        n, n_kinds = starts.size, self.n_bigrams
         token, index = batches[0].token, batches[0].index
         if len(batches) > 1:
             token = np.concatenate([batch.token for batch in batches])
@@ -261,8 +264,10 @@ class Proximity(Stage):
         """Return the stage for a query: for its rarest words with weight, and as many without."""
         unweighted = [i for i, n in enumerate(terms.df) if n and not terms.idf[i]]
         words = (*terms.rarest, *unweighted[:MAX_WORDS])
-        matches = [terms.matches[word] for word in words]
-        idf = [terms.idf[word] for word in words]
+        matches, idf = [], []
+        for word in words:
+            matches.append(terms.matches[word])
+            idf.append(terms.idf[word])
         order = _word_order(terms.query.order, words, terms.df)
         return cls(ProximityFeatures(matches, idf, order, terms.norm))
 
@@ -291,8 +296,12 @@ def _word_order(
         df: number of chunks that have each term; words that no chunk has are left out.
     """
     if order.size <= _MAX_LISTED_TOKENS:
-        index_of = {word: index for index, word in enumerate(words)}
-        return [index_of.get(word, -1) for word in order.tolist() if word >= 0 and df[word]]
+        index_of = dict(zip(words, range(len(words)), strict=True))
+        known = []
+        for word in order.tolist():
+            if word >= 0 and df[word]:
+                known.append(index_of.get(word, -1))
+        return known
     # The words of a very long query are held as bytes: no list of them is created.
     index = np.full(len(df), -1, np.int8)
     index[list(words)] = range(len(words))
