@@ -90,9 +90,10 @@ class Folders:
         if len(roots) == 1:
             roots = {"": next(iter(roots.values()))}
         try:
-            return cls({name: FolderIndex(root, shown_as=name) for name, root in roots.items()})
+            indexes = {name: FolderIndex(root, shown_as=name) for name, root in roots.items()}
         except InvalidRequestError as error:
             raise error.with_field("folders") from None
+        return cls(indexes)
 
     def refresh(self) -> None:
         """Update all indexes, and wait for their documents.
@@ -135,7 +136,13 @@ class Folders:
             paths += [_join(selected.folder, path) for path in selected.paths]
         return paths
 
-    def read(self, path: str, first_line: int, last_line: int | None, max_chars: int) -> Lines:
+    def read(
+        self,
+        path: str,
+        first_line: int,
+        last_line: int | None,
+        max_chars: int,
+    ) -> Lines:
         """Return lines of a file, of which at most `max_chars` characters are held in memory.
 
         Raises:
@@ -199,7 +206,7 @@ class Folders:
     def _snapshot(self, name: str, max_wait_s: float | None = MAX_WAIT_S) -> FolderSnapshot:
         try:
             return self.indexes[name].snapshot(max_wait_s)
-        except InvalidRequestError as error:  # clients must not learn the path on the server
+        except InvalidRequestError as error:  # the path on the server is not sent to clients
             folder = f"the folder {name}" if name else "the folder"
             remedy = "ask the administrator of this server to fix it"
             raise InvalidRequestError(f"{folder} {error.rule}", remedy=remedy) from None

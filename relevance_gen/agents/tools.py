@@ -375,7 +375,7 @@ class Tools:
 
 
 def _number_lines(text: str, first: object) -> list[str]:
-    """Return the lines of a text after their numbers, or after a bar if `first` is no number."""
+    """Return the lines of a text after their numbers, or after a bar if `first` is not a number."""
     lines = text.split("\n")
     if not checks.is_integer(first):
         return [f"|\t{line}\n" for line in lines]
@@ -405,11 +405,18 @@ def _location(result: SearchResult, index: str) -> str:
     return escape_path(path)
 
 
-def _totals(n_shown: int, n_found: int, noun: str, n_tokens: int, *, has_files: bool = True) -> str:
-    """Return how many of the results are shown, and how to get the others."""
+def _totals(
+    n_shown: int,
+    n_found: int,
+    noun: str,
+    n_tokens: int,
+    *,
+    has_files: bool = True,
+) -> str:
+    """Return how many of the results are shown, and how to get the rest."""
     advice = ""
     if n_shown < n_found:
         narrow = " or narrow with glob" if has_files else ""
         advice = f" (raise max_tokens{narrow} for the others)"
-    tokens = pluralize(n_tokens, "token")
-    return f"{n_shown:,} of {pluralize(n_found, noun)} shown{advice}, {tokens}"
+    total = pluralize(n_found, noun)
+    return f"{n_shown:,} of {total} shown{advice}, {pluralize(n_tokens, 'token')}"

@@ -1,1 +1,1 @@
-"""Answer questions from texts: search them, and let a model write the answer from what was found."""
+"""Answer questions from texts: search them, and generate the answer from the results."""

@@ -22,7 +22,7 @@ from relevance_gen.types import (
 )
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
-"""The text of an answer if the search has no results."""
+"""The text of an answer without search results."""
 NO_ANSWER_FOUND = "No answer found. These passages are the closest matches."
 """The text of an answer if the confidence of the search is too low."""
 
@@ -33,8 +33,8 @@ class Source(PydanticSerializable):
 
     Attributes:
         result: the chunk, with its score, its position, its metadata and its spans.
-        start: where the part begins in ``result.chunk_txt``, in code points.
-        end: the position behind its last character.
+        start: the start of the part in ``result.chunk_txt``, in code points.
+        end: the end of the part in ``result.chunk_txt``, exclusive.
     """
 
     result: SearchResult
@@ -61,9 +61,10 @@ class Source(PydanticSerializable):
         return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
 
 
-def citer_of(sources: Sequence[Source]) -> Attributor:
+def attributor_of(sources: Sequence[Source]) -> Attributor:
     """Return the attributor for the parts of chunks that are in the prompt."""
-    return Attributor([source.text for source in sources], [source.start for source in sources])
+    texts = [source.text for source in sources]
+    return Attributor(texts, [source.start for source in sources])
 
 
 @frozen(repr=False)
@@ -91,33 +92,35 @@ class Answer(PydanticSerializable):
     @classmethod
     def none_found(cls, sources: tuple[Source, ...], confidence: float) -> Answer:
         """Return the answer without a generation: no results, or too low a confidence."""
-        return cls(NO_ANSWER_FOUND if sources else NOTHING_FOUND, sources, "", confidence, None)
+        text = NO_ANSWER_FOUND if sources else NOTHING_FOUND
+        return cls(text, sources, prompt="", confidence=confidence, response=None)
 
     @property
     def found(self) -> bool:
-        """Whether an answer was generated; otherwise the text says that none was found."""
+        """Whether an answer was generated; otherwise the text is a message."""
         return self.response is not None
 
     @cached_property
     def citations(self) -> tuple[CitedSentence, ...]:
         """The sentences of the text that have words, each with the spans that support it; see `cite`.
 
-        The ``source`` of a span is an index into `sources`, and its positions are those of
-        ``result.chunk_txt``. Without a generation there are no citations.
+        The ``source`` of a span is an index into `sources`, and its positions refer to
+        ``result.chunk_txt``. Without a generation the tuple is empty.
         """
-        return citer_of(self.sources).cite(self.text) if self.found else ()
+        return attributor_of(self.sources).cite(self.text) if self.found else ()
 
     @property
     def text_with_citations(self) -> str:
         """The text with the numbers of its sources, from 1, after each sentence."""
         text = self.text
-        for one in reversed(self.citations):
-            text = f"{text[: one.end]} {one.citation_marker}{text[one.end :]}"
+        for sentence in reversed(self.citations):
+            end = sentence.end
+            text = f"{text[:end]} {sentence.citation_marker}{text[end:]}"
         return text
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why the answer ended: ``"length"`` if for lack of room; ``None`` where no model was asked."""
+        """Why the answer ended: ``"length"`` at the token limit; ``None`` without a generation."""
         return None if self.response is None else self.response.responses[0].finish_reason
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
 from relevance_gen import checks, wire
-from relevance_gen.asking.answer import Answer, Source, citer_of
+from relevance_gen.asking.answer import Answer, Source, attributor_of
 from relevance_gen.asking.citations import StreamingAttributor
 from relevance_gen.asking.preparation import prepare
 from relevance_gen.asking.prompts import INSTRUCTIONS
@@ -46,10 +46,10 @@ class AnswerStream(Iterator[str]):
 
     Attributes:
         sources: the sources in the prompt of the model, available from the start.
-        confidence: how likely it is that the chunks hold what was asked, in [0, 1].
-        citations: as of `Answer`, of the sentences that have ended: each is there as soon as what follows cannot change
-            where it ends, mostly before the piece behind it.
-        answer: the whole answer, once iteration has ended.
+        confidence: the confidence that the chunks contain an answer, in [0, 1].
+        citations: as `Answer.citations`, for the complete sentences. A sentence is complete when
+            later text cannot change its end, usually before the next piece.
+        answer: the complete answer; None before the end of the iteration.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class AnswerStream(Iterator[str]):
                 continue
             yield text[: part.end]
             self.citations = (part,)
-            for _ in pieces:  # the response is there behind the last
+            for _ in pieces:  # the response is available after the last piece
                 pass
             return
         if text:
@@ -113,7 +113,7 @@ class AnswerStream(Iterator[str]):
 
     def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
         """Yield text and citations, without the white space before the first word."""
-        cited, has_begun = StreamingAttributor(citer_of(self.sources)), False
+        cited, has_begun = StreamingAttributor(attributor_of(self.sources)), False
         for piece in pieces:
             text = piece if has_begun else piece.lstrip()
             has_begun = has_begun or bool(text)
@@ -159,7 +159,7 @@ def ask_stream(
     template_variables: Mapping[str, Any] | None = None,
     **fields: Unpack[RequestFields],
 ) -> AnswerStream:
-    """Answer a question as `ask` does, piece by piece; the parameters are those of `ask`.
+    """Answer a question as `ask` does, piece by piece; with the same parameters.
 
     Errors of the generation are raised by the iteration, all other errors by this function.
     """
@@ -204,7 +204,7 @@ def ask_stream(
 def _with_parameters_of(
     function: Callable[Parameters, object],
 ) -> Callable[[Callable[..., Result]], Callable[Parameters, Result]]:
-    """Return a decorator that gives a function the parameters of another one."""
+    """Return a decorator that gives the decorated function the parameters of `function`."""
 
     def decorate(decorated: Callable[..., Result]) -> Callable[Parameters, Result]:
         annotation = inspect.signature(decorated).return_annotation
@@ -219,8 +219,8 @@ def _with_parameters_of(
 def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stream
     """Answer a question from chunks: search them, and generate an answer from the best.
 
-    A model with a chat template gets one message with instructions, numbered sources and the
-    question. Other models and the embedded model get the sentences of the best passages, in the
+    A model with a chat template gets a single message with instructions, numbered sources and
+    the question. Other models and the embedded model get the sentences of the best passages, in the
     format that the embedded model was trained on.
 
     Args:

@@ -18,13 +18,13 @@ Source: the rule is ours, measured in bench/citing.py.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from attrs import frozen
 
 from relevance_gen import checks
 from relevance_gen.arrays import (
@@ -46,30 +46,33 @@ from relevance_gen.text.term_hashes import hash_prefixes
 from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import Chunk, CitedSentence, CitedSpan, Metadata
 
-_LEAST: Final = 0.35
+_MIN_SHARE: Final = 0.35
 """Minimum share of a sentence that its first span covers."""
-_LEAST_MORE: Final = 0.2
+_MIN_ADDED_SHARE: Final = 0.2
 """Minimum share of a sentence that each further span adds."""
-_WHOLE: Final = 1 << 20
-"""Weights are integers, so that their sum is exact."""
-_MOST_COMPARED: Final = 1 << 28
+_WEIGHT_SCALE: Final = 1 << 20
+"""Weights are multiplied by this and rounded to integers, so that their sum is exact."""
+_MAX_COMPARED_WORDS: Final = 1 << 28
 """Maximum words of sources that are compared for one answer, which takes some seconds."""
-_OF_SENTENCE: Final = 1 << 12
+_SENTENCE_COST: Final = 1 << 12
 """The cost of a sentence in addition to its words, in words compared."""
-_AHEAD: Final = 10
+_LOOKAHEAD_CHARS: Final = 10
 """Characters after which it is certain whether a word begins a sentence: the longest such word in
 `relevance_gen.text.sentences`.
 """
-_LONG: Final = 2000
-"""Paragraphs up to this length are processed with each piece, longer ones less often."""
-_STEP: Final = 64
+_LONG_PARAGRAPH_CHARS: Final = 2000
+"""Paragraphs up to this length are processed with each piece, longer paragraphs less often."""
+_RESERVED_SENTENCES: Final = 64
 """Sentences for which memory is reserved at once."""
-_BLANK: Final = re.compile(r"\n\s*\n")
-_NUMBERS: Final = re.compile(r"\[\d{1,3}(?:[-–,;] ?\d{1,3})*\]")
+_BLANK_LINE: Final = re.compile(r"\n\s*\n")
+_SOURCE_NUMBERS: Final = re.compile(r"\[\d{1,3}(?:[-–,;] ?\d{1,3})*\]")
 """Source numbers in the text of a model."""
 
 
-def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSentence, ...]:
+def cite(
+    text: str,
+    chunks: Iterable[str | Metadata | Chunk],
+) -> tuple[CitedSentence, ...]:
     """Return the sentences of a text, each with the spans of chunks that support it.
 
     Args:
@@ -77,7 +80,8 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
         chunks: as in `search`; titles are ignored.
 
     Returns:
-        The sentences that have words, in order; an unsupported sentence has no spans.
+        The sentences that have words, in order; the tuple of spans of an unsupported sentence is
+        empty.
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
@@ -90,6 +94,32 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
     text = checks.to_python_scalar(text)
     checks.string.check("text", text)
     return Attributor(read_chunks(chunks).texts).cite(text)
+
+
+@frozen
+class _DistinctWords:
+    """The distinct words of each of several sentences, sorted by word and sentence.
+
+    Attributes:
+        ids: the words, shape (n,).
+        sentences: index of the sentence that has each word, shape (n,).
+    """
+
+    ids: Ids
+    sentences: Offsets
+
+
+@frozen
+class _SourceSentences:
+    """The sentences of the sources.
+
+    Attributes:
+        spans: source, start and end of each sentence.
+        words: the distinct words of each sentence.
+    """
+
+    spans: list[tuple[int, int, int]]
+    words: _DistinctWords
 
 
 class Attributor:
@@ -110,86 +140,95 @@ class Attributor:
     ) -> tuple[CitedSentence, ...]:
         """Return the sentences of a text that have words, each with the spans that support it.
 
-        Positions are relative to a text in which this text begins at `offset`. The sentences are
-        those of `sentences` for the text and `ends`.
+        Positions are relative to a text in which this text begins at `offset`. `ends` are
+        the ends of its sentences; by default they are determined.
 
         Raises:
             TooLargeError: there was too much to compare.
         """
         reserve("sentence_char", len(text))
-        spans = list(_cut(text, ends))
-        words, numbers = _words([_NUMBERS.sub(" ", text[start:end]) for start, end in spans])
-        order = numbers.argsort(kind="stable")
-        words, numbers = words[order], numbers[order]
+        spans = list(_sentence_spans(text, ends))
+        texts = [_SOURCE_NUMBERS.sub(" ", text[start:end]) for start, end in spans]
+        words = _distinct_words(texts)
+        order = words.sentences.argsort(kind="stable")
+        ids = words.ids[order]
+        sentences_of_words = words.sentences[order]
         cited = []
-        for first, n in zip(*(bounds.tolist() for bounds in runs(numbers)), strict=True):
+        for first, n_words in zip(*runs(sentences_of_words), strict=True):
             raise_if_cancelled()
-            start, end = spans[numbers[first]]
-            cited.append(
-                CitedSentence(
-                    offset + start, offset + end, self._places_of(words[first : first + n])
-                )
-            )
+            start, end = spans[sentences_of_words[first]]
+            supporting = self._supporting_spans(ids[first : first + n_words])
+            cited.append(CitedSentence(offset + start, offset + end, supporting))
         return tuple(cited)
 
-    def _places_of(self, words: Ids) -> tuple[CitedSpan, ...]:
-        """Return the spans that support a sentence with these distinct words."""
-        places, keys, numbers = self._read
-        first = keys.searchsorted(words)
-        df = keys.searchsorted(words, "right") - first
-        self._n_compared += _OF_SENTENCE + int(df.sum()) + len(places)
-        if self._n_compared > _MOST_COMPARED:
+    def _supporting_spans(self, words: Ids) -> tuple[CitedSpan, ...]:
+        """Return the spans that support a sentence with these distinct words, shape (n,)."""
+        sources = self._source_sentences
+        n_spans = len(sources.spans)
+        first = sources.words.ids.searchsorted(words)
+        df = sources.words.ids.searchsorted(words, "right") - first
+        self._n_compared += _SENTENCE_COST + int(df.sum()) + n_spans
+        if self._n_compared > _MAX_COMPARED_WORDS:
             raise TooLargeError(
                 "has too many sentences to be compared with so many of chunks", "text"
             )
-        weight = np.rint(_WHOLE * np.log1p(len(places) / np.maximum(df, 1))).astype(np.int64)
-        whole = weight.sum()
-        number, word = numbers[ragged_ranges(first, df)], np.arange(words.size).repeat(df)
-        left, found = weight.copy(), list[CitedSpan]()
-        while number.size:
-            added = sum_by(number, left[word], len(places))
+        idf = np.log1p(n_spans / np.maximum(df, 1))
+        weights = np.rint(_WEIGHT_SCALE * idf).astype(np.int64)
+        total = weights.sum()
+        # Each pair of a source sentence and a word of both, shape (n_pairs,).
+        pair_sentences = sources.words.sentences[ragged_ranges(first, df)]
+        pair_words = np.arange(words.size).repeat(df)
+        uncovered = weights.copy()
+        min_share = _MIN_SHARE
+        supporting: list[CitedSpan] = []
+        while pair_sentences.size:
+            added = sum_by(pair_sentences, uncovered[pair_words], n_spans)
             best = int(added.argmax())
-            if added[best] < (_LEAST_MORE if found else _LEAST) * whole:
+            if added[best] < min_share * total:
                 break
-            there = word[number == best]
-            source, start, end = places[best]
-            found.append(CitedSpan(start, end, float(weight[there].sum() / whole), source))
-            left[there] = 0
-        return tuple(found)
+            covered = pair_words[pair_sentences == best]
+            share = float(weights[covered].sum() / total)
+            source, start, end = sources.spans[best]
+            supporting.append(CitedSpan(start, end, share, source))
+            uncovered[covered] = 0
+            min_share = _MIN_ADDED_SHARE
+        return tuple(supporting)
 
     @cached_property
-    def _read(self) -> tuple[list[tuple[int, int, int]], Ids, Offsets]:
-        """The sentences of the sources; their different words, ascending, and the number of the sentence of each."""
+    def _source_sentences(self) -> _SourceSentences:
         reserve("sentence_char", sum(map(len, self.texts)))
-        places, texts = [], []
-        for source, (text, offset) in enumerate(zip(self.texts, self._offsets, strict=True)):
+        spans = []
+        texts = []
+        for source, text in enumerate(self.texts):
             raise_if_cancelled()
-            for start, end in _cut(text):
-                places.append((source, offset + start, offset + end))
+            offset = self._offsets[source]
+            for start, end in _sentence_spans(text):
+                spans.append((source, offset + start, offset + end))
                 texts.append(text[start:end])
-        return places, *_words(texts)
+        return _SourceSentences(spans, _distinct_words(texts))
 
 
-def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, int]]:
+def _sentence_spans(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, int]]:
     """Yield the spans of the sentences of a text, and check whether the request is cancelled."""
-    for number, span in enumerate(sentences(text, ends)):
-        if number % _STEP == 0:
+    for sentence_ord, span in enumerate(sentences(text, ends)):
+        if sentence_ord % _RESERVED_SENTENCES == 0:
             raise_if_cancelled()
-            reserve("sentence", _STEP)
+            reserve("sentence", _RESERVED_SENTENCES)
         yield span
 
 
 class StreamingAttributor:
-    """Cites a text that arrives in pieces; the citations are those of the whole text."""
+    """Cites a text that arrives in pieces; the citations equal the citations of the whole text."""
 
-    def __init__(self, citer: Attributor) -> None:
-        self._citer = citer
+    def __init__(self, attributor: Attributor) -> None:
+        self._attributor = attributor
         self._text = ""  # from the beginning of a paragraph
-        self._start = 0  # its position in the text
-        self._begun = self._told = self._sure = (
-            0  # in it: where a sentence begins, all is told, and stops are certain
-        )
-        self._n_looked = 0
+        self._offset = 0  # of this paragraph in the whole text
+        # Positions in the paragraph:
+        self._sentence_start = 0  # the first sentence that is not cited
+        self._returned_end = 0  # the end of the returned text
+        self._certain_end = 0  # before it, the text that follows changes no end of a sentence
+        self._searched_end = 0  # `_certain_end` of the last search for sentences
         self._has_capital = False
 
     def add(self, piece: str, *, is_last: bool = False) -> list[str | CitedSentence]:
@@ -198,34 +237,44 @@ class StreamingAttributor:
         The last few characters are held back while they may decide where a sentence ends. If only
         later lines of the paragraph decide that, the sentence follows later text.
         """
-        self._text, n_before = self._text + piece, len(self._text)
+        n_before = len(self._text)
+        self._text += piece
         self._has_capital |= not f"{piece}a".islower()
-        known = range(len(self._text) - _AHEAD, max(n_before - _AHEAD, 0), -1)
-        self._sure = next((place for place in known if self._text[place - 1].isalnum()), self._sure)
-        parts = list[str | CitedSentence]()
-        if is_last or len(self._text) < _LONG or self._sure - self._n_looked > self._sure // 8:
+        first_new = max(n_before - _LOOKAHEAD_CHARS, 0)
+        for end in range(len(self._text) - _LOOKAHEAD_CHARS, first_new, -1):
+            if self._text[end - 1].isalnum():
+                self._certain_end = end
+                break
+        parts: list[str | CitedSentence] = []
+        is_short = len(self._text) < _LONG_PARAGRAPH_CHARS
+        has_grown = self._certain_end - self._searched_end > self._certain_end // 8
+        if is_last or is_short or has_grown:
             for end in self._certain_ends(is_last=is_last):
-                parts.append(self._tell(end))
-                parts += self._citer.cite(
-                    self._text[self._begun : end], self._start + self._begun, [end - self._begun]
-                )
-                self._begun = end
-            behind = max(
-                (blank.end() for blank in _BLANK.finditer(self._text, 0, self._begun)), default=0
-            )
-            self._text, self._start, self._begun = (
-                self._text[behind:],
-                self._start + behind,
-                self._begun - behind,
-            )
-            self._told, self._sure = self._told - behind, self._sure - behind
-            self._n_looked = self._sure
-        parts.append(self._tell(len(self._text) if is_last else self._sure))
+                start = self._sentence_start
+                parts.append(self._text_until(end))
+                sentence = self._text[start:end]
+                parts += self._attributor.cite(sentence, self._offset + start, [end - start])
+                self._sentence_start = end
+            self._discard_paragraphs()
+            self._searched_end = self._certain_end
+        parts.append(self._text_until(len(self._text) if is_last else self._certain_end))
         return [part for part in parts if part]
 
-    def _tell(self, end: int) -> str:
-        begun, self._told = self._told, max(self._told, end)
-        return self._text[begun : self._told]
+    def _discard_paragraphs(self) -> None:
+        """Discard the paragraphs whose sentences are all cited."""
+        n_chars = 0
+        for blank in _BLANK_LINE.finditer(self._text, 0, self._sentence_start):
+            n_chars = blank.end()
+        self._text = self._text[n_chars:]
+        self._offset += n_chars
+        self._sentence_start -= n_chars
+        self._returned_end -= n_chars
+        self._certain_end -= n_chars
+
+    def _text_until(self, end: int) -> str:
+        start = self._returned_end
+        self._returned_end = max(start, end)
+        return self._text[start : self._returned_end]
 
     def _certain_ends(self, *, is_last: bool) -> list[int]:
         """Return the ends of further sentences that do not depend on the text that follows.
@@ -236,31 +285,41 @@ class StreamingAttributor:
         """
         if is_last:
             ends = sentence_ends(self._text, is_lower_case=False if self._has_capital else None)
-            return [end for end in ends if end > self._begun]
-        text, n_lines = self._text.rstrip(), self._text.count("\n") + 1
-        texts = text + "\n{" * (n_lines + 2), text + "\na" * (10 * n_lines + 10)
-        is_lower_case = {False, not self._has_capital}
-        every = [
-            sentence_ends(text, is_lower_case=small) for text in texts for small in is_lower_case
+            return [end for end in ends if end > self._sentence_start]
+        text = self._text.rstrip()
+        n_lines = self._text.count("\n") + 1
+        as_code = text + "\n{" * (n_lines + 2)
+        as_short_lines = text + "\na" * (10 * n_lines + 10)
+        ends_by_case = [
+            sentence_ends(continued, is_lower_case=is_lower_case)
+            for continued in (as_code, as_short_lines)
+            for is_lower_case in {False, not self._has_capital}
         ]
-        same = itertools.takewhile(lambda ends: len(set(ends)) == 1, zip(*every, strict=False))
-        return [ends[0] for ends in same if self._begun < ends[0] < self._sure]
+        certain = []
+        for end, *other_ends in zip(*ends_by_case, strict=False):
+            if set(other_ends) != {end}:
+                break
+            if self._sentence_start < end < self._certain_end:
+                certain.append(end)
+        return certain
 
 
-def _words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
-    """Return the different words of each of some texts, ascending, and the number of the text that has each."""
-    words, numbers = list[Ids](), list[Offsets]()
+def _distinct_words(texts: Sequence[str]) -> _DistinctWords:
+    """Return the distinct words of each text, by the rule of the module docstring."""
+    id_blocks: list[Ids] = []
+    sentence_blocks: list[Offsets] = []
     for start, end in batch_by_size(lengths(texts), BLOCK_CHARS):
         raise_if_cancelled()
         block = tokenize(texts[start:end])
         prefixes = hash_prefixes(block.ids, block.folded, block.start, block.length)
-        is_same_alone = (prefixes == 0) | (
-            np.frombuffer(block.folded, np.uint8)[block.start] <= ord("9")
-        )
-        words.append(np.where(is_same_alone, block.ids, prefixes))
-        numbers.append(np.arange(start, end).repeat(block.counts))
-    word, number = concat(words, np.uint64), concat(numbers, np.int64)
-    order = np.lexsort((number, word))
-    word, number = word[order], number[order]
-    is_new = run_starts(word) | run_starts(number)
-    return word[is_new], number[is_new]
+        first_bytes = np.frombuffer(block.folded, np.uint8)[block.start]
+        must_be_equal = (prefixes == 0) | (first_bytes <= ord("9"))
+        id_blocks.append(np.where(must_be_equal, block.ids, prefixes))
+        sentence_blocks.append(np.arange(start, end).repeat(block.counts))
+    ids = concat(id_blocks, np.uint64)
+    sentence_ords = concat(sentence_blocks, np.int64)
+    order = np.lexsort((sentence_ords, ids))
+    ids = ids[order]
+    sentence_ords = sentence_ords[order]
+    is_new = run_starts(ids) | run_starts(sentence_ords)
+    return _DistinctWords(ids[is_new], sentence_ords[is_new])

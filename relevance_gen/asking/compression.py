@@ -4,8 +4,8 @@ The utility of a sentence s of a chunk d is
 
     v(s) = score(s) + ¼ · (score(sentence before s) + score(sentence after s)) + ½ · score(d)
 
-Scores are those of a search among all sentences of all chunks, with the title of the chunk, and of a
-search among the chunks. Only neighbors in the same chunk count. Sentences are selected in the order
+The scores of sentences are from a search among all sentences of all chunks, with the title of the
+chunk; the scores of chunks are from a search among the chunks. Only neighbors in the same chunk count. Sentences are selected in the order
 of their utility; a sentence that does not fit is skipped. The first of equal sentences wins.
 
 Source: the rule is ours, measured in bench/compress.py.
@@ -13,11 +13,11 @@ Source: the rule is ours, measured in bench/compress.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from attrs import frozen
 
 from relevance_gen import checks
 from relevance_gen.arrays import Floats
@@ -25,7 +25,7 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.api import search
-from relevance_gen.text.chunking import sentences
+from relevance_gen.text.chunking import sentences as sentence_spans
 from relevance_gen.text.token_counting import Encoding, TokenCounter, token_counter
 from relevance_gen.types import (
     Chunk,
@@ -34,22 +34,31 @@ from relevance_gen.types import (
     SelectedSentence,
 )
 
-_OF_NEIGHBOUR: Final = 0.25
-_OF_CHUNK: Final = 0.5
-_LEFT_OUT: Final = " …"
+_NEIGHBOR_FACTOR: Final = 0.25
+_CHUNK_FACTOR: Final = 0.5
+_ELLIPSIS: Final = " …"
 """Replaces omitted sentences between two selected sentences of a chunk."""
-_STEP: Final = 256
+_RESERVED_SENTENCES: Final = 256
 """Sentences for which memory is reserved at once."""
 
 
 class _Sentence(NamedTuple):
-    """A sentence: its index, its chunk, the end of the sentence before, and its own span."""
+    """The span of a sentence of a chunk, and the end of the sentence before."""
 
-    number: int
-    chunk: int
-    behind_last: int
+    sentence_ord: int
+    chunk_ord: int
+    previous_end: int
     start: int
     end: int
+
+
+@frozen
+class _Selection:
+    """The selected sentences, in order, and their text with its number of tokens."""
+
+    sentences: Sequence[_Sentence]
+    text: str
+    n_tokens: int
 
 
 def compress(
@@ -83,101 +92,123 @@ def compress(
     max_tokens = checks.check_integer("max_tokens", max_tokens, 1)
     counter = token_counter(encoding)
     checked = read_chunks(chunks)
-    cut = _cut(checked.texts)
+    sentences = _split(checked.texts)
     n_context_tokens = counter.count_all(checked.texts)
-    text = _joined(checked.texts, cut) if n_context_tokens <= max_tokens else ""
-    n_tokens = counter.count(text)
-    if cut and (not text or n_tokens > max_tokens):
-        cut, text, n_tokens = _chosen(question, checked, cut, max_tokens, counter)
-    return CompressionResponse(_kept(checked.texts, cut), text, n_tokens, n_context_tokens)
+    text = _join(checked.texts, sentences) if n_context_tokens <= max_tokens else ""
+    selection = _Selection(sentences, text, counter.count(text))
+    if sentences and (not text or selection.n_tokens > max_tokens):
+        selection = _select(question, checked, sentences, max_tokens, counter)
+    return CompressionResponse(
+        _selected_sentences(checked.texts, selection.sentences),
+        selection.text,
+        selection.n_tokens,
+        n_context_tokens,
+    )
 
 
-def _cut(texts: Sequence[str]) -> list[_Sentence]:
+def _split(texts: Sequence[str]) -> list[_Sentence]:
     """Return the sentences of all texts."""
     reserve("sentence_char", max(map(len, texts), default=0))
-    cut: list[_Sentence] = []
-    for chunk, text in enumerate(texts):
-        behind_last = 0
-        for start, end in sentences(text):
-            if len(cut) % _STEP == 0:
+    sentences: list[_Sentence] = []
+    for chunk_ord, text in enumerate(texts):
+        previous_end = 0
+        for start, end in sentence_spans(text):
+            if len(sentences) % _RESERVED_SENTENCES == 0:
                 raise_if_cancelled()
-                reserve("sentence", _STEP)
-            cut.append(_Sentence(len(cut), chunk, behind_last, start, end))
-            behind_last = end
-    return cut
+                reserve("sentence", _RESERVED_SENTENCES)
+            sentences.append(_Sentence(len(sentences), chunk_ord, previous_end, start, end))
+            previous_end = end
+    return sentences
 
 
-def _sentence_utilities(question: str, chunks: Chunks, cut: Sequence[_Sentence]) -> Floats:
+def _utilities(question: str, chunks: Chunks, sentences: Sequence[_Sentence]) -> Floats:
     """Return the utility of each sentence, shape (number of sentences,)."""
-    titles = {one.number: chunks.titles[one.chunk] for one in cut if one.chunk in chunks.titles}
-    own = _scores(
-        question, Chunks([chunks.texts[one.chunk][one.start : one.end] for one in cut], {}, titles)
-    )
-    chunk = np.array([one.chunk for one in cut])
-    beside = _OF_NEIGHBOUR * (chunk[1:] == chunk[:-1])
-    worth: Floats = own + _OF_CHUNK * _scores(question, chunks)[chunk]
-    worth[1:] += beside * own[:-1]
-    worth[:-1] += beside * own[1:]
-    return worth
+    texts = []
+    titles = {}
+    for sentence in sentences:
+        texts.append(chunks.texts[sentence.chunk_ord][sentence.start : sentence.end])
+        if sentence.chunk_ord in chunks.titles:
+            titles[sentence.sentence_ord] = chunks.titles[sentence.chunk_ord]
+    scores = _scores(question, Chunks(texts, {}, titles))
+    chunk_ords = np.array([sentence.chunk_ord for sentence in sentences])
+    # Whether a sentence and its successor are in the same chunk, shape (number of sentences - 1,).
+    are_neighbors = chunk_ords[1:] == chunk_ords[:-1]
+    neighbor_factors = _NEIGHBOR_FACTOR * are_neighbors
+    utilities: Floats = scores + _CHUNK_FACTOR * _scores(question, chunks)[chunk_ords]
+    utilities[1:] += neighbor_factors * scores[:-1]
+    utilities[:-1] += neighbor_factors * scores[1:]
+    return utilities
 
 
 def _scores(question: str, chunks: Chunks) -> Floats:
-    """Return the score of every chunk, 0 for chunks that are no results."""
+    """Return the score of every chunk, 0 for chunks that are not results."""
     scores = np.zeros(len(chunks.texts))
     for result in search(question, chunks, len(chunks.texts)):
         scores[result.original_index] = result.chunk_score
     return scores
 
 
-def _chosen(
-    question: str, chunks: Chunks, cut: Sequence[_Sentence], max_tokens: int, counter: TokenCounter
-) -> tuple[list[_Sentence], str, int]:
-    """Return the sentences to keep, in order, and their text with its number of tokens, at most `max_tokens`."""
-    n_of_mark, left = counter.count(_LEFT_OUT), max_tokens
-    kept: dict[
-        int, int
-    ] = {}  # the numbers of sentences and what each takes, the one that is worth most first
-    for number in np.argsort(-_sentence_utilities(question, chunks, cut), kind="stable").tolist():
+def _select(
+    question: str,
+    chunks: Chunks,
+    sentences: Sequence[_Sentence],
+    max_tokens: int,
+    counter: TokenCounter,
+) -> _Selection:
+    """Select sentences whose text has at most `max_tokens` tokens, by their utility."""
+    n_ellipsis_tokens = counter.count(_ELLIPSIS)
+    n_left = max_tokens
+    tokens_by_sentence: dict[int, int] = {}  # in the order of the utility
+    utilities = _utilities(question, chunks, sentences)
+    for sentence_ord in np.argsort(-utilities, kind="stable").tolist():
         raise_if_cancelled()
-        is_apart = kept and number - 1 not in kept and number + 1 not in kept
-        _, chunk, behind_last, _, end = cut[number]
-        n_tokens = counter.count(chunks.texts[chunk][behind_last:end]) + (
-            n_of_mark if is_apart else 0
-        )
-        if n_tokens <= left:
-            kept[number] = n_tokens
-            left -= n_tokens
-        if not left:
+        sentence = sentences[sentence_ord]
+        text = chunks.texts[sentence.chunk_ord][sentence.previous_end : sentence.end]
+        n_tokens = counter.count(text)
+        neighbors = {sentence_ord - 1, sentence_ord + 1}
+        if tokens_by_sentence and neighbors.isdisjoint(tokens_by_sentence):
+            n_tokens += n_ellipsis_tokens
+        if n_tokens <= n_left:
+            tokens_by_sentence[sentence_ord] = n_tokens
+            n_left -= n_tokens
+        if not n_left:
             break
     while True:  # a text may have more tokens than its parts
-        chosen = [cut[number] for number in sorted(kept)]
-        text = _joined(chunks.texts, chosen)
+        selected = [sentences[sentence_ord] for sentence_ord in sorted(tokens_by_sentence)]
+        text = _join(chunks.texts, selected)
         n_tokens = counter.count(text)
         if n_tokens <= max_tokens:
-            return chosen, text, n_tokens
-        excess = n_tokens - max_tokens
-        while excess > 0:
-            excess -= kept.popitem()[1]
+            return _Selection(selected, text, n_tokens)
+        n_excess = n_tokens - max_tokens
+        while n_excess > 0:
+            n_excess -= tokens_by_sentence.popitem()[1]
 
 
-def _joined(texts: Sequence[str], kept: Sequence[_Sentence]) -> str:
+def _join(texts: Sequence[str], sentences: Sequence[_Sentence]) -> str:
     """Return the text of sentences in order; consecutive sentences keep the text between them."""
     parts: list[str] = []
-    for before, one in zip([None, *kept], kept, strict=False):
-        if before is None or before.chunk != one.chunk:
-            parts += "\n\n" * (before is not None), texts[one.chunk][one.start : one.end]
-        else:
-            parts += (
-                _LEFT_OUT * (before.number + 1 < one.number),
-                texts[one.chunk][one.behind_last : one.end],
-            )
+    previous: _Sentence | None = None
+    for sentence in sentences:
+        start = sentence.start
+        if previous is not None and previous.chunk_ord == sentence.chunk_ord:
+            start = sentence.previous_end
+            if previous.sentence_ord + 1 < sentence.sentence_ord:
+                parts.append(_ELLIPSIS)
+        elif previous is not None:
+            parts.append("\n\n")
+        parts.append(texts[sentence.chunk_ord][start : sentence.end])
+        previous = sentence
     return "".join(parts)
 
 
-def _kept(texts: Sequence[str], kept: Sequence[_Sentence]) -> tuple[SelectedSentence, ...]:
-    numbers = [-1, *(one.number for one in kept)]
-    n_left_out = [number - before - 1 for before, number in itertools.pairwise(numbers)]
-    return tuple(
-        SelectedSentence(one.chunk, one.start, one.end, texts[one.chunk][one.start : one.end], n)
-        for one, n in zip(kept, n_left_out, strict=True)
-    )
+def _selected_sentences(
+    texts: Sequence[str], sentences: Sequence[_Sentence]
+) -> tuple[SelectedSentence, ...]:
+    selected = []
+    next_ord = 0
+    for sentence_ord, chunk_ord, _, start, end in sentences:
+        text = texts[chunk_ord][start:end]
+        n_omitted = sentence_ord - next_ord
+        selected.append(SelectedSentence(chunk_ord, start, end, text, n_omitted))
+        next_ord = sentence_ord + 1
+    return tuple(selected)

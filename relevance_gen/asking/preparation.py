@@ -64,7 +64,7 @@ def prepare(
 ) -> tuple[tuple[Source, ...], dict[str, Any]]:
     """Select the sources of a prompt and write the request, from a search with ``spans``.
 
-    The results must be sorted best first. The other arguments are those of `ask`.
+    The results must be sorted best first. The further arguments are as in `ask`.
 
     Returns:
         The sources, and the arguments of `Runner.chat` with ``messages``, or the fields of a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -24,21 +23,22 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
     A source that does not fit is shortened to the sentences around its best passage. It is dropped
     if not even the sentences of the passage fit.
     """
-    sources = list({source.text.strip(): source for source in reversed(sources)}.values())[::-1]
+    by_text = {source.text.strip(): source for source in reversed(sources)}
+    sources = list(reversed(by_text.values()))
     if fits(sources):
         return tuple(sources)
     n_complete = bisect.bisect_left(
-        range(1, len(sources)), True, key=lambda n: not fits(sources[:n])
+        range(1, len(sources)), True, key=lambda n_sources: not fits(sources[:n_sources])
     )
-    shown = sources[:n_complete]
+    selected = sources[:n_complete]
     for source in sources[n_complete : n_complete + _MAX_TRIED]:
-        if fits([*shown, source]):
-            shown.append(source)
+        if fits([*selected, source]):
+            selected.append(source)
             continue
         parts = _around_passage(source)
-        n_fitting = bisect.bisect_left(parts, True, key=lambda part: not fits([*shown, part]))
-        shown += parts[:n_fitting][-1:]
-    return tuple(shown)
+        n_fitting = bisect.bisect_left(parts, True, key=lambda part: not fits([*selected, part]))
+        selected += parts[:n_fitting][-1:]
+    return tuple(selected)
 
 
 def passage_of(source: Source) -> Source:
@@ -51,13 +51,20 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
 
     At most half of the choices of a request are returned, as each is offered in two variants.
     """
-    texts = (source.text[start:end] for source in sources for start, end in sentences(source.text))
-    lines = dict.fromkeys(" ".join(text.split()) for text in texts)
-    ends = itertools.accumulate(len(line) + 1 for line in lines)
-    kept = [
-        line for line, end in zip(lines, ends, strict=True) if end <= MAX_GRAMMAR_CHARACTERS // 2
-    ]
-    return kept[: MAX_CHOICES // 2]
+    lines: dict[str, None] = {}
+    n_chars = 0
+    for source in sources:
+        for start, end in sentences(source.text):
+            line = " ".join(source.text[start:end].split())
+            if line in lines:
+                continue
+            n_chars += len(line) + 1
+            if n_chars > MAX_GRAMMAR_CHARACTERS // 2:
+                return list(lines)
+            lines[line] = None
+            if len(lines) == MAX_CHOICES // 2:
+                return list(lines)
+    return list(lines)
 
 
 def _around_passage(source: Source) -> list[Source]:
@@ -66,14 +73,16 @@ def _around_passage(source: Source) -> list[Source]:
     passage = result.passage
     if passage is None:
         return [source]
-    places = list(sentences(result.chunk_txt))
-    within = [
-        place
-        for place, (start, end) in enumerate(places)
-        if start < passage.end and passage.start < end
-    ]
-    first, last = within[0], within[-1]
-    return [
-        Source(result, places[max(first - n, 0)][0], places[min(last + n, len(places) - 1)][1])
-        for n in range(max(first, len(places) - 1 - last) + 1)
-    ]
+    spans = list(sentences(result.chunk_txt))
+    overlapping = []
+    for sentence_ord, (start, end) in enumerate(spans):
+        if start < passage.end and passage.start < end:
+            overlapping.append(sentence_ord)
+    first = overlapping[0]
+    last = overlapping[-1]
+    parts = [Source(result, spans[first][0], spans[last][1])]
+    while first > 0 or last < len(spans) - 1:
+        first = max(first - 1, 0)
+        last = min(last + 1, len(spans) - 1)
+        parts.append(Source(result, spans[first][0], spans[last][1]))
+    return parts

@@ -34,7 +34,9 @@ _COMMANDS = {
 
 
 def main(
-    argv: Sequence[str] | None = None, *, when_loaded: Callable[[], object] = lambda: None
+    argv: Sequence[str] | None = None,
+    *,
+    when_loaded: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a command and return its exit status.
 

@@ -68,7 +68,10 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {names}{hint}")
 
 
-def add_rows(parser: argparse._ActionsContainer, *rows: tuple[str, dict[str, Any], str]) -> None:
+def add_rows(
+    parser: argparse._ActionsContainer,
+    *rows: tuple[str, dict[str, Any], str],
+) -> None:
     """Add arguments; each row has names with spaces between, options of argparse, and the help."""
     for names, settings, purpose in rows:
         parser.add_argument(*names.split(), help=purpose, **settings)

@@ -174,7 +174,11 @@ def _wrap(text: str, columns: int) -> list[TextRange]:
     return lines
 
 
-def _from_passage(lines: list[TextRange], passage: Span | None, max_lines: int) -> list[TextRange]:
+def _from_passage(
+    lines: list[TextRange],
+    passage: Span | None,
+    max_lines: int,
+) -> list[TextRange]:
     """Return `max_lines` lines from the beginning of the passage on; all lines if 0."""
     if max_lines <= 0 or passage is None:
         return lines

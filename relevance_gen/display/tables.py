@@ -57,7 +57,10 @@ class _Excerpt:
 
 
 def format_list(
-    title: str, items: Sequence[T], row_of: Callable[[T], Row], n_chars: int = LINE_CHARS
+    title: str,
+    items: Sequence[T],
+    row_of: Callable[[T], Row],
+    n_chars: int = LINE_CHARS,
 ) -> str:
     """Return `title`, and one line with at most `n_chars` of text for each of the first items."""
     lines = [title]

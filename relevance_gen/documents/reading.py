@@ -56,7 +56,10 @@ class DocumentChunk:
     location: ChunkLocation
 
 
-def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) -> list[Chunk]:
+def read_documents(
+    paths: Sequence[str | PathLike[str]],
+    max_chars: int = 1000,
+) -> list[Chunk]:
     """Read text files in any encoding and documents of many formats, and split them into chunks.
 
     Args:

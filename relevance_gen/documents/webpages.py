@@ -82,7 +82,11 @@ class _PageParser(HTMLParser):
         self._column_names: list[str] = []
         self._row: list[_CellStart] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],
+    ) -> None:
         if tag in _CONTENT:
             self._skipped_tag = ""
             self._content_depth += 1
@@ -149,7 +153,11 @@ class _PageParser(HTMLParser):
         self.pieces.append(" | ".join(cells))
         self._row = []
 
-    def _is_navigation(self, tag: str, attrs: list[tuple[str, str | None]]) -> bool:
+    def _is_navigation(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],
+    ) -> bool:
         if not self._skips_navigation:
             return False
         if tag in ("header", "footer") and self._content_depth:

@@ -135,7 +135,12 @@ class Encoder(SharedModel["Embedder"]):
         """
         return self._finish(self._job(texts, kind), progress).vectors
 
-    def submit(self, texts: Iterable[str], *, kind: Kind | None = None) -> Future[Embeddings]:
+    def submit(
+        self,
+        texts: Iterable[str],
+        *,
+        kind: Kind | None = None,
+    ) -> Future[Embeddings]:
         """Return a future of the vectors and token counts without waiting; cancelling it drops the remaining texts.
 
         Raises:

@@ -103,7 +103,13 @@ class Reranker(SharedModel["CrossEncoder"]):
         """
         return self._finish(_job(query, texts, raw), progress).scores
 
-    def submit(self, query: str, texts: Iterable[str], *, raw: bool = False) -> Future[Scores]:
+    def submit(
+        self,
+        query: str,
+        texts: Iterable[str],
+        *,
+        raw: bool = False,
+    ) -> Future[Scores]:
         """Return a future of the scores and token counts without waiting; cancelling it drops the remaining texts.
 
         Raises:

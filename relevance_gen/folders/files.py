@@ -243,7 +243,10 @@ class Skipped:
         yield from skip_messages(self.by_kind, self.n_links)
 
 
-def skip_messages(by_kind: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
+def skip_messages(
+    by_kind: Mapping[tuple[str, str], int],
+    n_links: int,
+) -> Iterator[str]:
     """Yield a sentence for each kind of skipped files, and for symbolic links.
 
     Args:

@@ -217,7 +217,12 @@ class FolderIndex(BaseIndex):
         """
         return list(paths_matching(as_texts(glob), self.snapshot().files))
 
-    def read(self, path: str, first_line: int = 1, last_line: int | None = None) -> Lines:
+    def read(
+        self,
+        path: str,
+        first_line: int = 1,
+        last_line: int | None = None,
+    ) -> Lines:
         """Return lines of a current file; of a document, lines of its text.
 
         Hidden and ignored files, and files outside the folder, cannot be read.

@@ -181,7 +181,13 @@ def definitions(text: str, extension: str) -> tuple[CodeDefinition, ...]:
 def _definitions(text: str, extension: str) -> tuple[CodeDefinition, ...]:
     levels: dict[tuple[str, bool], float] = {}
 
-    def add(indent: str, name: str, factor: float, *, is_type: bool = False) -> None:
+    def add(
+        indent: str,
+        name: str,
+        factor: float,
+        *,
+        is_type: bool = False,
+    ) -> None:
         name = re.split("[.:]", name.rstrip(".:"))[-1].strip("$")
         if len(name) > 1 and name not in _NO_NAMES:
             columns = len(indent.expandtabs(4))

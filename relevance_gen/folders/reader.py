@@ -161,7 +161,11 @@ class FolderReader:
         is_long = len(self._unfinished) >= _MAX_DOCUMENTS
         return is_long or self._n_unfinished_bytes >= _MAX_DOCUMENT_BYTES
 
-    def _collect(self, pending: list[str], results: dict[str, ReadFile]) -> list[str]:
+    def _collect(
+        self,
+        pending: list[str],
+        results: dict[str, ReadFile],
+    ) -> list[str]:
         """Move finished documents to `results`, and return the others."""
         unfinished = []
         for path in pending:

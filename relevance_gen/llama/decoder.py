@@ -256,7 +256,11 @@ class Decoder(OpenContext):
         return length
 
     def _remove_padding(
-        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int], length: int
+        self,
+        slots: Sequence[int],
+        slices: Sequence[Tokens],
+        starts: Sequence[int],
+        length: int,
     ) -> None:
         for slot, tokens, start in zip(slots, slices, starts, strict=True):
             if len(tokens) < length:

@@ -31,8 +31,8 @@ _START_TIMEOUT_S: Final = 60.0
 _INHERITED_VARIABLES: Final = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|PYTHON\w+"
 )
-"""Environment variables that a child gets. All others, such as keys of clouds and of this package,
-stay in the parent.
+"""Environment variables that a child gets. Further variables, such as keys of clouds and of this
+package, stay in the parent.
 """
 
 
@@ -96,7 +96,7 @@ class Sandbox:
 
     The process starts at the first call.
 
-    Thread-safe: concurrent calls run one after another.
+    Thread-safe: concurrent calls run sequentially.
 
     Args:
         program: a file that defines ``answer``, a function from a mapping to a mapping.
@@ -112,7 +112,11 @@ class Sandbox:
         self._lock = threading.Lock()
         self._process: _ChildProcess | None = None
 
-    def call(self, request: Mapping[str, Any], content: bytes | None = None) -> dict[str, Any]:
+    def call(
+        self,
+        request: Mapping[str, Any],
+        content: bytes | None = None,
+    ) -> dict[str, Any]:
         """Return the answer of the program to a request.
 
         Args:
@@ -144,7 +148,8 @@ class Sandbox:
         process = self._process
         n_bytes = -1 if content is None else len(content)
         with suppress(BrokenPipeError):  # the child is dead; reading raises the right error
-            process.stdin.write(b"%g %d %s\n" % (self._timeout_s, n_bytes, request))
+            header = b"%g %d " % (self._timeout_s, n_bytes)
+            process.stdin.write(header + request + b"\n")
             process.stdin.write(content or b"")
             process.stdin.flush()
         line = process.read_line(_WALL_TIME_FACTOR * self._timeout_s)
@@ -170,7 +175,9 @@ class Sandbox:
             raise GenerationError(
                 f"the process of {self._program.name} cannot be started: {error}"
             ) from None
-        return _ChildProcess(popen, cast(IO[bytes], popen.stdin), cast(IO[bytes], popen.stdout))
+        stdin = cast(IO[bytes], popen.stdin)
+        stdout = cast(IO[bytes], popen.stdout)
+        return _ChildProcess(popen, stdin, stdout)
 
     def _kill(self) -> None:
         if self._process is not None:

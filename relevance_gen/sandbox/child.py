@@ -23,7 +23,7 @@ def main() -> None:
     """Answer requests until standard input ends."""
     program, memory_bytes = sys.argv[1], int(sys.argv[2])
     answer = runpy.run_path(program)["answer"]
-    with suppress(ValueError, OSError):  # macOS has no limit of the address space
+    with suppress(ValueError, OSError):  # macOS does not limit the address space
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     _write_line(b"")  # the program is loaded: from now on the parent waits only for an answer
     hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]

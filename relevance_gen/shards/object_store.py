@@ -173,7 +173,13 @@ class ObjectStore:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
-    def _call(self, method: str, *args: Any, n_bytes: int = 0, **kwargs: Any) -> Any:
+    def _call(
+        self,
+        method: str,
+        *args: Any,
+        n_bytes: int = 0,
+        **kwargs: Any,
+    ) -> Any:
         timeout_s = _CALL_TIMEOUT_S + n_bytes / _MIN_BYTES_PER_S
         has_timeouts = self._file_system.async_impl
         if has_timeouts:

@@ -276,7 +276,12 @@ class ShardedIndex(BaseIndex):
 
     # ── Changes ──
 
-    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
+    def add(
+        self,
+        chunks: Iterable[str | Metadata | Chunk],
+        *,
+        blank: Blank = "error",
+    ) -> range:
         """Add chunks and return their positions, which follow all positions that other writers assigned.
 
         Args:
@@ -312,7 +317,12 @@ class ShardedIndex(BaseIndex):
         self.refresh()
         return added
 
-    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+    def remove(
+        self,
+        positions: Iterable[int] | None = None,
+        *,
+        where: Where | None = None,
+    ) -> int:
         """Remove chunks by their positions or by a filter, and return their number.
 
         Args:

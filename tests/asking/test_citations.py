@@ -66,7 +66,7 @@ def test_citations_are_sentences_with_recomputed_scores(text, chunks):
 
 def words(text):
     """Return the distinct words of a text, tokenized like the module under test."""
-    return set(citing._words([citing._NUMBERS.sub(" ", text)])[0].tolist())
+    return set(citing._distinct_words([citing._SOURCE_NUMBERS.sub(" ", text)]).ids.tolist())
 
 
 def every(chunks):
@@ -164,7 +164,7 @@ def test_cite_with_invalid_argument_raises(text, chunks, field):
 
 def test_cite_above_comparison_limit_raises(monkeypatch):
     """The number of comparisons is limited, and memory is reserved before it is allocated."""
-    monkeypatch.setattr(citing, "_MOST_COMPARED", 5 * citing._OF_SENTENCE)
+    monkeypatch.setattr(citing, "_MAX_COMPARED_WORDS", 5 * citing._SENTENCE_COST)
     with pytest.raises(TooLargeError):
         cite("Cats purr. " * 1000, CHUNKS)
     announced = []

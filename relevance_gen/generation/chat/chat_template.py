@@ -58,7 +58,11 @@ class Renderer:
         """Return the names of the variables that `template` reads; raises the same errors as `render`."""
         return list(self._request(template, None)["names"])
 
-    def _request(self, template: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _request(
+        self,
+        template: str,
+        variables: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
         try:
             reply = self._sandbox.call({"template": template, "variables": variables})
         except TimeoutError:
@@ -193,7 +197,8 @@ def message_texts(message: Mapping[str, Any]) -> list[str]:
 
 
 def _omitted_system_messages(
-    messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
+    messages: Sequence[Mapping[str, Any]],
+    render: Callable[[Sequence[Mapping[str, Any]]], str],
 ) -> list[int]:
     """Return the indices of system messages that a template omits, found by rendering a probe in each of them."""
     probes = {
@@ -343,7 +348,10 @@ class _SpecialTokens:
     all_roles: _TokenSplitter
     assistant: _TokenSplitter
 
-    def split_messages(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def split_messages(
+        self,
+        messages: list[dict[str, Any]],
+    ) -> list[dict[str, Any]]:
         """Split the strings of messages; the arguments of calls repeat text of other roles."""
         return [self._split_message(message) for message in messages]
 

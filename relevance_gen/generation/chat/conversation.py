@@ -116,7 +116,10 @@ class Conversation:
         return tuple(tool for tool in self.tools if not names or tool.name in names)
 
 
-def turn_of(role: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
+def turn_of(
+    role: str,
+    turns: list[dict[str, Any]],
+) -> dict[str, Any]:
     """Return the turn to which the next text of `role` belongs: the last turn, or a new turn that is appended.
 
     The texts of a turn are lists of strings. Each result of a tool is a turn of its own.
@@ -141,7 +144,11 @@ def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     return messages
 
 
-def texts_of(content: object, path: str, text_fields: Mapping[str, str]) -> list[str]:
+def texts_of(
+    content: object,
+    path: str,
+    text_fields: Mapping[str, str],
+) -> list[str]:
     """Return the texts of a message content, which is a string or a list of parts.
 
     `text_fields` maps the types of parts that are accepted to the field that holds their text.

@@ -143,7 +143,7 @@ def test_where_citing_takes_too_much_there_are_no_citations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer is told all the same."""
-    monkeypatch.setattr(citing, "_MOST_COMPARED", 1)
+    monkeypatch.setattr(citing, "_MAX_COMPARED_WORDS", 1)
     _, present = chat.read(
         {"messages": [{"role": "user", "content": "x"}], "documents": ["Dogs bark."]}
     )
