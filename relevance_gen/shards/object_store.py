@@ -13,17 +13,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError, TimedOutError
-from relevance_gen.shards.background import in_thread
+
+T = TypeVar("T")
 
 _CALL_TIMEOUT_S: Final = 30.0
 """Time limit of one call that transfers little."""
@@ -254,3 +256,17 @@ def as_address(place: object, field: str = "place") -> str:
         raise InvalidRequestError.must_be(field, allowed, place)
     address = str(os.fspath(place)).removeprefix("file://")
     return address if "://" in address else str(Path(address).absolute())
+
+
+def in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Start a function in a daemon thread of this name; return the future of its result."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return result

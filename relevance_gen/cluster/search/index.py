@@ -46,11 +46,10 @@ from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.positions import check_position, chunks_by_index, positions_to_remove
 from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.background import in_thread
 from relevance_gen.shards.building import batches_of, build_segment
 from relevance_gen.shards.changes import IndexWriter, copy_version
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
-from relevance_gen.shards.object_store import as_address
+from relevance_gen.shards.object_store import as_address, in_thread
 from relevance_gen.shards.shard_files import ShardWriter
 from relevance_gen.shards.version_store import VersionStore
 from relevance_gen.text.blocks import split_evenly
