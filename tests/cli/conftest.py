@@ -1,4 +1,4 @@
-"""A folder of texts to search."""
+"""Fixtures: a folder of texts to search."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Small documents in the formats that programs write: enough of each to hold some text."""
+"""Small documents in common file formats, with enough structure to hold text."""
 
 import io
 import zipfile
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def pdf(*pages: str, title: str = "", outline: Mapping[str, int] | None = None) -> bytes:
-    """Make a PDF with a text on each page, which stands in lines as it is given; headings name the page they are on."""
+    """Return a PDF with one text per page, in lines, and an outline that maps headings to pages."""
     objects = ["<< /Type /Catalog /Pages 2 0 R /Outlines 4 0 R >>", "", ""]
     objects[2] = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
     headings = list((outline or {}).items())
@@ -54,7 +54,7 @@ _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 
 
 def docx(*paragraphs: str) -> bytes:
-    """Make a Word document; a paragraph is XML that stands in a ``w:p``."""
+    """Return a Word document; a paragraph is the XML content of a ``w:p`` element."""
     body = "".join(f"<w:p>{paragraph}</w:p>" for paragraph in paragraphs)
     document = f'<?xml version="1.0" encoding="UTF-8"?><w:document {_W}><w:body>{body}</w:body></w:document>'
     return archive({"[Content_Types].xml": "<Types/>", "word/document.xml": document})
@@ -88,7 +88,7 @@ def pptx(*slides: str) -> bytes:
 
 
 def xlsx(**sheets: Sequence[Sequence[str | float]]) -> bytes:
-    """Make a workbook: strings are shared, as Excel shares them, and numbers stand in their cells."""
+    """Return a workbook with shared strings, as Excel writes them, and numbers in their cells."""
     strings: list[str] = []
 
     def cell(column: int, value: str | float) -> str:

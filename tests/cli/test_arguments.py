@@ -1,4 +1,4 @@
-"""Arguments of the command: in any order, behind `--`, and mistyped."""
+"""Tests of command-line arguments: their order, arguments after `--`, and suggestions for typos."""
 
 import json
 from pathlib import Path
@@ -69,10 +69,10 @@ from relevance_gen.cli import main
         (["generate", "x", "y"], "unrecognized arguments: y"),
     ],
 )
-def test_what_was_mistyped_is_guessed(
+def test_unknown_flag_or_command_suggests_similar_name(
     arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A flag or command that does not exist is refused with the one that is most like it, in two short lines."""
+    """An unknown flag or command is rejected in two short lines with the most similar name."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -96,34 +96,36 @@ def test_what_was_mistyped_is_guessed(
         ),
     ],
 )
-def test_an_error_names_what_was_typed(
+def test_error_names_option_or_argument(
     arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the library refuses is named as the option or the argument that it came by."""
+    """An invalid value is reported under the name of its option or argument."""
     assert main(arguments) == 2
     assert capsys.readouterr() == ("", f"relevance-gen: {message}\n")
 
 
 @pytest.mark.parametrize("question", ["-n is what?", "--json", "-5", "-x", "--top-n=3", "-"])
-def test_questions_that_begin_with_a_dash(
+def test_arguments_after_double_dash_are_positional(
     question: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Behind -- all is question and files, whatever it begins with."""
+    """All arguments after `--` are question and files, even with a leading dash."""
     Path("-x").write_text("the option -n is what -x is not, nor --json, nor -5, nor --top-n=3")
     status = main(["search", "-n", "1", "--json", "--", question, "-x"])
     assert status == (1 if question == "-" else 0)
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1 - status
 
 
-def test_a_sentence_with_a_dash_needs_no_help(
+def test_question_with_leading_dash_is_accepted(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A question of several words that begins as no option does is understood without --."""
+    """A question of several words that matches no option needs no `--`."""
     assert main(["search", "--bananas or apples?", "fruit.txt"]) == 0
 
 
-def test_options_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options may stand before, between and behind the question and the files."""
+def test_options_are_accepted_at_any_position(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options before, between and after question and files give equal output."""
     shown = set()
     words, option = ["apples", "fruit.txt", "deep"], ["-n", "1"]
     for at in range(4):

@@ -1,4 +1,4 @@
-"""``relevance-gen ask``: the answer, then where it is from."""
+"""Tests of ``relevance-gen ask``: the answer, followed by its sources."""
 
 import json
 
@@ -27,8 +27,8 @@ def notes(folder, monkeypatch):
     return folder
 
 
-def test_the_answer_comes_first_and_its_sources_below(notes, capsys):
-    """The answer, a blank line, then each source with number, score, file and line; one line says what answers."""
+def test_ask_prints_answer_then_sources(notes, capsys):
+    """The output has the answer, a blank line, and each source with number, score, file and line."""
     assert main(["ask", QUESTION, "notes.txt", "--max-chars", "60"]) == 0
     out, err = capsys.readouterr()
     answer, blank, source, text, *_ = out.splitlines()
@@ -39,8 +39,8 @@ def test_the_answer_comes_first_and_its_sources_below(notes, capsys):
     assert err.count("\n") == 1
 
 
-def test_each_sentence_is_marked_and_sources_have_their_headings(folder, capsys):
-    """A number behind what a source says, words behind what none does; the source has its line and its headings."""
+def test_ask_prints_markers_and_headings(folder, capsys):
+    """Each sentence has a source number or a note; each source has its line and headings."""
     (folder / "animals.md").write_text(
         f"# Animals\n\nA text about many of them.\n\n## Insects\n\n{SENTENCE}\n"
     )
@@ -66,8 +66,8 @@ def test_each_sentence_is_marked_and_sources_have_their_headings(folder, capsys)
     assert capsys.readouterr().out.split("\n\n")[0].endswith(" [not found in the sources]")
 
 
-def test_a_named_model_answers_without_a_word_about_the_embedded_one(notes, capsys, monkeypatch):
-    """By --model or the environment; parameters and the model's options arrive."""
+def test_ask_with_model_prints_no_notice(notes, capsys, monkeypatch):
+    """A model from `--model` or the environment gets all options; no notice is printed."""
     options = ["--n-threads", "1", "--max-tokens", "7", "--seed", "3"]
     assert main(["ask", QUESTION, "notes.txt", "--model", str(BIGRAM), *options, "--json"]) == 0
     by_name = capsys.readouterr()
@@ -78,8 +78,8 @@ def test_a_named_model_answers_without_a_word_about_the_embedded_one(notes, caps
     assert json.loads(by_name.out)["finish_reason"] in ("length", "stop", "eos")
 
 
-def test_a_reranker_scores_the_sources(notes, capsys):
-    """--reranker gives each source the score that search gives it, which is that of `search(reranker=)`."""
+def test_ask_with_reranker_has_search_scores(notes, capsys):
+    """`--reranker` gives each source the score of `search` with the same reranker."""
     by_reranker = [QUESTION, "notes.txt", "--reranker", str(RERANKER), "--json"]
     assert main(["ask", *by_reranker]) == 0
     (source,) = json.loads(capsys.readouterr().out)["sources"]
@@ -92,8 +92,8 @@ def test_a_reranker_scores_the_sources(notes, capsys):
     assert capsys.readouterr() == ("", MISSING_MODEL)
 
 
-def test_an_encoder_scores_the_sources(notes, capsys):
-    """--encoder gives each source the score that search gives it; a missing one is named before anything is read."""
+def test_ask_with_encoder_has_search_scores(notes, capsys):
+    """`--encoder` gives the scores of `search`; a missing encoder is an error before reading."""
     by_encoder = [QUESTION, "notes.txt", "--encoder", str(ENCODER), "--json"]
     assert main(["ask", *by_encoder]) == 0
     (source,) = json.loads(capsys.readouterr().out)["sources"]
@@ -106,8 +106,8 @@ def test_an_encoder_scores_the_sources(notes, capsys):
     assert capsys.readouterr() == ("", MISSING_MODEL)
 
 
-def test_json_is_the_answer_with_places(notes, capsys):
-    """--json prints one object, whose sources stand where they say."""
+def test_ask_json_has_source_locations(notes, capsys):
+    """`--json` prints one object, and the excerpt of a source matches its offsets in the file."""
     assert main(["ask", QUESTION, "notes.txt", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     (source,) = answer["sources"]
@@ -116,16 +116,16 @@ def test_json_is_the_answer_with_places(notes, capsys):
     assert answer["text"] == shown == SENTENCE
 
 
-def test_where_nothing_is_found_nothing_is_invented(notes, capsys):
-    """Status 1, and a line that says what was searched, as for search; with --json the answer says so."""
+def test_ask_without_results_exits_with_1(notes, capsys):
+    """Without results the status is 1, and stderr or the JSON answer reports the empty result."""
     assert main(["ask", "zebra?", "notes.txt"]) == 1
     assert capsys.readouterr() == ("", "relevance-gen: nothing found in 1 chunk of 1 file\n")
     assert main(["ask", "zebra?", "notes.txt", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["sources"] == []
 
 
-def test_no_answer_shows_what_comes_near(notes, capsys):
-    """Status 1, what was found, and no model; --min-confidence says from where on there is an answer."""
+def test_ask_below_min_confidence_prints_closest_passages(notes, capsys):
+    """Below `--min-confidence` the status is 1 and the closest passages are printed."""
     assert (
         main(["ask", "Who signed the papers of the bank?", "notes.txt", "--max-chars", "60"]) == 1
     )
@@ -144,15 +144,15 @@ def test_no_answer_shows_what_comes_near(notes, capsys):
     assert "--min-confidence must be a finite number in [0, 1], got 2.0" in capsys.readouterr().err
 
 
-def test_it_copies_or_writes(notes, capsys):
-    """--no-copy lets the embedded model write as it likes, in its own form and no other."""
+def test_ask_copy_flags(notes, capsys):
+    """`--no-copy` lets the embedded model generate freely; `--copy` works with other models."""
     assert main(["ask", QUESTION, "notes.txt", "--no-copy", "--max-tokens", "2"]) == 0
     assert len(capsys.readouterr().out.split("\n")[0]) < len(SENTENCE)
     assert main(["ask", QUESTION, "notes.txt", "--copy", "--model", str(BIGRAM)]) in (0, 2)
 
 
-def test_it_reads_what_search_reads(notes, capsys):
-    """Folders, globs and saved indexes: the options are those of search."""
+def test_ask_accepts_sources_of_search(notes, capsys):
+    """`ask` accepts folders, globs and saved indexes, with the options of `search`."""
     assert main(["ask", QUESTION, ".", "-g", "*.md"]) == 1
     assert main(["index", ".", "-g", "*.txt", "--save", "kept.index"]) == 0
     capsys.readouterr()
@@ -162,8 +162,8 @@ def test_it_reads_what_search_reads(notes, capsys):
     assert capsys.readouterr().out == first
 
 
-def test_trouble_is_said_after_an_answer(notes, capsys):
-    """A file that cannot be read makes the status 2, though others gave an answer; one that is not there has none."""
+def test_ask_reports_unreadable_file_after_answer(notes, capsys):
+    """An unreadable file gives status 2 after the answer; a missing file prevents the answer."""
     notes.joinpath("binary.bin").write_bytes(b"\0")
     assert main(["ask", QUESTION, "notes.txt", "binary.bin"]) == 2
     out, err = capsys.readouterr()
@@ -177,8 +177,8 @@ def test_trouble_is_said_after_an_answer(notes, capsys):
     )
 
 
-def test_a_wrong_option_is_refused_before_files_are_read(capsys):
-    """One line, status 2."""
+def test_ask_with_invalid_option_exits_before_reading(capsys):
+    """An invalid option gives one line and status 2 before a file is read."""
     assert main(["ask", QUESTION, "/no/such/file", "--top-p", "2"]) == 2
     assert capsys.readouterr() == (
         "",

@@ -1,4 +1,4 @@
-"""`relevance-gen search` and the files that it finds: documents, what is left out, and what is said of it."""
+"""Tests of the files that `relevance-gen search` reads, skips and reports."""
 
 import io
 import json
@@ -39,7 +39,7 @@ from tests.cli.documents import docx, pdf, pptx, run, xlsx
         ),
     ],
 )
-def test_documents(
+def test_search_of_document_has_location(
     name: str,
     content: bytes,
     place: dict[str, object],
@@ -47,7 +47,7 @@ def test_documents(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A document is searched, and a result says where it stands, as text and as metadata to choose by."""
+    """A document is searched; its location is printed and can be used as a filter."""
     Path(name).write_bytes(content)
     assert main(["search", "apples", name, "--lines", "1"]) == 0
     assert f"  {shown}\n" in capsys.readouterr().out
@@ -68,8 +68,8 @@ def test_documents(
     }
 
 
-def test_a_damaged_document_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A document that cannot be read is named with the reason, and the others are searched."""
+def test_search_reports_damaged_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged document is reported with the reason, and other files are searched."""
     Path("bad.pdf").write_bytes(b"%PDF-1.7 no more")
     assert main(["search", "apples", "."]) == 2
     shown = capsys.readouterr()
@@ -78,19 +78,19 @@ def test_a_damaged_document_is_trouble(folder: Path, capsys: pytest.CaptureFixtu
     assert "fruit.txt:1" in shown.out
 
 
-def test_a_document_can_be_piped_in(
+def test_search_detects_document_on_stdin(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The standard input is known by its content."""
+    """The format of the standard input is detected from its content."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pdf("Apples are red"))))
     assert main(["search", "apples"]) == 0
     assert "  (standard input):page 1\n  Apples are red\n" in capsys.readouterr().out
 
 
-def test_what_is_left_out_is_said(
+def test_search_reports_skipped_files(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A named file that cannot be read has a line with the reason, and is trouble; what is only found is counted."""
+    """A named unreadable file has its own line and status 2; skipped files of folders are counted."""
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda _name: None
     )  # as where the extra is not installed
@@ -118,8 +118,8 @@ def test_what_is_left_out_is_said(
     ]
 
 
-def test_only_some_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options choose among the files of folders, and what is named is always searched."""
+def test_options_filter_files_of_folders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """File options filter the files of folders; files named explicitly are always searched."""
     for name in ("a.py", "b.md", "c.log", ".hidden"):
         Path(name).write_text("apples")
     Path(".gitignore").write_text("*.log")
@@ -140,8 +140,8 @@ def test_only_some_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_names_that_are_no_text_are_shown(encoding: str, folder: Path) -> None:
-    """A file whose name is in no encoding is found and shown, whatever the encoding of the output."""
+def test_undecodable_file_name_is_printed(encoding: str, folder: Path) -> None:
+    """A file name with invalid encoding is found and printed in any output encoding."""
     name = os.fsdecode(b"caf\xe9.txt")
     Path(name).write_text("apples 🍎")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""``relevance-gen generate``: a prompt in, text out, whatever the options."""
+"""Tests of ``relevance-gen generate``: prompts, options and output."""
 
 import io
 import json
@@ -25,14 +25,14 @@ COMMAND = [
 ]
 
 
-def test_the_text_is_printed(capsys):
-    """The completion alone goes to the standard output, and nothing to the standard error."""
+def test_generate_prints_completion(capsys):
+    """The completion is printed to the standard output, and the standard error is empty."""
     assert main([*COMMAND, "z"]) == 0
     assert capsys.readouterr() == (STORY + "\n", "")
 
 
-def test_the_embedded_model_is_announced(capsys, monkeypatch):
-    """Who names no model is told on the standard error what to expect of the one that writes, in one line."""
+def test_generate_with_embedded_model_prints_notice(capsys, monkeypatch):
+    """Without a model name, one line on the standard error describes the embedded model."""
     monkeypatch.delenv("RELEVANCE_GEN_MODEL", raising=False)
     assert main(["generate", "Write a poem.", "--max-tokens", "2", "--n-threads", "1"]) == 0
     said = capsys.readouterr().err
@@ -40,21 +40,21 @@ def test_the_embedded_model_is_announced(capsys, monkeypatch):
     assert said.count("\n") == 1
 
 
-def test_a_prompt_can_be_piped_in(capsys, monkeypatch):
-    """Without a prompt, or with -, the standard input is continued."""
+def test_generate_reads_prompt_from_stdin(capsys, monkeypatch):
+    """Without a prompt, or with `-`, the standard input is the prompt."""
     monkeypatch.setattr("sys.stdin", io.StringIO("z"))
     assert main([*COMMAND, "-"]) == 0
     assert capsys.readouterr().out == STORY + "\n"
 
 
-def test_samples_stand_under_headings(capsys):
-    """Several samples are told apart."""
+def test_generate_prints_heading_per_sample(capsys):
+    """Several samples are printed under numbered headings."""
     main([*COMMAND, "z", "--num-samples", "3", "--stop", "caf"])
     assert capsys.readouterr().out == "".join(f"── {n} of 3 ──\nOnce upon a \n" for n in (1, 2, 3))
 
 
-def test_json_is_the_response_of_the_rest_interface(capsys):
-    """--json prints one object with the documented fields."""
+def test_generate_json_has_documented_fields(capsys):
+    """`--json` prints one object with the documented fields."""
     main([*COMMAND, "z", "--json", "--return-tokens", "--logprobs"])
     response = json.loads(capsys.readouterr().out)
     (sample,) = response["responses"]
@@ -62,8 +62,8 @@ def test_json_is_the_response_of_the_rest_interface(capsys):
     assert len(sample["tokens"]) == len(sample["logprobs"]) == sample["generated_tokens"] == 12
 
 
-def test_a_bias_is_a_list_of_pairs(capsys):
-    """--logit-bias takes ID=BIAS, more than one; what is no number is a wrong use."""
+def test_generate_logit_bias_accepts_pairs(capsys):
+    """`--logit-bias` accepts several ID=BIAS pairs; a value without a number is a usage error."""
     assert (
         main(
             [
@@ -87,8 +87,8 @@ def test_a_bias_is_a_list_of_pairs(capsys):
         main([*COMMAND, "z", "--logit-bias", "4"])
 
 
-def test_a_schema_and_a_grammar_are_files(tmp_path, capsys):
-    """--schema and --grammar name a file, --regex is the expression itself; what cannot be read is a wrong use."""
+def test_generate_reads_schema_and_grammar_files(tmp_path, capsys):
+    """`--schema` and `--grammar` name files, `--regex` is a pattern; unreadable files are errors."""
     (tmp_path / "schema").write_text('{"enum": [12, 34]}')
     (tmp_path / "grammar").write_text('start: "ab" "c"')
     for options, texts in (
@@ -113,21 +113,21 @@ def test_a_schema_and_a_grammar_are_files(tmp_path, capsys):
          "--max-input-tokens, or load the model with a larger n_ctx"),
     ],
 )  # fmt: skip
-def test_an_error_names_every_option_as_it_was_typed(capsys, options, message):
-    """Not the option alone that is wrong, but also those that it is compared with."""
+def test_generate_error_names_all_options_as_flags(capsys, options, message):
+    """The error uses flag names for the invalid option and for each option in the message."""
     assert main([*COMMAND, "zz" * 50, *options]) == 2
     printed = capsys.readouterr()
     assert message.replace("n_ctx", "--n-ctx") in printed.err
     assert not printed.out
 
 
-def test_every_parameter_of_a_request_is_an_option():
-    """No field of `GenerationRequest` is missing."""
+def test_generate_has_option_for_each_request_field():
+    """Each field of `GenerationRequest` has an option."""
     assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}
 
 
-def test_every_option_of_a_model_is_an_option(capsys):
-    """No field of `ModelOptions` is missing; a switch can be turned on and off, and what is given arrives."""
+def test_generate_has_option_for_each_model_field(capsys):
+    """Each field of `ModelOptions` has an option, switches can be negated, and values arrive."""
     with pytest.raises(SystemExit):
         main(["generate", "--help"])
     shown = capsys.readouterr().out
@@ -166,7 +166,7 @@ def test_every_option_of_a_model_is_an_option(capsys):
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(capsys, options, message):
-    """A wrong value or a missing model ends with status 2 and one line on the standard error."""
+def test_generate_error_is_one_line(capsys, options, message):
+    """An invalid value or a missing model gives status 2 and one line on the standard error."""
     assert main([*COMMAND, "z", *options]) == 2
     assert capsys.readouterr() == ("", f"relevance-gen: {message}\n")

@@ -1,4 +1,4 @@
-"""`relevance-gen index`, and searching what it kept: built once, searched often."""
+"""Tests of `relevance-gen index` and of searching the saved index."""
 
 from pathlib import Path
 
@@ -18,8 +18,10 @@ MISSING_MODEL = (
 )
 
 
-def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `index` kept, --index searches without the files, with the same results, places and conditions."""
+def test_saved_index_gives_results_of_files(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--index` searches a saved index without its files, with equal results and filters."""
     arguments = ["apples", "--json", "--where", "path=fruit.txt"]
     assert (
         main(["search", *arguments, ".", "--rank-passages", "--no-cache", "--weighting", "cosine"])
@@ -37,8 +39,8 @@ def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixt
     assert len(ChunkIndex.load("kept.index")) == 1
 
 
-def test_records_are_chunks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file of records is read by the fields that are named; a damaged line is told of, and nothing is kept."""
+def test_index_reads_fields_of_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Records are read by the named fields; a damaged line is reported and nothing is saved."""
     Path("pets.jsonl").write_text(
         '{"body": "Cats purr.", "page": 3}\n{"body": " "}\n{"body": "Dogs bark.", "page": 4}\n'
     )
@@ -55,10 +57,8 @@ def test_records_are_chunks(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert not Path("pets.index").exists()
 
 
-def test_several_files_of_records_are_read(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They are read one after the other, by the same fields, and a field that is not there is named as an option."""
+def test_index_reads_several_record_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files are read in order by the same fields; a missing field is reported by its option."""
     Path("cats.jsonl").write_text('{"body": "Cats purr.", "head": "Cats"}\n')
     Path("dogs.ndjson").write_text('{"body": "Dogs bark."}\n')
     arguments = ["index", "cats.jsonl", "dogs.ndjson", "--save", "pets.index"]
@@ -77,10 +77,10 @@ def test_several_files_of_records_are_read(
     assert "must have the field 'heat', which --title names; " in capsys.readouterr().err
 
 
-def test_an_index_of_chunks_from_elsewhere(
+def test_search_of_program_index_numbers_chunks(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An index that a program saved is searched, too; chunks that tell no place are numbered and titled."""
+    """Chunks of an index saved by a program are labeled by number and title if they have no path."""
     ChunkIndex(
         [
             "pears",
@@ -96,8 +96,10 @@ def test_an_index_of_chunks_from_elsewhere(
     assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1  Red or blue")
 
 
-def test_what_a_cluster_saved_is_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its folder or its address, without a cluster; a folder or an address without one is told of."""
+def test_search_of_sharded_index_needs_no_cluster(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sharded index is searched by folder or URL; a location without an index is an error."""
     save_shards(
         str(folder / "saved"), ["pears", {"text": "apples", "metadata": {"path": "fruit.txt"}}], 2
     )
@@ -111,10 +113,8 @@ def test_what_a_cluster_saved_is_searched(folder: Path, capsys: pytest.CaptureFi
     assert "must be an address that fsspec can open" in capsys.readouterr().err
 
 
-def test_an_encoder_lifts_and_its_vectors_are_kept(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """--encoder gives other scores; `index` keeps its vectors, and another encoder encodes again, and says so."""
+def test_index_saves_encoder_vectors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`index` saves the vectors of `--encoder`; a different encoder encodes again with a notice."""
     by_encoder = ["--encoder", str(ENCODER), "--json"]
     assert main(["search", "apples", "."]) == 0
     words = capsys.readouterr()
@@ -136,10 +136,10 @@ def test_an_encoder_lifts_and_its_vectors_are_kept(
     assert capsys.readouterr().err == MISSING_MODEL
 
 
-def test_what_was_not_read_whole_is_said_again(
+def test_saved_index_repeats_incomplete_document_warning(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index knows which document was cut: whoever asks it is told, by the message, the result and the status."""
+    """A search of a saved index repeats the warning, metadata and status for a cut document."""
     monkeypatch.setattr(extraction, "MAX_PAGES", 1)
     Path("cut.pdf").write_bytes(pdf("Apples are red", "Pears are green"))
     told = "relevance-gen: cut.pdf: has 2 pages, of which the first 1 are searched\n"
@@ -191,10 +191,10 @@ def test_what_was_not_read_whole_is_said_again(
         (["search", "x", "-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),
     ],
 )
-def test_what_makes_no_sense_is_trouble(
+def test_index_with_contradicting_options_exits_with_2(
     arguments: list[str], complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Options that contradict each other, or an index that cannot be, are refused in one line, before any work."""
+    """Contradicting options and impossible indexes are rejected in one line before any work."""
     Path("a.jsonl").write_text('{"text": "a"}')
     assert main(arguments) == 2
     shown = capsys.readouterr()
@@ -203,10 +203,10 @@ def test_what_makes_no_sense_is_trouble(
     assert Path("fruit.txt").read_text() == FRUIT
 
 
-def test_an_index_in_a_folder_is_built_extended_and_searched(
+def test_index_in_folder_is_built_and_extended(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--save` writes an index to an empty folder or an address, and `--add` adds chunks to it."""
+    """`--save` writes an index to an empty folder or a URL, and `--add` adds chunks to it."""
     Path("pets.jsonl").write_text('{"text": "Cats purr."}\n{"text": "Dogs bark."}\n')
     Path("saved").mkdir()
     for place in ("saved", f"file://{folder}/other"):

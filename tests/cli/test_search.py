@@ -1,4 +1,4 @@
-"""`relevance-gen search`: right files, readable results, grep's exit statuses."""
+"""Tests of `relevance-gen search`: files, output, and the exit statuses of grep."""
 
 import io
 import json
@@ -16,16 +16,18 @@ from relevance_gen.cli.terminal import visible
 from tests.cli.conftest import ENVIRONMENT, FRUIT
 
 
-def test_prints_score_file_line_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A result shows its score, file, line and lines; without a terminal there is no colour."""
+def test_search_prints_score_file_line_and_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A result shows score, file, line and text; without a terminal there are no colors."""
     assert main(["search", "what is yellow?", "fruit.txt", "--max-chars", "30"]) == 0
     score, place = capsys.readouterr().out.splitlines()[0].split("  ")
     assert place == "fruit.txt:3"
     assert 0 < float(score) <= 1
 
 
-def test_reads_folders_below(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder stands for all files below it, by name; hidden files and folders are left out."""
+def test_search_reads_subfolders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All files below a folder are searched; hidden files and folders are skipped."""
     (folder / ".hidden").write_text("apple")
     (folder / ".git").mkdir()
     (folder / ".git" / "apple").write_text("apple")
@@ -37,8 +39,8 @@ def test_reads_folders_below(folder: Path, capsys: pytest.CaptureFixture[str]) -
     }
 
 
-def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` prints the documented response, and each place holds the chunk's text."""
+def test_search_json_has_locations(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints the documented response, and each location holds the chunk's text."""
     assert main(["search", "bananas", "fruit.txt", "--json", "--max-chars", "45"]) == 0
     response = json.loads(capsys.readouterr().out)
     (result,) = response["results"]
@@ -57,10 +59,10 @@ def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixtur
     assert place["first_line"] == 3
 
 
-def test_shows_only_sentences_within_a_budget(
+def test_search_max_tokens_prints_best_sentences(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--max-tokens` shows the sentences that say most, at the place where the first of each chunk stands."""
+    """`--max-tokens` prints the most relevant sentences with the line of the first sentence."""
     Path("birds.txt").write_text(
         "It rained.\n\nIt rained again. The heron hunts at dawn. It snowed for days.\n"
     )
@@ -76,8 +78,8 @@ def test_shows_only_sentences_within_a_budget(
     assert (kept["text"], kept["metadata"]["path"]) == ("The heron hunts at dawn.", "birds.txt")
 
 
-def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The best stand first, or all in the order of the text, and no more than asked for."""
+def test_search_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results are sorted by score, or by position with `--true-order`, and limited by `-n`."""
     texts = {
         "a": "apple pie and a lot more than that",
         "b": "plum",
@@ -94,8 +96,10 @@ def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert shown == {"score": ["d", "c"], "position": ["c", "d"]}
 
 
-def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a long chunk the lines around the question's words are shown, at their own line number; or all."""
+def test_search_prints_best_lines_of_long_chunk(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--lines` prints the lines around the matched words with their line number, or all lines."""
     Path("long.txt").write_text(
         "\n".join(["nothing here"] * 20 + ["the treasure is buried"] + ["nothing"] * 10)
     )
@@ -106,8 +110,8 @@ def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out.splitlines()) == 33
 
 
-def test_shows_the_line_that_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is shown begins with the passage that the search points at, and not with a line above it."""
+def test_search_prints_from_passage_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed excerpt begins with the line of the best passage."""
     options = "".join(
         f"`--{name}`: {purpose}\n"
         for name, purpose in {
@@ -138,10 +142,10 @@ def test_shows_the_line_that_answers(folder: Path, capsys: pytest.CaptureFixture
         ("हिन्दी में लिखा", "हिन्दी", ["हिन्दी"]),
     ],
 )
-def test_marks_what_matched(
+def test_search_color_marks_matches(
     text: str, query: str, marked: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Colour marks the words that the search matched, in their inflections and in every script."""
+    """Color marks the matched words, in their inflections and in every script."""
     Path("text.txt").write_text(text + "\n\n" + "Something else altogether.", encoding="utf-8")
     assert main(["search", query, "text.txt", "--color", "always", "--max-chars", "40"]) == 0
     coloured = capsys.readouterr().out.split("\n")[1]
@@ -149,10 +153,10 @@ def test_marks_what_matched(
     assert coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "").strip() == text
 
 
-def test_control_characters_do_not_reach_the_terminal(
+def test_search_escapes_control_characters(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A text or a file's name cannot move the cursor: control characters are shown as pictures."""
+    """Control characters in texts and file names are replaced by visible symbols."""
     Path("evil\x1b[2J.txt").write_text("apple\x1b]0;owned\x07\tpie\r\n\x9b2J")
     assert main(["search", "owned", "."]) == 0
     shown = capsys.readouterr().out
@@ -160,8 +164,10 @@ def test_control_characters_do_not_reach_the_terminal(
     assert shown.replace("\n", "").isprintable()
 
 
-def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing found is exit status 1 and a line that says what was looked at; as JSON it is an empty list alone."""
+def test_search_without_results_exits_with_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without results the status is 1 with a summary on stderr; JSON has an empty list."""
     assert main(["search", "zebra", "."]) == 1
     assert capsys.readouterr() == ("", "relevance-gen: nothing found in 2 chunks of 2 files\n")
     assert main(["search", "zebra", ".", "-g", "*.nothing"]) == 1
@@ -172,8 +178,8 @@ def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (json.loads(shown.out)["results"], shown.err) == ([], "")
 
 
-def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that cannot be read is named, the others are searched, and the exit status is 2."""
+def test_search_reports_unreadable_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unreadable file is reported, other files are searched, and the status is 2."""
     (folder / "binary.bin").write_bytes(b"\0")
     assert main(["search", "bananas", "binary.bin", "fruit.txt"]) == 2
     shown = capsys.readouterr()
@@ -195,10 +201,10 @@ def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[
         ("broken", "No such file or directory; correct its name"),
     ],
 )
-def test_a_file_that_is_not_there_is_the_only_thing_said(
+def test_missing_file_prevents_output(
     name: str, complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is printed of the others, and no index is kept of them; the exit status is 2."""
+    """If a named file is missing, no result is printed, no index is saved, and the status is 2."""
     (folder / "broken").symlink_to("nowhere")
     for command in (["search", "bananas"], ["index", "--save", "kept.index"]):
         assert main([*command, "fruit.txt", name]) == 2
@@ -222,10 +228,10 @@ def test_a_file_that_is_not_there_is_the_only_thing_said(
         ),
     ],
 )
-def test_wrong_argument_is_trouble(
+def test_search_with_invalid_argument_prints_rule(
     arguments: list[str], complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An argument that is not allowed is refused in one line that says what is."""
+    """An invalid argument is rejected in one line with the rule."""
     assert main(["search", *arguments]) == 2
     assert complaint in capsys.readouterr().err
 
@@ -241,16 +247,18 @@ def test_wrong_argument_is_trouble(
         ["--nonsense"],
     ],
 )
-def test_wrong_usage_is_trouble(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be parsed shows how to use the command and exits with 2."""
+def test_search_with_wrong_usage_exits_with_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arguments that cannot be parsed print the usage and exit with status 2."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert "usage: relevance-gen" in capsys.readouterr().err
 
 
-def test_binary_files_are_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A binary file is skipped with a note, and is no trouble."""
+def test_search_skips_binary_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A binary file is skipped with a note and without an error status."""
     Path("picture.png").write_bytes(b"\x89PNG\0\0apples")
     assert main(["search", "apples", "."]) == 0
     assert capsys.readouterr().err == "relevance-gen: skipped 1 binary file\n"
@@ -264,8 +272,8 @@ def test_encodings(encoding: str, folder: Path, capsys: pytest.CaptureFixture[st
     assert "  Größe zählt\n" in capsys.readouterr().out
 
 
-def test_any_bytes_end_well(folder: Path) -> None:
-    """Bytes that are no text in any encoding end without a crash."""
+def test_search_of_random_bytes_does_not_crash(folder: Path) -> None:
+    """Undecodable, empty and blank files are searched or skipped without a crash."""
     Path("noise.bin").write_bytes(bytes(range(1, 256)) * 10)
     Path("empty.txt").write_bytes(b"")
     Path("blank.txt").write_bytes(b" \n\t\n")
@@ -273,10 +281,10 @@ def test_any_bytes_end_well(folder: Path) -> None:
     assert main(["search", "apple", "noise.bin", "empty.txt", "blank.txt", "bad16.txt"]) in (0, 1)
 
 
-def test_an_empty_standard_input_is_named(
+def test_search_reports_empty_stdin(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that names no file searches the standard input, and is told so where nothing was there."""
+    """Without file arguments the standard input is searched, and its emptiness is reported."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     assert main(["search", "apples"]) == 1
     assert capsys.readouterr() == (
@@ -306,10 +314,10 @@ def test_standard_input(
         (["fruit.txt"], b"", "fruit.txt"),
     ],
 )
-def test_what_was_meant_is_searched(
+def test_search_without_files_chooses_stdin_or_folder(
     folder: Path, arguments: list[str], piped: bytes | None, found: str
 ) -> None:
-    """Without a terminal the input is searched if there is one, and the folder where options choose among its files."""
+    """Without a terminal, piped input is searched, or the folder if a file option is present."""
     given = {"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}
     run = [sys.executable, "-m", "relevance_gen", "search", "bananas", *arguments]
     done = subprocess.run(run, capture_output=True, check=False, env=ENVIRONMENT, **given)
@@ -317,10 +325,10 @@ def test_what_was_meant_is_searched(
     assert f"  {found}:" in done.stdout.decode()
 
 
-def test_at_a_terminal_the_working_folder_is_searched(
+def test_search_at_terminal_reads_working_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a file and with a terminal as standard input, nothing waits for typing: the folder is searched."""
+    """Without file arguments at a terminal, the working folder is searched."""
     master, slave = pty.openpty()
     with os.fdopen(slave) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
@@ -337,10 +345,10 @@ def test_at_a_terminal_the_working_folder_is_searched(
         (["--version"], relevance_gen.__version__),
     ],
 )
-def test_help_and_version(
+def test_help_and_version_are_printed(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--help` names every command, a command's help its options; `--version` says the version."""
+    """`--help` lists commands or options; `--version` prints the version."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0
@@ -356,10 +364,10 @@ def test_help_and_version(
         (["first_line=7000"], set()),
     ],
 )
-def test_where_keeps_chunks_with_metadata(
+def test_search_where_filters_by_metadata(
     conditions: list[str], sources: set[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--where` ranks only chunks with that metadata, of several values for one key any."""
+    """`--where` keeps chunks with any of the values of a key."""
     (folder / "more.txt").write_text("more apples")
     status = main(
         ["search", "apples", ".", "--json", *(f"--where={condition}" for condition in conditions)]
@@ -369,10 +377,10 @@ def test_where_keeps_chunks_with_metadata(
     assert status == (0 if sources else 1)
 
 
-def test_a_key_that_no_chunk_has_is_trouble(
+def test_search_where_with_unknown_key_is_rejected(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A condition on a key that does not exist is refused with the keys that do."""
+    """An unknown metadata key is rejected with a suggestion."""
     assert main(["search", "apples", ".", "--where", "pth=fruit.txt"]) == 2
     message = (
         "relevance-gen: --where must name keys that chunks have, got 'pth'; did you mean path?\n"
@@ -380,10 +388,10 @@ def test_a_key_that_no_chunk_has_is_trouble(
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_condition_that_is_none_is_trouble(
+def test_search_where_without_value_is_rejected(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A condition without a key or an equals sign is refused by name."""
+    """A condition without a key or an equals sign is rejected by name."""
     for condition in ("path", "=a"):
         with pytest.raises(SystemExit) as ended:
             main(["search", "apples", ".", "--where", condition])
@@ -391,8 +399,10 @@ def test_a_condition_that_is_none_is_trouble(
         assert "argument --where: must be KEY=VALUE" in capsys.readouterr().err
 
 
-def test_says_what_a_word_was_taken_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A word that is nowhere is taken for one that is a letter away, which is said; an option leaves it."""
+def test_search_reports_spelling_correction(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A corrected spelling is reported on stderr; an option disables the correction."""
     Path("rain.txt").write_text("Take an umbrella.")
     assert main(["search", "umbrela", "rain.txt"]) == 0
     assert (

@@ -1,4 +1,4 @@
-"""The command among processes: terminals, pipes and signals."""
+"""Tests of the command with terminals, pipes and signals."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "relevance_gen", *arguments]
 
 
-def test_runs_as_a_module(folder: Path) -> None:
+def test_python_m_runs_command(folder: Path) -> None:
     """`python -m relevance_gen` is the same command."""
     done = subprocess.run(
         command("search", "bananas", "-"),
@@ -60,14 +60,14 @@ def test_terminal_gets_colour_unless_refused(folder: Path) -> None:
     shown = in_terminal("search", "bananas", "fruit.txt", NO_COLOR="")
     assert "\x1b[1;31mBananas\x1b[0m" in shown
     assert "1 of 1 chunk, " in shown
-    # The line that says how far the work is, where it takes long, is erased all the same: that is no colour.
+    # The status line of a long search is still erased; its escape sequence sets no color.
     assert not re.search(
         r"\x1b\[[0-9;]*m", in_terminal("search", "bananas", "fruit.txt", NO_COLOR="1")
     )
 
 
-def test_the_best_stays_in_sight(folder: Path) -> None:
-    """Where a terminal cannot hold all results, the best is the last; where it can, the first."""
+def test_terminal_shows_best_result_last_if_needed(folder: Path) -> None:
+    """If the results exceed the terminal height, the best is printed last, else first."""
     texts = ["apples apples apples", *(f"apples, and {'much else ' * n}" for n in range(2, 12))]
     Path("many.txt").write_text("\n\n".join(texts))
     arguments = ["search", "apples", "many.txt", "--max-chars", "40", "--color", "never"]
@@ -79,8 +79,8 @@ def test_the_best_stays_in_sight(folder: Path) -> None:
         assert (", the best last, " in shown) == is_last
 
 
-def test_low_confidence_is_said(folder: Path) -> None:
-    """What was found by a word or two of many is told not to hold what was asked, probably."""
+def test_terminal_reports_low_confidence(folder: Path) -> None:
+    """If few query words match, the output warns that the answer is probably missing."""
     unlikely = in_terminal(
         "search", "which bananas did the emperor of Rome prefer to wine", "fruit.txt"
     )
@@ -96,7 +96,7 @@ class Terminal(io.StringIO):
     """A terminal of 80 columns."""
 
     def isatty(self) -> bool:
-        """Say so."""
+        """Return True."""
         return True
 
 
@@ -106,8 +106,10 @@ _WORDS = st.text(st.sampled_from("ab猫\u0301"), min_size=1, max_size=20)
 @given(
     st.lists(st.tuples(_WORDS, st.sampled_from([" ", "\n", "  ", "\n\n"])), max_size=60), st.data()
 )
-def test_no_word_is_broken_at_the_edge(words: list[tuple[str, str]], data: st.DataObject) -> None:
-    """However a text comes in pieces, a terminal shows its words in lines that fit, and its own line ends stay."""
+def test_word_wrap_keeps_words_and_line_ends(
+    words: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    """For any pieces, the wrapped lines fit the terminal, with complete words and line ends."""
     text = "".join(word + space for word, space in words)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=9)))
     shown = Terminal()
@@ -125,7 +127,7 @@ def test_no_word_is_broken_at_the_edge(words: list[tuple[str, str]], data: st.Da
 
 
 def test_broken_pipe_is_quiet(folder: Path) -> None:
-    """When the reader leaves, the command ends without a traceback."""
+    """If the reader closes the pipe, the command ends without a traceback."""
     Path("many.txt").write_text(
         "\n\n".join(f"apple number {n} " + "x " * 400 for n in range(2_000))
     )
@@ -161,8 +163,8 @@ def test_interrupt_is_quiet(folder: Path) -> None:
     process.stderr.close()
 
 
-def test_progress_bar_for_long_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long build shows how far it is on a terminal, and leaves nothing behind."""
+def test_progress_bar_is_shown_and_erased(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long build shows its progress on a terminal and erases it at the end."""
     monkeypatch.setattr("relevance_gen.cli.terminal._MIN_DURATION_S", 0.0)
     Path("big.txt").write_text("apple pie. " * 200_000)
     master, slave = pty.openpty()
@@ -176,8 +178,8 @@ def test_progress_bar_for_long_work(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert shown.endswith("\r\x1b[K")
 
 
-def test_reading_is_shown_while_a_file_takes_long(folder: Path) -> None:
-    """Within two seconds a terminal shows what is read, even while nothing comes; then it is gone."""
+def test_slow_file_shows_status_line(folder: Path) -> None:
+    """Within two seconds the terminal shows the current file, and erases it at the end."""
     os.mkfifo("slow")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -198,8 +200,8 @@ def test_reading_is_shown_while_a_file_takes_long(folder: Path) -> None:
     assert shown.endswith(b"\r\x1b[K")
 
 
-def test_messages_stand_in_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message takes the place of the line that says how far the work is."""
+def test_message_replaces_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message is printed in place of the status line."""
     monkeypatch.setattr("relevance_gen.cli.terminal._MIN_DURATION_S", 0.0)
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
@@ -226,7 +228,7 @@ def install_first(*arguments):
 install, signal.signal = signal.signal, install_first
 sys.exit(main())
 """
-"""Runs the command, and tells when it has taken over what Ctrl-C does: what was before is the interpreter's."""
+"""A program that runs the command and prints a line when the command has installed its SIGINT handler."""
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +249,8 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for options in ([], ["--jobs", "2"])
     ],
 )
-def test_interrupt_at_any_time(seconds: float, options: list[str], big: Path) -> None:
-    """Ctrl-C ends the command and its processes while it loads, reads, builds or counts, with 130 and not a word."""
+def test_interrupt_ends_all_processes(seconds: float, options: list[str], big: Path) -> None:
+    """Ctrl-C during any phase ends the command and its processes silently with status 130."""
     process = subprocess.Popen(
         [sys.executable, "-c", START, "search", "apple", *[str(big)] * 3, *options],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Texts out of PDFs, HTML pages and Office files, whatever their bytes are."""
+"""Tests of text extraction from PDF, HTML and Office files with valid and damaged content."""
 
 import base64
 import contextlib
@@ -58,10 +58,10 @@ def read(name: str, content: bytes) -> Extracted:
         ("a.html", [({"title": "Apples"}, "are red")]),
     ],
 )
-def test_every_format_is_known_by_its_content(
+def test_format_is_detected_from_content(
     name: str, parts: list[tuple[dict[str, object], str]]
 ) -> None:
-    """The text and the places of each format are found, whatever the file is called."""
+    """Text and locations of each format are extracted, regardless of the file name."""
     names = [
         value for place, _ in parts for value in place.values() if isinstance(value, str)
     ]  # of sheets
@@ -73,8 +73,8 @@ def test_every_format_is_known_by_its_content(
         )
 
 
-def test_what_a_word_processor_writes() -> None:
-    """Tabs and breaks stand for themselves; settings, deleted text and the copy for older programs are left out."""
+def test_docx_special_elements() -> None:
+    """Tabs and breaks are kept; settings, deleted text and compatibility copies are dropped."""
     paragraph = (
         '<w:pPr><w:tabs><w:tab w:pos="9"/></w:tabs></w:pPr>'
         + run("one")
@@ -87,8 +87,8 @@ def test_what_a_word_processor_writes() -> None:
     assert read("a", odt(text)).parts == [({}, "a b\tc\nd\n")]
 
 
-def test_headings_of_office_files() -> None:
-    """A heading is written as Markdown writes it."""
+def test_office_headings_become_markdown() -> None:
+    """A heading is written in Markdown syntax."""
     style = '<w:pPr><w:pStyle w:val="Heading2"/></w:pPr>'
     assert read("a", docx(style + run("Apples"), run("are red"))).parts == [
         ({}, "## Apples\nare red\n")
@@ -119,8 +119,8 @@ def test_headings_of_office_files() -> None:
         ("<table><tr><th>Name</th><td>Cod</td></tr></table>x<br>y", "Name | Cod\nx\ny"),
     ],
 )  # fmt: skip
-def test_html(page: str, text: str) -> None:
-    """What a reader of the page reads is left, without its navigation where there is more, a paragraph to a line."""
+def test_html_text_has_paragraph_per_line(page: str, text: str) -> None:
+    """The visible text of the page is extracted without navigation, one paragraph per line."""
     assert page_text(page) == ("", text)
 
 
@@ -142,16 +142,16 @@ _PIECES = [
 
 
 @given(st.lists(st.sampled_from(_PIECES)))
-def test_whatever_the_markup_content_is_kept(pieces: list[str]) -> None:
-    """What stands in the main part of a page is in its text, whatever is left open around it."""
+def test_main_content_survives_invalid_markup(pieces: list[str]) -> None:
+    """The text of the main element is extracted even if the markup around it is invalid."""
     _, text = page_text("".join(pieces) + "-->\n<main>MARK</main>")
     assert text.split("\n")[-1].endswith("MARK")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 @given(data=st.data())
-def test_no_bytes_break_it(name: str, data: st.DataObject) -> None:
-    """A damaged document gives what can be read of it or one line that says what is wrong, and no exception."""
+def test_damaged_document_raises_no_exception(name: str, data: st.DataObject) -> None:
+    """A damaged document gives its readable text or a one-line warning, never an exception."""
     content = bytearray(SAMPLES[name])
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -176,8 +176,8 @@ def test_no_bytes_break_it(name: str, data: st.DataObject) -> None:
         (docx(run("red"))[:-30], "is damaged or encrypted ("),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, warning: str) -> None:
-    """Each thing that can be wrong with a document has a message to stand behind its name."""
+def test_damaged_document_has_warning(content: bytes, warning: str) -> None:
+    """Each kind of damage has a warning that can follow the file name."""
     kind = format_of("a", content) or "Office"
     assert (extract(content, kind).warning or "").startswith(warning)
 
@@ -208,14 +208,16 @@ LOCKED = (
 @pytest.mark.parametrize(
     ("packed", "warning", "n_parts"), [(OPEN, None, 2), (LOCKED, "is encrypted", 0)]
 )
-def test_an_encrypted_pdf(packed: str, warning: str | None, n_parts: int) -> None:
-    """A PDF that anybody may open is read though it is encrypted; one with a password is named."""
+def test_encrypted_pdf_needs_no_or_reports_password(
+    packed: str, warning: str | None, n_parts: int
+) -> None:
+    """A PDF without a user password is read although it is encrypted; otherwise it is reported."""
     extracted = read("a.pdf", zlib.decompress(base64.b85decode(packed)))
     assert (extracted.warning, len(extracted.parts)) == (warning, n_parts)
 
 
-def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a PDF with a page that cannot be read, the other pages are, and that page is named."""
+def test_pdf_with_unreadable_page_keeps_other_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other pages are extracted, and the warning has the number of the unreadable page."""
     numbers = itertools.count(1)
     whole = pypdfium2.PdfPage.get_textpage
 
@@ -233,8 +235,8 @@ def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_the_titles_of_pages() -> None:
-    """A page has the document's title and the last headings of the outline that begin on it or before it."""
+def test_pdf_page_title_has_outline_heading() -> None:
+    """A page has the document title and the last outline heading on or before it."""
     outline = {"One": 2, "Two": 3}
     extracted = read("a.pdf", pdf("a", "b", "c", "d", title="Ferries", outline=outline))
     titles = ["Ferries", "Ferries > One", "Ferries > Two", "Ferries > Two"]
@@ -245,8 +247,8 @@ def test_the_titles_of_pages() -> None:
     ]
 
 
-def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a PDF that takes too long, the pages that were read are kept."""
+def test_pdf_timeout_keeps_extracted_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the time limit is reached, the pages extracted so far are kept."""
     whole = pypdfium2.PdfPage.get_textpage
     numbers = itertools.count(1)
 
@@ -285,7 +287,7 @@ def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPat
         ),
     ],
 )
-def test_limits_of_size(
+def test_large_document_is_cut_with_warning(
     limit: str,
     value: int,
     name: str,
@@ -294,15 +296,15 @@ def test_limits_of_size(
     n_parts: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is too large is read up to the limit, and the limit is named."""
+    """A document above a size limit is read up to the limit, and the warning has the limit."""
     monkeypatch.setattr(extraction if hasattr(extraction, limit) else office, limit, value)
     extracted = read(name, content)
     assert (extracted.warning, len(extracted.parts)) == (warning, n_parts)
 
 
 @pytest.mark.parametrize("n_caught", [0, 1])
-def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An extractor that does not end is stopped, even where it catches all exceptions, and what it read is kept."""
+def test_endless_extractor_is_stopped(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extractor that catches all exceptions is stopped, and its partial text is kept."""
 
     def endless(_content: bytes, found: Extracted) -> None:
         found.add({"page": 1}, "read before")
@@ -321,8 +323,8 @@ def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_a_busy_machine_cuts_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is of the time that the processor works on a document, and not of the time that others have it."""
+def test_time_limit_counts_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is on processor time, so waiting for the processor does not count."""
 
     def waits(_content: bytes, found: Extracted) -> None:
         time.sleep(0.3)  # as a process does that is given no processor
@@ -333,16 +335,16 @@ def test_a_busy_machine_cuts_no_document(monkeypatch: pytest.MonkeyPatch) -> Non
     assert extract(b"", "HTML") == Extracted([({}, "all of it")], has_headings=True, n_chars=9)
 
 
-def test_no_alarm_is_left() -> None:
-    """When a document is read, the limit of its time is gone, and the caller's own handler of the signal is back."""
+def test_extract_restores_timer_and_signal_handler() -> None:
+    """After extraction the timer is off and the caller's signal handler is restored."""
     before = signal.getsignal(signal.SIGPROF)
     extract(b"<p>fine", "HTML")
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGPROF) is before
 
 
-def test_it_works_in_any_thread() -> None:
-    """Away from the main thread, where no alarm can ring, documents are read just so."""
+def test_extract_works_in_other_thread() -> None:
+    """Outside of the main thread, where timers cannot be used, documents are read as usual."""
     found: list[Extracted] = []
     thread = threading.Thread(target=lambda: found.append(extract(SAMPLES["a.pdf"], "PDF")))
     thread.start()
@@ -350,8 +352,8 @@ def test_it_works_in_any_thread() -> None:
     assert len(found[0].parts) == 2
 
 
-def test_rows_have_their_heads() -> None:
-    """Below a first row of texts each cell has its column's head in front, also where cells are left out."""
+def test_sheet_cells_have_column_headings() -> None:
+    """Below a header row each cell is prefixed with the heading of its column."""
     rows = [["Fish", "Price"], ["Cod", 9], ["", 7], ["Eel", ""]]
     assert read("a", xlsx(Menu=rows)).parts == [
         ({"sheet": "Menu"}, "Fish\tPrice\nFish: Cod\tPrice: 9\nPrice: 7\nFish: Eel"),
@@ -363,8 +365,8 @@ def test_rows_have_their_heads() -> None:
     )
 
 
-def test_a_string_that_many_cells_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small sheet that says a long string very often ends at the limit of what is unpacked."""
+def test_shared_strings_count_toward_unpacked_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small sheet that repeats a long shared string is cut at the unpacked size limit."""
     monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
     cells = '<c t="s"><v>0</v></c>' * 200
     bomb = archive(
@@ -378,8 +380,8 @@ def test_a_string_that_many_cells_share_is_counted(monkeypatch: pytest.MonkeyPat
     assert read("a", bomb) == Extracted(warning="has more than 1 MiB unpacked", has_headings=True)
 
 
-def test_titles_of_slides() -> None:
-    """The title of a slide is written as a heading, and one that is empty as none."""
+def test_slide_title_becomes_heading() -> None:
+    """A slide title is written as a heading; an empty title is omitted."""
     slide = '</a:t></a:r></a:p><p:ph type="{0}"/><a:p><a:r><a:t>{1}</a:t></a:r></a:p><a:p><a:r><a:t>Text'
     titled = [
         slide.format("title", "Ferries"),
@@ -405,13 +407,13 @@ def test_titles_of_slides() -> None:
         (epub("text\0"), "a chapter is no text"),
     ],
 )
-def test_what_is_wrong_with_a_book(content: bytes, warning: str) -> None:
-    """A book that names what is not there, or whose text is encrypted, says so."""
+def test_damaged_epub_has_warning(content: bytes, warning: str) -> None:
+    """A book with missing files or encrypted text has a warning."""
     assert warning in str(read("a", content).warning)
 
 
-def test_a_book_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chapter that unpacks to very much ends the book, and those before it are kept."""
+def test_large_epub_keeps_earlier_chapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chapter above the unpacked limit ends the book, and earlier chapters are kept."""
     monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
     found = read("a", epub("<p>One", "x" * (1 << 20)))
     assert (found.parts, found.warning) == (

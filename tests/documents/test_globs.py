@@ -92,7 +92,7 @@ def test_pattern_matches_as_in_git(line: str, path: str, matches: bool) -> None:
 
 
 def test_parse_pattern_invalid_line_returns_none() -> None:
-    """Comments, blank lines, open brackets, reversed ranges and final backslashes are no patterns."""
+    """Comments, blank lines, open brackets, reversed ranges and final backslashes return None."""
     lines = ["", "  ", "# comment", "/", "!", "[", "[a", "[z-a]", "a\\", "a\r\\"]
     assert [parse_pattern(line) for line in lines] == [None] * len(lines)
 

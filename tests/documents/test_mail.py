@@ -1,4 +1,4 @@
-"""E-mails as text, whatever their bytes are."""
+"""Tests of e-mail extraction with valid and invalid content."""
 
 from email.message import EmailMessage
 
@@ -44,8 +44,8 @@ HEAD = "From: Änn <ann@b.org>\nDate: Fri, 01 May 2026 12:00:00 -0000"
         ),
     ],
 )
-def test_what_a_reader_reads(content: bytes, text: str) -> None:
-    """Sender, date, the plain text before a page, and the names of files; the subject is the title."""
+def test_mail_text_has_headers_body_and_attachment_names(content: bytes, text: str) -> None:
+    """Sender, date, plain text and attachment names are extracted; the subject is the title."""
     assert mail_text(content) == ("Café at noon", text)
     assert format_of("a.EML", content) == "e-mail"
     assert extract(content, "e-mail").parts == [({"title": "Café at noon"}, text)]
@@ -62,13 +62,13 @@ def test_what_a_reader_reads(content: bytes, text: str) -> None:
         (b"Content-Type: message/rfc822\n\nSubject: a\n\nb", ("", "Attached: message/rfc822")),
     ],
 )
-def test_what_is_odd(content: bytes, found: tuple[str, str]) -> None:
-    """Headers, charsets and bodies that are wrong are read as far as they go."""
+def test_mail_text_tolerates_invalid_parts(content: bytes, found: tuple[str, str]) -> None:
+    """Messages with invalid headers, charsets or bodies are read as far as possible."""
     assert mail_text(content) == found
 
 
-def test_many_and_deep_parts_end() -> None:
-    """A message of very many parts is read up to a limit, and one of parts within parts says where it is too deep."""
+def test_mail_parts_are_limited() -> None:
+    """The number of parts is limited, and nesting that is too deep gives a warning."""
     many = b'Content-Type: multipart/mixed; boundary="b"\n\n' + b"--b\n\nword\n" * 5000
     assert mail_text(many)[1].count("word") < 5000
     deep = b"".join(
@@ -85,7 +85,7 @@ _LINES = st.sampled_from(
 
 @given(st.lists(_LINES | st.binary(max_size=20), max_size=12).map(b"\n".join) | st.binary())
 @example(b"Content-Transfer-Encoding: base64\n\n!")
-def test_no_bytes_break_it(content: bytes) -> None:
-    """Any bytes are a mail that says something, or nothing."""
+def test_random_bytes_are_valid_mail(content: bytes) -> None:
+    """Any bytes are read as an e-mail without a warning."""
     found = extract(content, "e-mail")
     assert found.warning is None

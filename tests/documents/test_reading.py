@@ -1,4 +1,4 @@
-"""Files as chunks, with their places and titles, and errors that name the file."""
+"""Tests of reading files as chunks with locations and titles, and of its errors."""
 
 from pathlib import Path
 
@@ -12,15 +12,15 @@ from relevance_gen.documents.reading import document_chunks
 from tests.cli.documents import docx, pdf, run
 
 
-def told_by(chunk: Chunk, folder: Path) -> str:
-    """Return the title of a chunk behind its file's folder and name, with which every title begins."""
+def title_without_file(chunk: Chunk, folder: Path) -> str:
+    """Return the title of a chunk without the folder and file name at its start."""
     name = f"{folder.name}/{Path(chunk.metadata['path']).name}"
     assert chunk.title == name or chunk.title.startswith(f"{name} > ")
     return chunk.title.removeprefix(name).removeprefix(" > ")
 
 
-def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
-    """A page, a line, the characters, the document's title and the headings above; files keep their order."""
+def test_chunks_have_location_and_title(tmp_path: Path) -> None:
+    """Chunks have page, line, offsets, document title and headings; files keep their order."""
     contents = {
         "a.pdf": pdf("Apples are red.", title="Fruit", outline={"Colours": 0}),
         "b.html": b"<title>Pets</title><nav>Home</nav><h1>Pets</h1><h2>Cats</h2><p>They purr.",
@@ -37,7 +37,7 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in contents]
     chunks = read_documents(paths, max_chars=20)
     told = [
-        (Path(chunk.metadata["path"]).name, chunk.text, told_by(chunk, tmp_path))
+        (Path(chunk.metadata["path"]).name, chunk.text, title_without_file(chunk, tmp_path))
         for chunk in chunks
     ]
     assert told == [
@@ -69,8 +69,8 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
     assert search("What do cats do?", chunks, top_n=1).results[0].chunk_txt == "They purr."
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A file that is not there, a folder, and one of which nothing can be read are errors that name it."""
+def test_unreadable_file_raises_with_path(tmp_path: Path) -> None:
+    """Missing files, folders and unreadable files raise errors that have the path."""
     (tmp_path / "a.bin").write_bytes(b"\0\1")
     (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 no")
     for name, error in (("none.txt", FileNotFoundError), ("", IsADirectoryError)):
@@ -92,16 +92,16 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert caught.value.field == field
 
 
-def test_what_was_not_read_whole_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk of a file that was not read whole says why."""
+def test_incomplete_file_has_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk of a partly read file has the reason in its metadata."""
     monkeypatch.setattr("relevance_gen.documents.extraction.MAX_PAGES", 1)
     (tmp_path / "a.pdf").write_bytes(pdf("One.", "Two."))
     (chunk,) = read_documents([tmp_path / "a.pdf"])
     assert chunk.metadata["incomplete"] == "has 2 pages, of which the first 1 are searched"
 
 
-def test_nothing_is_nothing() -> None:
-    """No files have no chunks."""
+def test_read_documents_without_files_returns_empty_list() -> None:
+    """An empty list of files gives an empty list of chunks."""
     assert read_documents([]) == []
 
 
@@ -126,8 +126,8 @@ def test_nothing_is_nothing() -> None:
         ("", None),
     ],
 )
-def test_what_a_text_says_that_it_is_about(text: str, title: str | None) -> None:
-    """A first line is a title by the strict rule only, and a heading outside of code is one."""
+def test_title_of_text_follows_strict_rule(text: str, title: str | None) -> None:
+    """A first line is a title only by the strict rule; headings inside code are ignored."""
     chunks = split_document(text, max_chars=25)
     assert (chunks[-1].title if chunks else None) == title
 
@@ -138,8 +138,8 @@ _LINES = st.sampled_from(
 
 
 @given(st.lists(_LINES, max_size=20).map("\n".join), st.integers(1, 30), st.integers(0, 10))
-def test_a_document_is_cut_as_any_text(text: str, max_chars: int, overlap: int) -> None:
-    """Titles change no cut, places are true, and one function cuts texts and files."""
+def test_split_document_equals_split(text: str, max_chars: int, overlap: int) -> None:
+    """Titles change no cut, offsets are correct, and texts and files are split alike."""
     chunks = split_document(text, max_chars, overlap=overlap)
     assert [chunk.text for chunk in chunks] == split(text, max_chars, overlap=overlap)
     for chunk in chunks:
@@ -152,8 +152,8 @@ def test_a_document_is_cut_as_any_text(text: str, max_chars: int, overlap: int) 
         assert chunk == Chunk(same.text, {"path": "a.md", **same.metadata}, title=same.title)
 
 
-def test_a_title_that_is_known_stands_in_front() -> None:
-    """A text's own title may be told, and takes the place of its first line; what is no text is refused by name."""
+def test_split_document_title_replaces_first_line() -> None:
+    """The argument `title` replaces the title in the text; an invalid type raises an error."""
     assert split_document("Tea\n\n# Green\nIt is.", title="Drinks")[0].title == "Drinks"
     assert split_document("Tea\n\n# Green\nIt is.", 12, title="Drinks")[1].title == "Drinks > Green"
     for arguments, field in (({"title": 3}, "title"), ({"max_chars": 0}, "max_chars")):

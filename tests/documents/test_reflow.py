@@ -1,4 +1,4 @@
-"""Pages as running text: lines joined, parted words whole, and nothing that repeats at the edges."""
+"""Tests of `reflow`: lines are joined, hyphenated words completed, page headers removed."""
 
 import time
 
@@ -15,8 +15,8 @@ from tests.cli.documents import pdf
 LONG = "It leaves each morning at seven from the old pier\nand comes back in the evening, as long as the sea\nis calm."
 
 
-def test_running_heads_and_page_numbers_are_left_out() -> None:
-    """What stands at the edges of three pages or more is no text of theirs, be it above or below, left or right."""
+def test_reflow_removes_headers_and_page_numbers() -> None:
+    """Text that repeats at the top or bottom of three or more pages is removed."""
     pages = [
         f"{['The Ferry', 'Part 2'][n % 2]}\nTimes\nPage {'abcdef'[n]} says so.\n{n}"
         for n in range(6)
@@ -27,15 +27,15 @@ def test_running_heads_and_page_numbers_are_left_out() -> None:
     ]  # none repeats
 
 
-def test_rows_of_numbers_and_pages_that_repeat_stay() -> None:
-    """A row of a table has more numbers than a head, and a page that others repeat is still a page."""
+def test_reflow_keeps_number_rows_and_equal_pages() -> None:
+    """Table rows of numbers, and pages with equal text, are kept."""
     rows = ["1 2 3\nFour five", "4 5 6\nSix seven", "7 8 9\nEight nine"]
     assert [text[:5] for text in reflow(rows)] == ["1 2 3", "4 5 6", "7 8 9"]
     assert reflow(["So.\nSo."] * 3) == ["So. So."] * 3
 
 
-def test_lines_become_paragraphs() -> None:
-    """Lines of running text are joined, those of lists stay, and a sentence is whole on the page where it begins."""
+def test_reflow_joins_lines_to_paragraphs() -> None:
+    """Lines of prose are joined, list items are kept, a sentence moves to its first page."""
     assert reflow([LONG + "\n- tea\n- milk"]) == [LONG.replace("\n", " ") + "\n- tea\n- milk"]
     assert reflow([LONG[:-9], "is calm. Then not."]) == [
         LONG[:-9].replace("\n", " ") + " is calm.",
@@ -43,8 +43,8 @@ def test_lines_become_paragraphs() -> None:
     ]
 
 
-def test_parted_words_are_whole() -> None:
-    """A hyphen at the end of a line goes, but where the same word has one within a line."""
+def test_reflow_joins_hyphenated_words() -> None:
+    """A hyphen at a line end is removed unless the same word has it inside a line."""
     text = "The ferry leaves in the morn-\ning, and a long-term plan for its long-\nterm use is made here."
     whole = (
         "The ferry leaves in the morning, and a long-term plan for its long-term use is made here."
@@ -81,8 +81,8 @@ def report(n_pages: int) -> bytes:
     )
 
 
-def test_chunks_of_a_long_report_begin_with_sentences() -> None:
-    """Of a report of 191 pages at most a twentieth of the chunks begin within a sentence, and no head is left."""
+def test_reflow_of_long_report_starts_chunks_at_sentences() -> None:
+    """At most 5 % of the chunks begin within a sentence, and no page header remains."""
     found = extract(report(191), "PDF")
     assert (len(found.parts), found.warning) == (191, None)
     chunks = [chunk for _, text in found.parts for chunk in split(text)]
@@ -91,8 +91,8 @@ def test_chunks_of_a_long_report_begin_with_sentences() -> None:
 
 
 @given(st.lists(st.text(alphabet="ab .-\n1語", max_size=40), max_size=6))
-def test_no_word_is_lost_between_edges(pages: list[str]) -> None:
-    """Whatever the pages: each has a text, and of two all letters are there, in their order."""
+def test_reflow_keeps_all_letters(pages: list[str]) -> None:
+    """Each page has a text, and for two pages all letters are kept in order."""
     texts = reflow(pages)
     assert len(texts) == len(pages)
     letters = "".join(texts).replace(" ", "").replace("\n", "").replace("-", "")
@@ -101,8 +101,8 @@ def test_no_word_is_lost_between_edges(pages: list[str]) -> None:
 
 
 @pytest.mark.parametrize("unit", ["a", "a-", "-\n", "\ufffe", "a\ufffe", "\n", "1\n", "a\nB"])
-def test_time_grows_as_the_pages_do(unit: str) -> None:
-    """Eight times the text takes about eight times the processor time, and not the 64 of quadratic time."""
+def test_reflow_time_is_linear(unit: str) -> None:
+    """Eight times the text takes about eight times the processor time, not 64 times."""
 
     def seconds(n_chars: int) -> float:
         started = time.process_time()

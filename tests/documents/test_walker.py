@@ -1,4 +1,4 @@
-"""Which files of a folder are searched: as git sees them, and as ripgrep lets one choose."""
+"""Tests of the file selection: ignore files as in git, options as in ripgrep."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ _SEGMENTS = st.sampled_from(
 
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
-    """Lines of an ignore file: anchored or not, of folders only or not, with all wildcards, negated, and odd ones."""
+    """Draw lines of an ignore file: anchored, folders only, wildcards, negated, invalid."""
     segments = draw(st.lists(_SEGMENTS, min_size=1, max_size=3))
     line = (
         draw(st.sampled_from(["", "", "/"]))
@@ -94,10 +94,10 @@ def git(folder: str, *arguments: str) -> str:
     ignored=_FILES_OF_PATTERNS,
     excluded=st.lists(patterns(), max_size=2),
 )
-def test_a_walk_finds_what_git_lists(
+def test_walk_equals_git_ls_files(
     paths: set[str], ignored: dict[str, list[str]], excluded: list[str]
 ) -> None:
-    """In any tree, with any .gitignore files in it, the files found are those that `git ls-files` lists."""
+    """In any tree with any .gitignore files, the walk finds the files of `git ls-files`."""
     with tempfile.TemporaryDirectory() as folder:
         for path, content in [(path, "") for path in sorted(paths)] + [
             (os.path.join(parent, ".gitignore"), "\n".join(lines))
@@ -106,7 +106,7 @@ def test_a_walk_finds_what_git_lists(
             try:
                 os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
                 Path(folder, path).write_bytes(content.encode())
-            except OSError:  # one of the names is a file here and a folder there
+            except OSError:  # a name is a file in one list and a folder in the other list
                 continue
         git(folder, "init", "--quiet")
         Path(folder, ".git/info").mkdir(exist_ok=True)
@@ -118,8 +118,8 @@ def test_a_walk_finds_what_git_lists(
         assert sorted(found) == sorted(listed)
 
 
-def test_the_ignore_files_above_count(tmp_path: Path) -> None:
-    """Below a folder of a repository, the ignore files above it count up to the repository's root, and none beyond."""
+def test_walk_uses_ignore_files_up_to_repository_root(tmp_path: Path) -> None:
+    """Ignore files of parent folders apply up to the root of the repository, not above."""
     plant("repo/sub/a.txt", "repo/sub/b.txt", "repo/sub/c.txt")
     Path(".gitignore").write_text("c.txt")
     Path("repo/.gitignore").write_text("/sub/a.txt")
@@ -130,8 +130,8 @@ def test_the_ignore_files_above_count(tmp_path: Path) -> None:
     assert walk() == ["b.txt", "c.txt"]
 
 
-def test_ignore_overrules_gitignore(tmp_path: Path) -> None:
-    """What an .ignore file says counts more than what any .gitignore says, and --no-ignore passes over both."""
+def test_ignore_file_overrides_gitignore(tmp_path: Path) -> None:
+    """A pattern in .ignore overrides all .gitignore files, and `--no-ignore` disables both."""
     plant("a.txt", "b.txt", "c.txt", "deep/a.txt")
     Path(".gitignore").write_text("a.txt\nb.txt\n")
     Path("deep/.gitignore").write_text("a.txt")
@@ -140,8 +140,8 @@ def test_ignore_overrules_gitignore(tmp_path: Path) -> None:
     assert walk(no_ignore=True) == ["a.txt", "b.txt", "c.txt", "deep/a.txt"]
 
 
-def test_a_wildcard_stands_for_a_character(tmp_path: Path) -> None:
-    """A question mark is one character, where git counts bytes; a line that is no pattern is passed over."""
+def test_question_mark_matches_one_character(tmp_path: Path) -> None:
+    """A question mark matches one character (git: one byte), and invalid lines are skipped."""
     plant("ä", "b")
     Path(".gitignore").write_bytes(b"\xef\xbb\xbf?\n!b\n[\n!\n\xff\n# comment\n/\n")
     assert walk() == ["b"]
@@ -165,23 +165,23 @@ def test_a_wildcard_stands_for_a_character(tmp_path: Path) -> None:
         ([".hidden"], [".hidden"]),
     ],
 )
-def test_globs_decide(globs: list[str], found: list[str]) -> None:
-    """The last glob that matches decides, with ! against, even on what is hidden or ignored."""
+def test_last_matching_glob_wins(globs: list[str], found: list[str]) -> None:
+    """The last matching glob decides, with ! as negation, also for hidden and ignored files."""
     plant("a.py", "a.md", "docs/b.py", "docs/b.md", "docs/api/c.py", "ignored.log", ".hidden")
     Path(".gitignore").write_text("*.log")
     assert walk(glob=tuple(globs)) == found
 
 
-def test_globs_are_relative_to_the_working_folder(tmp_path: Path) -> None:
-    """A glob with a slash counts from the working folder, whatever folder is searched and however it is named."""
+def test_glob_with_slash_is_relative_to_working_folder(tmp_path: Path) -> None:
+    """A glob with a slash is relative to the working folder, for any form of the folder argument."""
     plant("docs/api/a.md", "docs/b.md")
     for top in ("docs", "./docs/", "docs/../docs"):
         assert [os.path.normpath(path) for path in walk(top, glob=("docs/*.md",))] == ["docs/b.md"]
     assert walk(str(tmp_path), glob=("docs/*.md",)) == [str(tmp_path / "docs/b.md")]
 
 
-def test_a_glob_that_is_none_is_refused() -> None:
-    """A glob without a pattern in it is an error that says so."""
+def test_empty_glob_raises() -> None:
+    """A glob without a pattern raises an error."""
     for glob in ("", "!", "/"):
         with pytest.raises(
             InvalidRequestError, match=r"^glob must be a pattern as in \.gitignore, got "
@@ -219,8 +219,8 @@ def test_hidden_files(tmp_path: Path) -> None:
 # ── Links and what else stands in folders ────────────────────────────────────────────────────────────────────────────
 
 
-def test_links_are_counted_or_followed(tmp_path: Path) -> None:
-    """Links met on the way are counted; on request they are followed, but in no circle, and a broken one is named."""
+def test_walk_counts_or_follows_links(tmp_path: Path) -> None:
+    """Links are counted or, on request, followed without cycles; a broken link is reported."""
     plant("far/away/b", "top/a", "top/ignored/c")
     Path("top/.ignore").write_text("ignored")
     for name, target in {
@@ -234,7 +234,7 @@ def test_links_are_counted_or_followed(tmp_path: Path) -> None:
     assert (list(walker.files("top")), walker.n_links, walker.failed) == (["top/a"], 3, False)
     assert walk("top", follow=True) == ["top/a", "top/file", "top/folder/away/b"]
     Path("link").symlink_to("top")
-    assert walk("link") == ["link/a"]  # what is named is followed
+    assert walk("link") == ["link/a"]  # links in arguments are followed
     Path("top/broken").symlink_to("nowhere")
     Path("top/itself").symlink_to("itself")
     complaints: list[str] = []
@@ -245,8 +245,8 @@ def test_links_are_counted_or_followed(tmp_path: Path) -> None:
     assert len(list(Walker(Selection(), pytest.fail).files("top"))) == 1
 
 
-def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A folder that cannot be read, or has gone meanwhile, is said, and the walk goes on."""
+def test_walk_reports_unreadable_folder(tmp_path: Path) -> None:
+    """An unreadable or removed folder is reported, and the walk continues."""
     plant("a/x", "b/y", "c/z")
     complaints: list[str] = []
     walker = Walker(Selection(), lambda path, why: complaints.append(f"{path}: {why}"))
@@ -261,15 +261,15 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_only_files_are_found(tmp_path: Path) -> None:
-    """A pipe in a folder is no file to wait for."""
+def test_walk_skips_pipes(tmp_path: Path) -> None:
+    """A named pipe is skipped."""
     plant("a")
     os.mkfifo("pipe")
     assert walk() == ["a"]
 
 
-def test_a_deep_tree(tmp_path: Path) -> None:
-    """A tree as deep as paths can be long is walked."""
+def test_walk_of_deep_tree(tmp_path: Path) -> None:
+    """A tree as deep as the path limit allows is walked."""
     deep = "/".join(["d"] * 1_500)
     folders = [deep[:end] for end in range(1, len(deep) + 1, 2)]
     for folder in folders:
@@ -277,15 +277,13 @@ def test_a_deep_tree(tmp_path: Path) -> None:
     Path(f"{deep}/a").write_text("")
     found = walk()
     os.remove(f"{deep}/a")
-    for folder in reversed(
-        folders
-    ):  # pytest removes what is left of a test, and cannot do it of this
+    for folder in reversed(folders):  # pytest cannot remove a tree of this depth after the test
         os.rmdir(folder)
     assert found == [f"{deep}/a"]
 
 
-def test_ignore_files_that_are_gone_are_forgotten() -> None:
-    """A walker that walks again remembers the ignore files that are there, and no others."""
+def test_walker_drops_removed_ignore_files() -> None:
+    """A repeated walk keeps only the patterns of ignore files that still exist."""
     plant("a/one.txt", "b/two.txt", **{"a/.gitignore": "*.log", "b/.gitignore": "*.tmp"})
     walker = Walker(Selection(), lambda *_: None)
     assert list(walker.files(".")) == ["a/one.txt", "b/two.txt"]
