@@ -1,4 +1,4 @@
-"""What holds for all tests: how often laws are tried, who runs what, that ^C is heard, and where indexes are kept."""
+"""Settings of all tests: hypothesis profile, distribution to processes, signals, cache folder."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import tests.profiles  # noqa: F401 - loads the profile that the settings of all
 from relevance_gen.machine import usable_cpus
 
 CLUSTER = "tests/cluster/"
-"""Where tests share three nodes, which are started once for all of them."""
+"""Folders whose tests share three nodes, which are started once."""
 
 # A job in the background ignores ^C, and one under nohup its terminal's end; so would all that the tests start.
 for number, handler in (
@@ -29,7 +29,7 @@ os.environ["RELEVANCE_GEN_CACHE"] = (
 
 
 def pytest_unconfigure() -> None:
-    """Leave no indexes behind."""
+    """Remove the cached indexes."""
     shutil.rmtree(os.environ["RELEVANCE_GEN_CACHE"], ignore_errors=True)
 
 
@@ -41,7 +41,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the tests of a file, which share fixtures, and all those of the cluster to one process."""
+    """Run the tests of one file, and all tests of the cluster, in one process each."""
     # xdist's own groups are lost: it writes them into a name that pytest 9 has no more.
     from xdist.scheduler import LoadScopeScheduling
 

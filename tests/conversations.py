@@ -1,4 +1,4 @@
-"""A conversation with calls, results and thoughts, and how many of its tokens are computed."""
+"""A conversation with calls, results and reasoning, and the number of its computed tokens."""
 
 from __future__ import annotations
 

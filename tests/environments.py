@@ -1,4 +1,4 @@
-"""Interpreters that have other people's packages: the tests' own, or one of those that `make test-clients` makes."""
+"""Interpreters with packages of other projects: the tests' own, or from `make test-clients`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def interpreter_with(package: str, environment: str = "") -> str:
-    """Return the interpreter that has `package`, or skip.
+    """Return an interpreter with `package`, or skip the test.
 
     Args:
-        package: what must be there to import.
-        environment: the folder in ``.venv-clients`` where it is installed, if not with the tests.
+        package: the package that must be importable.
+        environment: its folder in ``.venv-clients``; empty for the tests' own interpreter.
     """
     if not environment:
         if importlib.util.find_spec(package) is None:

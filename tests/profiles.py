@@ -1,4 +1,4 @@
-"""How many examples a law is tried with: hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``."""
+"""Number of examples per property test: hypothesis profiles, by ``HYPOTHESIS_PROFILE``."""
 
 from __future__ import annotations
 

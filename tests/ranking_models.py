@@ -1,4 +1,4 @@
-"""Rerankers of random weights, written as llama.cpp's converter writes them."""
+"""Rerankers with random weights, in the file format of llama.cpp's converter."""
 
 import gguf
 import numpy as np

@@ -1,4 +1,4 @@
-"""The whole of search, slow and obvious: dicts and loops, written from the documented formulas."""
+"""Slow reference implementation of search: dicts and loops, from the documented formulas."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _stem = Stemmer.Stemmer("english").stemWord
 
 
 def kind(character: str) -> str:
-    """Tell how a folded character is cut; white space and punctuation are no kind."""
+    """Return the script class of a folded character; "" for white space and punctuation."""
     code = ord(character)
     emoji = unicodedata.category(character) == "So" and (0x2600 <= code < 0x27C0 or code >= 0x1F000)
     if not (unicodedata.category(character)[0] in "LMN" or emoji):
         return ""
     if (emoji and code >= 0x10000) or 0x20000 <= code < 0x40000:
-        return character  # of no kind but its own: it stands alone
+        return character  # each such character is a separate word
     if 0x3000 <= code < 0xA490 or 0xAC00 <= code < 0xE000 or emoji:
         return PAIRS
     if 0x0E00 <= code < 0x0F00 or 0x1000 <= code < 0x10A0 or 0x1780 <= code < 0x1800:
@@ -151,7 +151,7 @@ def similarity(word: str, other: str) -> float:
 
 
 def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[str, float]:
-    """Return the chunks' words that a word of the query stands for, and the weight of each."""
+    """Return the vocabulary words that a query word matches, with their weights."""
     own = {word: 1.0} if word in vocabulary else {}
     if stop:
         return own
@@ -180,7 +180,7 @@ def scores(
     weighting: str = "pivoted",
     titles: Sequence[str] | None = None,
 ) -> list[float]:
-    """Score every chunk against the query; "" is no title."""
+    """Score all chunks against the query; a blank title is ignored."""
     titles = [title if title.strip() else "" for title in titles or [""] * len(texts)]
     chunks = [terms(title) + terms(text) for title, text in zip(titles, texts, strict=True)]
     if weighting == "cosine":
@@ -332,7 +332,7 @@ def _stump(word: str) -> bytes:
 
 
 def _hash(chunk: list[str]) -> int:
-    """Hash a chunk's words, whatever their order."""
+    """Hash the words of a chunk independently of their order."""
     hashed = sum(int(tokenize([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
     return hashed ^ (hashed >> 32)
 
@@ -409,13 +409,13 @@ class _Asked:
         self.pairs_asked = Counter(pair for pair in neighbours if set(pair) <= set(self.near))
 
     def _share(self, t: object, others: int) -> float:
-        """Return how much of its idf a term keeps beside so many words of the subject."""
+        """Return the fraction of its idf that a term keeps, given the number of subject words."""
         if not self.stop[t] or not others:
             return 1.0
         return 0.0 if self.asks[t] or not self.known[t] or others > 3 else 2.0 / 2**others
 
     def _form(self, query_is_plain: bool, english: bool) -> set[object]:
-        """Return the terms that only make the query a question, those of English function words apart."""
+        """Return the terms that only make the query a question, without English function words."""
         form = set()
         if len(self.query) <= 64:
             frame = {
@@ -526,7 +526,7 @@ class _Asked:
         reads_letters: bool,
         title: float,
     ) -> float:
-        """Return what a part of the query would score as a chunk."""
+        """Return the score of a query part, used as a chunk."""
         pairs = math.fsum(
             self._pair_weight(pair) * _saturated(times) for pair, times in self.pairs_asked.items()
         )

@@ -1,4 +1,4 @@
-"""A slow and obvious reference of generation: one sequence at a time, probabilities in float64."""
+"""Slow reference of generation: one sequence at a time, probabilities in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow and obvious: what rerankers make of a pair, in float64 and from their tensors alone."""
+"""Slow reference of rerankers: scores of pairs in float64, from the tensors of the model."""
 
 from math import erf, sqrt
 
@@ -59,7 +59,7 @@ class ReferenceBert:
 
 
 def qwen3_logits(tokens, of, *, n_heads, n_kv_heads, base, epsilon):
-    """Return a Qwen3's logits of the token behind some tokens, its output matrix being that of its input."""
+    """Return the logits of Qwen3 for the token after the sequence, with tied embeddings."""
     of = {name: tensor.astype(np.float64) for name, tensor in of.items()}
 
     def norm(x, name):

@@ -45,5 +45,5 @@ chunk_texts = texts.filter(lambda text: text and not text.isspace())
 queries = st.one_of(word_texts(max_words=5), chunk_texts)
 chunk_lists = st.lists(chunk_texts, max_size=8)
 plain_words = st.text(st.sampled_from("abcdeghk"), min_size=2, max_size=3)
-"""Lower-case words of at least two letters, which are terms here and in scikit-learn."""
+"""Lower-case words of two or three letters, which are terms in this library and in scikit-learn."""
 plain_texts = st.lists(plain_words, min_size=1, max_size=10).map(" ".join)

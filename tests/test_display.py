@@ -1,4 +1,4 @@
-"""Responses in people's hands: sequences that print on a screen, show in a notebook and make a data frame."""
+"""Tests of responses in interactive use: repr, HTML, data frames, pickling."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def response() -> SearchResponse:
     return search("What do cats do?", CHUNKS, spans=True)
 
 
-def test_a_response_is_a_sequence_of_its_results(response: SearchResponse) -> None:
-    """Length, iteration, places, slices, membership and truth are those of the results."""
+def test_response_is_sequence_of_results(response: SearchResponse) -> None:
+    """Length, iteration, indexing, slices, membership and truth equal the results."""
     assert len(response) == 2
     assert list(response) == list(response.results)
     assert response[0] is response.results[0]
@@ -58,10 +58,8 @@ def test_a_response_is_a_sequence_of_its_results(response: SearchResponse) -> No
 
 
 @given(strategies.queries, strategies.chunk_lists, st.booleans())
-def test_best_is_best_first_whatever_the_order(
-    query: str, chunks: list[str], true_order: bool
-) -> None:
-    """`best` gives the results in the order that they have without `true_order`, and as they are."""
+def test_best_is_sorted_by_score(query: str, chunks: list[str], true_order: bool) -> None:
+    """`best` has the unchanged results in the order of `true_order=False`."""
     response = search(query, chunks, true_order=true_order)
     expected = search(query, chunks, true_order=False)
     assert [result.original_index for result in response.best] == [
@@ -71,8 +69,8 @@ def test_best_is_best_first_whatever_the_order(
     assert response.by_score() == expected
 
 
-def test_a_dictionary_is_what_the_server_writes(response: SearchResponse) -> None:
-    """`to_dict` gives the documented fields, to the letter, with spans only where they were asked for."""
+def test_response_to_dict_equals_server_response(response: SearchResponse) -> None:
+    """`to_dict` has the documented fields, with spans only if they were requested."""
     plain = search("What do cats do?", CHUNKS).to_dict()
     assert list(plain) == ["results", "metadata"]
     assert plain["metadata"] == {
@@ -88,8 +86,8 @@ def test_a_dictionary_is_what_the_server_writes(response: SearchResponse) -> Non
     assert json.loads(wire.serialize(response)) == response.to_dict()
 
 
-def test_confidence_is_written_where_it_was_asked_for() -> None:
-    """The metadata has a confidence on the wire only if there is one."""
+def test_confidence_is_serialized_if_present() -> None:
+    """The serialized metadata has a confidence only if the response has a value."""
     response = SearchResponse((), SearchMetadata(1, 2), 0.5)
     assert wire.unstructure(response)["metadata"] == {
         "num_query_tokens": 1,
@@ -99,8 +97,8 @@ def test_confidence_is_written_where_it_was_asked_for() -> None:
     assert wire.unstructure(asked)["metadata"]["confidence"] == 0.5
 
 
-def test_it_prints_in_a_few_lines() -> None:
-    """However much was found, ten lines are shown, each of a text's beginning, and how many there are."""
+def test_response_repr_is_short() -> None:
+    """At most ten results are shown, with the beginning of their texts and the total number."""
     response = search("cat", ["A cat\n\x1b[2Jin\ta hat. " * 200] * 25, 25)
     lines = repr(response).splitlines()
     assert re.fullmatch(
@@ -113,8 +111,8 @@ def test_it_prints_in_a_few_lines() -> None:
     assert repr(search("zebra", ["a cat"])) == "<SearchResponse: 0 results, confidence 0.00>"
 
 
-def test_what_is_printed_says_its_order_and_whence_each_result_is() -> None:
-    """The head tells how the results stand, and each has its metadata, in a few words whatever they are."""
+def test_response_repr_has_order_and_metadata() -> None:
+    """The heading has the order of the results, and each result has short metadata."""
     page = {"page": 2, "path": "a\n.txt" * 20, "items": [1] * 9, "n": 10**5000, "more": None}
     response = search("cats purr", ["Cats.", {"text": "Cats purr.", "metadata": page}, "A cat"])
     assert "3 results, in the chunks' order, " in repr(response)
@@ -127,8 +125,8 @@ def test_what_is_printed_says_its_order_and_whence_each_result_is() -> None:
     assert "1 result, " in repr(search("cats", ["Cats."]))
 
 
-def test_an_explanation_prints_what_gave_something() -> None:
-    """An explanation is a line for its score and one for each share that is not 0, which add up to it."""
+def test_explanation_repr_lists_nonzero_parts() -> None:
+    """The repr has the score and one line per nonzero part; the parts sum to the score."""
     explanation = ChunkIndex(["A cat purrs.", "Dogs bark."]).explain("do cats purr", 0)
     first, *shares = repr(explanation).split("\n")
     assert first == f"<Explanation: score {explanation.score:.3f}>"
@@ -146,8 +144,8 @@ def test_an_explanation_prints_what_gave_something() -> None:
     )
 
 
-def test_a_long_text_is_shown_where_the_answer_stands() -> None:
-    """With spans the part that is shown is the one with the passage."""
+def test_response_repr_of_long_text_shows_passage() -> None:
+    """With spans the excerpt of a long text contains the passage."""
     text = f"{'Nothing here. ' * 100}The zebra sleeps. {'Nothing there. ' * 100}"
     response = search("zebra", [text, "x"], spans=True)
     assert "zebra" in repr(response)
@@ -155,8 +153,8 @@ def test_a_long_text_is_shown_where_the_answer_stands() -> None:
     assert "zebra" not in repr(search("zebra", [text, "x"]))
 
 
-def test_a_notebook_shows_a_table(response: SearchResponse) -> None:
-    """A table has a row for each result, its text escaped and the words found marked."""
+def test_response_html_is_table(response: SearchResponse) -> None:
+    """The table has one row per result, with escaped text and marked matches."""
     table = response._repr_html_()
     assert table.count("<tr>") == 3
     assert "<mark>Cats</mark> purr &amp; &lt;sleep&gt;." in table
@@ -164,8 +162,8 @@ def test_a_notebook_shows_a_table(response: SearchResponse) -> None:
 
 
 @given(strategies.queries, strategies.chunk_lists)
-def test_anything_can_be_shown(query: str, chunks: list[str]) -> None:
-    """Whatever was found is printable, and its HTML is the texts with the words marked, in UTF-8."""
+def test_response_repr_and_html_of_any_text(query: str, chunks: list[str]) -> None:
+    """The repr is printable, and the HTML has the marked texts in valid UTF-8."""
     response = search(query, chunks, spans=True)
     assert all(line.isprintable() for line in repr(response).split("\n"))
     cells = re.findall(r"pre-wrap\">(.*?)</td>", response._repr_html_(), re.DOTALL)
@@ -181,8 +179,8 @@ def test_anything_can_be_shown(query: str, chunks: list[str]) -> None:
     assert shown == wanted[:10]
 
 
-def test_a_generation_prints_its_texts_and_is_a_table_in_a_notebook() -> None:
-    """A line for each of ten samples, printable whatever they say; the table has all of a text, escaped."""
+def test_generation_repr_and_html() -> None:
+    """The repr has one printable line for each of ten samples; the table has escaped texts."""
     samples = tuple(
         Completion(f"<b>{number}\n\x1b" + "x" * 500, 1, 2.0, "length") for number in range(12)
     )
@@ -203,8 +201,8 @@ def test_a_generation_prints_its_texts_and_is_a_table_in_a_notebook() -> None:
     )
 
 
-def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse) -> None:
-    """As text and as HTML: the answer, then each source by the number that a model was given for it."""
+def test_answer_repr_and_html(response: SearchResponse) -> None:
+    """Both show the answer, then each source with its number in the prompt."""
     answer = Answer(
         "They <purr>.", tuple(Source.whole(result) for result in response), "prompt", 0.5, None
     )
@@ -222,8 +220,8 @@ def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse)
     )
 
 
-def test_a_generation_as_a_dictionary_is_what_the_server_writes() -> None:
-    """`to_dict` has every field that was asked for, in plain lists, and no other."""
+def test_generation_to_dict_equals_server_response() -> None:
+    """`to_dict` has exactly the requested fields, in plain lists."""
     asked = {"logprobs": True, "top_logprobs": 2, "prompt_logprobs": True, "return_tokens": True}
     for options in ({}, asked):
         response = generate("Once", max_tokens=3, seed=1, num_samples=2, **options)
@@ -235,8 +233,8 @@ def test_a_generation_as_a_dictionary_is_what_the_server_writes() -> None:
         assert [set(sample) for sample in plain["responses"]] == [full if options else written] * 2
 
 
-def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> None:
-    """A data frame of pandas has a row for each result and a column for each field."""
+def test_response_converts_to_data_frame(response: SearchResponse) -> None:
+    """The pandas data frame has one row per result and one column per field."""
     frame = pd.DataFrame(response)
     assert list(frame.columns) == [
         "chunk_id",
@@ -255,8 +253,8 @@ def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> N
     assert list(pd.DataFrame(response.results)) == list(frame)
 
 
-def test_a_table_of_arrow_has_the_same_columns(response: SearchResponse) -> None:
-    """Arrow's table has the data frame's columns, metadata as JSON where no type holds it all, and can be searched."""
+def test_response_converts_to_arrow_table(response: SearchResponse) -> None:
+    """The Arrow table has the columns of the data frame, mixed metadata as JSON."""
     table = pyarrow.table(response)
     assert table.column_names == list(pd.DataFrame(response))
     assert table["chunk_txt"].to_pylist() == [one.chunk_txt for one in response]
@@ -279,8 +277,8 @@ def test_a_table_of_arrow_has_the_same_columns(response: SearchResponse) -> None
     assert ChunkIndex(table, text="chunk_txt").search("cats").results[0].metadata["page"] == 2
 
 
-def test_responses_are_pickled_and_copied(response: SearchResponse) -> None:
-    """A response is the same behind a pickle and as a deep copy."""
+def test_response_survives_pickle_and_copy(response: SearchResponse) -> None:
+    """A pickled or deep-copied response equals the original."""
     for twin in (pickle.loads(pickle.dumps(response)), copy.deepcopy(response)):
         assert twin == response
         assert twin.best == response.best

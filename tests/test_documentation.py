@@ -1,4 +1,4 @@
-"""The documentation tells the truth: its Python and its commands run, and print what it says."""
+"""Tests of the documentation: code blocks and commands run with the documented output."""
 
 import contextlib
 import doctest
@@ -21,23 +21,23 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 _BLOCK = re.compile(r"(?<!-->\n)^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of Python; not one under a comment, ``<!-- not run: … -->``."""
 _PRINTED = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
-"""What a line of Python says that it prints."""
+"""The documented output of a Python line."""
 COMMANDS = {
     "README.md": ["The ferry to the island leaves at seven", '"chunk_txt":"Apples are red."'],
     "clients.md": ['"relevance_score":', '"finish_reason":"length"'],
 }
-"""The documents whose commands run in an empty folder, and some of what they print."""
+"""The documents whose commands run in an empty folder, with parts of the expected output."""
 _SHELL = re.compile(r"(?<!-->\n)^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_documents_runs(
+def test_python_blocks_print_documented_output(
     document: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Every block of Python runs in an empty folder, one after the other, and prints what the document shows."""
+    """All Python blocks of a document run in order in an empty folder."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     text = document.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_python_in_documents_runs(
 
 
 def free_port() -> int:
-    """Return a free port, of those that the system gives to nobody who asks for any."""
+    """Return a free port below the range of ephemeral ports."""
     for port in range(20_000, 30_000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -69,8 +69,8 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
-    """The commands of a document run one after the other, as written but for the port, from an empty folder."""
+def test_shell_blocks_run(name: str, tmp_path: Path) -> None:
+    """The commands of a document run in order in an empty folder, with a replaced port."""
     port = free_port()
     text = next(path for path in DOCUMENTS if path.name == name).read_text(encoding="utf-8")
     commands = (
@@ -105,15 +105,15 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
-def test_the_reference_has_every_public_name() -> None:
-    """What can be imported from the package stands on the page of the interface; errors do as one module."""
+def test_reference_has_public_names() -> None:
+    """Each public name is on the reference page; errors are listed as a module."""
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     names = [name for name in relevance_gen.__all__ if not hasattr(errors, name)]
     assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
 
 
-def test_the_architecture_has_every_room() -> None:
-    """Every folder and every module of the package's ground floor is in the listing of how it is built."""
+def test_architecture_lists_packages_and_modules() -> None:
+    """The listing has each folder and each top-level module of the package."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     listing = page.split("```text\n")[1].split("```")[0]
     package = ROOT / "relevance_gen"
@@ -126,7 +126,7 @@ def test_the_architecture_has_every_room() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_extras_and_groups_exist(document: Path) -> None:
-    """What a document tells pip to install is an extra or a group that the project has."""
+    """Each extra and dependency group in an installation command exists in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     text = document.read_text(encoding="utf-8")
     extras = {

@@ -86,7 +86,7 @@ class Extended:
 
 @pytest.fixture
 def extend(tmp_path: Path) -> Callable[..., Extended]:
-    """Return a function that copies the library for extensions of some kinds."""
+    """Return a function that copies the library for the named kinds of extension."""
     return lambda *kinds: Extended(tmp_path, *kinds)
 
 
@@ -272,7 +272,7 @@ def test_http_interface_has_keys_errors_and_metrics(extend: Callable[..., Extend
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
     row = '    Route("POST", "/places", search.search, places.read, pool="search", key="always"),'
     copy.change(routes, _ROUTES, f"{_ROUTES}\n{row}")
-    program = ("-P", *REAL)  # without the current folder, so that the copy is what is found
+    program = ("-P", *REAL)  # without the current folder, so that Python imports the copy
     with Server("--model", "none", program=program, PYTHONPATH=str(copy.folder)) as server:
         answer = server.call(
             "POST", "/places", {"words": "cats", "lines": ["Dogs bark.", "Cats purr."]}, KEYED

@@ -1,4 +1,4 @@
-"""The package as a whole: light to import, complete to import from, and whole when it is built."""
+"""Tests of the package: import time, public names, optional dependencies, wheel content."""
 
 import importlib
 import importlib.metadata
@@ -56,12 +56,12 @@ def test_import_is_light() -> None:
 
 
 def test_help_is_light() -> None:
-    """The command line loads nothing heavy before it knows the command."""
+    """Importing the command line loads no heavy module before the command is parsed."""
     assert not HEAVY & set(run("-c", "import relevance_gen.cli, sys; print(*sys.modules)").split())
 
 
 def test_search_loads_no_model_library() -> None:
-    """Searching plain chunks loads neither llama_cpp, aiohttp nor cattrs, nor, where gigatoken counts, tiktoken."""
+    """A search of plain chunks loads no model, server or scikit-learn modules, and no tiktoken."""
     modules = run(
         "-c", "import sys, relevance_gen as r; r.search('a', ['a']); print(*sys.modules)"
     ).split()
@@ -81,7 +81,7 @@ sys.meta_path.insert(0, Hidden())
 
 
 def test_search_alone_needs_no_model_library() -> None:
-    """Without llama.cpp and templates all of search works, and generating says what to install."""
+    """Without llama.cpp and Jinja all search features work; `generate` names the extra."""
     script = (
         without("llama_cpp", "jinja2")
         + """
@@ -97,8 +97,8 @@ except rg.ModelLoadError as error:
     assert "pip install 'llama-cpp-python>=" in run("-c", script)
 
 
-def test_the_server_says_which_extra_is_missing() -> None:
-    """Without the server's packages, starting it names the extra instead of showing a traceback."""
+def test_server_without_packages_names_extra() -> None:
+    """Without the server's packages the error names the extra instead of a traceback."""
     script = (
         without("aiohttp") + "from relevance_gen.serve.__main__ import main; sys.exit(main([]))"
     )
@@ -114,8 +114,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
-def test_what_an_extra_lacks_is_named_by_its_packages(extra: str) -> None:
-    """Whoever lacks a package is told to install the packages of the extra, with their bounds, and nothing else."""
+def test_to_install_lists_packages_of_extra(extra: str) -> None:
+    """The installation command has the packages of the extra with their version bounds."""
     command = to_install(extra)
     named = [{*re.split("(?=[<>=]=?)|,", one)} for one in re.findall(r"'(.*?)'", command)]
     asked = [{*re.split("(?=[<>=]=?)|,", one)} for one in PROJECT["optional-dependencies"][extra]]
@@ -123,10 +123,10 @@ def test_what_an_extra_lacks_is_named_by_its_packages(extra: str) -> None:
     assert named == asked
 
 
-def test_an_extra_is_named_where_nothing_tells_its_packages(
+def test_to_install_without_metadata_names_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A copied folder has no metadata: then the extra itself is what can be named."""
+    """Without package metadata, as in a copied folder, the command names the extra."""
 
     def unknown(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -135,8 +135,8 @@ def test_an_extra_is_named_where_nothing_tells_its_packages(
     assert to_install("hub") == "pip install 'relevance_gen[hub]'"
 
 
-def test_there_is_one_version() -> None:
-    """The package, its metadata and the changelog's newest part name the same version."""
+def test_version_is_consistent() -> None:
+    """Package, metadata and newest changelog entry have the same version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["version"] == relevance_gen.__version__
     assert f"## [{relevance_gen.__version__}] - " in (ROOT / "CHANGELOG.md").read_text(
@@ -144,8 +144,8 @@ def test_there_is_one_version() -> None:
     )
 
 
-def test_search_alone_has_the_dependencies_of_the_library() -> None:
-    """The group for search alone is the library's dependencies without a model's, and what counts tokens quickly."""
+def test_search_only_group_equals_dependencies() -> None:
+    """The group equals the dependencies without the model's, plus the fast tokenizer."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
         "dependency-groups"
     ]
@@ -154,16 +154,16 @@ def test_search_alone_has_the_dependencies_of_the_library() -> None:
     assert groups["search"] == sorted([*wanted, *PROJECT["optional-dependencies"]["fast"]])
 
 
-def test_names_are_sorted_and_there() -> None:
-    """`__all__` is sorted, without doubles, each name in it can be had, and `dir` shows these and the version."""
+def test_public_names_are_sorted_and_available() -> None:
+    """`__all__` is sorted and unique, and `dir` lists its names and the version."""
     assert relevance_gen.__all__ == sorted(set(relevance_gen.__all__))
     for name in relevance_gen.__all__:
         assert getattr(relevance_gen, name).__name__ == name
     assert set(dir(relevance_gen)) == {*relevance_gen.__all__, "__version__"}
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
-    """What the package does not have is an `AttributeError`, as in any module."""
+def test_unknown_name_raises_attribute_error() -> None:
+    """An unknown attribute of the package raises `AttributeError`."""
     with pytest.raises(AttributeError, match="no attribute 'searh'"):
         relevance_gen.searh  # noqa: B018
 
@@ -176,16 +176,16 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("module", modules())
-def test_every_public_name_is_there(module: str) -> None:
-    """Every module can be imported by itself and has what its `__all__` lists."""
+def test_modules_define_their_public_names(module: str) -> None:
+    """Each module can be imported separately and defines all names of its `__all__`."""
     if module.startswith("relevance_gen.cluster."):
         pytest.importorskip("ray", reason="the extra cluster is not installed")
     loaded = importlib.import_module(module)
     assert all(hasattr(loaded, name) for name in getattr(loaded, "__all__", ()))
 
 
-def test_wheel_holds_the_package(tmp_path: Path) -> None:
-    """The wheel holds every file of the package, the assets among them, and nothing else."""
+def test_wheel_contains_package_files(tmp_path: Path) -> None:
+    """The wheel contains all files of the package, including assets, and no other files."""
     run("-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path))
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

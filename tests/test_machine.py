@@ -1,4 +1,4 @@
-"""What a machine can give, from descriptions of machines."""
+"""Tests of detecting processors and memory from descriptions of machines."""
 
 import os
 
@@ -25,15 +25,15 @@ def processors(siblings):
     return {topology.format(cpu): siblings(cpu) for cpu in os.sched_getaffinity(0)}
 
 
-def test_threads_of_one_core_count_once(tmp_path):
-    """Hyperthreads share a core: processors that are all siblings of each other are one core."""
+def test_hyperthreads_count_as_one_core(tmp_path):
+    """Processors that are all siblings of each other are one core."""
     machine = describe(tmp_path, processors(lambda _: "0-63"))
     assert usable_cores(machine) == 1
     assert usable_cpus(machine) == N_CPUS
 
 
-def test_cores_of_their_own_count_each(tmp_path):
-    """Without hyperthreads every processor is a core."""
+def test_processors_without_siblings_are_cores(tmp_path):
+    """Without hyperthreads each processor is a core."""
     assert usable_cores(describe(tmp_path, processors(lambda cpu: cpu))) == N_CPUS
 
 
@@ -42,13 +42,13 @@ def test_cores_of_their_own_count_each(tmp_path):
     ("quota", "cores"),
     [("100000 100000", 1), ("50000 100000", 1), ("0 0", None), ("max 100000", None), ("x", None)],
 )
-def test_a_quota_bounds_them(tmp_path, count, quota, cores):
-    """A control group's quota of one processor is one, however many the machine has; at least one is left."""
+def test_cgroup_quota_limits_cores(tmp_path, count, quota, cores):
+    """A quota of one processor allows one core; the result is at least one."""
     assert count(describe(tmp_path, {"sys/fs/cgroup/cpu.max": quota})) == (cores or N_CPUS)
 
 
-def test_the_quota_of_an_outer_group_counts(tmp_path):
-    """A process deep in a tree of control groups is bound by the quotas of all of them."""
+def test_outer_cgroup_quota_applies(tmp_path):
+    """The quotas of all enclosing control groups apply."""
     files = {
         "proc/self/cgroup": "0::/system.slice/server.service",
         "sys/fs/cgroup/system.slice/cpu.max": "100000 100000",
@@ -57,8 +57,8 @@ def test_the_quota_of_an_outer_group_counts(tmp_path):
     assert usable_cpus(describe(tmp_path, files)) == 1
 
 
-def test_a_quota_of_version_1_counts(tmp_path):
-    """Version 1 of control groups keeps a tree for each controller, and quota and period apart."""
+def test_cgroup_v1_quota_applies(tmp_path):
+    """Version 1 has one tree per controller and separate files for quota and period."""
     group = "sys/fs/cgroup/cpu,cpuacct/docker"
     files = {
         "proc/self/cgroup": "3:cpu,cpuacct:/docker\n1:name=systemd:/docker",
@@ -68,13 +68,13 @@ def test_a_quota_of_version_1_counts(tmp_path):
     assert usable_cpus(describe(tmp_path, files)) == 1
 
 
-def test_a_machine_that_tells_nothing_has_as_many_as_it_may_use(tmp_path):
-    """Without any description every processor counts."""
+def test_machine_without_description_counts_processors(tmp_path):
+    """Without a description each usable processor counts."""
     assert usable_cores(tmp_path) == usable_cpus(tmp_path) == N_CPUS
 
 
-def test_memory_is_what_is_free_or_what_the_container_has_left(tmp_path):
-    """The smaller of what the machine has and what the control group's limit leaves; unknown stays unknown."""
+def test_available_memory_is_minimum_of_machine_and_cgroup(tmp_path):
+    """The result is the smaller of free memory and remaining cgroup memory, None if unknown."""
     assert available_memory(tmp_path) is None
     describe(tmp_path, {"proc/meminfo": "MemTotal: 4000 kB\nMemAvailable: 3000 kB"})
     assert available_memory(tmp_path) == 3000 * 1024

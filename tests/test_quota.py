@@ -20,7 +20,7 @@ CLIENTS = st.sampled_from(["a", "b", None])
 def test_quota_limits_are_never_exceeded(
     whole: int, share: int, steps: list[tuple[bool, str | None, int]]
 ) -> None:
-    """For any sequence of changes, all clients hold at most the limit and each its client limit; the rest is admitted."""
+    """For any changes, all clients hold at most the limit and each at most its client limit."""
     told: list[float] = []
     quota = Quota(whole, share, on_change=told.append)
     held: dict[str | None, int] = dict.fromkeys(("a", "b", None), 0)
@@ -39,8 +39,8 @@ def test_quota_limits_are_never_exceeded(
         assert not told or told[-1] == quota.held
 
 
-def test_a_thread_waits_for_room() -> None:
-    """A waiting thread acquires an amount when it is released, and returns false after its timeout."""
+def test_quota_acquire_waits_for_release() -> None:
+    """A waiting thread acquires a released amount; after its timeout it gets False."""
     quota, has_it = Quota(2), threading.Event()
     assert quota.acquire(2)
     assert not quota.acquire(1, timeout_s=0.01)

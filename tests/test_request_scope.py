@@ -26,7 +26,7 @@ class Patience:
 
 
 def test_cancelled_search_stops_at_its_next_stage() -> None:
-    """Whenever its caller loses interest a search ends; it looks at that several times, with an index or without."""
+    """A cancelled search ends; it checks for cancellation several times, with or without index."""
     index = ChunkIndex(CHUNKS)
     for ask in (
         lambda: search("cats 7", CHUNKS, spans=True),
@@ -54,8 +54,8 @@ def test_cancel_scope_applies_to_its_context() -> None:
     raise_if_cancelled()
 
 
-def test_spans_are_announced_before_they_are_made() -> None:
-    """All spans of a response are reserved, and an exception from the reservation ends the search."""
+def test_spans_are_reserved_before_creation() -> None:
+    """All spans are reserved, and an exception from the reservation ends the search."""
     told: Counter[str] = Counter()
 
     def tell(unit: str, number: int) -> None:

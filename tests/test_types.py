@@ -1,4 +1,4 @@
-"""The types check themselves, whoever makes them."""
+"""Tests of the validation of public types."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from relevance_gen.types import (
 )
 
 
-def test_the_documented_defaults() -> None:
-    """A request with only what is required has every documented default."""
+def test_generation_request_has_documented_defaults() -> None:
+    """A request with only the required field has the documented defaults."""
     assert attrs.asdict(GenerationRequest("x")) == {
         "text": "x",
         "max_tokens": 512,
@@ -93,8 +93,8 @@ BOUNDS: dict[str, tuple[float, float | None]] = {
 
 
 @given(name=st.sampled_from(sorted(BOUNDS)), value=st.floats() | st.integers())
-def test_numbers_are_allowed_exactly_in_their_interval(name: str, value: float) -> None:
-    """A finite number inside the documented interval is accepted and becomes a float; any other is refused."""
+def test_number_outside_interval_raises(name: str, value: float) -> None:
+    """A finite number in the interval becomes a float; any other value raises."""
     low, high = BOUNDS[name]
     allowed = low <= value <= (high if high is not None else 1.7976931348623157e308)
     if allowed:
@@ -111,8 +111,8 @@ def test_numbers_are_allowed_exactly_in_their_interval(name: str, value: float) 
     name=st.sampled_from(["max_tokens", "num_samples", "max_input_tokens", "top_k", "seed"]),
     value=st.integers() | st.floats() | st.booleans() | st.text(max_size=2) | st.none(),
 )
-def test_integers_are_integers(name: str, value: Any) -> None:
-    """No boolean, float, string or null passes for an integer; seed alone may be null."""
+def test_integer_field_rejects_other_types(name: str, value: Any) -> None:
+    """Booleans, floats, strings and None raise; only the seed may be None."""
     low = {"max_tokens": 1, "num_samples": 1}.get(name, 0)
     high = MAX_SAMPLES if name == "num_samples" else math.inf
     allowed = (type(value) is int and low <= value <= high) or (name == "seed" and value is None)
@@ -126,8 +126,8 @@ def test_integers_are_integers(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [0, -1, 0.0, float("nan"), float("inf"), 10**400, True, "1", None]
 )
-def test_a_repetition_penalty_is_above_zero(value: Any) -> None:
-    """It divides: nothing but a finite number above 0 passes."""
+def test_repetition_penalty_must_be_positive(value: Any) -> None:
+    """The value is a divisor, so it must be a finite number above 0."""
     with pytest.raises(
         InvalidRequestError, match="repetition_penalty must be a finite number above 0"
     ):
@@ -135,8 +135,8 @@ def test_a_repetition_penalty_is_above_zero(value: Any) -> None:
     assert GenerationRequest("x", repetition_penalty=2).repetition_penalty == 2.0
 
 
-def test_token_ids_are_keys_as_json_writes_them() -> None:
-    """A key is an integer or its digits; the request has integers and floats, and does not change with the caller's."""
+def test_logit_bias_accepts_json_keys() -> None:
+    """Keys are integers or digit strings; the request has an independent copy."""
     bias: dict[Any, Any] = {"7": 1, 8: -100, "0": 0.5}
     request = GenerationRequest("x", logit_bias=bias)
     bias["9"] = 1
@@ -167,16 +167,16 @@ def test_token_ids_are_keys_as_json_writes_them() -> None:
     ],
     ids=str,
 )
-def test_a_bias_that_is_none_is_refused(bias: Any, field: str) -> None:
-    """What is no object, no token id, too many of them or no number in [-100, 100] is refused by its name."""
+def test_invalid_logit_bias_raises(bias: Any, field: str) -> None:
+    """Invalid types, token ids, sizes and values outside [-100, 100] raise with the field name."""
     with pytest.raises(InvalidRequestError) as caught:
         GenerationRequest("x", logit_bias=bias)
     assert caught.value.field == field
     assert len(str(caught.value)) < 300
 
 
-def test_min_tokens_are_at_most_max_tokens() -> None:
-    """A request that could not be met is refused."""
+def test_min_tokens_above_max_tokens_raises() -> None:
+    """`min_tokens` above `max_tokens` raises an error."""
     assert GenerationRequest("x", max_tokens=5, min_tokens=5).min_tokens == 5
     with pytest.raises(
         InvalidRequestError, match=r"min_tokens must be at most max_tokens \(5\), got 6"
@@ -185,8 +185,8 @@ def test_min_tokens_are_at_most_max_tokens() -> None:
 
 
 @pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000", None, 3, ["x"], b"x"])
-def test_blank_texts_are_refused(value: Any) -> None:
-    """A chunk or a query that is blank, or no string, is refused by its name."""
+def test_blank_text_raises(value: Any) -> None:
+    """A blank chunk or query, or a value that is not a string, raises with its field name."""
     for make, field in ((Chunk, "text"), (lambda v: SearchRequest(v, []), "query")):
         with pytest.raises(InvalidRequestError) as caught:
             make(value)
@@ -199,8 +199,8 @@ def test_blank_is_white_space_only(text: str) -> None:
     assert is_blank(text) == (not text.strip())
 
 
-def test_signatures_tell_types_and_defaults() -> None:
-    """What a class takes can be read where Python shows it, also of fields that are converted."""
+def test_signatures_show_types_and_defaults() -> None:
+    """`inspect.signature` shows the types and defaults of all fields."""
     assert (
         str(inspect.signature(Chunk))
         == "(text: 'str', metadata: 'Metadata' = {}, original_index: 'int | None' = None, title: 'str' = '')"
@@ -229,8 +229,8 @@ def test_errors_survive_pickling() -> None:
         assert str(twin) == "a.b must be nice, got 'nasty'; be nice"
 
 
-def test_an_error_is_told_in_the_words_of_who_reads_it() -> None:
-    """Its field and those that it is compared with have the reader's names, and what came is the reader's null."""
+def test_error_uses_names_of_interface() -> None:
+    """The error has the interface's names for its fields and null for None."""
     error = TooLargeError.must_be("top_n[3]", "at most max_tokens", None, remedy="lower max_tokens")
     assert str(error.with_field("n")) == "n must be at most max_tokens, got None; lower max_tokens"
     assert (
@@ -251,8 +251,8 @@ def test_an_error_is_told_in_the_words_of_who_reads_it() -> None:
     )
 
 
-def test_a_name_that_cannot_be_shown_is_escaped() -> None:
-    """A sentence stands on one line and can be sent, whatever somebody calls a field."""
+def test_error_escapes_field_name() -> None:
+    """Line breaks and unprintable characters in a field name are escaped."""
     assert str(InvalidRequestError("is odd", "a\n\ud800\u202e")) == "a\\n\\ud800\\u202e is odd"
 
 
@@ -265,14 +265,14 @@ def test_a_name_that_cannot_be_shown_is_escaped() -> None:
     | st.lists(st.none())
     | st.dictionaries(st.text(), st.none())
 )
-def test_a_shown_value_is_short_and_on_one_line(value: Any) -> None:
-    """Whatever is wrong, the message that repeats it stays short, printable and on one line."""
+def test_describe_is_short_and_printable(value: Any) -> None:
+    """The description of any value is short, printable and has one line."""
     assert len(describe(value)) < 1000
     assert describe(value).isprintable()
 
 
-def test_what_is_counted_has_its_number() -> None:
-    """One item is no plural."""
+def test_describe_uses_singular_and_plural() -> None:
+    """A count of 1 uses the singular."""
     assert [describe(value) for value in ([], [1], {"a": 1})] == [
         "a list of 0 items",
         "a list of 1 item",
@@ -312,8 +312,8 @@ READERS: list[Callable[[SearchMetadata], object]] = [
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], object]) -> None:
-    """Whoever reads counts has them counted, once, and is told what counts that were known are told as."""
+def test_counts_are_computed_lazily_once(read: Callable[[SearchMetadata], object]) -> None:
+    """Token counts are computed once, when they are first read, and equal given counts."""
     pluralize: list[int] = []
 
     def count() -> int:
@@ -337,8 +337,8 @@ def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], obj
         metadata.num_chunks  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_pydantic_writes_what_the_server_writes() -> None:
-    """Responses, results and answers are fields for pydantic, written as `to_dict` does; nothing else fits there."""
+def test_pydantic_serializes_like_to_dict() -> None:
+    """Responses, results and answers are pydantic fields; other values are rejected."""
     pydantic = pytest.importorskip("pydantic")
     found = search("Do cats purr?", [{"text": "Cats purr.", "metadata": {"page": 1}}], spans=True)
     for cls, one in (
@@ -354,8 +354,8 @@ def test_pydantic_writes_what_the_server_writes() -> None:
             adapter.validate_python({})
 
 
-def test_the_recipe_for_fastapi(tmp_path: Path) -> None:
-    """The recipe's app answers as the server does, and refuses with the error's status and field."""
+def test_fastapi_recipe_equals_server(tmp_path: Path) -> None:
+    """The documented app gives the server's answers, error statuses and fields."""
     pytest.importorskip("fastapi")
     testclient = pytest.importorskip("fastapi.testclient")
     recipe = (

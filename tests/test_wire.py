@@ -1,4 +1,4 @@
-"""JSON in and out: strict, exact, and fast for many chunks."""
+"""Tests of JSON parsing and serialization: strict, exact, and fast for many chunks."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_written_is_read_back(value: Any) -> None:
-    """Any JSON value, lone surrogates included, survives both ways, and is written as `json` writes it."""
+def test_serialize_and_parse_round_trip(value: Any) -> None:
+    """Any JSON value, with lone surrogates, is serialized like `json` and parsed back."""
     written = wire.serialize(value)
     assert wire.parse(written) == value
     assert written == json.dumps(value, separators=(",", ":")).encode()
 
 
-def test_long_texts_are_written_as_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a text is cut to be written, what stands on either side of the cut stays what it was."""
+def test_serialize_in_pieces_equals_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splitting a long text into pieces does not change its JSON, also inside escapes."""
     monkeypatch.setattr(wire, "_MAX_PIECE_CHARS", 3)
     for text in ("", "abc", "abcd", 'é"\\\n\x00', "ab😀c😀", "ab\ud83d\ude00", "abc" * 3):
         assert (
@@ -56,8 +56,8 @@ def test_long_texts_are_written_as_short_ones(monkeypatch: pytest.MonkeyPatch) -
         )
 
 
-def test_what_json_has_not_is_not_written() -> None:
-    """Neither numbers that are none, nor objects, in words that say which."""
+def test_serialize_rejects_values_outside_json() -> None:
+    """NaN, infinities and arbitrary objects raise an error with the reason."""
     for value in (float("nan"), float("-inf")):
         with pytest.raises(ValueError, match="Out of range"):
             wire.serialize([value])
@@ -65,8 +65,8 @@ def test_what_json_has_not_is_not_written() -> None:
         wire.serialize([object()])
 
 
-def test_others_go_on_while_much_is_written() -> None:
-    """A thread that only counts gets its turns while some MiB of log probabilities, or of one text, are written."""
+def test_serialize_releases_other_threads() -> None:
+    """Other threads run while some MiB of log probabilities or text are serialized."""
     rows = [[{"token": "ab", "logprob": -0.5}] * 20] * 5000
     n_turns, is_over = 0, threading.Event()
 
@@ -92,8 +92,8 @@ def test_others_go_on_while_much_is_written() -> None:
 
 
 @given(values)
-def test_what_others_write_is_read(value: Any) -> None:
-    """A body written in UTF-8 and with spaces is the same value."""
+def test_parse_accepts_utf8_and_white_space(value: Any) -> None:
+    """A body in UTF-8 and with white space is parsed to the same value."""
     try:
         body = json.dumps(value, ensure_ascii=False, indent=1).encode()
     except UnicodeEncodeError:
@@ -102,8 +102,8 @@ def test_what_others_write_is_read(value: Any) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    """Whatever the bytes, the outcome is a value or our own error."""
+def test_parse_of_any_bytes_returns_or_raises_request_error(body: bytes) -> None:
+    """Any bytes give a value or `InvalidRequestError`."""
     try:
         wire.parse(body)
     except InvalidRequestError as error:
@@ -126,8 +126,8 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
         b"[1,]",
     ],
 )
-def test_what_is_not_strict_json_is_refused(body: bytes) -> None:
-    """NaN, infinities, endless digits and depths are refused like any other malformed body."""
+def test_parse_rejects_invalid_json(body: bytes) -> None:
+    """NaN, infinities, excessive digits and nesting raise like other malformed bodies."""
     with pytest.raises(InvalidRequestError, match="the body must be"):
         wire.parse(body)
 
@@ -135,8 +135,8 @@ def test_what_is_not_strict_json_is_refused(body: bytes) -> None:
 @given(
     depth=st.integers(0, 12), limit=st.integers(1, 10), kind=st.sampled_from(["[]", "{}", "mixed"])
 )
-def test_depth_is_counted_exactly(depth: int, limit: int, kind: str) -> None:
-    """A value of `depth` nested containers passes a limit of at least that and no other."""
+def test_parse_depth_limit_is_exact(depth: int, limit: int, kind: str) -> None:
+    """A value with `depth` nested containers passes exactly the limits of at least `depth`."""
     body = "1"
     for level in range(depth):
         body = (
@@ -151,8 +151,8 @@ def test_depth_is_counted_exactly(depth: int, limit: int, kind: str) -> None:
             wire.parse(body.encode(), max_depth=limit)
 
 
-def test_fields_not_asked_for_are_absent() -> None:
-    """Tokens and logprobs are written only where there are some; nothing else is left out."""
+def test_unrequested_fields_are_absent() -> None:
+    """Tokens and log probabilities are omitted if empty; all other fields are present."""
     plain = wire.unstructure(Completion("x", 1, 2.0, "eos"))
     assert plain == {"text": "x", "generated_tokens": 1, "finished": 2.0, "finish_reason": "eos"}
     full = wire.unstructure(Completion("x", 1, 2.0, "eos", (5,), (-0.5,)))
@@ -168,8 +168,8 @@ def test_fields_not_asked_for_are_absent() -> None:
     ] == [None, -1]
 
 
-def test_metadata_is_written_as_it_is() -> None:
-    """Metadata leaves exactly as it came, also where it looks like one of our own objects."""
+def test_metadata_is_serialized_unchanged() -> None:
+    """Metadata is unchanged, even if it resembles the library's own objects."""
     metadata = {
         "tokens": None,
         "text": "x",
@@ -179,8 +179,8 @@ def test_metadata_is_written_as_it_is() -> None:
     assert json.loads(wire.serialize(response))["results"][0]["metadata"] == metadata
 
 
-def test_errors_name_the_path() -> None:
-    """A wrong, missing or unknown field is named with the path it stands at."""
+def test_structure_error_has_path() -> None:
+    """A wrong, missing or unknown field raises with its path."""
     for value, field in (
         ({"text": ""}, "a[1].text"),
         ({}, "a[1].text"),
@@ -203,8 +203,8 @@ def test_errors_name_the_path() -> None:
     assert caught.value.field is None
 
 
-def test_the_names_of_unknown_fields_are_cut_as_values_are() -> None:
-    """What an error repeats of a request is bounded: its field and its sentence, whatever a field was called."""
+def test_error_of_unknown_field_is_limited() -> None:
+    """The length of the field name and of the message is limited."""
     for name in ("x" * 100_000, "\ud800" * 100_000):
         with pytest.raises(InvalidRequestError) as caught:
             wire.structure(Chunk, {"text": "a", name: 1}, path="chunk_txts[3]")

@@ -1,4 +1,4 @@
-"""What is measured, trained and shown imports what the library has, also where no test runs it."""
+"""Tests that benchmark, training and example scripts import names that exist."""
 
 import ast
 import importlib
@@ -15,8 +15,8 @@ SCRIPTS = sorted(
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_script_imports_what_is_there(script: Path) -> None:
-    """Every name that a script imports from the library is in the module that it names."""
+def test_script_imports_existing_names(script: Path) -> None:
+    """Each name that a script imports from the library exists in its module."""
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if (
             isinstance(node, ast.ImportFrom)

@@ -1,4 +1,4 @@
-"""Judged collections are read in the layouts in which they are published."""
+"""Tests of reading judged collections in their published layouts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def lines(*records: dict[str, object]) -> str:
 
 @pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize("judged", ["qrels.tsv", "qrels.jsonl"])
-def test_folders_of_beir(tmp_path: Path, judged: str, *, is_packed: bool) -> None:
-    """BEIR's files are read gzipped or not, judgements as a table or as lines."""
+def test_read_beir_folder(tmp_path: Path, judged: str, *, is_packed: bool) -> None:
+    """BEIR files are read compressed or plain, with judgments as a table or as lines."""
     files = {
         "corpus.jsonl": lines(
             {"_id": "1", "title": "Whales", "text": "A whale dives."},
@@ -46,15 +46,15 @@ def test_folders_of_beir(tmp_path: Path, judged: str, *, is_packed: bool) -> Non
     assert layouts.read(tmp_path) == EXPECTED
 
 
-def test_a_folder_without_a_file_says_which(tmp_path: Path) -> None:
-    """What is missing is named."""
+def test_read_folder_without_file_raises_with_name(tmp_path: Path) -> None:
+    """The error names the missing file."""
     with pytest.raises(FileNotFoundError, match=r"no corpus.jsonl in .*, gzipped or not"):
         layouts.read(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["A whale dives.", "White Whales [SEP] A whale dives."])
-def test_files_of_squad(tmp_path: Path, text: str) -> None:
-    """A paragraph is a chunk, once, with its article's title, which JSQuAD repeats, and the answer to its questions."""
+def test_read_squad_file(tmp_path: Path, text: str) -> None:
+    """Each paragraph is one chunk with the title of its article, and answers its questions."""
     asked = [{"id": "a", "question": "what dives"}, {"id": "b", "question": "who dives"}]
     paragraphs = [
         {"context": text, "qas": asked[:1]},
@@ -72,8 +72,8 @@ def test_files_of_squad(tmp_path: Path, text: str) -> None:
     assert read.qrels == {"a": {"0": 1}, "b": {"0": 1}}
 
 
-def test_files_of_cmrc(tmp_path: Path) -> None:
-    """CMRC 2018 names the same things otherwise."""
+def test_read_cmrc_file(tmp_path: Path) -> None:
+    """The field names of CMRC 2018 are supported."""
     path = tmp_path / "cmrc-zh.json"
     article = {
         "context_id": "D",
@@ -87,8 +87,8 @@ def test_files_of_cmrc(tmp_path: Path) -> None:
     )
 
 
-def test_the_folder_of_npl(tmp_path: Path) -> None:
-    """Records end with a slash on a line of its own."""
+def test_read_npl_folder(tmp_path: Path) -> None:
+    """Records end with a line that contains only a slash."""
     (tmp_path / "doc-text").write_text("1\nmicrowave\nspectroscopy\n   /\n2\nradio / waves\n   /\n")
     (tmp_path / "query-text").write_text("1\nWAVES\n/\n")
     (tmp_path / "rlv-ass").write_text("1\n   2 1\n   /\n")

@@ -1,4 +1,4 @@
-"""What is shown of the benches is what they recorded: tables, plots, and figures in documents."""
+"""Tests that tables, plots and figures in documents equal the recorded measurements."""
 
 import argparse
 import itertools
@@ -16,7 +16,7 @@ from bench.recording import Record
 ROOT = Path(__file__).parents[2]
 RESULTS = rendering.read()
 PAGES_OF_FIGURES = ("README.md", "docs/measurements.md")
-"""Pages on which every figure with a unit of time, speed or size has to be a measured one."""
+"""Pages on which each figure with a unit of time, speed or size must be a measurement."""
 _UNNAMED = re.compile(
     r"\d[\d.,]*\s?(?:ms|µs|×|times as|tokens a second|requests a second|bytes a byte)(?!\w)"
 )
@@ -46,14 +46,14 @@ TWO = {
 }
 
 
-def test_the_tables_are_those_of_the_records():
-    """RESULTS.md is what `make results` makes of bench/results."""
+def test_results_page_equals_records():
+    """RESULTS.md equals the output of `make results` for bench/results."""
     shown = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
     assert shown == rendering.page(RESULTS), "run: make results"
 
 
-def test_the_plots_are_those_of_the_records():
-    """Every plot is what `make results` makes of bench/results, is well-formed, and none is left of another time."""
+def test_plots_equal_records():
+    """Each plot equals the output of `make results`, is well-formed, and no old plot remains."""
     made = rendering.plots(RESULTS)
     shown = {
         path.name: path.read_text(encoding="utf-8")
@@ -65,23 +65,23 @@ def test_the_plots_are_those_of_the_records():
 
 
 @pytest.mark.parametrize("document", rendering.documents(), ids=lambda path: path.name)
-def test_the_figures_of_documents_are_those_of_the_records(document: Path):
-    """A figure that `bench/figures.toml` names is that measurement, with as many decimals as the document shows."""
+def test_document_figures_equal_records(document: Path):
+    """A figure in `bench/figures.toml` equals its measurement with the document's decimals."""
     text = document.read_text(encoding="utf-8")
     assert text == rendering.with_figures(text, RESULTS, rendering.passages(document)), (
         "run: make results"
     )
 
 
-def test_every_named_figure_is_of_a_document():
-    """A document that is named by the figures' origins is one that is written."""
+def test_figure_documents_exist():
+    """Each document named in `bench/figures.toml` exists."""
     named = tomllib.loads((ROOT / "bench" / "figures.toml").read_text(encoding="utf-8"))
     assert named.keys() <= {path.relative_to(ROOT).as_posix() for path in rendering.documents()}
 
 
 @pytest.mark.parametrize("name", PAGES_OF_FIGURES)
-def test_no_figure_is_from_elsewhere(name: str):
-    """On the pages that show what was measured, a figure outside of tables has a measurement's name."""
+def test_measurement_pages_have_named_figures_only(name: str):
+    """On measurement pages each figure outside of tables refers to a measurement."""
     text = (ROOT / name).read_text(encoding="utf-8")
     for made in (
         rendering.TABLE,
@@ -96,8 +96,8 @@ def texts_with_figures(document: Path) -> list[str]:
     return [passage["text"] for passage in rendering.passages(document)]
 
 
-def test_an_unnamed_figure_is_found():
-    """The test above can fail."""
+def test_unnamed_pattern_finds_figures():
+    """The pattern of the test above finds figures."""
     text = rendering.pattern("and {} times as long").sub(
         "", "it takes 3.5 ms, 2× and 8 times as long"
     )
@@ -105,13 +105,13 @@ def test_an_unnamed_figure_is_found():
 
 
 @pytest.mark.parametrize("document", rendering.documents(), ids=lambda path: path.name)
-def test_documents_are_read_as_they_are(document: Path):
-    """No figure of a document has a comment behind it: a reader in a terminal sees the text alone."""
+def test_documents_have_no_comment_after_figure(document: Path):
+    """No figure is followed by a comment, which a reader in a terminal would see."""
     assert re.findall(r"\d<!--", document.read_text(encoding="utf-8")) == []
 
 
-def test_every_record_says_where_it_is_from():
-    """Machine, versions, commit, date and command; and no path of the machine that it was made on."""
+def test_record_has_origin():
+    """A record has machine, versions, commit, date and command, without local paths."""
     assert RESULTS
     for name, record in RESULTS.items():
         assert record["name"] == name
@@ -122,8 +122,8 @@ def test_every_record_says_where_it_is_from():
         assert record["measurements"]
 
 
-def test_a_record_is_kept_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """What was added is what is read, with its bar and whether that holds; it is printed at once."""
+def test_record_is_saved_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A saved record is read with its limits and their outcome; it is printed at once."""
     record = Record("speed", argparse.Namespace(quick=True))
     record.add("a, b", "ours", 12.345, "ms", at_most=2, places=1)
     record.add("a, b", "ours", 3.0, "×", at_least=2)
@@ -139,10 +139,8 @@ def test_a_record_is_kept_and_read(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads((tmp_path / "speed.json").read_text(encoding="utf-8")) == read
 
 
-def test_what_failed_or_was_a_part_leaves_no_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The last whole record stays as it was."""
+def test_failed_or_partial_run_keeps_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The last complete record is unchanged."""
     monkeypatch.setattr(recording, "RESULTS", tmp_path)
 
     def fail() -> None:
@@ -157,8 +155,8 @@ def test_what_failed_or_was_a_part_leaves_no_record(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_has_a_column_for_each_unit():
-    """Rows by what was measured; a bar stands behind the figure, and says so where it was missed."""
+def test_table_has_column_per_unit():
+    """Rows are measured subjects; a limit follows its figure and is marked if it was missed."""
     assert rendering._table("a, b", TWO["measurements"]) == (
         "| a, b | ms | × |\n|---|---|---|\n| ours | 12.3 | 0.66 (≥ 0.5) |\n| theirs | 1,234.5 (≤ 2: **missed**) |  |\n"
     )
@@ -173,8 +171,8 @@ def test_a_table_has_a_column_for_each_unit():
         ("takes 0.7 ms", "ours :: ×", "takes 0.7 ms"),
     ],
 )
-def test_figures_are_written_as_they_were_shown(shown: str, what: str, written: str):
-    """With the same number of decimals, and no zero in front where there was none; nothing else is changed."""
+def test_figures_keep_number_format(shown: str, what: str, written: str):
+    """Figures keep their number of decimals and leading zeros; other text is unchanged."""
     named = [{"text": "takes {} ms", "figures": [f"speed :: a, b :: {what}"]}]
     assert (
         rendering.with_figures(f"5 {shown}, 6 (s)", {"speed": TWO}, named) == f"5 {written}, 6 (s)"
@@ -182,15 +180,15 @@ def test_figures_are_written_as_they_were_shown(shown: str, what: str, written: 
 
 
 @pytest.mark.parametrize("text", ["takes ages", "takes 1 ms and takes 2 ms"])
-def test_a_named_figure_stands_once(text: str):
-    """A passage that is not there, or twice, is an error: no figure is left as it was, unseen."""
+def test_figure_passage_must_occur_once(text: str):
+    """A passage that is missing or repeated raises an error."""
     named = [{"text": "takes {} ms", "figures": ["speed :: a, b :: ours :: ms"]}]
     with pytest.raises(LookupError, match="times in the document: takes"):
         rendering.with_figures(text, {"speed": TWO}, named)
 
 
-def test_a_table_is_written_between_its_marks():
-    """The table of a record, its rows for columns where that is asked for; of nothing, an error."""
+def test_table_is_written_between_marks():
+    """The table of a record is inserted, transposed on request; a missing record raises."""
     marks = "before\n<!-- table: speed :: a, b{} -->\nold\n<!-- end of table -->\nbehind"
     found = rendering.with_figures(marks.format(" :: turned"), {"speed": TWO})
     rows = (
@@ -207,8 +205,8 @@ def test_a_table_is_written_between_its_marks():
         rendering.with_figures(marks.format(", c"), {"speed": TWO})
 
 
-def test_an_origin_is_written_between_its_marks():
-    """Command, commit and machine of a record; of none, an error."""
+def test_origin_is_written_between_marks():
+    """Command, commit and machine of a record are inserted; a missing record raises."""
     marks = "before\n<!-- origin: {} -->\nold\n<!-- end of origin -->\nbehind"
     found = rendering.with_figures(marks.format("speed"), RESULTS)
     assert RESULTS["speed"]["commit"] in found
@@ -233,8 +231,8 @@ def contrast(colour: str, ground: str) -> float:
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#fdfcf9", "#181715"])
-def test_plots_can_be_read_on_light_and_on_dark(ground: str):
-    """Lines stand out from either ground, which no plot chooses; text has the colour of the page's."""
+def test_plots_have_contrast_on_light_and_dark(ground: str):
+    """Line colors contrast with both backgrounds; text has the color of the page."""
     picture = plotting.lines("t", "x", "y", {str(n): [(1.0, 2.0), (10.0, 3.0)] for n in range(6)})
     colours = set(re.findall(r"(?:fill|stroke)[=:][ \"]*(#[0-9a-f]{6})", picture))
     assert len(colours) == 6
@@ -242,8 +240,8 @@ def test_plots_can_be_read_on_light_and_on_dark(ground: str):
     assert set(re.findall(r"text {[^}]*fill: (\w+)", picture)) == {"currentColor"}
 
 
-def test_no_text_of_a_plot_is_cut_or_overlaps():
-    """Titles (9 pixels a letter) and legends (7) end inside the picture, and names of bars in a row do not touch."""
+def test_plot_texts_fit_without_overlap():
+    """Titles (9 px per letter) and legends (7 px) fit, and bar labels do not touch."""
     for picture in rendering.plots(RESULTS).values():
         for x, text in re.findall(
             r'<text x="([\d.]+)" y="[\d.]+" text-anchor="start">(.*?)<', picture
@@ -261,8 +259,8 @@ def test_no_text_of_a_plot_is_cut_or_overlaps():
             assert all(right <= left for (_, right), (left, _) in itertools.pairwise(sorted(row)))
 
 
-def test_points_and_bars_stand_where_their_values_are():
-    """A factor is the same distance everywhere on a logarithmic axis; a bar is as high as its value."""
+def test_points_and_bars_match_values():
+    """Equal factors have equal distance on a logarithmic axis; bar heights equal values."""
     picture = plotting.lines("t", "x", "y", {"a": [(1.0, 1.0), (10.0, 10.0), (100.0, 100.0)]})
     xs, ys = zip(
         *[map(float, m) for m in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', picture)], strict=True
@@ -280,8 +278,8 @@ def test_points_and_bars_stand_where_their_values_are():
     assert heights[:4] == pytest.approx([heights[0] * n for n in (1, 3, 2, 4)], rel=0.02)
 
 
-def test_a_figure_of_nothing_is_an_error():
-    """A measurement that there is none of cannot stand behind a figure."""
+def test_figure_without_measurement_raises():
+    """A figure that names a missing measurement raises an error."""
     with pytest.raises(LookupError, match="speed :: a :: b :: c"):
         rendering.with_figures(
             "1", {"speed": TWO}, [{"text": "{}", "figures": ["speed :: a :: b :: c"]}]

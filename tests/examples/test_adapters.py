@@ -1,4 +1,4 @@
-"""The adapters to other people's frameworks: each runs by itself, and finds what search finds."""
+"""Tests of the adapters for other frameworks: each runs and returns the results of `search`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = "What do cats do?"
 
 
 def printed_by(program: str, package: str, environment: str) -> str:
-    """Run an adapter and return what it prints."""
+    """Run an adapter and return its output."""
     python = interpreter_with(package, environment)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "PYTHONPATH": str(ROOT)
@@ -54,15 +54,15 @@ def loaded(path: Path) -> Any:
         ("haystack_adapter.py", "haystack", "haystack"),
     ],
 )
-def test_rankers_find_what_search_finds(program: str, package: str, environment: str) -> None:
-    """The two best come out with the scores of search."""
+def test_rankers_equal_search(program: str, package: str, environment: str) -> None:
+    """The output has the two best chunks with the scores of `search`."""
     best = search(QUESTION, TEXTS, 2).best
     expected = [f"{one.chunk_score:.3f} {one.chunk_txt}" for one in best]
     assert printed_by(program, package, environment).splitlines() == expected
 
 
-def test_langchain_finds_what_search_finds() -> None:
-    """The retriever and the compressor return documents, best first, with scores beside their own metadata."""
+def test_langchain_adapter_equals_search() -> None:
+    """Retriever and compressor return documents, best first, with scores in the metadata."""
     printed = printed_by("langchain_adapter.py", "langchain_core", "langchain")
     retrieved, of_folder, compressed, sentences = printed.splitlines()
     assert "'path': 'dogs.md', 'first_line': 1, 'last_line': 1" in of_folder
@@ -77,8 +77,8 @@ def test_langchain_finds_what_search_finds() -> None:
     assert "sleep" not in sentences
 
 
-def test_the_transformer_scores_every_text() -> None:
-    """Rows are search's scores, 0 for the texts that it does not return; it clones and has parameters."""
+def test_sklearn_transformer_scores_all_texts() -> None:
+    """Rows are the scores of `search`, 0 without a result; the transformer can be cloned."""
     interpreter_with("sklearn")
     from sklearn.base import clone
 
@@ -96,8 +96,8 @@ def test_the_transformer_scores_every_text() -> None:
     printed_by("sklearn_adapter.py", "sklearn", "")
 
 
-def test_the_evaluation_hook_returns_scores_by_id() -> None:
-    """Ids lead to ids and scores, and nDCG is 1 for the best order and less for another."""
+def test_beir_adapter_returns_scores_by_id() -> None:
+    """The adapter maps ids to scores, and nDCG is 1 for the best order and lower otherwise."""
     module = loaded(EXAMPLES / "beir_adapter.py")
     corpus = {f"d{n}": {"title": "", "text": text} for n, text in enumerate(TEXTS)}
     found = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")

@@ -1,4 +1,4 @@
-"""Searches that once took memory or time out of all proportion to what was sent."""
+"""Regression tests for searches whose time or memory was not proportional to the input."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def peak_bytes(job: object) -> int:
         tracemalloc.stop()
 
 
-def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrences() -> None:
-    """Proximity in a chunk of nothing but the query's 32 words takes memory by its tokens, not that times words."""
+def test_proximity_of_repeated_words_has_bounded_memory() -> None:
+    """Proximity in a chunk of only the 32 query words needs memory linear in its tokens."""
     n_words, n_tokens = 32, 1 << 19
     lexicon = Lexicon(
         np.arange(n_words, dtype=np.uint64),
@@ -48,8 +48,8 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
     assert scorer.measure(reading).coverage.tolist() == [24 / 32]
 
 
-def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many words begin as the query's do, none is compared with them one by one, and matches are bounded."""
+def test_common_prefix_words_are_compared_vectorized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words with a common prefix are compared in arrays, and the matches are limited."""
     letters = "абвгдежз"
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     index = ChunkIndex([" ".join(words[start : start + 64]) for start in range(0, len(words), 64)])
@@ -60,8 +60,8 @@ def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.Monke
     assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_FORMS
 
 
-def test_a_question_of_very_many_words_is_cut_to_its_first() -> None:
-    """Of a question with more different words than anybody asks, the first count, and a chunk that says it scores 1."""
+def test_long_query_uses_first_terms() -> None:
+    """A query uses its first `MAX_TERMS` distinct words; a chunk equal to it scores 1."""
     words = [f"q{number}" for number in range(2 * MAX_TERMS)]
     query = " ".join(words)
     assert len(parse(query, inflects=True).terms) == MAX_TERMS
@@ -71,8 +71,8 @@ def test_a_question_of_very_many_words_is_cut_to_its_first() -> None:
     assert 1 not in found
 
 
-def test_a_match_holds_no_more_forms_than_tell_that_it_is_crowded() -> None:
-    """A word like thousands of others is matched to one more than it may have, not to all."""
+def test_match_inflections_stops_at_limit() -> None:
+    """A word with thousands of similar words matches one more than the limit, not all."""
     letters = "абвгдежз"
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     segment = build(Chunks([" ".join(words)], {}), np.arange(1))
@@ -96,15 +96,15 @@ ONE_LONG_CHUNK = {
 
 
 @pytest.mark.parametrize("name", ONE_LONG_CHUNK)
-def test_one_long_chunk_takes_memory_by_its_size(name: str) -> None:
+def test_search_of_long_chunk_has_linear_memory(name: str) -> None:
     """A search of one chunk of two megabytes takes at most twelve times its bytes."""
     query, text = ONE_LONG_CHUNK[name]
-    search(query, [text[:1000]])  # what is loaded once for all is not counted
+    search(query, [text[:1000]])  # data that is loaded once is not counted
     assert peak_bytes(lambda: search(query, [text])) <= 12 * len(text.encode())
 
 
-def test_words_with_tones_are_looked_for_from_their_first_letter_only() -> None:
-    """A long word without a tone beside one with is read once, not once from each of its letters."""
+def test_toned_word_pattern_is_linear() -> None:
+    """A long word without a tone before a toned word is scanned once, not from each letter."""
     word = "đ" * 100_000
     assert [match.span() for match in _toned_word().finditer(f"{word} ế")] == [(100_001, 100_002)]
 
@@ -120,10 +120,10 @@ MANY_WORDS = {
 
 
 @pytest.mark.parametrize("name", MANY_WORDS)
-def test_very_many_words_take_memory_by_their_size(name: str) -> None:
-    """A search of a megabyte of short words takes at most twelve times its bytes, and 24 MiB."""
+def test_search_of_many_words_has_linear_memory(name: str) -> None:
+    """A search of 1 MB of short words takes at most twelve times its bytes plus 24 MiB."""
     query, text = MANY_WORDS[name]
-    search(query[:1000], [text[:1000]])  # what is loaded once for all is not counted
+    search(query[:1000], [text[:1000]])  # data that is loaded once is not counted
     assert peak_bytes(lambda: search(query, [text])) <= 12 * len((query + text).encode()) + (
         24 << 20
     )

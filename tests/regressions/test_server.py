@@ -1,4 +1,4 @@
-"""Attacks and mishaps that the server once fell over."""
+"""Regression tests for attacks and failures that broke earlier servers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def test_plans_that_are_remembered_are_bounded() -> None:
-    """Questions that match very many words of a kept index made it grow by 240 MiB each, past the cache's limit."""
+def test_query_plan_cache_is_limited() -> None:
+    """Queries that match many words of a cached index grew it by 240 MiB each, above the limit."""
     letters = [chr(0x430 + place) for place in range(32)]
     words = [
         "обаб" + "".join(end)
@@ -70,8 +70,8 @@ def test_plans_that_are_remembered_are_bounded() -> None:
         assert peak_kb(server) - before_kb < 200_000
 
 
-def test_a_million_empty_lists() -> None:
-    """A small gzip body of nested empty lists was parsed for 26 seconds and took gigabytes."""
+def test_gzip_body_of_empty_lists_is_rejected() -> None:
+    """A small gzip body of nested empty lists took 26 s and gigabytes to parse."""
     bomb = gzip.compress(b'{"query":"x","chunk_txts":[' + b"[]," * (64 << 18) + b"[]]}", 9)
     bomb_of_generation = gzip.compress(b'{"text":[' + b"[]," * (1 << 20) + b"[]]}", 9)
     with Server("--model", "none", "--rate-limit", "off", program=REAL) as server:
@@ -95,8 +95,8 @@ def test_token_ids_that_collide(server: Server) -> None:
     assert processor_seconds(server.process.pid) - before_s < 1
 
 
-def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
-    """After many pipelined requests the server stopped reading and did not detect a disconnect."""
+def test_disconnect_while_reading_is_paused_is_detected(server: Server) -> None:
+    """After many pipelined requests the server stopped reading and missed a disconnect."""
     body = json.dumps({"text": "x", "max_tokens": 10**6, "num_samples": 8}).encode()
     with server.raw() as sock:
         sock.sendall(request_bytes("POST", "/generate", body, JSON))
@@ -108,8 +108,8 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
     assert eventually(lambda: server.stats()["backlog"] == 0)
 
 
-def test_slow_grammars_without_a_key() -> None:
-    """Grammars were compiled in one queue for all clients, so that anonymous clients delayed all others' requests."""
+def test_anonymous_grammars_do_not_delay_other_clients() -> None:
+    """Grammars of all clients were compiled in one queue, so anonymous clients delayed it."""
     slow = [
         {**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}}
         for n in range(40)
@@ -138,8 +138,8 @@ def test_slow_grammars_without_a_key() -> None:
                 )
 
 
-def test_no_more_files() -> None:
-    """With no file left, accepting filled the log with a line for each try, and lazy imports failed."""
+def test_server_without_file_descriptors_recovers() -> None:
+    """Without file descriptors the log got a line per accept, and lazy imports failed."""
     with Server(
         "--rate-limit", "off", "--search-threads", "1", "--access-log", "off", program=REAL
     ) as server:
@@ -163,8 +163,8 @@ def test_no_more_files() -> None:
         assert eventually(lambda: server.search(SEARCH).status == 200)
 
 
-def test_no_more_files_before_the_first_search() -> None:
-    """A server whose files ran out before it had searched met that in its imports, and answered with a 500."""
+def test_first_search_without_file_descriptors_is_503() -> None:
+    """If descriptors ran out before the first search, its imports failed with a 500."""
     with Server(
         "--model", "none", "--rate-limit", "off", "--search-threads", "2", program=REAL
     ) as server:
@@ -181,8 +181,8 @@ def test_no_more_files_before_the_first_search() -> None:
                 assert (response.status, bool(response.read())) == (200, True), server.log
 
 
-def test_no_memory() -> None:
-    """At a limit of address space a search was a 500. It may still lose its connection, and a library the process."""
+def test_search_at_memory_limit_does_not_return_500() -> None:
+    """A search at the address space limit returned 500; it may lose connection or process."""
     with Server(
         "--model", "none", "--search-threads", "1", "--rate-limit", "off", program=REAL
     ) as server:

@@ -1,4 +1,4 @@
-"""A dialect that the server does not have, put beside its own by rows in the table alone."""
+"""Tests that a new adapter needs only rows in the route table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.serve.scripted import ScriptedBackend
 
 
 def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
-    """Read ``{question, texts}``; every text comes back with its score, best first, 0 where it has none."""
+    """Read ``{question, texts}``; return all texts with scores, best first, 0 without a match."""
     if "question" not in body:
         raise InvalidRequestError("is required", "question")
     texts = body["texts"]
@@ -68,7 +68,7 @@ class Lines:
 
 
 def read_lines(body: Any) -> tuple[GenerationTask, Lines]:
-    """Read ``{say, words}``."""
+    """Read a prompt (``say``) and its maximum number of tokens (``words``)."""
     return GenerationTask((GenerationRequest(body["say"], max_tokens=body["words"]),)), Lines()
 
 
@@ -140,8 +140,8 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         registry.close()
 
 
-def test_another_dialect_searches_in_its_own_way() -> None:
-    """Its requests give the same work, its answers and errors are its own, also under an alias."""
+def test_added_adapter_searches() -> None:
+    """The added route runs a search with its own answers and errors, also under an alias."""
     good = {"question": "cats", "texts": ["dogs bark", "cats purr"]}
     bad = {"texts": []}
     for path in ("/rank", "/v9/rank"):
@@ -153,8 +153,8 @@ def test_another_dialect_searches_in_its_own_way() -> None:
     assert asyncio.run(served("/rank", good)) == [(401, '["sorry","unauthorized",null]')]
 
 
-def test_another_dialect_streams_in_its_own_way() -> None:
-    """Its stream's pieces, end and failures are worded by it."""
+def test_added_adapter_streams() -> None:
+    """The added adapter formats the pieces, the end and the errors of a stream."""
     good, dying = {"say": "x", "words": 2}, {"say": "die", "words": 2}
     (status, text), (failed, problem) = asyncio.run(served("/say", good, dying))
     assert (status, text) == (200, "+0 word0 \n+0 word1 \ndone length\n")

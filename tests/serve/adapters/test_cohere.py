@@ -1,4 +1,4 @@
-"""Rerank as Cohere and Jina have it, apart from HTTP."""
+"""Tests of the rerank adapter for Cohere and Jina, without HTTP."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def rerank(**body: Any) -> Any:
     return present(Searcher(settings, Metrics.for_one_process()).search(task, "key"))
 
 
-def test_every_document_comes_back_best_first() -> None:
-    """Blank documents and those that share nothing with the query have score 0 and keep their order at the end."""
+def test_rerank_returns_all_documents_best_first() -> None:
+    """Blank and unrelated documents have score 0 and keep their order at the end."""
     answer = rerank(query="What do cats do?", documents=CATS, model="rerank-v4", top_n=None)
     assert [result["index"] for result in answer["results"]] == [2, 0, 1, 3]
     assert [result["relevance_score"] for result in answer["results"][1:]] == [0.0] * 3
@@ -51,8 +51,8 @@ def test_every_document_comes_back_best_first() -> None:
     ),
     st.none() | st.integers(1, 9),
 )
-def test_scores_are_those_of_search(documents: list[str], top_n: int | None) -> None:
-    """A rerank has the scores of the library's own search, in [0, 1], for as many documents as were asked for."""
+def test_rerank_scores_equal_search(documents: list[str], top_n: int | None) -> None:
+    """The scores equal the scores of `search`, in [0, 1], for `top_n` documents."""
     results = rerank(query="cats and dogs", documents=documents, top_n=top_n)["results"]
     found = search("cats and dogs", documents, len(documents) or 1, blank="skip")
     scores = {result.original_index: result.chunk_score for result in found}
@@ -64,8 +64,8 @@ def test_scores_are_those_of_search(documents: list[str], top_n: int | None) -> 
     ]
 
 
-def test_nothing_to_rank_is_no_error() -> None:
-    """Neither an empty list nor one of blank documents is an error."""
+def test_rerank_without_text_returns_zero_scores() -> None:
+    """An empty list, or a list of blank documents, raises no error."""
     assert rerank(query="cats", documents=[])["results"] == []
     assert rerank(query="cats", documents=["", " "])["results"] == [
         {"index": 0, "relevance_score": 0.0},
@@ -84,8 +84,8 @@ def test_documents_come_back_if_asked_for() -> None:
     ]
 
 
-def test_titles_of_objects_and_of_yaml_are_titles() -> None:
-    """An object's title and the first field of a string of YAML count as titles, and spans stay those of the text."""
+def test_rerank_reads_titles_of_objects_and_yaml() -> None:
+    """An object's title and the first YAML field are titles, and spans refer to the text."""
     yaml = "title: 'All about\n  cats'\ntext: They purr, as cats do.\n"
     documents = [{"title": "All about cats", "text": "They purr."}, yaml, "They purr."]
     body: dict[str, Any] = {
@@ -104,14 +104,14 @@ def test_titles_of_objects_and_of_yaml_are_titles() -> None:
 @pytest.mark.parametrize(
     "plain", ["title: cats", "title: cats\n \n", "title:\ncats", "A title: cats\nand dogs"]
 )
-def test_what_only_looks_like_a_title_is_text(plain: str) -> None:
-    """A string without anything behind its first field, or that begins in another way, is all text."""
+def test_rerank_treats_incomplete_yaml_as_text(plain: str) -> None:
+    """A string without text after its first field, or with another beginning, is all text."""
     task, _ = cohere.read_rerank({"query": "cats", "documents": [plain]})
     assert task.chunks == [plain]
 
 
-def test_rank_fields_say_what_is_read() -> None:
-    """The fields that are named are read in their order; a title alone is the text."""
+def test_rank_fields_select_fields() -> None:
+    """The named fields are joined in their order; a title alone is the text."""
     book = {"title": "Dogs", "author": "Ann Katz", "text": "Cats purr.", "year": 1999, "note": None}
     for fields, text, title in (
         (["text", "author", "note"], "Cats purr.\nAnn Katz", ""),
@@ -140,8 +140,8 @@ LONG = (
 )
 
 
-def test_spans_say_where_the_answer_stands() -> None:
-    """Spans are code points of the document, best first, above the threshold, as many as wanted, none over another."""
+def test_relevant_spans_are_code_point_offsets() -> None:
+    """Spans are code point ranges, best first, above the threshold, limited and disjoint."""
 
     def spans(**wanted: Any) -> list[Any]:
         asked = {"mode": "enabled", **wanted}
@@ -190,16 +190,16 @@ def test_spans_say_where_the_answer_stands() -> None:
         ({"relevant_spans": {"mode": "enabled", "max_spans": 0}}, "relevant_spans.max_spans"),
     ],
 )
-def test_what_is_not_allowed_is_named(change: dict[str, Any], field: str) -> None:
-    """A field that is wrong is refused by its path."""
+def test_rerank_with_invalid_field_raises_with_path(change: dict[str, Any], field: str) -> None:
+    """The error has the path of the invalid field."""
     with pytest.raises(InvalidRequestError) as caught:
         rerank(**{"query": "cats", "documents": ["cats"], **change})
     assert caught.value.field == field
     assert str(caught.value).startswith(field)
 
 
-def test_what_changes_nothing_is_ignored() -> None:
-    """Unknown fields and peers' limits are ignored, and null is the default of every field that has one."""
+def test_rerank_ignores_fields_without_effect() -> None:
+    """Unknown fields and limits of other servers are ignored, and null selects the default."""
     plain = rerank(query="cats", documents=CATS)["results"]
     ignored = {
         "rank_fields": ["title", "text"],

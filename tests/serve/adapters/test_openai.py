@@ -1,4 +1,4 @@
-"""OpenAI's completions, apart from HTTP."""
+"""Tests of the adapters for OpenAI's completions and chat completions, without HTTP."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from relevance_gen.types import (
 Reader: TypeAlias = Callable[[object], tuple[GenerationTask, object]]
 
 
-def test_each_prompt_has_the_same_request() -> None:
-    """The requests of several prompts differ in their text alone."""
+def test_several_prompts_give_equal_requests() -> None:
+    """The requests of several prompts differ only in their text."""
     body = {
         "prompt": ["a", "b"],
         "n": 2,
@@ -59,8 +59,8 @@ PARTS = (
 )
 
 
-def test_a_turn_with_calls_is_told_as_openai_tells() -> None:
-    """Thoughts under both of their names, arguments as texts, and no content where nothing is said."""
+def test_chat_turn_with_calls_has_openai_format() -> None:
+    """Reasoning has both field names, arguments are strings, and empty content is null."""
     _, present = chat.read({"messages": [{"role": "user", "content": "x"}]})
     turn = Completion("Let me see.", 9, 0.0, "tool_calls", parts=PARTS, reasoning_tokens=4)
     told = present((GenerationResponse(0.0, 0.0, 1, "x", 7, (turn,), reused_tokens=5),))
@@ -101,8 +101,8 @@ DOCUMENTS = [
 ]
 
 
-def test_an_answer_cites_the_documents_that_its_request_brought() -> None:
-    """Sentence by sentence, with the places that support it; what no document supports has no citation."""
+def test_chat_answer_cites_request_documents() -> None:
+    """Each supported sentence has citations with the spans of the request's documents."""
     said = "Cats purr when they sleep. Dogs bark. Dragons gold."
     answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion(said, 9, 0.0, "eos"),)),)
     body = {"messages": [{"role": "user", "content": "x"}], "documents": DOCUMENTS}
@@ -129,8 +129,8 @@ def test_an_answer_cites_the_documents_that_its_request_brought() -> None:
 @pytest.mark.parametrize(
     "change", [{"documents": [{}, " "]}, {"documents": None}, {"response_format": FORM}], ids=str
 )
-def test_what_cannot_be_cited_is_answered_without_citations(change: dict[str, Any]) -> None:
-    """Documents without a text, none, and an answer that is data."""
+def test_chat_without_citable_documents_has_no_citations(change: dict[str, Any]) -> None:
+    """Empty documents, no documents and structured output give no citations."""
     body = {"messages": [{"role": "user", "content": "x"}], "documents": DOCUMENTS, **change}
     task, present = chat.read(body)
     assert task.citer is None
@@ -139,10 +139,10 @@ def test_what_cannot_be_cited_is_answered_without_citations(change: dict[str, An
     assert "citations" not in choice["message"]
 
 
-def test_where_citing_takes_too_much_there_are_no_citations(
+def test_chat_above_citation_limit_has_no_citations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer is told all the same."""
+    """If citing exceeds its limit, the answer is returned without citations."""
     monkeypatch.setattr(citing, "_MAX_COMPARED_WORDS", 1)
     _, present = chat.read(
         {"messages": [{"role": "user", "content": "x"}], "documents": ["Dogs bark."]}
@@ -152,8 +152,8 @@ def test_where_citing_takes_too_much_there_are_no_citations(
     assert (choice["message"]["content"], choice["message"]["citations"]) == ("Dogs bark.", [])
 
 
-def test_a_stream_tells_pieces_of_turns() -> None:
-    """Calls are numbered in each sample by themselves; name and id come once, and then arguments."""
+def test_chat_stream_numbers_calls_per_sample() -> None:
+    """Calls are numbered per sample; name and id are in the first delta, then arguments."""
     _, events = chat.read({"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 2})
     pieces = [*PARTS, ContentPart("tool_call", " ", 3, "", "")]
     told = [events.text(sample, piece) for sample in (0, 1) for piece in pieces]
@@ -188,8 +188,8 @@ def test_a_stream_tells_pieces_of_turns() -> None:
     assert deltas == one + one
 
 
-def test_many_prompts_cost_little_more_than_one() -> None:
-    """What is checked once for a request is not checked again for each of its prompts."""
+def test_many_prompts_are_validated_once() -> None:
+    """Fields shared by all prompts are validated once per request."""
     bias = {str(token): 1 for token in range(4096)}
     started_s = time.process_time()
     task, _ = completions.read({"prompt": ["x"] * 256, "logit_bias": bias})
@@ -197,8 +197,8 @@ def test_many_prompts_cost_little_more_than_one() -> None:
     assert time.process_time() - started_s < 0.5
 
 
-def test_stop_strings_are_bounded_over_all_prompts() -> None:
-    """They are compiled for each prompt, so many prompts may have fewer characters of them."""
+def test_stop_string_limit_depends_on_number_of_prompts() -> None:
+    """Stop strings are compiled per prompt, so more prompts allow fewer characters."""
     stop = ["x" * 1000]
     assert completions.read({"prompt": ["x"] * 65, "stop": stop})
     with pytest.raises(
@@ -216,8 +216,8 @@ def test_stop_strings_are_bounded_over_all_prompts() -> None:
         (embeddings.read, {"input": "x"}),
     ],
 )
-def test_a_models_name_is_short(read: Callable[[object], object], body: dict[str, object]) -> None:
-    """Every chunk of a stream repeats it, so a long one would make a small request a very large answer."""
+def test_model_name_is_limited(read: Callable[[object], object], body: dict[str, object]) -> None:
+    """The length of the model name is limited because each streamed chunk repeats it."""
     assert read({**body, "model": "m" * 1024})
     with pytest.raises(
         InvalidRequestError, match="model must be a string of at most 1,024 characters"
@@ -225,8 +225,8 @@ def test_a_models_name_is_short(read: Callable[[object], object], body: dict[str
         read({**body, "model": "m" * 1025})
 
 
-def test_an_echoed_prompt_is_bounded_over_all_samples() -> None:
-    """An answer holds it once for each sample, so many samples may have a shorter one."""
+def test_echo_limit_depends_on_number_of_samples() -> None:
+    """An answer has one copy per sample, so more samples allow a shorter prompt."""
     body = {"prompt": ["x" * (1 << 12)] * 4, "n": 64, "max_input_tokens": 8}
     assert completions.read({**body, "echo": True})
     body["prompt"] = ["x" * (1 << 12)] * 3 + ["x" * (1 + (1 << 12))]
@@ -236,8 +236,8 @@ def test_an_echoed_prompt_is_bounded_over_all_samples() -> None:
     assert caught.value.field == "echo"
 
 
-def test_alternatives_are_bounded_over_all_prompts() -> None:
-    """An answer holds those of every prompt until the last is done, so many prompts may have fewer of them."""
+def test_logprobs_limit_depends_on_number_of_prompts() -> None:
+    """The answer holds the alternatives of all prompts, so more prompts allow fewer."""
     body = {"prompt": ["x"] * 64, "max_tokens": 1 << 13, "logprobs": 2}
     assert completions.read(body)
     assert completions.read({**body, "prompt": "x", "logprobs": 20, "max_tokens": 1 << 30})
@@ -285,10 +285,10 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"ignore_eos": False, "typical_p": 1, "bad_words": []}, {}),
     ],
 )
-def test_extension_fields_are_passed_to_the_generation_request(
+def test_extension_field_sets_generation_request_field(
     read: Reader, body: dict[str, Any], fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """An extension sets the field of the generation request that it stands for."""
+    """An extension field sets the corresponding field of the generation request."""
     task, _ = read({**body, **fields})
     default, _ = read(body)
     assert task.requests == (attrs.evolve(default.requests[0], **expected),)
@@ -299,8 +299,8 @@ def test_extension_fields_are_passed_to_the_generation_request(
     ("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})]
 )
 @pytest.mark.parametrize("name", sorted(requests.REFUSED))
-def test_what_is_not_done_is_refused_by_name(read: Reader, body: dict[str, Any], name: str) -> None:
-    """None of the fields that would change the answer is dropped without a word."""
+def test_unsupported_field_raises(read: Reader, body: dict[str, Any], name: str) -> None:
+    """Each unsupported field that would change the answer raises an error with its name."""
     for value in (0.5, ["x"], {"x": 1}):
         with pytest.raises(
             InvalidRequestError, match=f"{name} is not supported by this server"
@@ -327,8 +327,8 @@ def test_alias_of_another_server_is_refused_with_the_field_to_use(
     ("field", "nothing"),
     [("best_of", 1), ("add_special_tokens", False), ("reasoning", {}), ("include_reasoning", True)],
 )
-def test_what_chats_do_not_do_is_refused_by_name(field: str, nothing: object) -> None:
-    """Nor are those dropped that have no meaning in a chat here."""
+def test_unsupported_chat_field_raises(field: str, nothing: object) -> None:
+    """Fields without a meaning in chats raise an error unless they have a neutral value."""
     with pytest.raises(InvalidRequestError, match=f"{field} is not supported by this server"):
         chat.read({"messages": MESSAGES, field: {"effort": "low"}})
     assert chat.read({"messages": MESSAGES, field: nothing})
@@ -353,8 +353,8 @@ def test_two_output_constraints_are_refused_with_the_client_field_names(
         completions.read({"prompt": "x", **fields})
 
 
-def test_a_chat_tells_its_template_more() -> None:
-    """Variables are given by themselves or together; parts are lines, and what clients replay is taken."""
+def test_chat_passes_template_variables() -> None:
+    """Template variables are merged, content parts are joined, and replayed turns are accepted."""
     parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
     body = {
         "messages": [
@@ -377,8 +377,8 @@ def test_a_chat_tells_its_template_more() -> None:
     }
 
 
-def test_a_scored_prompt_is_followed_by_the_token_that_ends_the_sample() -> None:
-    """Who scores counts from the end, and must not lose a token of the prompt; else an end token is no part of it."""
+def test_completion_logprobs_include_end_token_when_scoring() -> None:
+    """With prompt log probabilities the end token is included; otherwise it is omitted."""
     ended = Completion("", 1, 0.0, "eos", (7,), (-1.0,), ((TokenLogprob(7, -1.0),),))
     token_texts = TokenTexts(
         (1, 2), {1: b"a", 2: b"\xc3", 7: b""}, frozenset({7}), ((TokenLogprob(2, -0.5),),)

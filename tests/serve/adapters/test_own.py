@@ -1,4 +1,4 @@
-"""The documented interface, apart from HTTP."""
+"""Tests of the adapter for the documented interface, without HTTP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from relevance_gen.types import Completion, GenerationRequest, GenerationRespons
 RESPONSE = GenerationResponse(1.0, 2.0, 1, "x", 1, (Completion("y", 1, 2.0, "length"),))
 
 
-def test_a_search_is_read_and_presented() -> None:
-    """The fields of the body are the task's, and the response is presented with the wire's fields."""
+def test_search_body_is_read_and_response_serialized() -> None:
+    """The body fields become the task, and the response has the documented fields."""
     task, present = own.read_search(
         {"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False}
     )
@@ -31,16 +31,16 @@ def test_a_search_is_read_and_presented() -> None:
     assert wire.serialize(present(found)) == wire.serialize(found)
 
 
-def test_a_generation_is_read_and_presented() -> None:
-    """The fields of the body are the request's; the response leaves as its type is written."""
+def test_generation_body_is_read_and_response_serialized() -> None:
+    """The body fields become the request, and the response serializes like its type."""
     task, present = own.read_generation({"text": "x", "max_tokens": 2})
     assert task == GenerationTask((GenerationRequest("x", max_tokens=2),))
     assert wire.serialize(present((RESPONSE,))) == wire.serialize(RESPONSE)
 
 
 @pytest.mark.parametrize("read", [own.read_search, own.read_generation, own.read_stream])
-def test_what_is_no_object_is_refused(read: object) -> None:
-    """A body of another kind is refused as a whole."""
+def test_body_that_is_not_an_object_raises(read: object) -> None:
+    """A body that is not an object is rejected."""
     assert callable(read)
     with pytest.raises(InvalidRequestError, match="the body must be an object"):
         read([])
@@ -59,14 +59,14 @@ def test_events_are_server_sent_events() -> None:
         assert isinstance(json.loads(second.removeprefix("data: ")), dict)
 
 
-def test_an_error_has_a_field_only_where_there_is_one() -> None:
+def test_error_without_field_omits_field() -> None:
     """``field`` is absent rather than null."""
     assert own.error("timeout", "late", None) == {"error": {"type": "timeout", "message": "late"}}
     assert own.error("x", "y", "top_n")["error"] == {"type": "x", "message": "y", "field": "top_n"}
 
 
-def test_signs_are_read_where_they_are_asked_for() -> None:
-    """`syntax` reaches the question of a search and of an explanation, which names the signs; else signs are text."""
+def test_syntax_selects_operators() -> None:
+    """`syntax` applies to search and explanation, whose response lists the operators."""
     body: dict[str, Any] = {"query": "cats -dogs", "chunk_txts": ["Cats and dogs."]}
     assert own.read_search(body)[0].params.syntax == "plain"
     assert own.read_search(body)[0].params.correct_spelling

@@ -1,4 +1,4 @@
-"""Rerank as TEI has it, apart from HTTP."""
+"""Tests of the rerank adapter for TEI, without HTTP."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def rerank(**body: Any) -> Any:
     return present(Searcher(settings, Metrics.for_one_process()).search(task, "key"))
 
 
-def test_the_answer_is_a_bare_list_of_every_text() -> None:
-    """Every text comes back, best first, with the score of search; raw scores are no others."""
+def test_rerank_returns_list_of_all_texts() -> None:
+    """All texts are returned, best first, with the scores of search; raw scores are equal."""
     (best,) = search("What do cats do?", TEXTS, blank="skip")
     for further in (
         {},
@@ -56,15 +56,15 @@ def test_texts_come_back_if_asked_for() -> None:
         ({"return_text": 1}, "return_text"),
     ],
 )
-def test_what_is_not_allowed_is_named(change: dict[str, Any], field: str) -> None:
-    """A field that is wrong is refused by its path."""
+def test_rerank_with_invalid_field_raises_with_path(change: dict[str, Any], field: str) -> None:
+    """The error has the path of the invalid field."""
     with pytest.raises(InvalidRequestError) as caught:
         rerank(**{"query": "cats", "texts": ["cats"], **change})
     assert caught.value.field == field
 
 
-def test_errors_have_teis_words() -> None:
-    """An error is a string beside one of TEI's words for its kind."""
+def test_error_has_tei_error_type() -> None:
+    """An error has a message and the corresponding TEI error type."""
     assert tei.error("invalid_request", "top_n must be", "top_n") == {
         "error": "top_n must be",
         "error_type": "Validation",

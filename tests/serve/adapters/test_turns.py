@@ -1,4 +1,4 @@
-"""What OpenAI's responses and Anthropic's messages make of turns, apart from HTTP, and held to their own clients."""
+"""Tests of turns in OpenAI's responses and Anthropic's messages, checked with their clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def turns(draw: st.DrawFn) -> list[ContentPart]:
 def outcome(
     pieces: Sequence[ContentPart], reason: str = "eos", stop_string: str = ""
 ) -> tuple[GenerationResponse, ...]:
-    """Return the response to a turn of some pieces."""
+    """Return the response to a turn that consists of the pieces."""
     parts = merge_parts(pieces)
     text = "".join(part.text for part in parts if part.kind == "text")
     reason = finish_reason_of(reason, parts)
@@ -83,13 +83,13 @@ def of_messages(**more: Any) -> Any:
 
 @given(pieces=turns(), reason=st.sampled_from(["eos", "length"]))
 @example(pieces=[], reason="eos")
-def test_openais_client_puts_the_events_together_to_the_whole_response(
+def test_openai_client_accumulates_events_to_response(
     pieces: list[ContentPart], reason: str
 ) -> None:
-    """What its own accumulator has, what items are told when they are done, and what the last event says is one."""
+    """The client's accumulated response, the finished items and the last event are equal."""
     stream = of_responses(include=["reasoning.encrypted_content"])
     ended = outcome(pieces, reason)
-    # Here, as it takes long and every process that runs tests reads this file.
+    # Imported in the function, because the import is slow and each test process reads this file.
     import openai.lib.streaming.responses._responses as openais
     from openai import omit
     from openai.types.responses import Response, ResponseStreamEvent
@@ -120,10 +120,10 @@ def test_openais_client_puts_the_events_together_to_the_whole_response(
 
 @given(pieces=turns(), reason=st.sampled_from(["eos", "length", "stop"]))
 @example(pieces=[], reason="eos")
-def test_anthropics_client_puts_the_events_together_to_the_whole_message(
+def test_anthropic_client_accumulates_events_to_message(
     pieces: list[ContentPart], reason: str
 ) -> None:
-    """Its own accumulator has the same blocks, reason and usage as the whole message."""
+    """The client's accumulator has the blocks, reason and usage of the complete message."""
     import anthropic.lib.streaming._messages as anthropics
     from anthropic.types import Message
 
@@ -200,10 +200,8 @@ def cited_blocks(stream: Any, pieces: Sequence[ContentPart]) -> list[dict[str, A
 
 
 @given(data=st.data(), said=st.lists(st.sampled_from(SAID), min_size=1, max_size=8).map(" ".join))
-def test_blocks_put_together_are_the_text_and_what_they_cite_stands_there(
-    data: st.DataObject, said: str
-) -> None:
-    """However a text is cut, each citation is of the document that it names, at the place that it names."""
+def test_cited_blocks_join_to_text_with_valid_spans(data: st.DataObject, said: str) -> None:
+    """For any split, the blocks join to the text, and each citation matches its document."""
     cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=6))), len(said)]
     found = cited_blocks(
         of_cited(), [ContentPart("text", said[a:b]) for a, b in itertools.pairwise(cuts)]
@@ -233,8 +231,8 @@ def test_blocks_put_together_are_the_text_and_what_they_cite_stands_there(
     assert [block.to_dict() for block in whole.content] == cited_blocks(of_cited(), pieces)
 
 
-def test_each_sentence_has_a_block_with_what_supports_it() -> None:
-    """One that nothing supports has none, a thought is not cited, and a block of a document is cited once, whole."""
+def test_each_sentence_has_block_with_citations() -> None:
+    """Reasoning and unsupported sentences have no citation; a document block is cited whole."""
     said = "Cats purr at night. Nobody knows Napoleon. Bees dance in the sun and hum."
     hidden = "Cats purr at night."
     pieces = [
@@ -253,8 +251,8 @@ def test_each_sentence_has_a_block_with_what_supports_it() -> None:
     ]
 
 
-def test_what_there_is_no_room_for_is_cited_no_further() -> None:
-    """Whatever is refused, the text is told all the same, without a failure, and what was cited before stays."""
+def test_citation_limit_keeps_text_and_earlier_citations() -> None:
+    """If citing is refused, the text continues without error and earlier citations remain."""
     said = " ".join(SAID[:5])
     told: list[list[str]] = []
     for error in (TooLargeError, BusyError):
@@ -277,8 +275,8 @@ def test_what_there_is_no_room_for_is_cited_no_further() -> None:
     assert all(more[: len(less)] == less for less, more in itertools.pairwise(told[:30]))
 
 
-def test_the_events_of_a_response_come_in_their_order() -> None:
-    """Each part is added, told in deltas and done before the next begins."""
+def test_response_events_are_in_order() -> None:
+    """Each part is added, streamed in deltas and finished before the next part begins."""
     pieces = [
         ContentPart("reasoning", "Hm.", 0),
         ContentPart("text", "Hello", 1),
@@ -304,8 +302,8 @@ def test_the_events_of_a_response_come_in_their_order() -> None:
     ]
 
 
-def test_the_events_of_a_message_come_in_their_order() -> None:
-    """Each block starts, is told in deltas and stops before the next; its number is its place among the blocks."""
+def test_message_events_are_in_order() -> None:
+    """Each block starts, is streamed in deltas and stops; its index is its position."""
     pieces = [
         ContentPart("reasoning", "Hm.", 0),
         ContentPart("text", "Hello", 1),
@@ -325,8 +323,8 @@ def test_the_events_of_a_message_come_in_their_order() -> None:
     }
 
 
-def test_why_a_message_ends() -> None:
-    """A limit, a full context, a stop sequence and an end are told apart."""
+def test_message_stop_reason() -> None:
+    """The limit, a full context, a stop sequence and the end token give distinct stop reasons."""
     told = [
         of_messages(max_tokens=3).whole(outcome([], reason, by))
         for reason, by in (("eos", ""), ("stop", "x"))
@@ -341,16 +339,16 @@ def test_why_a_message_ends() -> None:
 @pytest.mark.parametrize(
     "text", ['{"query": "wha', "", "[1]", "nothing", '{"a":' * 99 + "1" + "}" * 99]
 )
-def test_a_call_that_is_cut_off_has_an_empty_input(text: str) -> None:
-    """The input of a whole message is an object, whatever the model wrote."""
+def test_incomplete_call_has_empty_input(text: str) -> None:
+    """The input of a tool call is an object even if the generated JSON is incomplete."""
     (block,) = of_messages().whole(
         outcome([ContentPart("tool_call", text, 0, "search", "c")], "length")
     )["content"]
     assert block == {"type": "tool_use", "id": "c", "name": "search", "input": {}}
 
 
-def test_a_stream_that_fails_says_so() -> None:
-    """A response ends with an error and as failed, a message with an error in Anthropic's words."""
+def test_failed_stream_ends_with_error() -> None:
+    """A failed response ends with an error event and status; a message with Anthropic's error type."""
     assert b'"type":"overloaded_error","message":"busy"' in of_messages().error(
         "overloaded", "busy", None
     )
@@ -363,8 +361,8 @@ def test_a_stream_that_fails_says_so() -> None:
 # ── What agents send ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_codex_sends_is_understood() -> None:
-    """Items become turns: thoughts, text and calls of the assistant's one, and the search of the web is passed over."""
+def test_codex_request_is_read() -> None:
+    """Reasoning, text and calls become one assistant turn, and the web search tool is ignored."""
     packed = "base64:" + base64.b64encode(b"I must look.").decode()
     shell = {
         "type": "function",
@@ -453,8 +451,8 @@ def test_what_codex_sends_is_understood() -> None:
     assert not task.conversation.required
 
 
-def test_thoughts_come_back_as_they_were_told() -> None:
-    """What an item packs is unpacked where its content is left out, as Codex leaves it out."""
+def test_encrypted_reasoning_is_decoded() -> None:
+    """The packed content of a reasoning item is used if its plain content is missing."""
     stream = of_responses(include=["reasoning.encrypted_content"])
     (item,) = stream.whole(outcome([ContentPart("reasoning", "Hm, ü.", 0)]))["output"]
     for sent in ({**item, "content": None}, item):
@@ -467,8 +465,8 @@ def test_thoughts_come_back_as_they_were_told() -> None:
     )
 
 
-def test_what_claude_code_sends_is_understood() -> None:
-    """Blocks become turns: results of tools are turns of their own, and what only caches or counts is passed over."""
+def test_claude_code_request_is_read() -> None:
+    """Tool results become separate turns, and fields for caching and counting are ignored."""
     ephemeral = {"cache_control": {"type": "ephemeral"}}
     body = {
         **{
@@ -551,8 +549,8 @@ def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def test_documents_of_text_are_read_as_text() -> None:
-    """Whole or in blocks, under their titles and what is said of them, in the place where they stand."""
+def test_text_documents_are_read_in_place() -> None:
+    """Documents, complete or in blocks, keep their titles, contexts and positions."""
     plain = {"type": "text", "media_type": "text/plain", "data": "Cats purr."}
     blocks = {"type": "content", "content": [_text("Dogs bark."), _text("Cows moo.")]}
     said = _said(
@@ -580,8 +578,8 @@ def test_documents_of_text_are_read_as_text() -> None:
     )
 
 
-def test_a_message_that_the_model_began_is_continued() -> None:
-    """A last message of the assistant is gone on with, but not where it has called tools."""
+def test_final_assistant_message_is_continued() -> None:
+    """A final assistant message is continued unless it has tool calls."""
     begun = {"role": "assistant", "content": [_text("In the")]}
     called = {
         "role": "assistant",
@@ -605,8 +603,8 @@ def test_a_message_that_the_model_began_is_continued() -> None:
         ({"type": "tool", "name": "f"}, ToolChoice("required", ("f",))),
     ],
 )
-def test_anthropics_choices_of_tools(theirs: dict[str, Any], ours: ToolChoice) -> None:
-    """Each is one of ours."""
+def test_anthropic_tool_choice_is_mapped(theirs: dict[str, Any], ours: ToolChoice) -> None:
+    """Each Anthropic tool choice maps to a tool choice of the library."""
     task, _ = messages.read(
         {
             "messages": [HELLO],
@@ -629,8 +627,8 @@ def test_anthropics_choices_of_tools(theirs: dict[str, Any], ours: ToolChoice) -
         ),
     ],
 )
-def test_choices_of_functions(theirs: object, ours: ToolChoice) -> None:
-    """Each is one of ours."""
+def test_openai_tool_choice_is_mapped(theirs: object, ours: ToolChoice) -> None:
+    """Each OpenAI tool choice maps to a tool choice of the library."""
     task, _ = responses.read(
         {"input": "x", "tools": [{"type": "function", "name": "f"}], "tool_choice": theirs}
     )
@@ -638,8 +636,8 @@ def test_choices_of_functions(theirs: object, ours: ToolChoice) -> None:
     assert task.conversation.choice == ours
 
 
-def test_a_form_is_kept_to() -> None:
-    """The schema of a form is the schema of the generation, in both."""
+def test_output_schema_reaches_generation() -> None:
+    """The schema of the requested format is the schema of the generation, in both adapters."""
     form = {"type": "json_schema", "name": "x", "schema": SEARCH, "strict": True}
     task, _ = responses.read({"input": "x", "text": {"format": form}})
     assert task.requests[0].json_schema == SEARCH
@@ -654,8 +652,8 @@ def test_a_form_is_kept_to() -> None:
     assert task.requests[0].json_schema == SEARCH
 
 
-def test_counting_asks_for_no_sample() -> None:
-    """The tokens of a prompt are counted, and told as Anthropic tells them."""
+def test_count_request_generates_nothing() -> None:
+    """The prompt tokens are counted and returned in Anthropic's format."""
     task, present = messages.read_count(
         {"messages": [HELLO], "tools": [{"name": "f", "input_schema": SEARCH}]}
     )
@@ -726,8 +724,8 @@ FUNCTION = {"type": "function", "name": "f"}
         ({"n": 2}, "n"),
     ],
 )
-def test_what_a_response_cannot_be_is_refused_by_name(change: dict[str, Any], field: str) -> None:
-    """What is wrong, needs a memory or is not done is named as the client knows it."""
+def test_response_with_invalid_field_raises(change: dict[str, Any], field: str) -> None:
+    """Invalid, stateful or unsupported fields raise an error with the client's field name."""
     with pytest.raises(InvalidRequestError) as caught:
         responses.read({"input": "hello", **change})
     assert caught.value.field == field
@@ -819,8 +817,8 @@ def _said(*content: object, role: str = "user") -> dict[str, Any]:
         ({"container": "x"}, "container"),
     ],
 )
-def test_what_a_message_cannot_be_is_refused_by_name(change: dict[str, Any], field: str) -> None:
-    """What is wrong or is not done is named as the client knows it."""
+def test_message_with_invalid_field_raises(change: dict[str, Any], field: str) -> None:
+    """Invalid or unsupported fields raise an error with the client's field name."""
     with pytest.raises(InvalidRequestError) as caught:
         messages.read({"messages": [HELLO], **change})
     assert caught.value.field == field
@@ -847,16 +845,16 @@ bodies = st.recursive(
 
 @pytest.mark.parametrize("read", [responses.read, messages.read, messages.read_count])
 @given(body=bodies)
-def test_no_body_is_a_fault(read: Callable[[object], object], body: object) -> None:
-    """Whatever comes is read, or refused by a sentence."""
+def test_any_body_is_read_or_rejected(read: Callable[[object], object], body: object) -> None:
+    """Any JSON value is read or raises `InvalidRequestError`."""
     try:
         read(body)
     except InvalidRequestError as error:
         blocks.error("invalid_request", error.to_json_message(), error.field)
 
 
-def test_schemas_are_called_what_the_client_calls_them() -> None:
-    """An error of a tool's schema names the tool's place among those that were sent, in the words of the dialect."""
+def test_schema_errors_use_client_field_names() -> None:
+    """An error in a tool's schema has the index of the tool in the client's field name."""
     schema = {"name": "f", "parameters": SEARCH}
     sent = {"messages": [HELLO], "tools": [{"type": "function", "function": schema}]}
     assert chat.read(sent)[0].conversation.schema_fields == {"f": "tools[0].function.parameters"}

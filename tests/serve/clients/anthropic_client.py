@@ -1,4 +1,4 @@
-"""Anthropic's own client: text, a form, a stream, counted tokens, and a loop that searches and answers."""
+"""Anthropic's client: text, structured output, streaming, token counts and a tool loop."""
 
 import os
 from typing import Literal
@@ -58,7 +58,7 @@ assert client.messages.create(**short, messages=begun).content[0].text
 
 # A form to keep to.
 class City(pydantic.BaseModel):
-    """What the text shall hold."""
+    """The schema of the output."""
 
     name: Literal["Oslo", "Rome"]
     is_capital: bool
@@ -75,7 +75,7 @@ assert isinstance(parsed.parsed_output, City)
 with client.messages.stream(**asked) as stream:
     assert stream.get_final_message().parsed_output == parsed.parsed_output
 
-# Documents to be cited: the blocks are the text, and what is cited stands where they say.
+# Citations: the blocks join to the text, and each cited text is at its offsets.
 tale = "It rained. Whales sleep in the sea."
 document = {"type": "document", "title": "Whales", "citations": {"enabled": True}}
 document["source"] = {"type": "text", "media_type": "text/plain", "data": tale}
@@ -100,7 +100,7 @@ for one in (
 again = [*asked["messages"], {"role": "assistant", "content": cited.content}, *HELLO]
 assert client.messages.create(**short, messages=again).content[0].text
 
-# The loop: a search, what it found, and an answer.
+# The tool loop: a search call, its results, and an answer.
 schema = {
     "type": "object",
     "properties": {"query": {"type": "string", "maxLength": 12}},

@@ -1,3 +1,3 @@
-"""The clients are programs of their own, run by whatever interpreter has their package, and not by pytest."""
+"""The client programs run in the interpreter of their package, not in pytest."""
 
 collect_ignore_glob = ["*_client.py"]

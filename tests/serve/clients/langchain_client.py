@@ -7,7 +7,7 @@ from langchain_community.document_compressors import jina_rerank
 from langchain_core.documents import Document
 
 URL, KEY = os.environ["SERVER_URL"], os.environ["SERVER_KEY"]
-jina_rerank.JINA_API_URL = f"{URL}/v1/rerank"  # its only way to be told
+jina_rerank.JINA_API_URL = f"{URL}/v1/rerank"  # the only way to set it
 DOCUMENTS = [Document("Dogs bark."), Document("Cats purr.", metadata={"page": 2}), Document("")]
 
 for compressor in (

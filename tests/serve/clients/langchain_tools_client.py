@@ -1,4 +1,4 @@
-"""LangChain's chat model for OpenAI with tools: a search that has to be, what it found, and an answer."""
+"""LangChain's chat model for OpenAI with tools: a required search, its results, and an answer."""
 
 import os
 from typing import Literal

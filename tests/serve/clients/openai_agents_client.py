@@ -1,4 +1,4 @@
-"""OpenAI's agents, whose model speaks by responses: a loop that has to search, and answers, also streamed."""
+"""OpenAI's agents over responses: a loop with a required search and an answer, also streamed."""
 
 import asyncio
 import os

@@ -66,7 +66,7 @@ assert told.usage.prompt_tokens > whole.usage.prompt_tokens
 
 # A form to keep to.
 class City(pydantic.BaseModel):
-    """What the text shall hold."""
+    """The schema of the output."""
 
     name: str = pydantic.Field(max_length=8)
     visitors: int = pydantic.Field(ge=0, le=999)

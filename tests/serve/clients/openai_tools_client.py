@@ -1,4 +1,4 @@
-"""OpenAI's own client with tools: a model that searches because it must, and answers from what it was told."""
+"""OpenAI's client with tools: a required search and an answer from its results."""
 
 import os
 

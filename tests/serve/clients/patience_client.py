@@ -1,4 +1,4 @@
-"""OpenAI's and Cohere's clients where they come too often: they wait as they are told, and then are served."""
+"""OpenAI's and Cohere's clients above the rate limit: they wait for Retry-After and succeed."""
 
 import os
 import time

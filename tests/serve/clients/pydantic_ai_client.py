@@ -1,4 +1,4 @@
-"""Pydantic AI by chats and by Anthropic's messages: a loop that searches because it must, and answers in a form."""
+"""Pydantic AI over chats and Anthropic's messages: a tool loop with structured output."""
 
 import os
 from typing import Literal
@@ -20,7 +20,7 @@ MODELS = (
 
 
 class Answer(BaseModel):
-    """Where whales sleep."""
+    """The schema of the output: the place where whales sleep."""
 
     place: Literal["sea", "land"]
     sources: Literal[1, 2]

@@ -1,4 +1,4 @@
-"""OpenAI's own client, by its responses: text, a form, a stream, and a loop that searches and answers."""
+"""OpenAI's client for responses: text, structured output, streaming and a tool loop."""
 
 import json
 import os
@@ -50,7 +50,7 @@ assert told[-1].response.output_text == whole.output_text
 
 # A form to keep to.
 class City(pydantic.BaseModel):
-    """What the text shall hold."""
+    """The schema of the output."""
 
     name: str = pydantic.Field(max_length=8)
     visitors: int = pydantic.Field(ge=0, le=999)
@@ -65,7 +65,7 @@ with client.responses.stream(**asked) as stream:
 assert {"response.output_text.delta", "response.output_text.done", "response.completed"} <= kinds
 
 
-# The loop: a search, what it found, and an answer.
+# The tool loop: a search call, its results, and an answer.
 class Search(pydantic.BaseModel):
     """Find texts."""
 
@@ -122,7 +122,7 @@ assert Search.model_validate_json(named.output[0].arguments)
 cut = client.responses.create(**{**must, "max_output_tokens": 16}, input=items[:1])
 assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
-# What needs a memory, or is not done.
+# Fields that need stored state or are not supported.
 ask = client.responses.create
 refused(
     lambda: ask(**short, input="x", previous_response_id="resp_1"),

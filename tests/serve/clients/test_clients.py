@@ -1,7 +1,7 @@
-"""Clients of others, unmodified, against the real server on a real socket.
+"""Tests with unmodified clients of other projects against a real server on a real socket.
 
-Those that install together with the tests are run by their own interpreter. The others have an environment each in
-``.venv-clients``, which `make test-clients` makes.
+Clients that install together with the tests run in the tests' interpreter. Each other client has an
+environment in ``.venv-clients``, which `make test-clients` creates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLIENTS = (
 
 
 def run(server: Server, program: str, python: str) -> None:
-    """Run a program against a server; whatever it asserts must hold."""
+    """Run a program against a server; a failed assertion of the program fails the test."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"SERVER_URL": server.url, "SERVER_KEY": KEY, "HAYSTACK_TELEMETRY_ENABLED": "False"}
     done = subprocess.run(
@@ -50,8 +50,10 @@ def run(server: Server, program: str, python: str) -> None:
 @pytest.mark.parametrize(
     ("program", "package", "environment"), CLIENTS, ids=lambda value: value or "tests"
 )
-def test_a_client_is_served(writing: Server, program: str, package: str, environment: str) -> None:
-    """The client's own calls, streams and errors work, and nothing it does is a bug of the server or goes on."""
+def test_client_program_succeeds(
+    writing: Server, program: str, package: str, environment: str
+) -> None:
+    """The client's calls, streams and errors work, and no server work remains afterwards."""
     run(writing, program, interpreter_with(package, environment))
     assert eventually(lambda: writing.stats()["backlog"] == 0)
 
@@ -80,16 +82,16 @@ CALLERS = (
 @pytest.mark.parametrize(
     ("program", "package", "environment"), CALLERS, ids=lambda value: value or "tests"
 )
-def test_a_client_calls_tools(
+def test_client_tool_program_succeeds(
     answering: Server, program: str, package: str, environment: str
 ) -> None:
-    """The client has a small model search, in whole answers and streams, and hands it what was found."""
+    """The client lets a small model call a search and passes it the results, also streamed."""
     run(answering, program, interpreter_with(package, environment))
     assert eventually(lambda: answering.metric("generation_backlog") == 0)
 
 
-def test_clients_that_come_too_often_wait_as_they_are_told() -> None:
-    """A 429 tells its clients when to come again, and then they are served, after few tries."""
+def test_rate_limited_clients_wait_and_succeed() -> None:
+    """Clients wait for the time in the 429 response and succeed after few attempts."""
     for package in ("cohere", "openai"):
         interpreter_with(package)
     with Server("--rate-limit", "2/2second", "--generation-requires-key", "on") as server:
