@@ -69,7 +69,7 @@ def test_leaving_searcher_moves_few_shards() -> None:
     assert n_moved <= 30
 
 
-def test_no_searcher_is_an_error() -> None:
+def test_orders_without_searchers_raises() -> None:
     """Without a searcher, shards cannot be searched."""
     with pytest.raises(ClusterError, match="no node of the cluster"):
         pool_of(0).orders(shards_of([1]))

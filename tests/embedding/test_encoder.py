@@ -228,7 +228,7 @@ def test_generative_model_error_names_runner(model):
     ("content", "message"),
     [(None, "does not exist"), (b"PK", "is not a GGUF file"), (b"GGUF" + bytes(99), "be loaded")],
 )
-def test_invalid_model_file_is_an_error_with_its_reason(tmp_path, content, message):
+def test_invalid_model_file_raises_with_reason(tmp_path, content, message):
     """A missing or damaged file, or a file in another format, raises `ModelLoadError`."""
     path = tmp_path / "model.gguf"
     if content is not None:

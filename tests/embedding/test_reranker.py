@@ -125,7 +125,7 @@ def test_threads_get_scores_of_their_own_query(reranker):
 
 
 def test_cancelled_job_is_dropped_before_its_next_passage(reranker):
-    """Also inside a long text."""
+    """A job is also cancelled inside a long text."""
     future = reranker.submit("a", ["a b c d e f g h " * 1_000_000])
     assert future.cancel()
     with pytest.raises(CancelledError):
@@ -280,7 +280,7 @@ def test_other_models_are_rejected(model, message):
         (RERANKER.read_bytes()[:4000], "be loaded"),
     ],
 )
-def test_invalid_model_file_is_an_error_with_its_reason(tmp_path, content, message):
+def test_invalid_model_file_raises_with_reason(tmp_path, content, message):
     """A missing, damaged or truncated file, or a file in another format, raises `ModelLoadError`."""
     path = tmp_path / "model.gguf"
     if content is not None:

@@ -138,8 +138,8 @@ def test_cancelled_request_keeps_document(root: Path, pool: ScriptedPool) -> Non
     assert pool.n_submitted == 1
 
 
-def test_document_that_is_removed_is_discarded(root: Path, pool: ScriptedPool) -> None:
-    """A document that was removed while it was read takes no place any longer."""
+def test_removed_document_is_discarded(root: Path, pool: ScriptedPool) -> None:
+    """The result of a document that was removed while it was read is dropped."""
     index = FolderIndex(root, cache=False)
     index.snapshot(max_wait_s=0)
     (root / "page.html").unlink()

@@ -304,7 +304,7 @@ def test_token_bytes_equal_the_allocation_of_llama_cpp(caplog):
     ],
     ids=["missing", "empty", "zip", "magic only", "zeros", "half a header", "truncated"],
 )
-def test_invalid_model_file_is_an_error_with_its_reason(tmp_path, content, message):
+def test_invalid_model_file_raises_with_reason(tmp_path, content, message):
     """A missing, damaged or truncated file, or one in another format, raises `ModelLoadError`, an OSError."""
     path = tmp_path / "model.gguf"
     if content is not None:

@@ -84,7 +84,7 @@ def message(method: str = "tools/call", number: Any = 1, **params: Any) -> dict[
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
-def test_the_official_client_searches_over_http(offering: Server, mode: str) -> None:
+def test_official_client_searches_over_http(offering: Server, mode: str) -> None:
     """With each protocol version the client lists three tools, and searches both folders without learning their paths."""
 
     async def use() -> None:
@@ -106,7 +106,7 @@ def test_the_official_client_searches_over_http(offering: Server, mode: str) -> 
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) -> None:
+def test_key_determines_visible_indexes(indexing: Server, mode: str) -> None:
     """Indexes of other keys are not in the schema, and selecting them gives the same error as an unknown name."""
 
     async def use(key: str) -> tuple[list[str], str, bool]:
@@ -148,8 +148,8 @@ def test_mcp_without_own_indexes_lists_no_search_tool(folders: Path) -> None:
     assert told == "there is no tool 'search'; no index is offered to this key"
 
 
-def test_an_index_is_read_before_it_answers(indexing: Server, folders: Path) -> None:
-    """A search sees a file that was written just now."""
+def test_search_sees_new_file(indexing: Server, folders: Path) -> None:
+    """A search sees a file that was written immediately before."""
     (folders / "animals" / "new.txt").write_text("Zebras graze.\n")
     for _ in range(4):  # by either worker
         asked = message(name="search", arguments={"question": "Who grazes?", "index": "animals"})
@@ -159,7 +159,7 @@ def test_an_index_is_read_before_it_answers(indexing: Server, folders: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["", 5, None, "x" * 300, ["pets"]])
-def test_a_name_that_is_none_is_refused_by_the_tool(indexing: Server, name: object) -> None:
+def test_tool_rejects_invalid_index_name(indexing: Server, name: object) -> None:
     """An invalid index name is rejected; the list of tools depends on the key."""
     asked = message(name="search", arguments={"question": "cats", "index": name})
     result = indexing.call("POST", "/mcp", asked, TAKES).json["result"]
@@ -172,8 +172,8 @@ def test_a_name_that_is_none_is_refused_by_the_tool(indexing: Server, name: obje
     assert answer.json["result"]["cacheScope"] == "private"
 
 
-def test_a_message_of_either_era_is_answered(offering: Server) -> None:
-    """Without a handshake before, and a notification without a body."""
+def test_message_of_each_protocol_generation_is_answered(offering: Server) -> None:
+    """Requests work without a handshake, and notifications have an empty answer."""
     for headers, params in ((TAKES, CALL), (OF_2026, {**CALL, "_meta": META})):
         answer = offering.call("POST", "/mcp", message(**params), headers)
         assert answer.status == 200, answer.body
@@ -220,7 +220,7 @@ def test_invalid_message_is_rejected(
     assert part in str(answer.json["error"])
 
 
-def test_there_is_no_other_method(offering: Server) -> None:
+def test_get_and_delete_are_rejected(offering: Server) -> None:
     """A request for a server-initiated stream is rejected."""
     assert offering.call("GET", "/mcp", None, TAKES).status == 405
 

@@ -52,7 +52,7 @@ def test_distributor_search_is_the_same(server: Server) -> None:
     )
 
 
-def test_search_takes_its_options(server: Server) -> None:
+def test_search_applies_options(server: Server) -> None:
     """top_n bounds the results, and true_order false puts the best first."""
     answer = server.search({**SEARCH, "top_n": 2, "true_order": False}).json
     assert [result["original_index"] for result in answer["results"]] == [1, 2]
@@ -230,7 +230,7 @@ def test_prompt_invalid_field_is_400(server: Server, change: dict[str, Any], fie
     assert server.call("POST", "/prompt", asked, JSON).status == 401
 
 
-def test_no_chunks_no_results(server: Server) -> None:
+def test_search_without_chunks_returns_no_results(server: Server) -> None:
     """An empty chunk_txts is valid."""
     assert server.search({"query": "x", "chunk_txts": []}).json["results"] == []
 
@@ -491,7 +491,7 @@ def test_options_returns_methods(server: Server) -> None:
     assert (answer.status, answer.headers["Allow"], answer.body) == (204, "OPTIONS, POST", b"")
 
 
-def test_a_bug_is_a_500_that_names_no_internals(server: Server) -> None:
+def test_unexpected_exception_is_500_without_details(server: Server) -> None:
     """An unexpected exception gives a plain 500; the log, not the client, gets the details."""
     answer = server.search(
         {"query": "crash", "chunk_txts": ["x"]}, {**KEYED, "X-Request-ID": "the-crash"}
@@ -603,7 +603,7 @@ def test_cors_is_off_unless_set(server: Server) -> None:
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
+def test_search_where_filters_by_metadata(server: Server) -> None:
     """`where` returns only chunks that have the value, or a value in the list, for each key, also from a cached index."""
     chunks = [
         {"text": f"red apples {n}", "metadata": {"page": n, "tags": ["a", "b"][: n % 3]}}

@@ -11,7 +11,7 @@ import pytest
 from tests.serve.harness import ROOT
 
 
-def test_the_unit_is_hardened() -> None:
+def test_systemd_unit_has_documented_exposure() -> None:
     """The exposure score of systemd equals the documented value, and is below 2.0."""
     program = shutil.which("systemd-analyze")
     if program is None:
@@ -31,7 +31,7 @@ def test_the_unit_is_hardened() -> None:
     assert f"puts at {found[1]} of 10" in (ROOT / "docs" / "operations.md").read_text()
 
 
-def test_the_image_is_built_from_the_package_alone() -> None:
+def test_image_context_contains_listed_files_only() -> None:
     """The context of the image contains only the listed files."""
     kept = [
         line[1:]

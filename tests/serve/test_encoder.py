@@ -29,7 +29,7 @@ def test_searches_have_the_encoder_once_it_is_loaded() -> None:
         assert told["passage"]["end"] == len(CHUNKS[2])
 
 
-def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
+def test_server_with_broken_encoder_searches_lexically() -> None:
     """A server whose encoder cannot be loaded serves searches, and reports why the encoder is not used."""
     with Server("--encoder", str(TINY), program=REAL) as server:
 

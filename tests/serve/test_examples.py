@@ -75,7 +75,7 @@ def test_httpx(open_server: Server) -> None:
     ]
 
 
-def test_the_page(open_server: Server, tmp_path: Path) -> None:
+def test_browser_example_searches_and_streams(open_server: Server, tmp_path: Path) -> None:
     """examples/browser.html's own functions search and stream, run by node with the browser's fetch."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
@@ -93,7 +93,7 @@ def test_the_page(open_server: Server, tmp_path: Path) -> None:
     assert run(open_server, "node", script).split("\n")[:2] == ["red fruit", "32"]
 
 
-def test_the_page_is_let_in(open_server: Server) -> None:
+def test_browser_example_passes_preflight(open_server: Server) -> None:
     """The preflight that a browser sends for the page's calls is granted."""
     asked = {
         "Origin": PAGE_ORIGIN,
@@ -108,14 +108,14 @@ def test_the_page_is_let_in(open_server: Server) -> None:
         assert all(name in allowed for name in asked["Access-Control-Request-Headers"].split(","))
 
 
-def test_deployment_files_name_settings_that_exist() -> None:
+def test_deployment_files_use_existing_settings() -> None:
     """Every RELEVANCE_GEN_ variable in the Dockerfile and the systemd unit is a setting."""
     known = {setting.variable for setting in SETTINGS} | {"RELEVANCE_GEN_API_KEYS"}
     for file in (EXAMPLES / "deploy").iterdir():
         assert set(re.findall(r"RELEVANCE_GEN_[A-Z_]+", file.read_text())) <= known
 
 
-def test_the_unit_is_well_formed() -> None:
+def test_systemd_unit_is_valid() -> None:
     """The systemd unit parses, waits longer than the drain, and passes systemd's own check where that is installed."""
     file = EXAMPLES / "deploy" / "relevance_gen.service"
     unit = configparser.ConfigParser(strict=False, interpolation=None)

@@ -18,7 +18,7 @@ from tests.serve.test_streams import events_of
 GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
 
 
-def test_a_stream_is_the_response_in_pieces(real: Server) -> None:
+def test_stream_pieces_equal_response(real: Server) -> None:
     """Pieces of each sample, joined, are its text, and the last event is the response."""
     *texts, (name, last) = events_of(
         real, {"text": "hello", "max_tokens": 20, "num_samples": 3, "seed": 1}
@@ -31,7 +31,7 @@ def test_a_stream_is_the_response_in_pieces(real: Server) -> None:
         )
 
 
-def test_a_seed_repeats_a_request(real: Server) -> None:
+def test_equal_seed_gives_equal_samples(real: Server) -> None:
     """The same seed gives the same samples, streamed or not."""
     request = {"text": "hello", "max_tokens": 12, "num_samples": 2, "seed": 7}
     once, again = (real.generate(request).json["responses"] for _ in range(2))
@@ -98,7 +98,7 @@ def test_generate_json_schema_constrains_text(real: Server) -> None:
             assert (answer.status, answer.error["field"]) == (400, *wrong)
 
 
-def test_a_prompt_without_room_is_a_400(real: Server) -> None:
+def test_prompt_larger_than_context_is_400(real: Server) -> None:
     """What only the model can refuse is a 400 too, also as the first thing of a stream."""
     for path in ("/generate", "/generate_stream"):
         answer = real.call(
@@ -107,7 +107,7 @@ def test_a_prompt_without_room_is_a_400(real: Server) -> None:
         assert (answer.status, answer.error["field"]) == (400, "text")
 
 
-def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
+def test_disconnect_frees_model_slots(real: Server) -> None:
     """Abandoned streams free their slots at once."""
     for _ in range(6):
         _, events = events_of(real, {"text": "hello", "max_tokens": 200, "num_samples": 4})
@@ -141,7 +141,7 @@ def test_several_processes_serve_the_real_halves() -> None:
 
 
 @pytest.mark.parametrize("setting", ["--model", "--encoder"])
-def test_a_wrong_path_stops_the_server_before_it_listens(
+def test_invalid_model_path_stops_server(
     tmp_path: Path, setting: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A model file that is not there, is a folder, or is something else ends the server with one line and status 2."""
@@ -160,7 +160,7 @@ def test_a_wrong_path_stops_the_server_before_it_listens(
         assert says in line
 
 
-def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
+def test_server_with_damaged_model_searches(tmp_path: Path) -> None:
     """A model that cannot be loaded is one line in the log; /health stays 503 and search is served."""
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(TINY.read_bytes()[:1000])

@@ -104,16 +104,16 @@ def test_answers_are_those_of_the_library(offering: Server, places: Path) -> Non
     )
 
 
-def test_a_prompt_is_written_from_an_index(offering: Server) -> None:
-    """Its sources are passages of the index, at their positions there, as of chunks that are brought."""
+def test_prompt_uses_index_passages(offering: Server) -> None:
+    """The sources of a prompt are passages of the index with their positions, as with sent chunks."""
     asked = {"question": "Which animal purrs?", "top_n": 2}
     brought = offering.call("POST", "/prompt", {**asked, "chunk_txts": PETS}, KEYED)
     named = offering.call("POST", "/prompt", {**asked, "index": "shards"}, KEYED)
     assert (named.status, named.json) == (200, brought.json), named.body
 
 
-def test_all_are_listed_with_their_state(offering: Server) -> None:
-    """With the number of chunks, or with the reason why they cannot be searched, which names no path."""
+def test_indexes_are_listed_with_state(offering: Server) -> None:
+    """The list has the number of chunks, or the reason for a failure without a path."""
     assert eventually(lambda: "reading" not in {one["state"] for one in listed(offering).values()})
     found = listed(offering)
     assert found["pets"] == {"kind": "file", "state": "ready", "num_chunks": 20}
@@ -179,7 +179,7 @@ def test_invalid_index_request_names_the_field(
     assert all(part in answer.error["message"] for part in parts)
 
 
-def test_a_folder_is_searched_as_it_is(offering: Server, places: Path) -> None:
+def test_folder_index_sees_changes(offering: Server, places: Path) -> None:
     """A file that is added, changed or removed is seen by the next question, in every process."""
     new = places / "docs" / "new.txt"
 

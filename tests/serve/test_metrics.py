@@ -62,7 +62,7 @@ def test_rows_add_up_and_outlive_their_process() -> None:
     os.close(file)
 
 
-def test_a_series_not_declared_is_a_bug() -> None:
+def test_undeclared_series_raises() -> None:
     """A misspelt name or label is a KeyError, not a new series: there are never more series than declared."""
     with pytest.raises(KeyError):
         Metrics.for_one_process().add("no_such_total")

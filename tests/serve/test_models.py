@@ -113,7 +113,7 @@ def test_requests_name_their_model(workers: str, several: Server, alone: dict[st
         assert server.metric('model_requests_total{task="generate",model="bigram"}') == n_before + 2
 
 
-def test_a_name_that_no_model_has_is_refused_in_the_clients_words(several: Server) -> None:
+def test_unknown_model_is_404_in_client_format(several: Server) -> None:
     """With several models an unknown name is a 404 on every path, with the nearest name; no model is loaded for it."""
     n_before = asked_for(several)
     says = "model must be a model that this server has, got 'tinny'; did you mean tiny?"
@@ -156,7 +156,7 @@ def asked_for(server: Server) -> list[float]:
     ]
 
 
-def test_a_prompt_is_for_the_model_that_is_named(several: Server) -> None:
+def test_prompt_request_has_model_name(several: Server) -> None:
     """The request of `/prompt` contains the name of the model, and can be posted unchanged."""
     n_before = asked_for(several)[1]
     asked = {"question": "what?", "chunk_txts": ["what is this"], "model": "bigram"}
@@ -232,7 +232,7 @@ def test_failed_load_does_not_affect_other_models(tmp_path: Path) -> None:
         assert server.call("GET", "/health").status == 200
 
 
-def test_a_server_ends_while_a_model_loads() -> None:
+def test_shutdown_during_model_load_rejects_requests() -> None:
     """Waiting requests are rejected because the server ends, and the server ends."""
     with Held() as loading, ThreadPoolExecutor(1) as pool:
         flags = (

@@ -48,7 +48,7 @@ def events_of(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
 # ── Chats ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_chat_is_answered(server: Server) -> None:
+def test_chat_returns_choice_per_sample(server: Server) -> None:
     """Every sample is a choice with a message, and the tokens used are counted."""
     answer = post(server, CHAT, {**HELLO, "n": 2, "model": "gpt-x"})
     assert list(answer) == ["id", "model", "object", "created", "choices", "usage"]
@@ -61,7 +61,7 @@ def test_a_chat_is_answered(server: Server) -> None:
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 
 
-def test_a_chat_streams(server: Server) -> None:
+def test_chat_stream_has_role_text_reason_and_usage(server: Server) -> None:
     """For each sample the role comes first, then its text, then its finish reason; the usage is last, on request."""
     events = events_of(server, CHAT, {**HELLO, "n": 2, "stream_options": {"include_usage": True}})
     assert {(event["object"], event["id"], event["model"]) for event in events} == {
@@ -227,9 +227,7 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
         ({"model": 3}, "model"),
     ],
 )
-def test_a_chat_that_is_not_allowed_is_named(
-    server: Server, change: dict[str, Any], param: str
-) -> None:
+def test_invalid_chat_field_is_400(server: Server, change: dict[str, Any], param: str) -> None:
     """An invalid or unsupported field is a 400 that names it, streamed or not."""
     for stream in ({}, {"stream": True}):
         answer = server.call("POST", CHAT, {**HELLO, **stream, **change}, JSON)
@@ -342,7 +340,7 @@ def test_completions_return_logprobs(server: Server) -> None:
         ({"top_a": 0.5}, "top_a"),
     ],
 )
-def test_a_completion_that_is_not_allowed_is_named(
+def test_invalid_completion_field_is_400(
     server: Server, change: dict[str, Any], param: str
 ) -> None:
     """An invalid or unsupported field is a 400 with the client's name of the field."""
@@ -382,7 +380,7 @@ def test_models_are_listed(server: Server, by_words: Server) -> None:
     assert (answer.status, peer_error(answer.json)["param"]) == (400, "model")
 
 
-def test_a_model_is_described_by_its_name(server: Server, by_words: Server) -> None:
+def test_model_path_returns_list_entry(server: Server, by_words: Server) -> None:
     """The path with a model's name returns its entry in the list, also for a name with a slash; other names are 404."""
     not_found = 'http_requests_total{endpoint="v1_models_id",status="404"}'
     with Server("--model", "owner/name") as slashed:
@@ -483,9 +481,7 @@ def test_texts_become_the_encoders_vectors(real: Server) -> None:
         ({"model": 3}, "model"),
     ],
 )
-def test_a_request_for_vectors_that_is_not_allowed_is_named(
-    real: Server, change: dict[str, Any], param: str
-) -> None:
+def test_invalid_embedding_field_is_400(real: Server, change: dict[str, Any], param: str) -> None:
     """An invalid or unsupported field is a 400 that names it."""
     answer = real.call("POST", EMBEDDINGS, {"input": "x", **change}, KEYED)
     assert (answer.status, peer_error(answer.json)["param"]) == (400, param)
@@ -537,7 +533,7 @@ def test_completion_equals_generate_with_same_seed(real: Server) -> None:
     assert negative[0] == negative[1] != negative[2]
 
 
-def test_an_echoed_prompt_has_the_models_log_probabilities(real: Server) -> None:
+def test_echo_has_prompt_log_probabilities(real: Server) -> None:
     """The prompt's tokens, joined, are the prompt, and all but the first have the model's log probability."""
     asked = {
         "prompt": "hello there",
@@ -570,7 +566,7 @@ def score(answer: Any, n_context: list[int]) -> list[tuple[float, bool]]:
     return scores
 
 
-def test_an_evaluation_harness_scores_texts(real: Server) -> None:
+def test_lm_evaluation_harness_scores_texts(real: Server) -> None:
     """Scoring requests of lm-evaluation-harness, with tokens or texts, return the log probabilities of the model."""
     asked = {
         "model": "any",
@@ -609,7 +605,7 @@ def test_an_evaluation_harness_scores_texts(real: Server) -> None:
     assert by_tokens == post(real, COMPLETIONS, {**generation, "prompt": text})["choices"]
 
 
-def test_a_prompt_may_only_be_read(real: Server) -> None:
+def test_zero_max_tokens_returns_prompt_only(real: Server) -> None:
     """With max_tokens 0 no token is generated or counted, and the prompt is returned; a stream ends at once."""
     asked = {
         "prompt": [2 + byte for byte in b"xq \xc3\xa9\xc3"],
@@ -640,7 +636,7 @@ def test_a_prompt_may_only_be_read(real: Server) -> None:
     assert last["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_token_that_the_model_has_not_is_named(real: Server) -> None:
+def test_unknown_token_id_is_400(real: Server) -> None:
     """Only the model can detect this; the error names the prompt."""
     answer = real.call("POST", COMPLETIONS, {"prompt": [1, 10**6]}, JSON)
     assert (answer.status, peer_error(answer.json)["param"]) == (400, "prompt")
@@ -699,7 +695,7 @@ def test_chat_template_variables_are_checked(chatting: Server) -> None:
     assert (wrong.status, peer_error(wrong.json)["param"]) == (400, "continue_final_message")
 
 
-def test_a_real_chat_is_written_by_the_template(chatting: Server) -> None:
+def test_chat_uses_model_template(chatting: Server) -> None:
     """The model's template writes the conversation; it is the same turn streamed or not, whole or token by token."""
     answer = post(chatting, CHAT, {**STORY_CHAT, "logprobs": True, "top_logprobs": 2})
     (choice,) = answer["choices"]
@@ -720,7 +716,7 @@ def test_a_real_chat_is_written_by_the_template(chatting: Server) -> None:
     assert text["logprobs"]["text_offset"][:6] == [0, 4, 9, 12, 15, 15]
 
 
-def test_the_models_own_end_ends_a_sample(chatting: Server) -> None:
+def test_model_end_token_stops_sample(chatting: Server) -> None:
     """The model's end token ends a sample; it is reported as "stop", and is not part of the text."""
     forced = {"logit_bias": {str(END): 100}, "logprobs": True}
     (choice,) = post(chatting, CHAT, {**STORY_CHAT, **forced})["choices"]
@@ -747,7 +743,7 @@ CITY = {
 }
 
 
-def test_a_chat_keeps_to_a_form(writing: Server) -> None:
+def test_chat_response_format_constrains_text(writing: Server) -> None:
     """With json_schema the text fits the schema, streamed or not; with json_object it begins an object."""
     asked = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
     body = {"messages": HELLO["messages"], "response_format": asked, "seed": 3, "logprobs": True}
@@ -784,7 +780,9 @@ def test_a_chat_keeps_to_a_form(writing: Server) -> None:
         ({"type": "json_schema", "json_schema": {"schema": {"enum": []}}}, "response_format"),
     ],
 )
-def test_a_form_that_is_none_is_named(writing: Server, wanted: dict[str, Any], param: str) -> None:
+def test_invalid_response_format_is_400(
+    writing: Server, wanted: dict[str, Any], param: str
+) -> None:
     """A schema that is missing, wrong, or that nothing fits, is a 400 that names the field."""
     for stream in ({}, {"stream": True}):
         answer = writing.call("POST", CHAT, {**HELLO, "response_format": wanted, **stream}, JSON)
@@ -804,7 +802,7 @@ def test_model_error_names_the_prompt(chatting: Server) -> None:
         assert answer.json["message"].startswith(param)
 
 
-def test_several_processes_answer_alike() -> None:
+def test_workers_answer_equally() -> None:
     """With --workers the process that holds the model answers, errors and streams included."""
     with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log

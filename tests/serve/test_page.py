@@ -179,7 +179,7 @@ def visit(browser: Any, server: Server) -> Iterator[Visit]:
 # ── Finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
+def test_page_example_click_searches_and_answers(browser: Any, server: Server) -> None:
     """A first visit has a document and a question; one click asks for the key once, then finds and answers."""
     visit = Visit(browser, server.url, key=None)
     assert visit.page.input_value("#question") == QUESTION
@@ -206,7 +206,7 @@ def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
     visit.close()
 
 
-def test_it_finds_what_the_library_finds(visit: Visit) -> None:
+def test_page_results_equal_search(visit: Visit) -> None:
     """The list has the scores of `search`, best first; results are marked on the strip, and the best is shaded most."""
     visit.ask(QUESTION)
     best = search(QUESTION, visit.chunks(), 30, true_order=False)
@@ -229,7 +229,7 @@ def test_it_finds_what_the_library_finds(visit: Visit) -> None:
         "harbour\r\ncafé 😀\r\n\r\n\ud83d lone, and the café",
     ],
 )
-def test_marks_stand_where_the_server_says(visit: Visit, text: str) -> None:
+def test_page_highlights_code_point_spans(visit: Visit, text: str) -> None:
     """Words and passages are highlighted at the server's code points, although the browser counts UTF-16 units."""
     visit.forget_example()
     visit.add(text)
@@ -243,7 +243,7 @@ def test_marks_stand_where_the_server_says(visit: Visit, text: str) -> None:
     assert (sorted(marks["word"]), sorted(marks["passage"])) == (sorted(words), sorted(passages))
 
 
-def test_a_click_goes_there(visit: Visit) -> None:
+def test_page_click_scrolls_to_passage(visit: Visit) -> None:
     """A click on a passage, on its mark at the scrollbar, or on its number under the answer brings it into view."""
     visit.add("\n\n".join(f"Filler {number} about nothing at all. " * 8 for number in range(200)))
     visit.add("The ferry to the island leaves at noon.\n\n" + "More filler. " * 30)
@@ -263,8 +263,8 @@ def test_a_click_goes_there(visit: Visit) -> None:
     )
 
 
-def test_it_says_why(visit: Visit) -> None:
-    """On demand, the contributions to a score are shown, largest first; they equal those of the library."""
+def test_page_shows_explanation(visit: Visit) -> None:
+    """On demand, the page shows the contributions to a score, largest first, as in the library."""
     visit.ask(QUESTION)
     visit.open_why()
     shown = [
@@ -296,7 +296,7 @@ def test_keys_do_it_all(visit: Visit) -> None:
     )
 
 
-def test_nothing_found_is_said(visit: Visit) -> None:
+def test_page_reports_no_results(visit: Visit) -> None:
     """A question without an answer in the chunks, and a question without documents, get a plain sentence."""
     visit.page.fill("#question", "zzyzx")
     visit.page.press("#question", "Enter")
@@ -307,7 +307,7 @@ def test_nothing_found_is_said(visit: Visit) -> None:
     assert visit.page.inner_text("#trouble") == "Add a document first."
 
 
-def test_what_is_not_sure_is_faint(visit: Visit) -> None:
+def test_page_reports_low_confidence(visit: Visit) -> None:
     """If the confidence is low, the page reports that, results have a light shade, and words are not highlighted."""
     visit.ask("Who won the cup of the readers in Chile?")
     visit.wait_for_end()
@@ -318,7 +318,7 @@ def test_what_is_not_sure_is_faint(visit: Visit) -> None:
     assert not any(marks.get(name) for name in ("shade-3", "shade-4", "shade-5", "passage", "word"))
 
 
-def test_one_document_or_all_and_from_mark_to_mark(visit: Visit) -> None:
+def test_page_searches_one_document_and_steps_through_marks(visit: Visit) -> None:
     """A question may be put to one document; `n` and `p` go through the marks in the order of the text."""
     visit.add("The ants of the second document eat leaves.\n\n" + "Filler. " * 40)
     visit.ask("What do ants eat?")
@@ -344,7 +344,7 @@ def test_one_document_or_all_and_from_mark_to_mark(visit: Visit) -> None:
     assert set(visit.page.locator(".from").all_inner_texts()) == {"How things are found"}
 
 
-def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> None:
+def test_page_searches_server_index(visit: Visit) -> None:
     """The server's indexes can be selected; their results are shown, explained and highlighted like documents."""
     visit.page.select_option("#scope", "index:harbour")
     visit.ask("What is the fee for a boat?")
@@ -360,7 +360,7 @@ def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> 
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
 
 
-def test_the_address_keeps_which_index_was_asked(visit: Visit) -> None:
+def test_page_address_restores_index(visit: Visit) -> None:
     """Back and reload restore the results with title and status, and select the same index."""
 
     def assert_shown(question: str, scope: str, source: str) -> None:
@@ -495,7 +495,7 @@ def test_lines_of_prose_run_on(visit: Visit) -> None:
     assert shown.splitlines() == [f"{prose.replace(chr(10), ' ')} was.", *kept]
 
 
-def test_the_text_behind_markdown_stays_whole(visit: Visit) -> None:
+def test_page_markdown_keeps_text(visit: Visit) -> None:
     """For any characters in a text, its elements contain all of it, ranges find each part, and no step is slow."""
     pieces = [
         "a",
@@ -579,7 +579,7 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     assert visit.chunks()[5:] == ["chosen", "Written by hand\n\nand added"]
 
 
-def test_a_pdf_has_its_pages(visit: Visit) -> None:
+def test_page_links_pdf_pages(visit: Visit) -> None:
     """Passages show their page, which opens the file at that page; an empty file is named, and then removed."""
     visit.forget_example()
     visit.page.evaluate(DROP, ["empty.txt", []])
@@ -601,7 +601,7 @@ def test_a_pdf_has_its_pages(visit: Visit) -> None:
     ]
 
 
-def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: Server) -> None:
+def test_page_reload_restores_and_clear_removes_all(browser: Any, server: Server) -> None:
     """Documents, questions and answers are there after a reload, and Back leads to the question before."""
     visit = Visit(browser, server.url)
     visit.add("The ferry to the island leaves at noon.\n\n" + "More filler. " * 30)
@@ -646,7 +646,7 @@ def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: S
     visit.close()
 
 
-def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
+def test_page_tabs_are_independent(visit: Visit) -> None:
     """A question in one tab does not change a second tab: after a reload both are restored."""
     other = visit.context.new_page()
     other.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
@@ -671,7 +671,7 @@ def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
     ]
 
 
-def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -> None:
+def test_page_names_pasted_text_by_first_line(visit: Visit) -> None:
     """A line of at most 60 characters is the name; a longer line is truncated after a word if possible."""
     names = {
         "Heavy rain flooded parts of Lisbon on Tuesday, closing two metro stations.\nMore.": (
@@ -685,7 +685,7 @@ def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -
         assert visit.page.text_content("#names button.name >> nth=-1") == name
 
 
-def test_a_document_is_shown_when_it_comes_and_by_its_name(visit: Visit) -> None:
+def test_page_scrolls_to_added_document(visit: Visit) -> None:
     """An added document scrolls into view; its name, and the names of the rest, are links to the documents."""
     top = """name => {
       const [pane, sheet] = ["#text", name].map((one) => document.querySelector(one).getBoundingClientRect());
@@ -699,7 +699,7 @@ def test_a_document_is_shown_when_it_comes_and_by_its_name(visit: Visit) -> None
     assert eventually(lambda: abs(visit.page.evaluate(top, ".sheet:last-child")) < 2)
 
 
-def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
+def test_page_aligns_paragraph_by_script(visit: Visit) -> None:
     """Hebrew is aligned right and English left, in one document and in either order."""
     edges = """() => {
       const [chunk] = document.querySelectorAll(".sheet:last-child .chunk"), all = chunk.getBoundingClientRect();
@@ -720,7 +720,7 @@ def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
         assert visit.page.evaluate(edges) == told
 
 
-def test_the_halves_of_a_long_name_stand_in_the_order_of_its_script(visit: Visit) -> None:
+def test_page_splits_long_name_in_script_order(visit: Visit) -> None:
     """A right-to-left name begins on the right; a short name is not split."""
     names = {
         "תקציר-של-הדוח-על-הנמל-ועל-הסירות-בשנה.txt": -1,
@@ -792,7 +792,7 @@ def slow() -> Iterator[Server]:
         yield started
 
 
-def test_it_streams_stops_and_tries_again(browser: Any, slow: Server) -> None:
+def test_page_streams_stops_and_retries(browser: Any, slow: Server) -> None:
     """The answer grows; stopping keeps its text and frees the server's slot; retry generates again."""
     visit = Visit(browser, slow.url)
     visit.ask(QUESTION)
@@ -813,7 +813,7 @@ def test_it_streams_stops_and_tries_again(browser: Any, slow: Server) -> None:
     visit.close()
 
 
-def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
+def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
     """With a chat model on the server, the answer streams from the chat API, and can be stopped as well."""
     with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
         assert eventually(lambda: chatty.call("GET", "/health").status == 200)
@@ -883,7 +883,7 @@ def test_markdown_becomes_elements_and_nothing_else(visit: Visit) -> None:
     )
 
 
-def test_sentences_say_what_they_are_from(visit: Visit) -> None:
+def test_page_sentences_link_sources(visit: Visit) -> None:
     """A sentence is followed by the numbers of its sources, which are links and show them; or it is marked as unsupported."""
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
     said = "They count their steps, the desert ants. Cows moo at night."
@@ -916,7 +916,7 @@ def test_sentences_say_what_they_are_from(visit: Visit) -> None:
     assert "[1] How things are found\n\n> Desert ants go out" in copied
 
 
-def test_samples_stand_side_by_side(visit: Visit) -> None:
+def test_page_shows_samples_in_columns(visit: Visit) -> None:
     """Several samples are generated at once, in columns; copying copies all of them."""
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit.ask(QUESTION)
@@ -932,7 +932,7 @@ def test_samples_stand_side_by_side(visit: Visit) -> None:
     assert copied.count("word0 word1 ") == 2
 
 
-def test_four_samples_stand_two_by_two(visit: Visit) -> None:
+def test_page_shows_four_samples_in_two_rows(visit: Visit) -> None:
     """If a row fits three columns, a fourth column does not have a row of its own."""
     visit.page.set_viewport_size({"width": 1920, "height": 1080})
     visit.ask(QUESTION)
@@ -943,7 +943,7 @@ def test_four_samples_stand_two_by_two(visit: Visit) -> None:
     assert [len({round(box[edge]) for box in boxes}) for edge in "xy"] == [2, 2]
 
 
-def test_nothing_scrolls_by_itself(visit: Visit) -> None:
+def test_page_stream_keeps_scroll_position(visit: Visit) -> None:
     """While text comes, the reader's place in the answer's pane stays where it is."""
     visit.page.set_viewport_size({"width": 1280, "height": 400})
     visit.ask(QUESTION)
@@ -956,7 +956,7 @@ def test_nothing_scrolls_by_itself(visit: Visit) -> None:
 # ── What goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
+def test_page_requests_key_again(browser: Any, server: Server) -> None:
     """An invalid key is requested again, and the search then continues; without a key it ends."""
     visit = Visit(browser, server.url, key=None)
     visit.page.click("#ask button")
@@ -978,7 +978,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
     visit.close()
 
 
-def test_a_key_in_the_address_is_taken(browser: Any, server: Server) -> None:
+def test_page_reads_key_from_address(browser: Any, server: Server) -> None:
     """The link that the server prints opens the page with the key, which does not stay in the address."""
     visit = Visit(browser, f"{server.url}/#key={KEY}", key=None)
     assert visit.page.url == f"{server.url}/"
@@ -990,7 +990,7 @@ def test_a_key_in_the_address_is_taken(browser: Any, server: Server) -> None:
     visit.close()
 
 
-def test_a_server_that_goes_is_noticed(browser: Any) -> None:
+def test_page_reports_lost_server(browser: Any) -> None:
     """A server that ends during an answer, and a server that does not respond, are reported in plain words; texts are kept."""
     with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as mortal:
         assert eventually(lambda: mortal.call("GET", "/health").status == 200)
@@ -1012,7 +1012,7 @@ def test_a_server_that_goes_is_noticed(browser: Any) -> None:
         visit.close()
 
 
-def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(visit: Visit) -> None:
+def test_page_failed_answer_can_be_retried(visit: Visit) -> None:
     """An error is shown in place of the answer, without a gap, and Retry repeats the request."""
     error = {"error": {"type": "unavailable", "message": "the model is being loaded"}}
     visit.page.route("**/prompt", lambda route: route.fulfill(status=503, json=error))
@@ -1029,7 +1029,7 @@ def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(visit: Visit) -
 
 
 @pytest.mark.parametrize("flags", [("--max-chunks", "40"), ("--max-body-bytes", "50KiB")])
-def test_what_is_too_much_is_refused_when_it_is_added(browser: Any, flags: tuple[str, str]) -> None:
+def test_page_rejects_document_above_limit(browser: Any, flags: tuple[str, str]) -> None:
     """A document with which all would be above the server's limits is not added, and the others can be asked."""
     text = "\n\n".join(
         f"Entry {number} of the log tells of wind.{' And of “rain”.' * 50}" for number in range(60)
@@ -1057,7 +1057,7 @@ def test_what_is_too_much_is_refused_when_it_is_added(browser: Any, flags: tuple
         visit.close()
 
 
-def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
+def test_page_shows_server_rejection_at_question(browser: Any) -> None:
     """A page that could not load the limits gets them from the error of a request, and shows what to do."""
     with Server("--rate-limit", "off", "--max-chunks", "40", program=HALF_SCRIPTED) as narrow:
         visit = Visit(browser, narrow.url)
@@ -1083,7 +1083,7 @@ def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
         visit.close()
 
 
-def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visit) -> None:
+def test_page_draws_distant_chunks_lazily(visit: Visit) -> None:
     """For a long document few chunks are drawn; the browser's search finds the rest, and scrolling draws them."""
     entries = [
         f"Entry {number} of the log: {'wind and weather ' * 12}and **no** ship."
@@ -1231,7 +1231,7 @@ def test_high_contrast_tells_which_view_is_shown(browser: Any, server: Server) -
     visit.close()
 
 
-def test_what_is_printed_begins_at_one_edge(visit: Visit) -> None:
+def test_page_print_layout_has_one_edge(visit: Visit) -> None:
     """On paper the name above, the question and the passages begin at the same edge."""
     visit.ask(QUESTION)
     visit.wait_for_end()
@@ -1243,7 +1243,7 @@ def test_what_is_printed_begins_at_one_edge(visit: Visit) -> None:
     assert len(edges) == 1
 
 
-def test_it_fits_a_phone(browser: Any, server: Server) -> None:
+def test_page_fits_phone(browser: Any, server: Server) -> None:
     """At 360 pixels nothing overflows, and answer and documents are two views; a passage leads to the second."""
     visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, has_touch=True)
     visit.ask(QUESTION)

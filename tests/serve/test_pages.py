@@ -44,7 +44,7 @@ OF_FOLDERS = {"other_chunks", "file_name", "defined_names", "exact_identifiers"}
 """Contributions that exist only for a `FolderIndex`, and not over HTTP."""
 
 
-def test_it_is_openapi_3_1_of_this_version() -> None:
+def test_openapi_version_and_library_version() -> None:
     """The document declares 3.1 and the library's version."""
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"]["version"] == relevance_gen.__version__
@@ -142,7 +142,7 @@ READERS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("name", sorted(REQUIRED))
-def test_the_schemas_bounds_are_the_types_bounds(name: str) -> None:
+def test_schema_bounds_equal_type_bounds(name: str) -> None:
     """A value at a schema's bound is accepted by the type, and one just beyond is refused."""
     cls: Any = LENIENT.get(name) or TYPES[name]
     required = REQUIRED[name]
@@ -223,7 +223,7 @@ def test_examples_are_allowed() -> None:
             assert taken == set(names)
 
 
-def test_every_error_is_documented() -> None:
+def test_errors_are_documented() -> None:
     """docs/server.md lists exactly the statuses and types that the table of errors has."""
     page = (ROOT / "docs" / "server.md").read_text()
     documented = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", page, re.MULTILINE)
@@ -232,7 +232,7 @@ def test_every_error_is_documented() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> None:
+def test_pages_load_no_foreign_resources(server: Server, path: str) -> None:
     """Both pages load from this server only: without foreign addresses, and with a policy that blocks them."""
     answer = server.call("GET", path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -270,7 +270,7 @@ def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> Non
 @pytest.mark.parametrize(
     "name", ["", "none.js", "../page.html", "..%2Fpage.html", "page/main.js", "\0"]
 )
-def test_no_other_file_is_sent(server: Server, name: str) -> None:
+def test_only_page_files_are_served(server: Server, name: str) -> None:
     """Only the page's parts are served of all files in the package."""
     assert server.call("GET", f"/static/{name.replace(chr(0), '%00')}").status == 404
 
@@ -294,7 +294,7 @@ def test_programs_find_a_list_at_the_root(server: Server) -> None:
         assert (head.body, head.headers["Content-Length"]) == (b"", str(len(full.body)))
 
 
-def test_the_page_shows_every_example_in_words(server: Server) -> None:
+def test_openapi_page_shows_all_examples(server: Server) -> None:
     """In a browser: every example can be selected, every status has a description, and backticks are not shown."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
@@ -328,12 +328,12 @@ def test_the_page_shows_every_example_in_words(server: Server) -> None:
                 assert re.search(rf"<td>{status} [A-Z][A-Za-z -]+</td>", shown), status
 
 
-def test_the_document_is_served(server: Server) -> None:
+def test_openapi_document_is_served(server: Server) -> None:
     """GET /openapi.json is the document."""
     assert server.call("GET", "/openapi.json").body == pages.document(ROUTES)
 
 
-def test_the_page_names_every_part_of_a_score() -> None:
+def test_page_table_lists_explanation_parts() -> None:
     """Every contribution that an explanation can have is named in the page's table."""
     parts = set(attrs.fields_dict(types.Explanation))
     parts -= {"score", "terms", "passage", "relevance", "violated_operators", "corrections"}

@@ -65,7 +65,7 @@ def test_rerank_internal_error_hides_internals(server: Server) -> None:
     assert not any(b"secret" in answer.body for answer in answers)
 
 
-def test_the_path_is_limited_and_counted() -> None:
+def test_rerank_is_rate_limited_and_counted() -> None:
     """A rerank counts for its key's rate and under its own endpoint, and too many documents are refused."""
     with Server("--rate-limit", "2/hour", "--max-chunks", "2", "--model", "none") as server:
         answer = server.call("POST", "/v2/rerank", DOCUMENTS, KEYED)
@@ -79,7 +79,7 @@ def test_the_path_is_limited_and_counted() -> None:
         assert server.metric('http_requests_total{endpoint="rerank",status="429"}') == 1
 
 
-def test_the_same_documents_again_are_answered_alike(real: Server) -> None:
+def test_rerank_from_cached_index_is_equal(real: Server) -> None:
     """From an index that was kept, blank documents included, the answer is the same."""
     body = {
         "query": "What do cats do?",

@@ -54,7 +54,7 @@ def test_documents_are_read_and_searches_on_request() -> None:
         assert server.metric("reranked_texts_total") > 0
 
 
-def test_one_of_several_rerankers_is_named() -> None:
+def test_reranker_is_selected_by_name() -> None:
     """In each API format the named reranker is used, or the reason is reported; an unknown name is rejected."""
     words = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
     with Reranker(RERANKER) as reranker:
@@ -87,7 +87,7 @@ def test_one_of_several_rerankers_is_named() -> None:
         ]
 
 
-def test_a_reranker_that_cannot_be_loaded_leaves_the_order_of_words() -> None:
+def test_server_with_broken_reranker_ranks_lexically() -> None:
     """A server whose reranker cannot be loaded ranks documents by lexical score, and reports that in every API format."""
     found = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
     with Server(

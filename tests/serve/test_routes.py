@@ -8,7 +8,7 @@ from relevance_gen.serve.settings import Settings
 from tests.serve.harness import Server
 
 
-def test_every_path_stands_once() -> None:
+def test_routes_are_unique() -> None:
     """No two routes share a path or an endpoint."""
     paths = [path for route in ROUTES for path in route.paths]
     assert len(set(paths)) == len(paths)
@@ -32,7 +32,7 @@ def test_model_process_routes_are_generation_and_state() -> None:
     }
 
 
-def test_every_route_is_counted_and_answers(server: Server) -> None:
+def test_routes_answer_and_are_counted(server: Server) -> None:
     """Every path of the table answers its method, and is counted under its endpoint's name."""
     for route in ROUTES:
         for path in route.paths:

@@ -26,7 +26,7 @@ def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[s
     return line
 
 
-def test_the_documented_names_and_defaults() -> None:
+def test_settings_have_documented_names_and_defaults() -> None:
     """Host, port and model have the names and defaults that clients and scripts rely on."""
     assert (read([], {}).host, read([], {}).port, read([], {}).model) == ("127.0.0.1", 8000, ())
     flags = ["--host", "0.0.0.0", "--port", "9000", "--model", "a.gguf"]  # noqa: S104
@@ -39,8 +39,8 @@ def test_the_documented_names_and_defaults() -> None:
     assert read(flags, {}).port == 9000
 
 
-def test_a_flag_wins_over_the_environment() -> None:
-    """Flag, then environment, then default."""
+def test_flag_overrides_environment() -> None:
+    """Precedence: flag, then environment, then default."""
     environ = {"RELEVANCE_GEN_PORT": "1", "RELEVANCE_GEN_WORKERS": "2"}
     settings = read(["--port=3"], environ)
     assert (settings.port, settings.workers, settings.search_queue) == (
@@ -50,7 +50,7 @@ def test_a_flag_wins_over_the_environment() -> None:
     )
 
 
-def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(
+def test_empty_variable_is_unset_and_empty_flag_is_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An empty environment variable counts as unset, as for `generate`; an empty flag is an error."""
@@ -61,7 +61,7 @@ def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(
     )
 
 
-def test_every_setting_is_a_flag_a_variable_and_a_line_of_help(
+def test_settings_have_flag_variable_and_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """--help explains every setting and exits with 0."""
@@ -136,7 +136,7 @@ def test_options_of_a_model_are_settings(name: str, text: str, value: object) ->
         ("max_queue", "0", "an integer of at least 1"),
     ],
 )
-def test_values_that_are_not_allowed_are_refused(
+def test_invalid_setting_is_rejected(
     capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
 ) -> None:
     """The error contains the flag or the variable, the rule, and the value."""
@@ -158,7 +158,7 @@ def test_unknown_settings_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "RELEVANCE_GEN_API_KEYS" in refusal(capsys, [], {"RELEVANCE_GEN_API_KEY": "secret"})
 
 
-def test_a_refusal_does_not_repeat_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_does_not_repeat_secret(capsys: pytest.CaptureFixture[str]) -> None:
     """The value of a flag or variable that is not known is not printed: it may be a key."""
     assert "secret" not in refusal(capsys, ["--api-keys=secret"], {})
     assert "secret" not in refusal(capsys, [], {"RELEVANCE_GEN_API_KEY": "secret"})
@@ -187,7 +187,7 @@ def test_help_states_the_runner_defaults_of_unset_settings() -> None:
     assert f"(default: {DEFAULT_PREFIX_CACHE_BYTES >> 20}MiB)" in cache_bytes
 
 
-def test_the_documentation_has_every_setting() -> None:
+def test_settings_are_documented() -> None:
     """docs/settings.md lists every setting with its default and its help text, and no other settings."""
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `--")]

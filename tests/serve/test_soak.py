@@ -226,7 +226,7 @@ def test_killed_workers_and_models() -> None:
         assert eventually(lambda: server.generate({"text": "x", "max_tokens": 2}).status == 200)
 
 
-def test_keys_that_change_under_load(tmp_path: Path) -> None:
+def test_key_file_changes_under_load(tmp_path: Path) -> None:
     """While the key file is replaced fifty times, a key that stays in it is never refused."""
     file, new = tmp_path / "keys", tmp_path / "new"
     file.write_text("a-test-key\n")

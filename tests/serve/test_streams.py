@@ -34,7 +34,7 @@ def events_of(
     return response, events()
 
 
-def test_the_pieces_make_up_the_response(server: Server) -> None:
+def test_stream_pieces_equal_response(server: Server) -> None:
     """Pieces of each sample, joined, are its text, and the last event is what /generate would have answered."""
     response, events = events_of(
         server, {"text": "hello", "max_tokens": 5, "num_samples": 3, "return_tokens": True}
@@ -69,7 +69,7 @@ def test_stream_sends_text_during_generation(server: Server) -> None:
         assert [data["text"] for _, data in texts] == [f"word{n} " for n in range(5)]
 
 
-def test_a_client_that_leaves_frees_its_slots(server: Server) -> None:
+def test_disconnect_frees_slots(server: Server) -> None:
     """A client that goes away in mid-stream, or while it waits for /generate, cancels its work at once."""
     for path in ("/generate_stream", "/generate"):
         cancelled = server.metric("generation_cancelled_total")
@@ -81,7 +81,7 @@ def test_a_client_that_leaves_frees_its_slots(server: Server) -> None:
         assert server.metric("generation_cancelled_total") == cancelled + 1
 
 
-def test_a_full_backlog_is_a_429(server: Server) -> None:
+def test_full_backlog_is_429(server: Server) -> None:
     """More samples than the backlog holds is a 429 with the runner's Retry-After, streamed or not."""
     for path in ("/generate", "/generate_stream"):
         answer = server.call("POST", path, {"text": "hello", "num_samples": 100}, JSON)

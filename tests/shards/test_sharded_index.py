@@ -97,7 +97,7 @@ def test_results_are_those_of_a_chunk_index(data: st.DataObject) -> None:
                 assert answers(index, query, where=odd) == answers(expected, query, where=odd)
 
 
-def test_every_place_holds_an_index(place: str, tmp_path: Path) -> None:
+def test_index_works_in_each_storage(place: str, tmp_path: Path) -> None:
     """An index in S3, in a folder and in memory can be built, searched, changed and opened again."""
     expected = ChunkIndex(["cats purr", "dogs bark", "cows moo"])
     index = ShardedIndex.build(["cats purr", "dogs bark"], place)

@@ -60,7 +60,7 @@ def test_fold_of_composed_and_decomposed_text_is_equal(text: str) -> None:
     assert folded(forms["NFC"]).split() == folded(forms["NFD"]).split()
 
 
-def test_fold_of_every_letter_equals_fold_of_its_decomposition() -> None:
+def test_fold_of_letter_equals_fold_of_decomposition() -> None:
     """For every letter of the basic plane the composed and decomposed forms have the same fold."""
     letters = [chr(code) for code in range(0x80, 0xD800) if chr(code).isalpha()]
     letters += [chr(code) for code in range(0xE000, 0x10000) if chr(code).isalpha()]

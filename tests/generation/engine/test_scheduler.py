@@ -190,7 +190,7 @@ def test_step_gives_every_running_sample_a_token(state):
 
 
 @given(states())
-def test_no_slot_stays_free_while_samples_wait(state):
+def test_slots_are_filled_while_samples_wait(state):
     """A step with budget ends with a free slot only if the waiting requests have all slots that they can use.
 
     Those are requests for one sample or with an incomplete prompt that have a slot, and requests whose prompts exceed the
