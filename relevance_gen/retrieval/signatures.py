@@ -13,7 +13,7 @@ from relevance_gen.retrieval.params import SearchModels, SearchParams
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_PLACEHOLDER: Final = re.compile(r"\n +options: [^\n]*(?=\n)")
+_PLACEHOLDER: Final = re.compile(r"\n( +)options: [^\n]*(?=\n)")
 _ENTRY: Final = re.compile(r"^        (\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 ALLOW_PARTIAL: Final = (
     "in a cluster, search the available shards while others are lost;\n"
@@ -61,8 +61,17 @@ def with_options(options_class: type) -> Callable[[Function], Function]:
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         if function.__doc__:
             documentation = _documentation()
-            entries = [f"\n        {name}: {documentation[name]}" for name in names]
-            function.__doc__ = _PLACEHOLDER.sub(lambda _: "".join(entries), function.__doc__, 1)
+            placeholder = _PLACEHOLDER.search(function.__doc__)
+            if placeholder is not None:
+                indent = placeholder[1]
+                entries = []
+                for name in names:
+                    lines = [line.strip() for line in documentation[name].splitlines()]
+                    text = f"\n{indent}    ".join(lines)
+                    entries.append(f"\n{indent}{name}: {text}")
+                before = function.__doc__[: placeholder.start()]
+                after = function.__doc__[placeholder.end() :]
+                function.__doc__ = before + "".join(entries) + after
         return function
 
     return decorate
