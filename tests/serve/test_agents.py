@@ -17,7 +17,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from relevance_gen import ChunkIndex
-from tests.agents.session import said
+from tests.agents.session import call_text
 from tests.serve.harness import KEY, KEYED, REAL, SMALL_MODEL, Server
 from tests.serve.test_indexes import OTHER_KEY, id_of
 
@@ -112,14 +112,14 @@ def test_key_determines_visible_indexes(indexing: Server, mode: str) -> None:
     async def use(key: str) -> tuple[list[str], str, bool]:
         async with official(indexing, mode, key) as client:
             (tool,) = (await client.list_tools()).tools
-            text, is_error = await said(
+            text, is_error = await call_text(
                 client, "search", question="Which animals bark?", index="pets"
             )
             assert not is_error
             assert text.startswith("pets[1]  ")
-            text, _ = await said(client, "search", question="Who purrs?", index="animals")
+            text, _ = await call_text(client, "search", question="Who purrs?", index="animals")
             assert text.startswith("facts.txt:1-1  ")
-            return tool.input_schema["properties"]["index"]["enum"], *await said(
+            return tool.input_schema["properties"]["index"]["enum"], *await call_text(
                 client, "search", question="cats", index="secret"
             )
 
