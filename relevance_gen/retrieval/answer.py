@@ -111,7 +111,10 @@ def rank(
     best_first = (-table.scores.take(rows)).argsort(kind="stable")
     rows = rows.take(best_first[:top_n])
     ranking = Ranking(
-        table.positions.take(rows), table.scores.take(rows), weighted.terms, _confidence(table)
+        positions=table.positions.take(rows),
+        scores=table.scores.take(rows),
+        terms=weighted.terms,
+        confidence=_confidence(table),
     )
     if key is not None:
         segments.rankings.put(key, ranking)

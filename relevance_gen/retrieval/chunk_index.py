@@ -294,7 +294,12 @@ class ChunkIndex(BaseIndex):
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
+    def add(
+        self,
+        chunks: Iterable[str | Metadata | Chunk],
+        *,
+        blank: Blank = "error",
+    ) -> range:
         """Add chunks, and return their positions. The cost depends on the added chunks, not on the size of the index.
 
         Args:
@@ -322,7 +327,12 @@ class ChunkIndex(BaseIndex):
                 self._state = state.replace(segments, added.stop, added=kept.texts)
         return added
 
-    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+    def remove(
+        self,
+        positions: Iterable[int] | None = None,
+        *,
+        where: Where | None = None,
+    ) -> int:
         """Remove the chunks at some positions, or all that pass a filter, and return their number.
 
         Args:
@@ -340,7 +350,10 @@ class ChunkIndex(BaseIndex):
         return at.size
 
     def with_changes(
-        self, removed: Iterable[int], chunks: Iterable[str | Metadata | Chunk], at: Iterable[int]
+        self,
+        removed: Iterable[int],
+        chunks: Iterable[str | Metadata | Chunk],
+        at: Iterable[int],
     ) -> ChunkIndex:
         """Return an index without some of the chunks and with other chunks inserted; this index is not changed.
 
@@ -369,7 +382,8 @@ class ChunkIndex(BaseIndex):
         ):
             allowed = f"a position in [0, {n_positions}) for each chunk, ascending"
             raise InvalidRequestError.must_be("at", allowed, places.tolist())
-        after = np.concatenate(([-1], np.delete(np.arange(n_positions), places)))
+        unchanged = np.delete(np.arange(n_positions), places)
+        after = np.concatenate(([-1], unchanged))
         # A removed chunk gets the position of the chunk before it, and is not found at that position.
         moved = [
             evolve(

@@ -37,7 +37,9 @@ class GroupKeys:
         Raises:
             InvalidRequestError: no chunk has the key.
         """
-        hashes = [_hash(chunks.metadata_of(i), key) for i in range(len(chunks.texts))]
+        hashes = []
+        for chunk_ord in range(len(chunks.texts)):
+            hashes.append(_hash(chunks.metadata_of(chunk_ord), key))
         if hashes and not any(hashes):
             check_keys([key], set().union(*chunks.metadata.values()), "distinct")
         return cls(np.array(hashes, np.uint64))

@@ -123,9 +123,10 @@ def _term_contributions(
     spellings = segments.match_terms(MatchRequest(term_ids=tuple(term_ids))).spellings
     rows = []
     for i, term in enumerate(terms.query.terms):
+        matched_ids = terms.matches[i].ids.tolist()
         row = TermContribution(
             term=term.word,
-            matches=tuple([spellings[term_id] for term_id in terms.matches[i].ids.tolist()]),
+            matches=tuple([spellings[term_id] for term_id in matched_ids]),
             tf=tf[i],
             df=terms.df[i],
             idf=terms.idf[i],

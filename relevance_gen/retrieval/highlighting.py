@@ -106,7 +106,8 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
 def _append_spans(spans_of_text: list[list[Span]], ranges: _Ranges, first_chars: Offsets) -> None:
     """Append ranges to the spans of their texts, which begin at `first_chars`."""
     offsets = first_chars[ranges.text]
-    starts, ends = (ranges.start - offsets).tolist(), (ranges.end - offsets).tolist()
+    starts = (ranges.start - offsets).tolist()
+    ends = (ranges.end - offsets).tolist()
     texts, weights = ranges.text.tolist(), ranges.weight.tolist()
     for text, start, end, weight in zip(texts, starts, ends, weights, strict=True):
         spans_of_text[text].append(Span(start, end, min(weight / _TOTAL_WEIGHT, 1.0)))
@@ -124,7 +125,8 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
     shares = [match.weight * (idf[i] / total_idf) for i, match in enumerate(matches)]
     share = concat(shares, np.float64)
     weight = np.maximum(np.rint(share * _TOTAL_WEIGHT), 1.0).astype(np.int64)
-    term = np.array(subject, np.int64).repeat([match.ids.size for match in matches])
+    n_ids = [match.ids.size for match in matches]
+    term = np.array(subject, np.int64).repeat(n_ids)
     order = np.lexsort((-match_weight, ids))
     ids, weight, term = ids[order], weight[order], term[order]
 
@@ -161,7 +163,8 @@ def _best_passages(matches: _Matches) -> _Ranges:
     order = np.lexsort((extent, -weight, matches.text))
     best = order[run_starts(matches.text[order])]
     starts, ends = [], []
-    for low, high in zip(best.tolist(), (last[best] + 1).tolist(), strict=True):
+    best_ends = last[best] + 1
+    for low, high in zip(best.tolist(), best_ends.tolist(), strict=True):
         starts.append(matches.start[low:high].min())
         ends.append(matches.end[low:high].max())
     start, end = np.array(starts, np.int64), np.array(ends, np.int64)
@@ -188,7 +191,8 @@ def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
         for row in range(width):
             match = np.minimum(first + row, n - 1)
             previous_row = previous[match] - first
-            before = np.where(previous_row >= 0, best[np.maximum(previous_row, 0), column], 0)
+            best_before = best[np.maximum(previous_row, 0), column]
+            before = np.where(previous_row >= 0, best_before, 0)
             best[row] = np.maximum(matches.weight[match], before)
             added = np.where(first + row < window_end[first], best[row] - before, 0)
             window_weight[first] += added

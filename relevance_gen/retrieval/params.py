@@ -30,8 +30,11 @@ _IS_GROUP_KEY: Final = checks.must_be(
 )
 
 
-def _rule(rule: checks.Rule, convert: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-    """Return the metadata of an option: the rule that it must obey, after the conversion."""
+def _rule(
+    rule: checks.Rule,
+    convert: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
+    """Return the metadata of an option: the rule for its values, and a conversion before the rule is checked."""
     return {"rule": rule, "convert": convert}
 
 
@@ -67,17 +70,29 @@ class SearchParams:
     """
 
     query: str = field(metadata=_rule(checks.not_blank, checks.to_python_scalar))
-    top_n: int = field(default=10, metadata=_rule(checks.integer(1), checks.to_python_scalar))
-    true_order: bool = field(default=True, metadata=_rule(checks.flag, checks.to_python_scalar))
+    top_n: int = field(
+        default=10,
+        metadata=_rule(checks.integer(1), checks.to_python_scalar),
+    )
+    true_order: bool = field(
+        default=True,
+        metadata=_rule(checks.flag, checks.to_python_scalar),
+    )
     where: Where | None = field(default=None, kw_only=True)
     min_relative_score: float = field(
-        default=0.0, metadata=_rule(checks.number(0, 1), checks.as_float), kw_only=True
+        default=0.0,
+        metadata=_rule(checks.number(0, 1), checks.as_float),
+        kw_only=True,
     )
     distinct: str | GroupKeys | None = field(
-        default=None, metadata=_rule(_IS_GROUP_KEY), kw_only=True
+        default=None,
+        metadata=_rule(_IS_GROUP_KEY),
+        kw_only=True,
     )
     spans: bool = field(
-        default=False, metadata=_rule(checks.flag, checks.to_python_scalar), kw_only=True
+        default=False,
+        metadata=_rule(checks.flag, checks.to_python_scalar),
+        kw_only=True,
     )
     num_candidates: int | None = field(
         default=DEFAULT_NUM_CANDIDATES,
@@ -90,9 +105,15 @@ class SearchParams:
         kw_only=True,
     )
     syntax: Syntax = field(
-        default="plain", metadata=_rule(checks.one_of(*get_args(Syntax))), kw_only=True
+        default="plain",
+        metadata=_rule(checks.one_of(*get_args(Syntax))),
+        kw_only=True,
     )
-    correct_spelling: bool = field(default=True, metadata=_rule(checks.flag), kw_only=True)
+    correct_spelling: bool = field(
+        default=True,
+        metadata=_rule(checks.flag),
+        kw_only=True,
+    )
 
     def __attrs_post_init__(self) -> None:
         """Convert and validate the options that differ from their defaults."""
@@ -190,7 +211,8 @@ def _model_with(class_name: str, method: str) -> Any:
     """Return a validator of models that have a method, or None."""
 
     def check(_: Any, attribute: Attribute[Any], model: Any) -> None:
-        if isinstance(model, str) or not (model is None or callable(getattr(model, method, None))):
+        is_model = callable(getattr(model, method, None)) and not isinstance(model, str)
+        if model is not None and not is_model:
             article = "an" if class_name == "Encoder" else "a"
             raise InvalidRequestError.must_be(
                 attribute.name,

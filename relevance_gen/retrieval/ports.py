@@ -202,7 +202,8 @@ class Candidates:
         if self.is_allowed.all():
             return best
         allowed = self.is_allowed.nonzero()[0]
-        return unique(np.concatenate((best, allowed[at_least_as_good(self.scores[allowed], n)])))
+        best_allowed = allowed[at_least_as_good(self.scores[allowed], n)]
+        return unique(np.concatenate((best, best_allowed)))
 
 
 # ── Inventory ───────────────────────────────────────────────────────────────────────────────────────────

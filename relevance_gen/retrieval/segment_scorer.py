@@ -55,7 +55,12 @@ _CACHE_DIVISOR: Final = 4
 """The cache of postings may use the size of the segment's arrays divided by this."""
 _NO_ORDS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
-_NO_CANDIDATES: Final = Candidates(_NO_ORDS, np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))
+_NO_CANDIDATES: Final = Candidates(
+    positions=_NO_ORDS,
+    scores=np.zeros(0),
+    is_verbatim=np.zeros(0, bool),
+    is_allowed=np.zeros(0, bool),
+)
 
 _PostingsKey: TypeAlias = tuple[int, str, bool, bool]
 """Id and spelling of a word, whether it matches its inflections, and whether it matches terms by prefix."""
@@ -334,7 +339,8 @@ class SegmentScorer:
         chunk = np.concatenate(chunks, dtype=np.intp)
         value = np.concatenate(values)
         if sums is None:
-            return np.asarray(np.bincount(chunk, value, self.segment.positions.size), np.float64)
+            n_chunks = self.segment.positions.size
+            return np.asarray(np.bincount(chunk, value, n_chunks), np.float64)
         np.add.at(sums, chunk, value)  # one after the other: the result is that of a single batch
         return sums
 
@@ -357,7 +363,8 @@ class SegmentScorer:
             tokens = segment.token_sequences(chunk_ords)
             is_token = tokens.terms < tokens.lexicon.size  # the others are gaps
             # Ids of the tokens of m chunks in ascending order, shape (m, T).
-            ids = tokens.lexicon.ids.take(tokens.terms[is_token]).reshape(-1, token_ids.size)
+            ids = tokens.lexicon.ids.take(tokens.terms[is_token])
+            ids = ids.reshape(-1, token_ids.size)
             ids.sort()
             verbatim.append(chunk_ords[(ids == token_ids).all(axis=1)])
         return np.concatenate(verbatim)

@@ -170,7 +170,9 @@ def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
     """Return the ids of the tokens of selected words, and of tokens beyond the words of the query, ascending."""
     if all(is_selected):
         return np.sort(query.ids)
-    return np.sort(query.ids[np.array([*is_selected, True], bool).take(query.order)])
+    # Tokens beyond the words of the query have the index -1, which is the last element.
+    is_selected_term = np.array([*is_selected, True], bool)
+    return np.sort(query.ids[is_selected_term.take(query.order)])
 
 
 def _norm(ids: Ids) -> float:
@@ -182,10 +184,14 @@ def _norm(ids: Ids) -> float:
         return math.sqrt(math.fsum(squares))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     # Number of terms that occur once, twice, and so on.
-    n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))
-    counts_of = np.flatnonzero(n_terms_of).tolist()
-    squares_of = (repeat(saturate_scalar(tf) ** 2, int(n_terms_of[tf])) for tf in counts_of if tf)
-    return math.sqrt(math.fsum(chain.from_iterable(squares_of)))
+    all_tf = np.diff(edges, prepend=-1, append=ids.size - 1)
+    n_terms_of = np.bincount(all_tf)
+    repeated_squares = []
+    for tf in n_terms_of.nonzero()[0].tolist():
+        if tf:
+            square = saturate_scalar(tf) ** 2
+            repeated_squares.append(repeat(square, int(n_terms_of[tf])))
+    return math.sqrt(math.fsum(chain.from_iterable(repeated_squares)))
 
 
 def _idf_of_content(
@@ -248,17 +254,18 @@ def _idf_as_scikit_learn(
     """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
     del terms
     counts = np.array(df, np.int64)
-    return tuple(np.where(counts > 0, formulas.smoothed_idf(counts, n_chunks), 0.0).tolist())
+    idf = formulas.smoothed_idf(counts, n_chunks)
+    return tuple(np.where(counts > 0, idf, 0.0).tolist())
 
 
 def _lengths(segment: Segment, statistics: Statistics) -> Floats:
     """Return the Euclidean length of each chunk's vector; 1 for length 0."""
     postings = segment.postings
     df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
-    idf = np.repeat(formulas.smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
-    norms = np.sqrt(
-        sum_by(postings.chunk, np.square(formulas.sublinear(postings.tf) * idf), segment.size)
-    )
+    idf = formulas.smoothed_idf(df, statistics.n_chunks)
+    # Weight of each posting, shape (P,).
+    weight = formulas.sublinear(postings.tf) * idf.repeat(np.diff(postings.first))
+    norms = np.sqrt(sum_by(postings.chunk, np.square(weight), segment.size))
     return np.where(norms > 0.0, norms, 1.0)
 
 

@@ -24,7 +24,8 @@ def find_characters(text: str, tokens: Occurrences, selected: Offsets) -> tuple[
     is_inside = (start_bytes != low[selected]) | (n_bytes_to[last] != high[selected])
     if is_inside.any():
         reach = np.maximum.accumulate(high)
-        first_tokens = np.flatnonzero(np.append(True, high[1:] > reach[:-1]))
+        is_first = np.append(True, high[1:] > reach[:-1])
+        first_tokens = np.flatnonzero(is_first)
         identifier = np.searchsorted(first_tokens, selected[is_inside], "right") - 1
         whole = first_tokens[identifier]
         start[is_inside] = np.searchsorted(n_bytes_to, low[whole], "right")

@@ -72,13 +72,19 @@ class Filter:
             n, rule, metadata = len(chunks.texts), self.rule, chunks.metadata
             if not metadata:
                 return np.full(n, bool(rule({})) if n else False)
-            passes = (bool(rule(metadata.get(chunk_ord, {}))) for chunk_ord in range(n))
-            return np.fromiter(passes, bool, n)
-        flags: Flags = self.rule[positions]
-        return flags
+            flags = np.zeros(n, bool)
+            for chunk_ord in range(n):
+                flags[chunk_ord] = bool(rule(metadata.get(chunk_ord, {})))
+            return flags
+        mask: Flags = self.rule
+        return mask[positions]
 
 
-def check_keys(keys: Iterable[str], known: Set[str] | None, field: str = "where") -> None:
+def check_keys(
+    keys: Iterable[str],
+    known: Set[str] | None,
+    field: str = "where",
+) -> None:
     """Raise an error if no chunk has one of the metadata keys of a filter; nothing is checked if `known` is None.
 
     A filter with an unknown key never has results, so callers check only if there are none.
@@ -108,7 +114,10 @@ def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
 
 def _has_values(metadata: Metadata, allowed: Mapping[str, _AllowedValues]) -> bool:
     """Return whether metadata has an allowed value under each key."""
-    return all(key in metadata and values.has(metadata[key]) for key, values in allowed.items())
+    for key, values in allowed.items():
+        if key not in metadata or not values.has(metadata[key]):
+            return False
+    return True
 
 
 @frozen(eq=False)

@@ -114,7 +114,11 @@ def violated_operators(
     return tuple(violated)
 
 
-def parse_operators(query: str, *, inflects: bool) -> tuple[str, tuple[QueryOperator, ...]]:
+def parse_operators(
+    query: str,
+    *,
+    inflects: bool,
+) -> tuple[str, tuple[QueryOperator, ...]]:
     """Return the query without its excluded words, and its operators.
 
     With `inflects` a required word matches its inflections.
@@ -171,7 +175,10 @@ def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) ->
     # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes: Python then finds a
     # phrase in linear time, even if the text is repetitive.
     words = np.unique(np.concatenate(phrases))
-    patterns = [(words.searchsorted(ids) + 1).astype(np.uint8).tobytes() for ids in phrases]
+    patterns = []
+    for ids in phrases:
+        numbers = words.searchsorted(ids) + 1
+        patterns.append(numbers.astype(np.uint8).tobytes())
     end = n_reserved = 0
     for block in _blocks(texts):
         raise_if_cancelled()

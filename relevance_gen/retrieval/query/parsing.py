@@ -125,7 +125,8 @@ def _tokenize(text: str, inflects: bool) -> Query:
         ids_of_blocks.append(tokens.ids)
         if len(words_by_id) == MAX_TERMS:
             continue
-        for first in np.sort(np.unique(tokens.ids, return_index=True)[1]).tolist():
+        _, first_tokens = np.unique(tokens.ids, return_index=True)
+        for first in np.sort(first_tokens).tolist():
             term_id = int(tokens.ids[first])
             if len(words_by_id) < MAX_TERMS and term_id not in words_by_id:
                 spelling, n_bytes = tokens.decode_term(first), int(tokens.length[first])

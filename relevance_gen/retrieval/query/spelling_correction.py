@@ -37,7 +37,8 @@ def correct(
     tokens = tokenize([query.text], toneless=False)
     ends = tokens.start + tokens.length
     # Tokens that do not overlap with others: the parts of an identifier overlap with the identifier.
-    is_alone = np.append(tokens.start[1:] >= np.maximum.accumulate(ends)[:-1], True)
+    ends_before = np.maximum.accumulate(ends)[:-1]
+    is_alone = np.append(tokens.start[1:] >= ends_before, True)
     is_alone[1:] &= is_alone[:-1]
     misspelled = []
     for token in np.flatnonzero(is_alone).tolist():
@@ -45,7 +46,8 @@ def correct(
             misspelled.append(token)
     starts, stops = find_characters(query.text, tokens, np.array(misspelled, int))
     text, end, corrections = "", 0, {}
-    for token, start, stop in zip(misspelled, starts.tolist(), stops.tolist(), strict=True):
+    words = zip(misspelled, starts.tolist(), stops.tolist(), strict=True)
+    for token, start, stop in words:
         replacement = replacements[tokens.decode_term(token)]
         corrections[query.text[start:stop]] = replacement
         text += query.text[end:start] + replacement

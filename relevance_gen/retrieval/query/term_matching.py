@@ -75,7 +75,9 @@ class Match:
     @classmethod
     def in_full(cls, ids: Ids) -> Match:
         """Return a match of terms with weight 1."""
-        weight = _ONES[: ids.size] if ids.size <= _ONES.size else np.ones(ids.size)
+        weight = _ONES[: ids.size]
+        if weight.size < ids.size:
+            weight = np.ones(ids.size)
         return cls(ids, weight, counts_in_full=True)
 
     @classmethod
@@ -144,7 +146,8 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
         n_ids.append(match.ids.size)
         is_in_full = is_in_full and match.counts_in_full
     ids = concat(ids_of_matches, np.uint64)
-    index = np.arange(len(matches), 0, -1, dtype=np.uint8).repeat(n_ids)
+    descending = np.arange(len(matches), 0, -1, dtype=np.uint8)
+    index = descending.repeat(n_ids)
     if not is_in_full:
         order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
         ids, index = ids[order], index[order]

@@ -130,7 +130,8 @@ class NumericFeatures:
     @classmethod
     def merge(cls, parts: Sequence[NumericFeatures], rows: Sequence[Offsets]) -> NumericFeatures:
         """Return the features of several segments' chunks together."""
-        values = np.empty((len(parts[0].values), sum(map(len, rows))))
+        n_chunks = sum(map(len, rows))
+        values = np.empty((len(parts[0].values), n_chunks))
         for part, part_rows in zip(parts, rows, strict=True):
             values[:, part_rows] = part.values
         return cls(values)

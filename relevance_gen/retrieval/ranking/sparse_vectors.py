@@ -108,7 +108,8 @@ class SparseVector:
         keys: _Keys = self.entries[batch].astype(dtype)
         counts = self.counts
         if keys.size < self.entries.size:
-            counts = np.diff(np.clip(ends - batch.start, 0, keys.size), prepend=0)
+            batch_ends = np.clip(ends - batch.start, 0, keys.size)
+            counts = np.diff(batch_ends, prepend=0)
         keys <<= dtype(_CHUNK_BITS)
         keys |= np.arange(counts.size, dtype=dtype).repeat(counts)
         # Without dimension 0: half of the words of a text are stop words.

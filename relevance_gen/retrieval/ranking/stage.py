@@ -65,8 +65,13 @@ class WeightedTerms:
     @property
     def has_stop_words_only(self) -> bool:
         """Whether chunks have at most stop words of the query, though the query has other words."""
-        content_df = [n for n, term in zip(self.df, self.query.terms, strict=True) if not term.stop]
-        return bool(content_df) and not any(content_df)
+        has_content_words = False
+        for n_chunks, term in zip(self.df, self.query.terms, strict=True):
+            if not term.stop:
+                has_content_words = True
+                if n_chunks:
+                    return False
+        return has_content_words
 
 
 @frozen
@@ -99,7 +104,11 @@ class Stage(ABC):
         del own
         return total
 
-    def contributions(self, row: Mapping[str, float], score: float) -> dict[str, float]:
+    def contributions(
+        self,
+        row: Mapping[str, float],
+        score: float,
+    ) -> dict[str, float]:
         """Return the contributions to one chunk's score, by the names of `parts`, given the chunk's row of columns.
 
         Before normalization these are the summands; after it, shares of the lexical `score`.
@@ -121,11 +130,9 @@ class RerankStage(Stage):
     def candidate_rows(self, table: CandidateTable) -> Offsets:
         """Return the rows of the best results with ties; ties for the last place are left out if they are very many."""
         n = self.n_candidates
-        return (
-            table.allowed_rows
-            if n is None
-            else table.best_of(table.allowed_rows, n, n + MAX_CHUNKS)
-        )
+        if n is None:
+            return table.allowed_rows
+        return table.best_of(table.allowed_rows, n, n + MAX_CHUNKS)
 
     @abstractmethod
     def explain(
@@ -230,8 +237,12 @@ class CandidateTable:
 
     def best_of(self, rows: Offsets, n: int, max_rows: int) -> Offsets:
         """Return the best n of some rows with ties; without ties for the last place if that is more than `max_rows`."""
-        best = rows.take(at_least_as_good(self.scores.take(rows), n))
-        return best if best.size <= max_rows else best[self.scores[best] > self.scores[best].min()]
+        best: Offsets = rows.take(at_least_as_good(self.scores.take(rows), n))
+        if best.size <= max_rows:
+            return best
+        scores = self.scores[best]
+        without_last: Offsets = best[scores > scores.min()]
+        return without_last
 
     def add(self, parts: Sequence[str], rows: Offsets, values: Floats) -> None:
         """Add k parts, shape (k, m), to the scores of the chunks at m rows, and store them as columns, 0 elsewhere."""

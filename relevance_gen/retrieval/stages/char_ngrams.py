@@ -117,12 +117,17 @@ def ngram_similarity(query_ngrams: Hashes, chunk_ngrams: SparseVector) -> Floats
     # The query's distinct 4-grams that any chunk has.
     distinct, qtf = np.unique(query_ngrams, return_counts=True)
     dimension = find(tally.hashes, distinct)
-    dimension, qtf = dimension[dimension >= 0], qtf[dimension >= 0]
-    query_weight = (1.0 + np.log(qtf)) * np.log1p(tally.n_chunks / tally.df[dimension])
+    is_known = dimension >= 0
+    dimension = dimension[is_known]
+    qtf = qtf[is_known]
+    idf = np.log1p(tally.n_chunks / tally.df[dimension])
+    query_weight = (1.0 + np.log(qtf)) * idf
     # Score of the query matched against itself.
-    own_norm = math.sqrt(math.fsum(np.square(saturate(qtf)).tolist()))
+    own_weight = saturate(qtf)
+    own_norm = math.sqrt(math.fsum(np.square(own_weight).tolist()))
     own_denominator = float(pivot(np.array([own_norm]), mean_norm)[0])
-    own_score = math.fsum((saturate(qtf) * query_weight).tolist()) / own_denominator
+    own_product = math.fsum((own_weight * query_weight).tolist())
+    own_score = own_product / own_denominator
     if not own_score:
         return np.zeros(tally.n_chunks)
     # Scalar product of each chunk with the query, shape (n,).

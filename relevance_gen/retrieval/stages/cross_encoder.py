@@ -36,7 +36,11 @@ _MAX_RELEVANCE: Final = float(np.nextafter(1.0, 0.0))
 class TextReranker(Protocol):
     """The part of `relevance_gen.Reranker` that search uses."""
 
-    def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | None:
+    def score(
+        self,
+        query: str,
+        texts: Sequence[str],
+    ) -> npt.NDArray[np.float32] | None:
         """Return the relevance of each text to a query, in [0, 1], shape (n,); None leaves all scores unchanged."""
 
 

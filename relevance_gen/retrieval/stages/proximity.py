@@ -69,7 +69,7 @@ BIGRAM_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2
 LEAD_WEIGHT: Final = 0.05
 PHRASE_WEIGHT: Final = 0.2
-_WEIGHTS: Final = np.array([[BIGRAM_WEIGHT], [COVERAGE_WEIGHT], [LEAD_WEIGHT], [PHRASE_WEIGHT]])
+_WEIGHTS: Final = np.array([BIGRAM_WEIGHT, COVERAGE_WEIGHT, LEAD_WEIGHT, PHRASE_WEIGHT])
 
 _Words = npt.NDArray[np.uint8]
 """For each token the word of the query that it matches, counted from 1; 0 for none."""
@@ -105,7 +105,11 @@ class ProximityFeatures(FeatureSpec):
     """
 
     def __init__(
-        self, matches: Sequence[Match], idf: Sequence[float], order: Sequence[int], norm: float
+        self,
+        matches: Sequence[Match],
+        idf: Sequence[float],
+        order: Sequence[int],
+        norm: float,
     ) -> None:
         self._arguments = matches, idf, order, norm
         self._matches = matches
@@ -117,7 +121,8 @@ class ProximityFeatures(FeatureSpec):
         weights, summands = [], []
         for (left, right), qtf in Counter(itertools.pairwise(order)).items():
             if left >= 0 and right >= 0:
-                weight = (1.0 + math.log(qtf)) * (idf[left] + idf[right]) / 2.0
+                sum_of_idf = idf[left] + idf[right]
+                weight = (1.0 + math.log(qtf)) * sum_of_idf / 2.0
                 self._bigrams.append((left, right))
                 weights.append(weight)
                 summands.append(weight * (qtf / (qtf + SATURATION)))
@@ -145,7 +150,7 @@ class ProximityFeatures(FeatureSpec):
         """Return the summands of each chunk's cosine."""
         values = np.array(self.measure(batch.tokens))
         values[3] **= 3
-        values *= _WEIGHTS
+        values *= _WEIGHTS[:, np.newaxis]
         values[0] /= batch.denominators * self._norm
         return NumericFeatures(values)
 
@@ -170,7 +175,8 @@ class ProximityFeatures(FeatureSpec):
     def _find_bigrams(self, words: _Words, begin: int) -> _Bigrams:
         """Return the bigrams of the query in a batch of tokens, the first of which is token `begin`."""
         words = words[: _BATCH_TOKENS + 1]
-        left: Offsets = np.logical_and(words[:-1], words[1:]).nonzero()[0]
+        is_pair = np.logical_and(words[:-1], words[1:])
+        left: Offsets = is_pair.nonzero()[0]
         # Index into the table of bigrams.
         pair = words.take(left) * np.uint16(self._n_words + 1)
         pair += words.take(left + 1)
@@ -198,13 +204,14 @@ class ProximityFeatures(FeatureSpec):
             size = min(n_rows, n - low)
             begin, end = chunk.searchsorted((low, low + size)).tolist()
             cell = (chunk[begin:end] - low) * n_kinds + index[begin:end]
-            counts = np.bincount(cell, minlength=size * n_kinds + 1)[1:].reshape(size, n_kinds)
-            values = saturate(counts)
+            counts = np.bincount(cell, minlength=size * n_kinds + 1)
+            values = saturate(counts[1:].reshape(size, n_kinds))
             values *= self._bigram_weights
             bigram_sums[low : low + size] = np.add.reduce(values, axis=1)
         # Bigrams whose first tokens are adjacent form a run: the first word of the run, and the last word of each.
         tables = self._bigram_tables
-        run_start = np.concatenate(([0], (token[1:] - token[:-1] != 1).nonzero()[0] + 1))
+        is_gap = token[1:] - token[:-1] != 1
+        run_start = np.concatenate(([0], is_gap.nonzero()[0] + 1))
         run_weight = np.add.reduceat(tables.right_weight.take(index), run_start)
         run_weight += tables.left_weight.take(index.take(run_start))
         np.maximum.at(phrase, chunk.take(run_start), run_weight)
@@ -262,7 +269,10 @@ class Proximity(Stage):
     @classmethod
     def of(cls, terms: WeightedTerms) -> Proximity:
         """Return the stage for a query: for its rarest words with weight, and as many without."""
-        unweighted = [i for i, n in enumerate(terms.df) if n and not terms.idf[i]]
+        unweighted = []
+        for i, n_chunks in enumerate(terms.df):
+            if n_chunks and not terms.idf[i]:
+                unweighted.append(i)
         words = (*terms.rarest, *unweighted[:MAX_WORDS])
         matches, idf = [], []
         for word in words:
@@ -282,7 +292,8 @@ class Proximity(Stage):
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Add the four parts to the scores."""
         rows = table.stage_rows
-        table.add(self.parts, rows, table.extract(self.features, rows, segments).values)
+        features = table.extract(self.features, rows, segments)
+        table.add(self.parts, rows, features.values)
 
 
 def _word_order(
@@ -336,7 +347,11 @@ def _bigram_tables(
 
 def _bits(size: int, n_weighted: int) -> _Masks:
     """Return the bit of each of the first `n_weighted` words, counted from 1; 0 for all other words, shape (size,)."""
-    dtype = np.uint8 if n_weighted <= 8 else np.uint16 if n_weighted <= 16 else np.uint32
+    dtype: type[np.unsignedinteger[Any]] = np.uint32
+    if n_weighted <= 8:
+        dtype = np.uint8
+    elif n_weighted <= 16:
+        dtype = np.uint16
     bits = np.zeros(size, dtype)
     bits[1 : n_weighted + 1] = np.left_shift(1, np.arange(n_weighted))
     return bits

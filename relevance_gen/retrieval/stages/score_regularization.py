@@ -63,11 +63,16 @@ class ScoreRegularization(Stage):
             similarity[rows] = top_similarity(prefixes, scores[rows], segments.sample)
         table.columns["unregularized"] = scores
         table.columns["top_similarity"] = similarity
-        table.scores = np.asarray(((scores + WEIGHT * similarity) / (1.0 + WEIGHT)) ** ROOT)
+        mean = (scores + WEIGHT * similarity) / (1.0 + WEIGHT)
+        table.scores = np.asarray(mean**ROOT)
         table.scores[table.is_verbatim] = 1.0
         table.scores *= table.query.known_share
 
-    def contributions(self, row: Mapping[str, float], score: float) -> dict[str, float]:
+    def contributions(
+        self,
+        row: Mapping[str, float],
+        score: float,
+    ) -> dict[str, float]:
         """Return the share of the score that the similarity has in the sum below the root."""
         similarity = row["top_similarity"]
         total = row["unregularized"] + WEIGHT * similarity
@@ -107,7 +112,9 @@ def top_similarity(prefixes: SparseVector, scores: Floats, sample: Sample) -> Fl
     dimension = tally.dimension.take(of_best)
     summand = weight.take(of_best) * part.take(of_best)
     by_size = summand.argsort()
-    profile = np.bincount(dimension.take(by_size), summand.take(by_size), tally.df.size)
+    dimension = dimension.take(by_size)
+    summand = summand.take(by_size)
+    profile = np.bincount(dimension, summand, tally.df.size)
     # Scalar product of each chunk with that sum, shape (n,).
     weight *= profile.repeat(tally.df)
     similarity = np.bincount(tally.chunk, weight, tally.n_chunks)

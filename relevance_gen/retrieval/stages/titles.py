@@ -71,7 +71,9 @@ class TitleFeatures(FeatureSpec):
         idf = np.array([0.0, *self.idf]).take(word)
         query_share = np.bincount(title, idf, rows.size) / math.fsum(self.idf)
         part = WEIGHT * np.sqrt(np.minimum(query_share, 1.0)) * n_matched
-        values[0, rows] = part / np.maximum(n_distinct, 1) / batch.title_df.take(rows)
+        part /= np.maximum(n_distinct, 1)
+        part /= batch.title_df.take(rows)
+        values[0, rows] = part
         return NumericFeatures(values)
 
 
@@ -87,15 +89,19 @@ class TitleMatch(Stage):
     @classmethod
     def of(cls, terms: WeightedTerms) -> TitleMatch:
         """Return the stage for a query."""
-        words = terms.rarest
-        matches = tuple([terms.matches[word] for word in words])
-        return cls(TitleFeatures(matches, tuple([terms.idf[word] for word in words])))
+        matches, idf = [], []
+        for word in terms.rarest:
+            matches.append(terms.matches[word])
+            idf.append(terms.idf[word])
+        return cls(TitleFeatures(tuple(matches), tuple(idf)))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
         """Add the full weight: the query as a title has all of its own words."""
-        return total + WEIGHT * (1.0 + own.unknown_idf / (math.fsum(self.features.idf) or 1.0))
+        known_idf = math.fsum(self.features.idf) or 1.0
+        return total + WEIGHT * (1.0 + own.unknown_idf / known_idf)
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Add the match of the titles to the scores."""
         rows = table.stage_rows
-        table.add(self.parts, rows, table.extract(self.features, rows, segments).values)
+        features = table.extract(self.features, rows, segments)
+        table.add(self.parts, rows, features.values)
