@@ -178,12 +178,11 @@ def test_search_option_in_four_files_works_in_python_over_http_and_on_the_comman
     """A new option is an argument of functions, a field in JSON, and a flag; four files change."""
     copy = extend("a search option")
     params, option = "retrieval/params.py", "max_chunk_chars: int"
-    default = f"{option} = field(default=0, validator=checks.integer(0), kw_only=True)"
+    default = f"{option} = _option(0, checks.integer(0))"
     copy.insert(params, r"\n    correct_spelling: bool = ", f"\n    {default}\\g<0>")
     documented = "        max_chunk_chars: return only shorter chunks; 0: all chunks.\n"
     copy.insert(params, r"        correct_spelling: replace", f"{documented}\\g<0>")
-    for options in ("SearchOptions", "IndexSearchOptions"):
-        copy.insert(params, rf'(class {options}\(.*\):\n    """.*\n\n)', rf"\1    {option}\n")
+    copy.insert(params, r'(class SearchOptions\(.*\):\n    """.*\n\n)', rf"\1    {option}\n")
     copy.insert(
         "retrieval/answer.py",
         r"\n    if params\.true_order:",

@@ -33,7 +33,7 @@ LIBRARY_CEILINGS = {
     "generation": 5.0,
     "index": 5.0,
     "llama": 49.0,
-    "retrieval": 15.0,
+    "retrieval": 5.0,
     "sandbox": 8.0,
     "serve": 5.0,
     "shards": 15.0,

@@ -53,7 +53,7 @@ def answer(
         segments: the chunks.
         n_positions: number of positions that were assigned to chunks, including removed chunks.
         token_counts: metadata of the response.
-        rerank_stages: stages that run after those of the weighting, in this order.
+        rerank_stages: further stages, which run after the weighting's stages, in this order.
 
     Raises:
         InvalidRequestError: `where` or `distinct` is invalid, or there are too many operators.
@@ -160,7 +160,7 @@ def score(
 ) -> CandidateTable:
     """Return the n best candidates, ties included, with the scores of all stages.
 
-    There are more candidates if stages score more, or if a filter selects others: the best of all chunks are candidates
+    There are more candidates if stages score more, or if there is a filter: the best of all chunks are candidates
     too, because the scores of chunks must not depend on the filter.
     """
     n = max(n, N_STAGE_CANDIDATES)

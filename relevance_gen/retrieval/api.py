@@ -64,7 +64,7 @@ def search(
         progress: called with (chunks done, all chunks) while chunks are indexed; True shows a bar.
 
     Returns:
-        The results, with scores in (0, 1]; 1.0 is a chunk with exactly the terms of the query. Of equal scores the
+        The results, with scores in (0, 1]; 1.0 is a chunk with exactly the terms of the query. If scores are equal, the
         earlier chunk is better. `SearchResponse.confidence` is the probability that the chunks have an answer at all.
 
     Raises:
@@ -106,7 +106,7 @@ def answer_once(
     progress: Progress | bool | None = None,
     counts_now: bool = False,
 ) -> SearchResponse:
-    """Return the chunks that answer a query; the other arguments, and the errors, are those of `search`.
+    """Return the chunks that answer a query; `search` documents the other arguments and the errors.
 
     Tokens are counted when their number is first read, or, with `counts_now`, before this returns.
     """

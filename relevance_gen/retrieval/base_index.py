@@ -57,7 +57,7 @@ class BaseIndex(ABC):
             options: see `SearchParams`
 
         Raises:
-            InvalidRequestError: an argument is invalid; the error names it, for one of several queries as
+            InvalidRequestError: an argument is invalid; the error names it, and the index of an invalid query, as in
                 ``query[3]``.
             EncoderError: the encoder failed.
             RerankerError: the reranker failed.
@@ -80,7 +80,7 @@ class BaseIndex(ABC):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Answer several searches from one state of the index; the other arguments are those of `search`."""
+        """Answer several searches from one state of the index; `search` documents the other arguments."""
 
     @with_options(ExplainOptions)
     def explain(self, query: str, chunk: int, **options: Unpack[ExplainOptions]) -> Explanation:

@@ -54,7 +54,7 @@ from relevance_gen.types import (
 )
 
 _STEMMED_AT_ONCE: Final = 1 << 16
-"""Maximum number of terms of a segment that are stemmed when an index is built; of more terms, those that are searched."""
+"""Maximum number of terms of a segment that are stemmed when an index is built; of more terms, only the terms that are searched."""
 
 
 @define(eq=False)
@@ -182,7 +182,7 @@ class ChunkIndex(BaseIndex):
     @overload
     def __getitem__(self, position: slice) -> list[Chunk]: ...
     def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
-        """Return the chunk at a position, with -1 for the last assigned one, or the chunks in a slice of positions.
+        """Return the chunk at a position, with -1 for the last assigned position, or the chunks in a slice of positions.
 
         Raises:
             InvalidRequestError: no chunk is at the position; a slice omits removed chunks.
@@ -333,14 +333,14 @@ class ChunkIndex(BaseIndex):
         *,
         where: Where | None = None,
     ) -> int:
-        """Remove the chunks at some positions, or all that pass a filter, and return their number.
+        """Remove the chunks at the given positions, or all that pass a filter, and return their number.
 
         Args:
             positions: the positions.
             where: a filter as in `search`, instead of positions: ``index.remove(where={"source": "a.txt"})``.
 
         Raises:
-            InvalidRequestError: no chunk is at one of the positions, or `where` is invalid; none was removed.
+            InvalidRequestError: a position has no chunk, or `where` is invalid; none was removed.
         """
         with self._changing:
             state = self._state
@@ -357,7 +357,7 @@ class ChunkIndex(BaseIndex):
     ) -> ChunkIndex:
         """Return an index without some of the chunks and with other chunks inserted; this index is not changed.
 
-        Its positions and results are those of a new index of the same chunks. The cost depends on the chunks added and
+        Its positions and results equal those in a new index of the same chunks. The cost depends on the chunks added and
         removed, and is some nanoseconds for each other chunk. Vectors of an encoder are not copied.
 
         Args:
@@ -366,7 +366,7 @@ class ChunkIndex(BaseIndex):
             at: the position of each of `chunks` in the new index, ascending; the other chunks keep their order.
 
         Raises:
-            InvalidRequestError: a chunk is invalid, or no chunk is at one of the positions.
+            InvalidRequestError: a chunk is invalid, or a position has no chunk.
         """
         state, checked = self._state, read_chunks(chunks)
         gone = check_positions(removed, state.n_positions, state.segments)
@@ -458,7 +458,7 @@ class ChunkIndex(BaseIndex):
                 ``.zst`` need the extra ``data``.
             path: as for `save`. The file is created or replaced at the end.
             text: the field of a record that contains the text.
-            title: the field that contains the title, if there is one; "" for none. All other fields are metadata, and so
+            title: the field that contains the title, if any; "" for none. All other fields are metadata, and so
                 are the fields of ``metadata``.
             blank: as for the class.
             weighting: as for the class.
@@ -528,7 +528,7 @@ class ChunkIndex(BaseIndex):
 
         Args:
             path: a file that `save` wrote.
-            encoding: as for the saved index; optional if that is the embedded encoding or a published one.
+            encoding: as for the saved index; optional if that is the embedded encoding or a published encoding.
             encoder: as for the saved index; None ranks by terms only, and discards the vectors.
             check: compare the file's checksum, which reads the whole file; False if the file is known to be undamaged.
 
@@ -561,7 +561,7 @@ def _segments_of(
     n_jobs: int | None,
     progress: Progress | None,
 ) -> list[Segment]:
-    """Build the segments of chunks: one, or one for each process that builds."""
+    """Build the segments of chunks: a single segment, or a segment for each process that builds."""
     build_progress = progress if encoder is None else None
     n_processes = 1
     if n_jobs is not None:
@@ -592,7 +592,7 @@ def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | Non
 def opened(
     parts: Sequence[storage.SavedIndex], counter: TokenCounter, encoder: TextEncoder | None = None
 ) -> ChunkIndex:
-    """Return the index of one or more saved files, with each chunk at its saved position."""
+    """Return the index of saved files, with each chunk at its saved position."""
     index = ChunkIndex.__new__(ChunkIndex)
     segments = [
         one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts

@@ -76,7 +76,7 @@ class Groups:
 
 
 def first_of_each(hashes: Ids) -> Groups:
-    """Return the first chunk of each value, given hashes; every chunk with hash 0 is the only one of its value."""
+    """Return the first chunk of each value, given hashes; every chunk with hash 0 counts as a value of its own."""
     order = hashes.argsort(kind="stable")
     first, counts = runs(hashes[order])
     n_others = np.zeros(hashes.size, np.int64)

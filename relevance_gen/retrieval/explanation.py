@@ -72,7 +72,7 @@ def explain(
     segments: Segments,
     rerank_stages: Sequence[RerankStage] = (),
 ) -> Explanation:
-    """Explain the score of the chunk at a position; the other arguments are those of `answer`.
+    """Explain the score of the chunk at a position; `answer` documents the other arguments.
 
     Raises:
         InvalidRequestError: there are too many operators.
@@ -141,7 +141,7 @@ def _rerank_contributions(
 ) -> tuple[dict[str, Any], float]:
     """Return what rerank stages contribute to the score of a chunk, and the share of its lexical score that remains."""
     scores = [float(before[row]) for before in (*table.scores_before, table.scores)]
-    notes: dict[str, Any] = {}  # fields that are no contributions
+    notes: dict[str, Any] = {}  # fields other than contributions
     contributions: dict[str, float] = {}
     remaining = float(scores[0] > 0.0)
     for i, rerank_stage in enumerate(rerank_stages):

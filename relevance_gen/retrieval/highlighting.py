@@ -6,7 +6,7 @@ The weight of a range is the sum of the weights of its distinct words, each at i
 
 * The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last word that add to
   that weight; of equal ones the one whose words are closest together, then the first.
-* Words are found anywhere in the chunk. Overlapping ones, such as n-grams, or identifiers and their parts, are one span.
+* Words are found anywhere in the chunk. Overlapping words, such as n-grams, or identifiers and their parts, are one span.
 
 Spans are whole code points of the original text, and include marks, joiners and soft hyphens after a letter. The text of
 a span contains the term that was found there. Source: the rule is ours, measured in bench/passages.py.
@@ -150,14 +150,14 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
 
 
 def _find_tokens(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
-    """Return for the tokens that have one of some ids, ascending, the index of the id and that of the token."""
+    """Return the tokens that have any of the given ids: the index of each token, and of its id."""
     index = find(ids, tokens.ids)
     selected: Offsets = np.flatnonzero(index >= 0)
     return index[selected], selected
 
 
 def _best_passages(matches: _Matches) -> _Ranges:
-    """Return the best passage of each text that has one."""
+    """Return the best passage of each text that has any."""
     weight, last = _weigh_windows(matches)
     extent = matches.token[last] - matches.token
     order = np.lexsort((extent, -weight, matches.text))

@@ -34,7 +34,7 @@ _RANKINGS_BYTES: Final = 1 << 20
 
 
 class LocalSegments:
-    """Segments in this process, which have no position in common; implements `relevance_gen.retrieval.ports.Segments`.
+    """Segments in this process, with disjoint positions; implements `relevance_gen.retrieval.ports.Segments`.
 
     Args:
         segments: the segments.
@@ -128,7 +128,7 @@ class LocalSegments:
         """Return the features of chunks, one `Features` for each spec of the request.
 
         Raises:
-            LookupError: no segment has a chunk at one of the positions.
+            LookupError: a position has no chunk in any segment.
         """
         rows, features = self.extract_present_features(request)
         if rows.size < request.positions.size:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypedDict, get_args
 
-from attrs import Attribute, evolve, field, fields, frozen
+from attrs import NOTHING, Attribute, evolve, field, fields, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
@@ -30,12 +30,16 @@ _IS_GROUP_KEY: Final = checks.must_be(
 )
 
 
-def _rule(
+def _option(
+    default: Any,
     rule: checks.Rule,
-    convert: Callable[[Any], Any] | None = None,
-) -> dict[str, Any]:
-    """Return the metadata of an option: the rule for its values, and a conversion before the rule is checked."""
-    return {"rule": rule, "convert": convert}
+    convert: Callable[[Any], Any] = checks.to_python_scalar,
+    *,
+    kw_only: bool = True,
+) -> Any:
+    """Return a field of `SearchParams`, with a rule for its values and a conversion before the rule is checked."""
+    rules = {"rule": rule, "convert": convert}
+    return field(default=default, metadata=rules, kw_only=kw_only)
 
 
 @frozen
@@ -52,7 +56,7 @@ class SearchParams:
             which run it.
         min_relative_score: return only results whose score is at least this share of the best score, in [0, 1].
         distinct: return at most one result for each value of this metadata key: the best, of equal scores the earlier;
-            its ``num_collapsed`` counts the others. Every chunk without the key is returned. All chunks that share a
+            its ``num_collapsed`` counts the chunks that are left out. Every chunk without the key is returned. All chunks that share a
             word with the query are ranked for that.
         spans: return in each result the character ranges that match the query.
         num_candidates: number of chunks, the best by lexical score, that an encoder scores; None scores every chunk,
@@ -69,51 +73,17 @@ class SearchParams:
         InvalidRequestError: an option is invalid; `where` and `distinct` are checked against the chunks later.
     """
 
-    query: str = field(metadata=_rule(checks.not_blank, checks.to_python_scalar))
-    top_n: int = field(
-        default=10,
-        metadata=_rule(checks.integer(1), checks.to_python_scalar),
-    )
-    true_order: bool = field(
-        default=True,
-        metadata=_rule(checks.flag, checks.to_python_scalar),
-    )
+    query: str = _option(NOTHING, checks.not_blank, kw_only=False)
+    top_n: int = _option(10, checks.integer(1), kw_only=False)
+    true_order: bool = _option(True, checks.flag, kw_only=False)
     where: Where | None = field(default=None, kw_only=True)
-    min_relative_score: float = field(
-        default=0.0,
-        metadata=_rule(checks.number(0, 1), checks.as_float),
-        kw_only=True,
-    )
-    distinct: str | GroupKeys | None = field(
-        default=None,
-        metadata=_rule(_IS_GROUP_KEY),
-        kw_only=True,
-    )
-    spans: bool = field(
-        default=False,
-        metadata=_rule(checks.flag, checks.to_python_scalar),
-        kw_only=True,
-    )
-    num_candidates: int | None = field(
-        default=DEFAULT_NUM_CANDIDATES,
-        metadata=_rule(checks.optional_count, checks.to_python_scalar),
-        kw_only=True,
-    )
-    rerank_top_n: int | None = field(
-        default=DEFAULT_RERANK_TOP_N,
-        metadata=_rule(checks.optional_count, checks.to_python_scalar),
-        kw_only=True,
-    )
-    syntax: Syntax = field(
-        default="plain",
-        metadata=_rule(checks.one_of(*get_args(Syntax))),
-        kw_only=True,
-    )
-    correct_spelling: bool = field(
-        default=True,
-        metadata=_rule(checks.flag),
-        kw_only=True,
-    )
+    min_relative_score: float = _option(0.0, checks.number(0, 1), checks.as_float)
+    distinct: str | GroupKeys | None = _option(None, _IS_GROUP_KEY)  # noqa: RUF009 - immutable
+    spans: bool = _option(False, checks.flag)
+    num_candidates: int | None = _option(DEFAULT_NUM_CANDIDATES, checks.optional_count)
+    rerank_top_n: int | None = _option(DEFAULT_RERANK_TOP_N, checks.optional_count)
+    syntax: Syntax = _option("plain", checks.one_of(*get_args(Syntax)))  # noqa: RUF009 - a Literal
+    correct_spelling: bool = _option(True, checks.flag)
 
     def __attrs_post_init__(self) -> None:
         """Convert and validate the options that differ from their defaults."""
@@ -121,16 +91,14 @@ class SearchParams:
             value = getattr(self, option.name)
             if value is option.default or not option.metadata:
                 continue
-            convert = option.metadata["convert"]
-            if convert is not None:
-                value = convert(value)
-                object.__setattr__(self, option.name, value)
+            value = option.metadata["convert"](value)
             option.metadata["rule"].check(option.name, value)
+            object.__setattr__(self, option.name, value)
 
     def parse(
         self, *, inflects: bool, is_english: bool = True
     ) -> tuple[Query, tuple[QueryOperator, ...]]:
-        """Return the query without its excluded words, and its operators; the arguments are those of `parse`.
+        """Return the query without its excluded words, and its operators; `parse` documents the arguments.
 
         Raises:
             InvalidRequestError: there are too many operators.
@@ -149,7 +117,7 @@ def search_params(query: object, **options: Any) -> SearchParams | list[SearchPa
     """Return the parameters of one search, or of several if the query is a list, a tuple, an array or an iterator.
 
     Raises:
-        InvalidRequestError: an option is invalid; for one of several queries the error names ``query[3]``.
+        InvalidRequestError: an option is invalid; the error names the index of an invalid query, as in ``query[3]``.
     """
     queries = checks.as_list(query)
     if not isinstance(queries, list | tuple | Iterator):
@@ -191,19 +159,9 @@ class SearchOptions(TypedDict, total=False):
     correct_spelling: bool
 
 
-class IndexSearchOptions(TypedDict, total=False):
+class IndexSearchOptions(SearchOptions, total=False):
     """Types of the options of a search of an index, for type checkers."""
 
-    where: Where | None
-    min_relative_score: float
-    distinct: str | None
-    spans: bool
-    encoder: TextEncoder | None
-    num_candidates: int | None
-    reranker: TextReranker | None
-    rerank_top_n: int | None
-    syntax: Syntax
-    correct_spelling: bool
     allow_partial: bool
 
 
@@ -231,7 +189,7 @@ class SearchModels:
     Args:
         encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to the query's; None ranks by
             terms only. An index of a cluster accepts none.
-        reranker: a `Reranker`, which reads the best chunks together with the query, and ranks them anew; None uses no
+        reranker: a `Reranker`, which reads the best chunks together with the query, and ranks them again; None uses no
             reranker.
 
     Raises:
@@ -247,7 +205,7 @@ class SearchModels:
         """Return the stages of the models for one search: the encoder, then stages in between, then the reranker.
 
         Raises:
-            InvalidRequestError: a model is to score every chunk, and there is no such model.
+            InvalidRequestError: an option requests that a model scores every chunk, and the model is None.
         """
         if params.num_candidates is None and self.encoder is None:
             raise _missing_model("num_candidates", "encoder")

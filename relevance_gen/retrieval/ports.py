@@ -1,14 +1,13 @@
-"""The search port: what a machine, a folder or a cluster has to provide for search.
+"""The search port: the interface that a machine, a folder or a cluster implements for search.
 
 Requests and responses are values: they can be pickled, and hold no functions. A search makes two or three requests:
 
 1. `Segments.match_terms`: which terms does each word of the query match, and in how many chunks does each occur?
-2. `Segments.top_candidates`: which chunks have the highest lexical scores, and what are their features?
+2. `Segments.top_candidates`: which chunks have the highest lexical scores, and which features do they have?
 3. `Segments.extract_features`: features of the chunks that are returned, such as their texts.
 
-`relevance_gen.retrieval.local_segments` answers for segments in this process. Results do not depend on how
- chunks are divided among segments,
-nor segments among machines: every response can be merged with those of other segments, in any order.
+`relevance_gen.retrieval.local_segments` answers for segments in this process. Results do not depend on the
+division of chunks into segments, nor of segments among machines: the responses of segments are merged, in any order.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Segments(Protocol):
         """Return the features of chunks, one `Features` for each spec of the request.
 
         Raises:
-            LookupError: no segment has a chunk at one of the positions.
+            LookupError: a position has no chunk in any segment.
         """
 
     def inventory(self, request: InventoryRequest) -> Inventory:
@@ -103,7 +102,7 @@ class MatchResponse:
     near_terms: tuple[Mapping[str, int], ...] = ()
     """For each of `MatchRequest.misspelled`: terms at edit distance 1, with the number of chunks that have each."""
     spellings: Mapping[int, str] = field(factory=dict)
-    """Spellings of those of `MatchRequest.term_ids` that any segment has."""
+    """Spellings of the `MatchRequest.term_ids` that any segment has."""
 
     @classmethod
     def merge(cls, parts: Sequence[MatchResponse], request: MatchRequest) -> MatchResponse:
@@ -139,7 +138,7 @@ class CandidateRequest:
 
     terms: WeightedTerms
     n: int
-    """Number of chunks: so many of the best of all, and of the best that pass the filter; ties add more."""
+    """Number of chunks, n: the best n of all chunks, and the best n that pass the filter; ties add more."""
     filter: Filter | None = None
     includes_unmatched: bool = False
     """Whether all chunks that pass the filter are candidates, including those without a term of the query."""
@@ -211,10 +210,10 @@ class Candidates:
 
 @frozen(eq=False)
 class InventoryRequest:
-    """Facts to return of the stored chunks; what is not requested is not computed."""
+    """Facts to return of the stored chunks; other facts are not computed."""
 
     with_positions: bool = False
-    """Return the positions of all chunks, or of those that pass `filter`."""
+    """Return the positions of all chunks, or of all that pass `filter`."""
     filter: Filter | None = None
     occupied: Offsets | None = None
     """Positions for which to return whether a chunk is stored there."""

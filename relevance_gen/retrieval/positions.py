@@ -21,7 +21,7 @@ _BATCH_CHUNKS: Final = 1 << 10
 
 
 def check_position(name: str, value: object, n_positions: int, segments: Segments) -> int:
-    """Return a position, if it is one of the `n_positions` assigned, and its chunk was not removed.
+    """Return a position, if it is in [0, `n_positions`), and its chunk was not removed.
 
     Raises:
         InvalidRequestError: the position is invalid; the error names the field `name`.
@@ -45,7 +45,7 @@ def check_positions(values: object, n_positions: int, segments: Segments) -> Off
 def positions_to_remove(
     positions: object, where: Where | None, n_positions: int, segments: Segments
 ) -> Offsets:
-    """Return distinct positions in ascending order: the given ones, or those of all chunks that pass `where`.
+    """Return distinct positions in ascending order: the given positions, or the positions of all chunks that pass `where`.
 
     Raises:
         InvalidRequestError: both or neither are given, a position is invalid as in `check_positions`, or `where` is
@@ -124,7 +124,7 @@ def chunks_by_index(
 
 
 def chunks_at(segments: Segments, positions: Offsets) -> list[Chunk]:
-    """Return the chunks at some positions, each of which must have one."""
+    """Return the chunks at the given positions, each of which must have a chunk."""
     if not positions.size:
         return []
     fields = segments.extract_features(FeatureRequest(positions, (STORED_FIELDS,)))[0].rows

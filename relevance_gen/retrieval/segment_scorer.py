@@ -175,7 +175,7 @@ class SegmentScorer:
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
     ) -> Iterable[TermPostings]:
-        """Return the postings of each term, from the cache if it has them; others are read one after the other.
+        """Return the postings of each term, from the cache if it has them; the rest is read term by term.
 
         Args:
             terms: words of the query.
@@ -244,7 +244,7 @@ class SegmentScorer:
         chunk, tf = chunk.take(order), tf.take(order)
         is_first = run_starts(chunk)
         first = is_first.nonzero()[0]
-        if tf.dtype.kind == "f":  # one after the other, as above: rounding depends on the order
+        if tf.dtype.kind == "f":  # in sequence, as above: rounding depends on the order
             return chunk.take(first), np.bincount(is_first.cumsum() - 1, tf)
         return chunk.take(first), np.add.reduceat(tf, first) if first.size else tf
 
@@ -325,7 +325,7 @@ class SegmentScorer:
         return sums
 
     def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterable[TermPostings]:
-        """Return the postings of the words of a query at some indices."""
+        """Return the postings of the words of a query at the given indices."""
         words, matches = [], []
         for i in indices:
             words.append(terms.query.terms[i])
@@ -341,7 +341,9 @@ class SegmentScorer:
         if sums is None:
             n_chunks = self.segment.positions.size
             return np.asarray(np.bincount(chunk, value, n_chunks), np.float64)
-        np.add.at(sums, chunk, value)  # one after the other: the result is that of a single batch
+        np.add.at(
+            sums, chunk, value
+        )  # in sequence, so that the result equals that of a single batch
         return sums
 
     def _verbatim(self, terms: WeightedTerms, sums: Floats) -> Offsets:
@@ -349,7 +351,7 @@ class SegmentScorer:
         segment, token_ids = self.segment, terms.token_ids
         if token_ids.size not in segment.lengths:
             return _NO_ORDS
-        # Chunks with as many tokens, a word of the query, and the same norm; few of these have other tokens.
+        # Chunks with the query's number of tokens, any of its words, and its norm; few of these have other tokens.
         similar = (segment.n_occurrences == token_ids.size).nonzero()[0]
         similar = similar[sums[similar] > 0.0]
         norm, tolerance = terms.token_norm, 1e-9 * terms.token_norm
@@ -361,7 +363,7 @@ class SegmentScorer:
         for start, end in batch_by_size(sizes, _BATCH_TOKENS):
             chunk_ords = similar[start:end]
             tokens = segment.token_sequences(chunk_ords)
-            is_token = tokens.terms < tokens.lexicon.size  # the others are gaps
+            is_token = tokens.terms < tokens.lexicon.size  # other elements are gaps
             # Ids of the tokens of m chunks in ascending order, shape (m, T).
             ids = tokens.lexicon.ids.take(tokens.terms[is_token])
             ids = ids.reshape(-1, token_ids.size)

@@ -8,21 +8,20 @@ Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hav
     w(t, q) = (1 + ln qtf) · idf(t)      n(d) = ‖w(·, d)‖₂      m = mean of n over all chunks
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
 
-Beside n = 1, 2 or 3 other words of the query that any chunk has, the idf of stop words is multiplied by 2^(1 − n);
-beside more it is 0, and so is the idf of question words beside any other word. If chunks have no other word, all words
-keep their idf.
+If n = 1, 2 or 3 other words of the query occur in any chunk, the idf of stop words is multiplied by 2^(1 − n); if n > 3
+it is 0. The idf of question words is 0 if n > 0. If n = 0, all words keep their idf.
 
 It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that the chunk's length
 equals its denominator: pivoted normalization. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
 Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and Walker, SIGIR 1994).
 
 ``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to verify the implementation: for equal
-terms its scores are those of ``TfidfVectorizer(sublinear_tf=True)``:
+terms its scores equal those of ``TfidfVectorizer(sublinear_tf=True)``:
 
     w(t, d) = (1 + ln tf) · idf(t)       idf(t) = 1 + ln((1 + N) / (1 + df))
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ ‖w(·, d)‖₂)
 
-As in scikit-learn, query terms that no chunk has are left out.
+As in scikit-learn, query terms that all chunks lack are left out.
 Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", section 6.4.
 """
 
@@ -59,9 +58,9 @@ from relevance_gen.retrieval.stages.titles import TitleMatch
 from relevance_gen.types import WeightingName
 
 _MAX_LISTED_TOKENS: Final = 64
-"""Longer queries are processed by numpy, which is slower for short ones."""
+"""Longer queries are processed by numpy, which is slower for short queries."""
 _MAX_CONTENT_WORDS: Final = 3
-"""Beside more content words, stop words have an idf of 0."""
+"""Maximum number of content words with which stop words have an idf above 0."""
 
 
 @frozen
@@ -104,7 +103,7 @@ class Weighting:
     ) -> WeightedQuery:
         """Weight the terms of a query by the statistics of all chunks, and create the stages that score it.
 
-        Words of the query that no chunk has, except stop words, lower all scores by one factor: the score of the rest of
+        Words of the query that all chunks lack, except stop words, lower all scores by one factor: the score of the rest of
         the query matched against itself, divided by that of the whole query.
         """
         matches, df, qtf = [], [], []
@@ -145,7 +144,7 @@ class Weighting:
         reference = _self_score(own, stages)
         known_share = 1.0
         if unknown_idf:
-            # The whole query matched against itself: with the words that no chunk has, except those without weight.
+            # The whole query matched against itself: with the words that all chunks lack, except words without weight.
             is_weighted, weighted_terms = [], []
             for own_term, n_chunks, term_idf in zip(own_terms, df, idf, strict=True):
                 is_weighted.append(n_chunks > 0 or term_idf > 0.0)
@@ -251,7 +250,7 @@ PIVOTED: Final = Weighting(
 def _idf_as_scikit_learn(
     df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
 ) -> tuple[float, ...]:
-    """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
+    """Return scikit-learn's smoothed idf; 0 for a term that all chunks lack."""
     del terms
     counts = np.array(df, np.int64)
     idf = formulas.smoothed_idf(counts, n_chunks)

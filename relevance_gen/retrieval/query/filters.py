@@ -21,8 +21,8 @@ from relevance_gen.types import Metadata
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
 """A mapping of metadata, a callable of metadata, positions, or a mask with a boolean for each position.
 
-A mapping is the server's ``where``: for each of its keys the chunk's metadata must have the value, or one of a list, a
-set or a range of values. If the chunk's value is a list, one of its items is sufficient."""
+A mapping is the server's ``where``: for each of its keys the chunk's metadata must have the value, or any value of a list, a
+set or a range. If the chunk's value is a list, a single matching item is sufficient."""
 
 _ALLOWED: Final = (
     "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
@@ -65,7 +65,7 @@ class Filter:
         return satisfying(self.operators, segment, flags, by_prefix=by_prefix)
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
-        """Return which chunks at some positions pass, regardless of operators, shape (N,)."""
+        """Return which chunks at the given positions pass, regardless of operators, shape (N,)."""
         if self.rule is None:
             return np.ones(positions.size, bool)
         if callable(self.rule):
@@ -85,7 +85,7 @@ def check_keys(
     known: Set[str] | None,
     field: str = "where",
 ) -> None:
-    """Raise an error if no chunk has one of the metadata keys of a filter; nothing is checked if `known` is None.
+    """Raise an error if a metadata key of a filter is missing in all chunks; nothing is checked if `known` is None.
 
     A filter with an unknown key never has results, so callers check only if there are none.
 
@@ -196,7 +196,7 @@ def _nested_key(value: Any) -> str:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
-    """Return a mask, given one or a list of positions."""
+    """Return a mask, given a mask or a list of positions."""
     if isinstance(where, np.ndarray) and where.dtype == bool and where.shape == (n_positions,):
         return where
     where = as_list(where)

@@ -2,14 +2,14 @@
 
 * ``"black cat"``: the chunk must contain these words next to each other, in any case and with any characters between
   words. A single word in quotes matches only itself, not its inflections.
-* ``+word``: the chunk must contain the word or one of the inflections that it matches in a query. A word that is split
+* ``+word``: the chunk must contain the word, or any inflection that it matches in a query. A word that is split
   into several tokens (``+e-mail``, ``+get_name``, a run of a script without spaces) is treated as if it was in quotes.
-* ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words are no part of the query or of a score.
+* ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words do not belong to the query, and do not change scores.
 
 An operator is at the beginning of the query or after white space, and a letter or a quote follows it. An opening quote
 does not follow a letter or digit of a script with spaces, and there is a closing quote. Everything else is text:
 ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``. So is ``-n``, the name of an option, and every operator of a query
-that has no words other than the excluded ones.
+that consists of excluded words only.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def parse_operators(
 
 
 def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | None:
-    """Return an operator, or None if it has no word."""
+    """Return an operator, or None if it is without words."""
     phrase = match["phrase"]
     # In lower case, so that camel case is not split: "JavaScript" is the word "javascript".
     tokens = tokenize([(phrase or match["word"]).lower()], toneless=False)

@@ -33,7 +33,7 @@ _MAX_CACHED_QUERIES: Final = 256
 _MAX_CACHED_WORDS: Final = 1 << 14
 _BATCH_TOKENS: Final = 1 << 16
 _MAX_LISTED_TOKENS: Final = 64
-"""Longer queries are processed by numpy, which is slower for short ones."""
+"""Longer queries are processed by numpy, which is slower for short queries."""
 _MIN_CORRECTED_LETTERS: Final = 7
 _MAX_CORRECTED_WORDS: Final = 8
 """Maximum number of words of one query that are corrected; bounds the work."""
@@ -63,7 +63,7 @@ class Query:
     ids: Ids  # term ids of its tokens, in reading order, shape (T,)
     terms: tuple[QueryTerm, ...]  # distinct, by first occurrence; at most `MAX_TERMS`
     order: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
-    is_correctable: bool = False  # whether words that no chunk has may be corrected
+    is_correctable: bool = False  # whether words that all chunks lack may be corrected
     corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
 
     @property
@@ -191,7 +191,7 @@ def _merge_words(
 def _mark_question_words(query: Query, is_english: bool) -> Query:
     """Mark the words that only form a question as stop words: its frame, and question words of other languages.
 
-    A query that has no other words is returned unchanged.
+    A query without other words is returned unchanged.
     """
     terms = query.terms
     order = query.order.tolist() if query.order.size <= _MAX_LISTED_TOKENS else []

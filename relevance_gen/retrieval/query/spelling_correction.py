@@ -1,4 +1,4 @@
-"""Correct words of a query that no chunk has, and that are at edit distance 1 of a word that some chunk has.
+"""Correct words of a query that all chunks lack, and that are at edit distance 1 of a word that some chunk has.
 
 A word of seven letters or more is replaced by the chunks' most frequent word, of equal ones the first in alphabetical
 order, that has its first letter, and from which it differs by one letter inserted, deleted or changed, or by two
@@ -36,7 +36,7 @@ def correct(
             replacements[word] = min(terms, key=lambda term: (-terms[term], term))
     tokens = tokenize([query.text], toneless=False)
     ends = tokens.start + tokens.length
-    # Tokens that do not overlap with others: the parts of an identifier overlap with the identifier.
+    # Tokens without overlap: the parts of an identifier overlap with the identifier.
     ends_before = np.maximum.accumulate(ends)[:-1]
     is_alone = np.append(tokens.start[1:] >= ends_before, True)
     is_alone[1:] &= is_alone[:-1]

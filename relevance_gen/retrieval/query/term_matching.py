@@ -2,7 +2,7 @@
 
 No chunk is stemmed: the word is compared with the terms of the dictionary that have the same beginning.
 
-* Words with the same English stem (Porter2) match with weight 1, but stop words are no inflections of other words:
+* Words with the same English stem (Porter2) match with weight 1, but stop words are not inflections of other words:
   "can" does not match "cans", nor "does" "doe".
 * Other languages have more inflections than one stemmer can handle. In these, a word also matches words with a common
   prefix, with weight
@@ -135,7 +135,7 @@ class Inflections:
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
     """Return for each of V terms the match that contains it, of at most 255, counted from 1; 0 for none.
 
-    Of several matches with the same term, the one with the greatest weight is returned. Shape (V + 1,): the last
+    If several matches contain a term, the match with its greatest weight is returned. Shape (V + 1,): the last
     element is for gaps between chunks, and 0.
     """
     # In reversed order, so that of equal weights the first match is assigned last.
@@ -172,7 +172,7 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
 
 
 def match_among(postings: Postings, match: Match) -> Match:
-    """Return the part of a match in several segments that one of them has."""
+    """Return the terms of a match in several segments that a single segment has."""
     term_ords = postings.lexicon.find(match.ids)
     is_present = term_ords >= 0
     if postings.live is not None:

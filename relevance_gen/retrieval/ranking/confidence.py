@@ -12,8 +12,8 @@ seldom together. One or two words count as three: users who enter so few words l
 without windows uses the best score as coverage.
 
 The second line is a scale and changes no order. At ½, queries written for the collection and queries written for
-another are equally likely, if all else is equal; h is that middle, and a says how steep the scale is. Both are fitted
-to the scores of ``pivoted`` on ten public collections, each searched with at most 80 queries of each other one;
+other collections are equally likely, if all else is equal; h is that middle, and a is its steepness. Both are fitted
+to the scores of ``pivoted`` on ten public collections, each searched with at most 80 queries of each other collection;
 ``bench.answerable --fit`` uses more queries and comes close. That the right collection lacks the answer is much harder
 to detect than that it is the wrong collection. Source: the formula is ours, measured in docs/measurements.md.
 """
@@ -29,7 +29,7 @@ MIDDLE: Final = 0.696
 STEEPNESS: Final = 3.95
 _MIN_WORDS: Final = 3
 _MIN_COVERAGE: Final = 1e-3
-"""Of a long query only the rarest words are counted in windows, and the best chunks may have none of these."""
+"""Only the rarest words of a long query are counted in windows, and the best chunks may have none of these."""
 
 
 def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
@@ -45,6 +45,6 @@ def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
 
 
 def confidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
-    """Return the confidence, in [0, 1]; the arguments are those of `evidence`."""
+    """Return the confidence, in [0, 1]; `evidence` documents the arguments."""
     power = math.pow(evidence(best_score, coverage, terms), STEEPNESS)
     return power / (power + math.pow(MIDDLE, STEEPNESS))

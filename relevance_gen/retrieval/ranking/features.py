@@ -34,7 +34,7 @@ class Features(Protocol):
         """
 
     def take(self, rows: Offsets) -> Self:
-        """Return the features of the chunks at some rows, which must ascend."""
+        """Return the features of the chunks at the given rows, which must ascend."""
 
 
 class SegmentReader(Protocol):
@@ -104,7 +104,7 @@ class FeatureSpec(ABC):
 
 @frozen(eq=False)
 class FeatureRequest:
-    """Features to extract from the chunks at given positions, of which there is at least one."""
+    """Features to extract from the chunks at the given positions, at least one position."""
 
     positions: Offsets  # distinct, in any order, shape (n,)
     specs: tuple[FeatureSpec, ...]
@@ -137,7 +137,7 @@ class NumericFeatures:
         return cls(values)
 
     def take(self, rows: Offsets) -> NumericFeatures:
-        """Return the features of the chunks at some rows."""
+        """Return the features of the chunks at the given rows."""
         return NumericFeatures(self.values[:, rows])
 
 
@@ -157,7 +157,7 @@ class FeatureRows:
         return cls(merged)
 
     def take(self, rows: Offsets) -> FeatureRows:
-        """Return the features of the chunks at some rows."""
+        """Return the features of the chunks at the given rows."""
         return FeatureRows([self.rows[row] for row in rows.tolist()])
 
 
@@ -198,7 +198,7 @@ class TermPrefixes(FeatureSpec):
     max_chunks = MAX_CHUNKS
 
     def extract(self, batch: ChunkBatch) -> SparseVector:
-        """Return the prefixes; from the texts if the segment has no token sequences and nothing else needs tokens."""
+        """Return the prefixes; from the texts if the segment is without token sequences and nothing else needs tokens."""
         segment, chunk_ords = batch.reader.segment, batch.chunk_ords
         if segment.occurrences is None and not batch.has_tokens:
             hashes = segment.prefix_hashes(chunk_ords)

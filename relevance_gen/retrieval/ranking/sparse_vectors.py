@@ -31,7 +31,7 @@ _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 @frozen(eq=False)
 class SparseVector:
-    """The entries of n sparse vectors, one for each chunk: an entry for each occurrence of a prefix or n-gram."""
+    """The entries of n sparse vectors, a vector for each chunk, with an entry for each occurrence of a prefix or n-gram."""
 
     entries: Hashes  # dimension of each entry, chunk after chunk; 0 is not counted. Shape (T,)
     counts: Offsets  # number of entries of each chunk, shape (n,), with sum T
@@ -65,7 +65,7 @@ class SparseVector:
         return cls(entries, counts, hashes).take(np.argsort(np.concatenate(rows)))
 
     def take(self, rows: Offsets) -> SparseVector:
-        """Return the vectors of the chunks at some rows."""
+        """Return the vectors of the chunks at the given rows."""
         starts, counts = arrays.starts_of(self.counts)[rows], self.counts[rows]
         return SparseVector(self.entries[arrays.ragged_ranges(starts, counts)], counts, self.hashes)
 

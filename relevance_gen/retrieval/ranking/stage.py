@@ -29,7 +29,7 @@ N_STAGE_CANDIDATES: Final = 50
 MAX_WORDS: Final = 32
 """Maximum number of query words that stages look for in chunks, without stop words: queries can be very long."""
 LEXICAL: Final = "lexical"
-"""Column of the scores after the stages of the weighting, before those of models."""
+"""Column of the scores after the stages of the weighting, before the stages of models."""
 
 
 @frozen(eq=False)
@@ -80,14 +80,14 @@ class SelfMatch:
 
     cosine: float  # cosine of the query with itself as a chunk
     denominator: float  # the length normalization of that chunk, times the query's norm
-    unknown_idf: float  # sum of the idf of words that no chunk has
+    unknown_idf: float  # sum of the idf of words that all chunks lack
 
 
 class Stage(ABC):
     """One part of a score, created for one query."""
 
     parts: ClassVar[tuple[str, ...]] = ()
-    """Fields of `Explanation`, and columns of the table, with what the stage adds; none if it only rescales scores."""
+    """Fields of `Explanation`, and columns of the table, with the values that the stage adds; none if it only rescales scores."""
     is_after_normalization: ClassVar[bool] = False
     """Whether the stage changes normalized scores; otherwise it adds to the sum that is normalized."""
     n_best: ClassVar[int] = 0
@@ -97,7 +97,7 @@ class Stage(ABC):
 
     @abstractmethod
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Update the scores of a table, and store in its columns what the stage adds to each chunk's score."""
+        """Update the scores of a table, and store the addend of each chunk's score in its columns."""
 
     def self_score(self, total: float, own: SelfMatch) -> float:
         """Return the score of the query matched against itself after this stage, given the score before it."""
@@ -120,7 +120,7 @@ class Stage(ABC):
 class RerankStage(Stage):
     """A stage that updates the scores of the best results after the lexical stages.
 
-    It assigns a new array of scores to the table, and does not change the old one, which explanations read.
+    It assigns a new array of scores to the table, and does not change the old array, which explanations read.
     """
 
     is_after_normalization = True
@@ -140,8 +140,8 @@ class RerankStage(Stage):
     ) -> dict[str, Any]:
         """Return the contributions to the score of the chunk at a row, by fields of `Explanation`.
 
-        The rest of the score after the stage is what remains of the score before it, and each part of that score is
-        scaled by the same factor.
+        The rest of the score after the stage comes from the score before it, each part of which is scaled by the same
+        factor.
         """
 
 
@@ -178,7 +178,7 @@ class WeightedQuery:
 
 @frozen(eq=False)
 class Ranking:
-    """Chunks with their scores, and what a response reports about the query."""
+    """Chunks with their scores, and facts of the query for the response."""
 
     positions: Offsets  # positions of the chunks, best first, shape (n,)
     scores: Floats  # shape (n,)
@@ -194,7 +194,7 @@ class Ranking:
         return n_bytes
 
     def take(self, rows: Offsets) -> Ranking:
-        """Return the chunks at some rows."""
+        """Return the chunks at the given rows."""
         positions, scores = self.positions.take(rows), self.scores.take(rows)
         return Ranking(positions, scores, self.terms, self.confidence)
 
@@ -203,8 +203,8 @@ class Ranking:
 class CandidateTable:
     """Candidates with their scores and a column for each part of the score. Stages update it in place.
 
-    Stages before normalization score the chunks at `stage_rows`, the best by lexical score, and the best of those that
-    pass the filter. A chunk's score must not depend on the filter, so chunks are compared with `top_rows`, which are the
+    Stages before normalization score the chunks at `stage_rows`, the best by lexical score, and the best that pass
+    the filter. A chunk's score must not depend on the filter, so chunks are compared with `top_rows`, which are the
     best regardless of the filter.
     """
 
@@ -224,7 +224,7 @@ class CandidateTable:
     nearest: tuple[Offsets, Floats] | None = None
 
     def extract(self, spec: FeatureSpec, rows: Offsets, segments: FeatureSource) -> Any:
-        """Return the features of the chunks at some rows: those that came with the candidates, or request them now."""
+        """Return the features of the chunks at the given rows, which came with the candidates or are requested now."""
         features = self.features.get(spec)
         if features is not None:
             if rows is self.stage_rows or np.array_equal(rows, self.stage_rows):
@@ -236,7 +236,7 @@ class CandidateTable:
         return segments.extract_features(request)[0]
 
     def best_of(self, rows: Offsets, n: int, max_rows: int) -> Offsets:
-        """Return the best n of some rows with ties; without ties for the last place if that is more than `max_rows`."""
+        """Return the best n of the given rows with ties; without ties for the last place if that is more than `max_rows`."""
         best: Offsets = rows.take(at_least_as_good(self.scores.take(rows), n))
         if best.size <= max_rows:
             return best

@@ -56,7 +56,7 @@ class CharNgramFeatures(FeatureSpec):
         hashes, n_hashes = [], np.zeros(batch.chunk_ords.size, np.int64)
         for part in batch_slices(tokens.terms.size, _BATCH_TOKENS):
             term_ords = tokens.terms[part]
-            is_token = (term_ords < tokens.lexicon.size).nonzero()[0]  # the others are gaps
+            is_token = (term_ords < tokens.lexicon.size).nonzero()[0]  # other elements are gaps
             distinct, index = np.unique(term_ords.take(is_token), return_inverse=True)
             ngrams, n_ngrams = tokens.lexicon.char_ngrams(distinct.astype(np.int64))
             n_of_token = n_ngrams[index]
@@ -109,7 +109,7 @@ def ngrams_of(text: str) -> Hashes:
 
 
 def ngram_similarity(query_ngrams: Hashes, chunk_ngrams: SparseVector) -> Floats:
-    """Return the similarity of a query's 4-grams to those of n chunks, in [0, 1], shape (n,)."""
+    """Return the similarity of a query's 4-grams to the 4-grams of n chunks, in [0, 1], shape (n,)."""
     tally = chunk_ngrams.tally()
     chunk_weight = saturate(tally.tf)
     norms = tally.norms(chunk_weight)

@@ -54,7 +54,7 @@ class CrossEncoderRerank(RerankStage):
     parts = ("reranker",)
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
-        """Return the rows of the best results below 1; of those that tie for the last place only the first."""
+        """Return the rows of the best results below 1; of a tie for the last place only the first."""
         rows = table.allowed_rows
         rows = rows[table.scores.take(rows) < 1.0]
         if self.n_candidates is None:
@@ -64,7 +64,7 @@ class CrossEncoderRerank(RerankStage):
         return np.sort(rows.take(best_first[: self.n_candidates]))
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Give the candidates the reranker's scores, and all other chunks lower ones."""
+        """Give the candidates the reranker's scores, and all other chunks lower scores."""
         rows = self.candidate_rows(table)
         table.columns["relevance"] = np.full(table.scores.size, np.nan)
         relevance = self._relevance(table, rows, segments) if rows.size else None
@@ -86,7 +86,7 @@ class CrossEncoderRerank(RerankStage):
     def _relevance(
         self, table: CandidateTable, rows: Offsets, segments: FeatureSource
     ) -> Floats | None:
-        """Return the relevance of the chunks at some rows, shape (n,); None if scores remain unchanged.
+        """Return the relevance of the chunks at the given rows, shape (n,); None if scores remain unchanged.
 
         Raises:
             RerankerError: the reranker returned an invalid value.

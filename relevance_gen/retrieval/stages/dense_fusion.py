@@ -10,11 +10,11 @@ the root of the sum in `relevance_gen.retrieval.stages.score_regularization`. Wi
 outweighed the terms in one collection of seven.
 
 Only the best chunks by lexical score, the candidates, are raised. So they stay in a sensible order with all other
-chunks, a chunk without a term of the query is no result, and a query costs one encoding and a few dozen scalar products
+chunks, a chunk without a term of the query is not a result, and a query costs one encoding and a few dozen scalar products
 for any number of chunks.
 
 With `n_candidates` None every chunk is compared, and one without a term of the query scores c². Stop words, such as
-"the", are no terms of the query then, unless it has no other words. If no chunk has another word of the query, lexical
+"the", do not count then, unless the query consists of stop words. If no chunk has another word of the query, lexical
 ranking falls back to stop words; with vectors the dense similarity is more reliable.
 
 Source: the formula is ours, a probabilistic sum of two signals neither of which is a probability; measured in

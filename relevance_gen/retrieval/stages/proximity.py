@@ -8,9 +8,9 @@ Four parts of a chunk's score, for the 50 chunks with the highest cosines::
     phrase(q, d)   = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the query, at most 1
 
 b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of their idf (0 for stop words). A run is two
-or more tokens of a chunk of which every two adjacent ones are a bigram of the query. A word stands for all the terms that
-it matches, and a term of the chunk for the word of the query that it matches best. Of a long query the 32 rarest words
-are used, and as many stop words. The sum that is added to a chunk's cosine is::
+or more tokens of a chunk of which every two neighbors are a bigram of the query. A word represents all the terms that
+it matches, and a term of the chunk for the word of the query that it matches best. In a long query the 32 rarest words
+are used, and up to 32 stop words. The sum that is added to a chunk's cosine is::
 
     0.2 bigrams / (length normalization of the chunk · norm of the query) + 0.2 coverage + 0.05 lead + 0.2 phrase³
 
@@ -62,7 +62,7 @@ _BATCH_TOKENS: Final = 1 << 16
 _MAX_COUNTS: Final = 1 << 18
 """Maximum number of counts, of all bigrams in all chunks, that are held at once."""
 _MAX_LISTED_TOKENS: Final = 64
-"""Longer queries are processed by numpy, which is slower for short ones."""
+"""Longer queries are processed by numpy, which is slower for short queries."""
 
 COVERAGE: Final = "coverage"
 BIGRAM_WEIGHT: Final = 0.2
@@ -185,7 +185,7 @@ class ProximityFeatures(FeatureSpec):
         return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
 
     def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the parts `bigrams` and `phrase` of chunks that start at some tokens; empties the list."""
+        """Return the parts `bigrams` and `phrase` of chunks that start at the tokens `starts`; empties the list."""
         n, n_kinds = starts.size, self.n_bigrams
         token, index = batches[0].token, batches[0].index
         if len(batches) > 1:
@@ -197,7 +197,7 @@ class ProximityFeatures(FeatureSpec):
             return phrase, phrase
         chunk = starts.searchsorted(token, "right")
         chunk -= 1
-        # Counts of each bigram in each chunk, shape (n_rows, n_kinds), for as many chunks at once as memory allows.
+        # Counts of each bigram in each chunk, shape (n_rows, n_kinds), in batches of chunks that fit in memory.
         bigram_sums = np.empty(n)
         n_rows = max(1, _MAX_COUNTS // (n_kinds + 1))
         for low in range(0, n, n_rows):
@@ -232,7 +232,7 @@ class ProximityFeatures(FeatureSpec):
     def _update_coverage(
         self, words: _Words, starts: Offsets, coverage: Floats, leads: _Masks
     ) -> None:
-        """Update the idf of each chunk's best window by those that begin in a batch, and store the words of its lead.
+        """Update the idf of each chunk's best window by the windows that begin in a batch, and store the words of its lead.
 
         Chunks start at `starts`, counted from the first token of the batch.
         """
@@ -246,8 +246,8 @@ class ProximityFeatures(FeatureSpec):
         bounds = (0, min(_BATCH_TOKENS, window_idf.size))
         low, high = starts.searchsorted(bounds).tolist()
         leads[low:high] = in_lead.take(starts[low:high])
-        # The best window of each chunk. A window that begins in the gap before a chunk has no word that the chunk's
-        # first window does not have.
+        # The best window of each chunk. A window that begins in the gap before a chunk has only words of the chunk's
+        # first window.
         begins = starts - POSITION_GAP
         first, last = begins.searchsorted((0, window_idf.size)).tolist()
         rows = slice(max(first - 1, 0), last)
@@ -268,7 +268,7 @@ class Proximity(Stage):
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> Proximity:
-        """Return the stage for a query: for its rarest words with weight, and as many without."""
+        """Return the stage for a query: for its rarest words with weight, and up to `MAX_WORDS` words without weight."""
         unweighted = []
         for i, n_chunks in enumerate(terms.df):
             if n_chunks and not terms.idf[i]:
@@ -302,9 +302,9 @@ def _word_order(
     """Return the query's known words in reading order, as indices of `words`; -1 for a word that is not among these.
 
     Args:
-        order: the query's words in reading order, as indices of its terms; -1 for one that is no term.
+        order: the query's words in reading order, as indices of its terms; -1 for a word without a term.
         words: indices of the terms to use.
-        df: number of chunks that have each term; words that no chunk has are left out.
+        df: number of chunks that have each term; words that all chunks lack are left out.
     """
     if order.size <= _MAX_LISTED_TOKENS:
         index_of = dict(zip(words, range(len(words)), strict=True))
@@ -322,7 +322,7 @@ def _word_order(
 
 @frozen(eq=False)
 class _BigramTables:
-    """Tables of the query's bigrams. Words are counted from 1, and 0 stands for any other word."""
+    """Tables of the query's bigrams. Words are counted from 1, and 0 represents any other word."""
 
     index: npt.NDArray[
         np.uint16

@@ -5,7 +5,7 @@ With n candidates d, the best five of them (and ties) j, and their scores r befo
     top_similarity(d) = Σ_j v(j) r(j) sim(d, j)    v(j) = (r(j) / r(1)) ** 24, divided by the sum of these
     sim(d, j) = cosine of the vectors              u(p, d) = tf / (tf + 1.6) · (ln(1 + n / df) + ln(1 + S / max(df_S, 1)))
 
-p are the prefixes of words, their first five letters, so that a word's forms share one; English stop words are left
+p are the prefixes of words, their first five letters, so that a word's forms have the same prefix; English stop words are left
 out. df is the number of candidates with the prefix, df_S the number of chunks in a sample that have it. The sample is
 the S = 128 chunks of the collection with the smallest hashes of their words, the same chunks in any order of the
 collection. A single candidate is similar only to itself: top_similarity = r.
