@@ -57,14 +57,23 @@ def is_blank(text: str) -> bool:
     return not text or text.isspace()
 
 
-def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+def check_integer(
+    name: str,
+    value: Any,
+    low: int,
+    high: int | None = None,
+) -> int:
     """Return `value` if it is an integer in [low, high]; errors call it `name`."""
     value = to_python_scalar(value)
     integer(low, high).check(name, value)
     return int(value)
 
 
-def check_path(name: str, value: Any, takes_addresses: str | None = None) -> str | os.PathLike[str]:
+def check_path(
+    name: str,
+    value: Any,
+    takes_addresses: str | None = None,
+) -> str | os.PathLike[str]:
     """Return `value` if it can be the path of a file.
 
     An empty path is refused: it would mean the working directory.

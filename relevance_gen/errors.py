@@ -119,7 +119,11 @@ class InvalidRequestError(RelevanceGenError, ValueError):
     """
 
     def __init__(
-        self, rule: str, field: str | None = None, got: str | None = None, remedy: str | None = None
+        self,
+        rule: str,
+        field: str | None = None,
+        got: str | None = None,
+        remedy: str | None = None,
     ) -> None:
         super().__init__(rule, field, got, remedy)
         self.rule = rule
@@ -128,7 +132,14 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         self.remedy = remedy
 
     @classmethod
-    def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> Self:
+    def must_be(
+        cls,
+        field: str,
+        allowed: str,
+        got: object,
+        *,
+        remedy: str | None = None,
+    ) -> Self:
         """Return the error for a field whose value, `got`, is not `allowed`."""
         return cls(f"must be {allowed}", field, describe(got), remedy)
 
@@ -164,7 +175,8 @@ class InvalidRequestError(RelevanceGenError, ValueError):
     def __str__(self) -> str:
         field = ""
         if self.field is not None:
-            path = self.field if self.field.isprintable() else ascii(self.field)[1:-1]
+            is_printable = self.field.isprintable()
+            path = self.field if is_printable else ascii(self.field)[1:-1]
             field = f"{path} "
         got = "" if self.got is None else f", got {self.got}"
         remedy = "" if self.remedy is None else f"; {self.remedy}"

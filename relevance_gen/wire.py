@@ -180,7 +180,8 @@ def structure(
     attributes = attrs.fields(cls)  # type: ignore[arg-type]
     fields = {attribute.name: attribute for attribute in attributes}
     if is_lenient:
-        value = {name: item for name, item in value.items() if name in fields and item is not None}
+        known = {name: item for name, item in value.items() if name in fields}
+        value = {name: item for name, item in known.items() if item is not None}
     for name in value:
         if name not in fields:
             path = f"{prefix}{shorten(name)}"

@@ -58,7 +58,8 @@ class Source(PydanticSerializable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as the server writes it, and the part that is in the prompt."""
-        return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
+        shown = {"start": self.start, "end": self.end}
+        return {**self.result.to_dict(), "shown": shown}
 
 
 def attributor_of(sources: Sequence[Source]) -> Attributor:

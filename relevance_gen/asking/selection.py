@@ -28,7 +28,9 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
     if fits(sources):
         return tuple(sources)
     n_complete = bisect.bisect_left(
-        range(1, len(sources)), True, key=lambda n_sources: not fits(sources[:n_sources])
+        range(1, len(sources)),
+        True,
+        key=lambda n_sources: not fits(sources[:n_sources]),
     )
     selected = sources[:n_complete]
     for source in sources[n_complete : n_complete + _MAX_TRIED]:
@@ -36,7 +38,11 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
             selected.append(source)
             continue
         parts = _around_passage(source)
-        n_fitting = bisect.bisect_left(parts, True, key=lambda part: not fits([*selected, part]))
+        n_fitting = bisect.bisect_left(
+            parts,
+            True,
+            key=lambda part: not fits([*selected, part]),
+        )
         selected += parts[:n_fitting][-1:]
     return tuple(selected)
 

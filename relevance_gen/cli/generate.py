@@ -164,7 +164,8 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request that have a value."""
-    return {name: value for name in _PARAMETERS if (value := getattr(args, name, None)) is not None}
+    fields = {name: getattr(args, name, None) for name in _PARAMETERS}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -83,6 +83,5 @@ def _open_indexes(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
         params = SearchParams(query, top_n, true_order=False, spans=True)
         return registry.query(name, "", lambda index, _: index.answer_all([params])[0])
 
-    return {name: partial(search, name) for name in registry.names("")}, partial(
-        registry.start_refresh, client=""
-    )
+    searches = {name: partial(search, name) for name in registry.names("")}
+    return searches, partial(registry.start_refresh, client="")

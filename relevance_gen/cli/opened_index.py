@@ -130,9 +130,8 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
         )
     finally:
         status.clear()
-    return OpenedIndex(
-        index, describe_origin(paths, reader), reader.failed, any(map(os.path.isdir, paths))
-    )
+    has_folders = any(map(os.path.isdir, paths))
+    return OpenedIndex(index, describe_origin(paths, reader), reader.failed, has_folders)
 
 
 def file_reader(args: argparse.Namespace, status: StatusLine) -> FileReader:

@@ -102,7 +102,11 @@ def add_search_arguments(
         "chapter, start, end); several values of a key are alternatives (repeatable)"
     )
     distinct = "show only the best result for each value of this metadata key (such as path)"
-    lines: dict[str, Any] = {"type": partial(_count, low=0), "default": 4, "metavar": "N"}
+    lines: dict[str, Any] = {
+        "type": partial(_count, low=0),
+        "default": 4,
+        "metavar": "N",
+    }
     color: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
     no_correction: dict[str, Any] = {"dest": "correct_spelling", "action": "store_false"}
     add_rows(

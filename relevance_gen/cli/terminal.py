@@ -25,10 +25,14 @@ _SPACE: Final = re.compile(r"(\s)")
 _CLEAR_LINE: Final = "\r\x1b[K"
 
 # Text of files must not move the cursor or change the title of the terminal.
-_VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(
-    range(0x80, 0xA0), "\ufffd"
-)
-_VISIBLE |= {0x7F: "\u2421", ord("\t"): "    ", ord("\r"): "", ord("\n"): "\n"}
+_VISIBLE = {
+    **{code: chr(0x2400 + code) for code in range(32)},
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+    0x7F: "\u2421",
+    ord("\t"): "    ",
+    ord("\r"): "",
+    ord("\n"): "\n",
+}
 
 
 def wants_color(choice: ColorChoice, stream: TextIO, environ: Mapping[str, str]) -> bool:
@@ -84,9 +88,8 @@ class WordWrap:
             self.stream.write(text)
         else:
             *parts, self._word = _SPACE.split(self._word + visible(text))
-            for word, space in zip(parts[::2], parts[1::2], strict=True):
-                self._put(word)
-                self._put(space)
+            for part in parts:
+                self._put(part)
             if len(self._word) >= self._columns:  # a script without spaces
                 self.end()
         self.stream.flush()

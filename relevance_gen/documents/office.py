@@ -203,7 +203,8 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     """
     if "word/document.xml" in archive:
         members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
-        yield {}, "".join(archive.text(name, {"t"}) for name in members if name in archive)
+        texts = [archive.text(name, {"t"}) for name in members if name in archive]
+        yield {}, "".join(texts)
     elif "ppt/presentation.xml" in archive:
         slides = archive.ordered_members("ppt/presentation.xml", "sldId")
         for number, slide in enumerate(slides, 1):

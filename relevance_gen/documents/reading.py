@@ -210,7 +210,8 @@ def _locate(
         while heading is not None and heading.start() <= start:
             marks, words = heading.groups()
             if marks is not None:  # otherwise fenced code
-                above = [*above[: len(marks) - 1], words[:MAX_TITLE_CHARS].rstrip("# \t\r")]
+                title_words = words[:MAX_TITLE_CHARS].rstrip("# \t\r")
+                above = [*above[: len(marks) - 1], title_words]
             heading = next(headings, None)
         names = dict.fromkeys(filter(None, [title, *above]))
         last_line = line + text.count("\n", start, end)

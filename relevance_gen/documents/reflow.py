@@ -30,7 +30,9 @@ def reflow(pages: Sequence[str]) -> list[str]:
     >>> reflow(["Cats and dogs sleep for most of\nthe day. They are", "nocturnal. Birds are not."])
     ['Cats and dogs sleep for most of the day. They are nocturnal.', 'Birds are not.']
     """
-    page_lines = [[" ".join(line.split()) for line in page.splitlines()] for page in pages]
+    page_lines = []
+    for page_text in pages:
+        page_lines.append([" ".join(line.split()) for line in page_text.splitlines()])
     bodies = _without_page_headers(page_lines)
     hyphenated: set[str] = set()
     for body in bodies:

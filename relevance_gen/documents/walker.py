@@ -56,8 +56,16 @@ class Selection:
     hidden: bool = field(default=False, validator=checks.flag)
     no_ignore: bool = field(default=False, validator=checks.flag)
     follow: bool = field(default=False, validator=checks.flag)
-    glob: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_strings)
-    types: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_strings)
+    glob: tuple[str, ...] = field(
+        default=(),
+        converter=checks.as_texts,
+        validator=_are_strings,
+    )
+    types: tuple[str, ...] = field(
+        default=(),
+        converter=checks.as_texts,
+        validator=_are_strings,
+    )
 
 
 @frozen

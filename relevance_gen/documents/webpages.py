@@ -144,7 +144,8 @@ class _PageParser(HTMLParser):
         bounds = [*(cell.n_pieces for cell in self._row), len(self.pieces)]
         cells = []
         for start, end in itertools.pairwise(bounds):
-            cells.append(" ".join("".join(self.pieces[start:end]).split()))
+            cell_text = "".join(self.pieces[start:end])
+            cells.append(" ".join(cell_text.split()))
         del self.pieces[bounds[0] :]
         if all(cell.tag == "th" for cell in self._row):
             self._column_names = [cell[:MAX_COLUMN_NAME_CHARS] for cell in cells]

@@ -46,15 +46,16 @@ from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage, W
 from relevance_gen.text.stems import stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
-_MORE: Final = 0.3
-_FADE: Final = 0.7
-_GAINS: Final = np.array([1.0, *(_MORE * _FADE**rank for rank in range(11)), 0.0])
+_FURTHER_CHUNKS_WEIGHT: Final = 0.3
+_CHUNK_DECAY: Final = 0.7
+_FURTHER_WEIGHTS: Final = [_FURTHER_CHUNKS_WEIGHT * _CHUNK_DECAY**rank for rank in range(11)]
+_CHUNK_WEIGHTS: Final = np.array([1.0, *_FURTHER_WEIGHTS, 0.0])
 """The weights of the chunks of a file, best first; the thirteenth and later chunks have none."""
-_NAME: Final = 1.5
-_DEFINES: Final = 0.8
-_EXACT: Final = 0.6
-_ALMOST_EXACT: Final = 0.6
-_TEST: Final = 0.4
+_NAME_WEIGHT: Final = 1.5
+_DEFINES_WEIGHT: Final = 0.8
+_EXACT_WEIGHT: Final = 0.6
+_INEXACT_IDENTIFIER: Final = 0.6
+_TEST_FACTOR: Final = 0.4
 _MIN_SHARED_LETTERS: Final = 3
 
 _PARTS: Final = (
@@ -78,176 +79,208 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "")
 
 
+@frozen
+class _NameMatch:
+    """√recall and precision of a name, as defined in the module docstring."""
+
+    root_recall: float
+    precision: float
+
+
+_NO_MATCH: Final = _NameMatch(0.0, 0.0)
+
+
 class QueryIdentifiers:
     """Compares a question with names: recall and precision of a name, and exact identifiers.
 
-    Only the first 64 words of a question are used. `rarities` has the idf of each stem; a word that
-    does not occur has the highest idf.
+    Only the first 64 words of a question are used. `idf_by_stem` has the idf of each stem; a word
+    that does not occur has the highest idf.
     """
 
-    def __init__(self, text: str, rarities: dict[str, float]) -> None:
+    def __init__(self, text: str, idf_by_stem: dict[str, float]) -> None:
         matches = itertools.islice(_IDENTIFIER.finditer(text), _MAX_WORDS)
         tokens = [match[0] for match in matches]
-        said = [part for token in tokens for part in name_parts(token)][: 2 * _MAX_WORDS]
-        words = [word for word in dict.fromkeys(said) if word not in ENGLISH_STOP_WORDS] or list(
-            dict.fromkeys(said)
-        )
-        unknown = max(rarities.values(), default=1.0)
+        parts = [part for token in tokens for part in name_parts(token)][: 2 * _MAX_WORDS]
+        distinct = list(dict.fromkeys(parts))
+        words = [word for word in distinct if word not in ENGLISH_STOP_WORDS] or distinct
+        highest_idf = max(idf_by_stem.values(), default=1.0)
         self._words = [(word, stem(word)) for word in words]
-        self._idf = [rarities.get(root, unknown) for _, root in self._words]
-        self._all = math.fsum(self._idf) or 1.0
-        self._beginnings = {word[:_MIN_SHARED_LETTERS] for word in said}
-        place = {word: number for number, word in enumerate(words)}
-        self._together: dict[str, list[int]] = {}
-        for n in (2, 3):
-            for at in range(len(said) - n + 1):
-                some = said[at : at + n]
-                self._together.setdefault(
-                    "".join(some), [place[word] for word in some if word in place]
-                )
-        self._names = {
-            token for token in tokens if name_parts(token) != (token.lower(),) or len(tokens) == 1
-        }
-        if tokens and _QUALIFIED.fullmatch(text):
+        self._idf = [idf_by_stem.get(root, highest_idf) for _, root in self._words]
+        self._total_idf = math.fsum(self._idf) or 1.0
+        self._prefixes = {word[:_MIN_SHARED_LETTERS] for word in parts}
+        self._joined_words = _join_adjacent(parts, words)
+        self._names = {token for token in tokens if name_parts(token) != (token.lower(),)}
+        if len(tokens) == 1 or (tokens and _QUALIFIED.fullmatch(text)):
             self._names.add(tokens[-1])
         self._plain_names = set(map(_plain, self._names))
         self.asks_for_tests = _ASKS_FOR_TESTS.search(text) is not None
-        self._known: dict[str, dict[int, float]] = {}
-        self._matched: dict[tuple[str, ...], tuple[float, float]] = {}
+        self._similarities: dict[str, dict[int, float]] = {}
+        self._matches: dict[tuple[str, ...], _NameMatch] = {}
 
     @classmethod
     def of(cls, plan: WeightedQuery) -> QueryIdentifiers:
         """Return the comparison for a query, with idf by the chunks that contain its words."""
-        terms, n_chunks = plan.terms, plan.terms.statistics.n_chunks
-        words = zip(terms.query.terms, terms.df, strict=True)
-        return cls(
-            terms.query.text, {stem(term.word): idf(max(n, 1), n_chunks) for term, n in words}
-        )
+        terms = plan.terms
+        idf_by_stem = {}
+        for term, df in zip(terms.query.terms, terms.df, strict=True):
+            idf_by_stem[stem(term.word)] = idf(max(df, 1), terms.statistics.n_chunks)
+        return cls(terms.query.text, idf_by_stem)
 
     def alike(self, part: str) -> dict[int, float]:
         """Return the similarity of a part of a name to each word of the question, by word index."""
-        if part[:_MIN_SHARED_LETTERS] not in self._beginnings:
+        if part[:_MIN_SHARED_LETTERS] not in self._prefixes:
             return {}
-        known = self._known.get(part)
-        if known is None:
-            known = self._known[part] = dict.fromkeys(self._together.get(part, ()), 1.0)
+        similarities = self._similarities.get(part)
+        if similarities is None:
+            similarities = dict.fromkeys(self._joined_words.get(part, ()), 1.0)
+            self._similarities[part] = similarities
             root = stem(part)
-            for number, (word, of_word) in enumerate(self._words):
-                n = (
-                    len(root)
-                    if word.startswith(root)
-                    else len(of_word)
-                    if part.startswith(of_word)
-                    else 0
-                )
-                if root == of_word:
-                    known[number] = 1.0
-                elif n >= _MIN_SHARED_LETTERS:
-                    known.setdefault(number, math.sqrt(n / max(len(part), len(word))))
-        return known
+            for word_ord, (word, word_root) in enumerate(self._words):
+                n_shared = 0
+                if word.startswith(root):
+                    n_shared = len(root)
+                elif part.startswith(word_root):
+                    n_shared = len(word_root)
+                if root == word_root:
+                    similarities[word_ord] = 1.0
+                elif n_shared >= _MIN_SHARED_LETTERS:
+                    share = n_shared / max(len(part), len(word))
+                    similarities.setdefault(word_ord, math.sqrt(share))
+        return similarities
 
-    def match(self, parts: tuple[str, ...]) -> tuple[float, float]:
+    def match(self, parts: tuple[str, ...]) -> _NameMatch:
         """Return √recall and precision of a name with these parts."""
-        known = self._matched.get(parts)
-        if known is None:
-            known = self._matched[parts] = self._match(parts)
-        return known
+        match = self._matches.get(parts)
+        if match is None:
+            match = self._matches[parts] = self._match(parts)
+        return match
 
-    def _match(self, parts: tuple[str, ...]) -> tuple[float, float]:
-        alike = [self.alike(part) for part in parts]
-        if not any(alike):
-            return 0.0, 0.0
-        said: dict[int, float] = {}
-        for one in alike:
-            for number, share in one.items():
-                said[number] = max(share, said.get(number, 0.0))
-        lengths = [math.sqrt(len(part)) for part in parts]
-        asked = math.fsum(
-            n * max(one.values(), default=0.0) for n, one in zip(lengths, alike, strict=True)
-        )
-        share = math.fsum(self._idf[number] * one for number, one in said.items()) / self._all
-        return math.sqrt(share), asked / math.fsum(lengths)
+    def _match(self, parts: tuple[str, ...]) -> _NameMatch:
+        similarities = [self.alike(part) for part in parts]
+        if not any(similarities):
+            return _NO_MATCH
+        best_by_word: dict[int, float] = {}
+        weights = []
+        weighted = []
+        for part, by_word in zip(parts, similarities, strict=True):
+            weight = math.sqrt(len(part))
+            weights.append(weight)
+            weighted.append(weight * max(by_word.values(), default=0.0))
+            for word_ord, similarity in by_word.items():
+                best = best_by_word.get(word_ord, 0.0)
+                best_by_word[word_ord] = max(similarity, best)
+        covered_idf = math.fsum(self._idf[word] * best for word, best in best_by_word.items())
+        recall = covered_idf / self._total_idf
+        return _NameMatch(math.sqrt(recall), math.fsum(weighted) / math.fsum(weights))
 
     def exact(self, name: str) -> float:
         """Return 1 if the question contains a name as an identifier, less for other spellings, or 0."""
-        return (
-            1.0
-            if name in self._names
-            else _ALMOST_EXACT
-            if _plain(name) in self._plain_names
-            else 0.0
-        )
+        if name in self._names:
+            return 1.0
+        return _INEXACT_IDENTIFIER if _plain(name) in self._plain_names else 0.0
 
     def of_file(self, name: FileName) -> float:
         """Return the contribution of the name of a file."""
-        root, asked = self.match(name.parts)
-        return _NAME * root * asked**2
+        match = self.match(name.parts)
+        return _NAME_WEIGHT * match.root_recall * match.precision**2
 
-    def of_chunk(self, defined: Iterable[CodeDefinition]) -> list[float]:
+    def of_chunk(self, chunk_definitions: Iterable[CodeDefinition]) -> list[float]:
         """Return the contributions of definitions: types, others, exact types, exact others."""
         best = [0.0, 0.0, 0.0, 0.0]
-        for one in defined:
-            root, asked = self.match(one.parts)
-            if root:
-                kind = 0 if one.is_type else 1
-                best[kind] = max(best[kind], _DEFINES * root * asked * one.level)
-                best[kind + 2] = max(best[kind + 2], _EXACT * self.exact(one.name) * one.level)
+        for definition in chunk_definitions:
+            match = self.match(definition.parts)
+            if match.root_recall:
+                kind = 0 if definition.is_type else 1
+                level = definition.level
+                defines = _DEFINES_WEIGHT * match.root_recall * match.precision * level
+                exact = _EXACT_WEIGHT * self.exact(definition.name) * level
+                best[kind] = max(best[kind], defines)
+                best[kind + 2] = max(best[kind + 2], exact)
         return best
 
 
+def _join_adjacent(parts: Sequence[str], words: Sequence[str]) -> dict[str, list[int]]:
+    """Return the indices of the `words` in two or three adjacent parts, by the joined parts."""
+    word_ords = {word: word_ord for word_ord, word in enumerate(words)}
+    joined: dict[str, list[int]] = {}
+    for n_parts in (2, 3):
+        for start in range(len(parts) - n_parts + 1):
+            adjacent = parts[start : start + n_parts]
+            ords = [word_ords[word] for word in adjacent if word in word_ords]
+            joined.setdefault("".join(adjacent), ords)
+    return joined
+
+
+@frozen(eq=False)
+class FileScores:
+    """The scores of n chunks by their files.
+
+    Attributes:
+        scores: in [0, the best score], shape (n,).
+        shares: the contributions of the chunk, other chunks of its file, the file name, definitions
+            and exact names, shape (5, n).
+        scale: the factor from the sum of contributions to the score.
+    """
+
+    scores: Floats
+    shares: Floats
+    scale: float
+
+
 def rank_files(
-    asked: QueryIdentifiers,
+    identifiers: QueryIdentifiers,
     scores: Floats,
-    file: Offsets,
+    file_ords: Offsets,
     names: Sequence[FileName],
-    defined: Iterable[Sequence[CodeDefinition]],
-) -> tuple[Floats, Floats, float]:
+    chunk_definitions: Iterable[Sequence[CodeDefinition]],
+) -> FileScores:
     """Return the scores of chunks by their files; the module docstring has the formula.
 
     Args:
-        asked: the comparison of the question with names.
+        identifiers: the comparison of the question with names.
         scores: lexical scores of n chunks, best first, in (0, 1].
-        file: index of the file of each chunk, in [0, F), shape (n,).
+        file_ords: index of the file of each chunk, in [0, F), shape (n,).
         names: the names of the files, shape (F,).
-        defined: the definitions in each chunk, shape (n,).
-
-    Returns:
-        The scores, in [0, the best score], shape (n,); the contributions of the chunk itself, other
-        chunks of its file, the file name, definitions and exact names, shape (5, n); and the factor
-        from the sum of contributions to the score.
+        chunk_definitions: the definitions in each chunk, shape (n,).
     """
-    order = file.argsort(kind="stable")
-    sizes = np.bincount(file)
-    rank = np.empty(file.size, np.int64)
-    rank[order] = np.arange(file.size) - starts_of(sizes).repeat(sizes)
-    share = scores / scores[0]
-    gained = share * _GAINS.take(rank, mode="clip")
-    named = np.array([asked.of_chunk(some) for some in defined])
-    of_files = np.zeros((sizes.size, 4))
-    np.maximum.at(of_files, file, named)
-    of_chunks = np.bincount(file, gained)
-    of_names = np.array([asked.of_file(name) for name in names])
-    parts = np.array(
+    # Rank of each chunk in its file, shape (n,).
+    order = file_ords.argsort(kind="stable")
+    sizes = np.bincount(file_ords)
+    rank = np.empty(file_ords.size, np.int64)
+    rank[order] = np.arange(file_ords.size) - starts_of(sizes).repeat(sizes)
+    # Contributions of each chunk, shape (n,) and (n, 4).
+    relative = scores / scores[0]
+    own_chunk = relative * _CHUNK_WEIGHTS.take(rank, mode="clip")
+    defined = np.array([identifiers.of_chunk(in_chunk) for in_chunk in chunk_definitions])
+    # Contributions of each file, shape (F,) and (F, 4).
+    file_chunks = np.bincount(file_ords, own_chunk)
+    file_names = np.array([identifiers.of_file(name) for name in names])
+    file_defined = np.zeros((sizes.size, 4))
+    np.maximum.at(file_defined, file_ords, defined)
+    factors = np.ones(sizes.size)
+    if not identifiers.asks_for_tests:
+        factors[[name.is_test for name in names]] = _TEST_FACTOR
+    totals = factors * (file_chunks + file_names + np.add.reduce(file_defined, axis=1))
+    # Share of each chunk in the score of its file, shape (n,).
+    chunk_totals = relative + np.add.reduce(defined, axis=1)
+    best_in_file = np.zeros(sizes.size)
+    np.maximum.at(best_in_file, file_ords, chunk_totals)
+    within = chunk_totals / best_in_file.take(file_ords)
+    scale = float(scores[0] / totals.max())
+    contributions = np.array(
         [
-            gained,
-            of_chunks.take(file) - gained,
-            of_names.take(file),
-            (of_files[:, 0] + of_files[:, 1]).take(file),
-            (of_files[:, 2] + of_files[:, 3]).take(file),
+            own_chunk,
+            file_chunks.take(file_ords) - own_chunk,
+            file_names.take(file_ords),
+            (file_defined[:, 0] + file_defined[:, 1]).take(file_ords),
+            (file_defined[:, 2] + file_defined[:, 3]).take(file_ords),
         ]
     )
-    factor = np.where([name.is_test and not asked.asks_for_tests for name in names], _TEST, 1.0)
-    total = factor * (of_chunks + of_names + np.add.reduce(of_files, axis=1))
-    own = share + np.add.reduce(named, axis=1)
-    most = np.zeros(sizes.size)
-    np.maximum.at(most, file, own)
-    scale = float(scores[0] / total.max())
-    within = own / most.take(file)
-    shares = parts * (within * factor.take(file) * scale)
-    return (
-        np.minimum(scores[0] * (total / total.max()).take(file) * within, scores[0]),
-        shares,
-        scale,
+    relative_totals = (totals / totals.max()).take(file_ords)
+    return FileScores(
+        scores=np.minimum(scores[0] * relative_totals * within, scores[0]),
+        shares=contributions * (within * factors.take(file_ords) * scale),
+        scale=scale,
     )
 
 
@@ -268,36 +301,44 @@ class FileRanking(RerankStage):
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Score the candidates by their files, and scale the scores of other results accordingly."""
-        some = self.candidate_rows(table)
-        if not some.size:
+        rows = self.candidate_rows(table)
+        if not rows.size:
             return
-        before = table.scores.take(some)
+        before = table.scores.take(rows)
         best_first = (-before).argsort(kind="stable")
-        places = some.take(best_first)
-        of_chunks = self.bounds.searchsorted(table.positions.take(places), "right") - 1
-        numbers, file = np.unique(of_chunks, return_inverse=True)
-        paths = [self.paths[number] for number in numbers.tolist()]
-        extensions = [
-            path.rpartition("/")[2].rpartition(".")[2] if "." in path else "" for path in paths
-        ]
-        rows = table.extract(STORED_FIELDS, some, segments).rows
-        chunks = zip(best_first.tolist(), file.tolist(), strict=True)
-        defined = [definitions(rows[place].text, extensions[number]) for place, number in chunks]
-        names = [FileName.of(path) for path in paths]
-        scores, shares, scale = rank_files(
-            QueryIdentifiers.of(table.query), before.take(best_first), file, names, defined
+        ranked_rows = rows.take(best_first)
+        positions = table.positions.take(ranked_rows)
+        file_of_chunk = self.bounds.searchsorted(positions, "right") - 1
+        files, file_ords = np.unique(file_of_chunk, return_inverse=True)
+        paths = [self.paths[file] for file in files.tolist()]
+        extensions = list(map(_extension, paths))
+        stored = table.extract(STORED_FIELDS, rows, segments).rows
+        defined = []
+        for row, file_ord in zip(best_first.tolist(), file_ords.tolist(), strict=True):
+            defined.append(definitions(stored[row].text, extensions[file_ord]))
+        ranked = rank_files(
+            QueryIdentifiers.of(table.query),
+            before.take(best_first),
+            file_ords,
+            [FileName.of(path) for path in paths],
+            defined,
         )
         values = np.zeros((len(_PARTS), table.scores.size))
-        values[0] = table.scores * (scale / before.max())
+        values[0] = table.scores * (ranked.scale / before.max())
         table.scores = values[0].copy()
-        values[:, places], table.scores[places] = shares, scores
+        values[:, ranked_rows] = ranked.shares
+        table.scores[ranked_rows] = ranked.scores
         table.columns.update(zip(_PARTS, values, strict=True))
 
     def explain(
-        self, table: CandidateTable, place: int, before: float, after: float
+        self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, float]:
         """Return the contributions of the file."""
         del before, after
-        return {
-            part: float(table.columns[part][place]) for part in self.parts if part in table.columns
-        }
+        present = [part for part in self.parts if part in table.columns]
+        return {part: float(table.columns[part][row]) for part in present}
+
+
+def _extension(path: str) -> str:
+    """Return the part of a file name after its last dot, or nothing."""
+    return path.rpartition("/")[2].rpartition(".")[2] if "." in path else ""

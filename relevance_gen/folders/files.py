@@ -268,9 +268,10 @@ def skip_messages(
 
 def to_json(files: Mapping[str, FileRecord]) -> list[Any]:
     """Return records as JSON, without the locations of chunks but with their number."""
-    return [
-        [path, file.fingerprint, len(file.locations), *file[2:]] for path, file in files.items()
-    ]
+    rows = []
+    for path, file in files.items():
+        rows.append([path, file.fingerprint, len(file.locations), *file[2:]])
+    return rows
 
 
 def concat_locations(files: Mapping[str, FileRecord]) -> ChunkLocations:

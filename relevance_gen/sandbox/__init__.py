@@ -162,7 +162,8 @@ class Sandbox:
             for name, value in os.environ.items()
             if _INHERITED_VARIABLES.fullmatch(name)
         }
-        command = [sys.executable, "-P", str(_CHILD), str(self._program), str(self._memory_bytes)]
+        arguments = [_CHILD, self._program, self._memory_bytes]
+        command = [sys.executable, "-P", *map(str, arguments)]
         try:
             popen = subprocess.Popen(  # noqa: S603 - the program belongs to this package
                 command,

@@ -76,7 +76,12 @@ _VARIANTS: Final = str.maketrans({"æ": "ae", "œ": "oe", "þ": "th"}) | str.mak
 )
 """Letters that Unicode normalization distinguishes and readers take as equal."""
 
-_UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD800, 0xE000))
+_UNCHANGED: Final = (
+    (0x3400, 0x4DC0),
+    (0x4E00, 0xA000),
+    (0xAC00, 0xD7A4),
+    (0xD800, 0xE000),
+)
 """Blocks without case, variants or accents: unified Han, Hangul, and surrogates."""
 
 _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
@@ -84,7 +89,12 @@ _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
 _LETTER: Final = r"[^\W_\u3000-\uefff]"
 """A letter or digit of a script that is written with spaces; adjacent Kana or Han begins another term."""
-_TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())
+_TONED_LEADS: Final = (
+    "\u1ea0".encode()[:2],
+    "\u1ec0".encode()[:2],
+    "ơ".encode(),
+    "ư".encode(),
+)
 """Lead bytes of Vietnamese letters in folded UTF-8."""
 
 _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")

@@ -210,7 +210,12 @@ class ContentPart:
         """Return the fields that a part of its kind has."""
         if self.kind != "tool_call":
             return {"kind": self.kind, "text": self.text}
-        return {"kind": self.kind, "id": self.id, "name": self.name, "arguments": self.text}
+        return {
+            "kind": self.kind,
+            "id": self.id,
+            "name": self.name,
+            "arguments": self.text,
+        }
 
 
 @frozen

@@ -41,16 +41,18 @@ def sums(
         own = [chunk for chunk in chunks if chunk[0] == number]
         shares = [score / best for _, score, _ in own]
         total = shares[0] + 0.3 * sum(0.7 ** (k - 2) * c for k, c in enumerate(shares[1:12], 2))
-        root, said = asked.match(name.parts)
-        total += 1.5 * root * said**2
+        match = asked.match(name.parts)
+        total += 1.5 * match.root_recall * match.precision**2
         for is_type in (True, False):
             defined = [one for *_, some in own for one in some if one.is_type == is_type]
-            matched = [(one, *asked.match(one.parts)) for one in defined]
+            matches = [(asked.match(one.parts), one) for one in defined]
             total += 0.8 * max(
-                (root * said * one.level for one, root, said in matched), default=0.0
+                (match.root_recall * match.precision * one.level for match, one in matches),
+                default=0.0,
             )
             total += 0.6 * max(
-                (asked.exact(one.name) * one.level for one, root, _ in matched if root), default=0.0
+                (asked.exact(one.name) * one.level for match, one in matches if match.root_recall),
+                default=0.0,
             )
         totals.append(total * (0.4 if name.is_test and not asked.asks_for_tests else 1.0))
     return totals
@@ -75,7 +77,7 @@ def test_file_scores_equal_formula(
         for path in ("user.py", "src/session/__init__.py", "tests/a.py", "b.py")[: len(numbers)]
     ]
     asked = QueryIdentifiers(question, {"user": 2.0, "get": 0.5})
-    scores, shares, _ = rank_files(
+    ranked = rank_files(
         asked,
         np.array([score for _, score, _ in chunks]),
         np.array([number for number, *_ in chunks]),
@@ -84,13 +86,13 @@ def test_file_scores_equal_formula(
     )
     totals = sums(asked, chunks, names)
     best_of = [
-        max(scores[at] for at, chunk in enumerate(chunks) if chunk[0] == one)
+        max(ranked.scores[at] for at, chunk in enumerate(chunks) if chunk[0] == one)
         for one in range(len(names))
     ]
     np.testing.assert_allclose(best_of, [chunks[0][1] * total / max(totals) for total in totals])
-    np.testing.assert_allclose(np.add.reduce(shares), scores)
-    assert scores.min() > 0.0
-    assert scores.max() == chunks[0][1]
+    np.testing.assert_allclose(np.add.reduce(ranked.shares), ranked.scores)
+    assert ranked.scores.min() > 0.0
+    assert ranked.scores.max() == chunks[0][1]
 
 
 @pytest.mark.parametrize(
