@@ -118,11 +118,6 @@ class Rule:
         self.check(attribute.name, value)
 
 
-def must_be(allowed: str, is_allowed: Callable[[Any], bool]) -> Rule:
-    """Return a validator that refuses every value for which `is_allowed` is false."""
-    return Rule(allowed, is_allowed)
-
-
 def non_empty_list(noun: str) -> Rule:
     """Return a validator of lists with at least one item, which errors call `noun`."""
     return Rule(
@@ -220,6 +215,10 @@ flag = Rule("True or False", lambda value: isinstance(value, bool))
 an_object = Rule("an object", lambda value: isinstance(value, dict))
 a_list = Rule("a list", lambda value: isinstance(value, list | tuple))
 mapping = Rule("an object", lambda value: isinstance(value, Mapping))
+model_source = Rule(
+    "the path of a GGUF file or the name of a repository",
+    lambda value: isinstance(value, str | os.PathLike),
+)
 sequence = Rule(
     "a list", lambda value: isinstance(value, Sequence) and not isinstance(value, str | bytes)
 )

@@ -177,24 +177,32 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
-    options: dict[str, Any] = {
-        "where": where,
-        "min_relative_score": min_relative_score,
-        "distinct": distinct,
-        "encoder": encoder,
-    }
-    options |= {"reranker": reranker, "syntax": syntax, "correct_spelling": correct_spelling}
-    found = find(question, top_n=top_n, true_order=False, spans=True, **options)
+    found = find(
+        question,
+        top_n=top_n,
+        true_order=False,
+        where=where,
+        spans=True,
+        min_relative_score=min_relative_score,
+        distinct=distinct,
+        encoder=encoder,
+        reranker=reranker,
+        syntax=syntax,
+        correct_spelling=correct_spelling,
+    )
     if only_from_sources and (not found.results or found.confidence < min_confidence):
         near = tuple(passage_of(Source.whole(result)) for result in found.results)
         return AnswerStream(near, found.confidence, None)
     runner = default_runner() if runner is None else runner
-    rendering: dict[str, Any] = {
-        "chat_template": chat_template,
-        "template_variables": template_variables,
-    }
     sources, asked = prepare(
-        question, found, runner, copy=copy, instructions=instructions, **rendering, **fields
+        question,
+        found,
+        runner,
+        copy=copy,
+        instructions=instructions,
+        chat_template=chat_template,
+        template_variables=template_variables,
+        **fields,
     )
     stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
     is_free = "messages" not in asked and "choice" not in asked
@@ -271,21 +279,9 @@ def _check(
     runner: object, only_from_sources: object, instructions: object, template_variables: object
 ) -> None:
     """Raise the errors that otherwise occur only after a model is loaded, or never."""
-    for name, value, is_right, allowed in (
-        ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
-        (
-            "only_from_sources",
-            only_from_sources,
-            isinstance(only_from_sources, bool),
-            "True or False",
-        ),
-        ("instructions", instructions, isinstance(instructions, str), "a string"),
-        (
-            "template_variables",
-            template_variables,
-            isinstance(template_variables, Mapping | None),
-            "an object",
-        ),
-    ):
-        if not is_right:
-            raise InvalidRequestError.must_be(name, allowed, value)
+    if runner is not None and not hasattr(runner, "stream_chat"):
+        raise InvalidRequestError.must_be("runner", "a Runner", runner)
+    checks.flag.check("only_from_sources", only_from_sources)
+    checks.string.check("instructions", instructions)
+    if template_variables is not None:
+        checks.mapping.check("template_variables", template_variables)

@@ -130,12 +130,10 @@ class _Chat:
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
         request = {"messages": [self._message(sources)], **self.rendering, **self.fields}
         lines = sentences_of(sources) if self.copies else []
-        # Some models begin a turn with a space, which may be a part of their first token.
-        return (
-            {**request, "choice": [space + line for line in lines for space in ("", " ")]}
-            if lines
-            else request
-        )
+        if lines:
+            # Some models begin a turn with a space, which may be a part of their first token.
+            request["choice"] = [space + line for line in lines for space in ("", " ")]
+        return request
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:
         return chat_message(self.question, sources, self.instructions)
@@ -165,12 +163,10 @@ class _Completion:
         ends = self.model.chat_format.ends
         text = completion_prompt(self.question, sources)
         request = {"text": text, "eos_token_ids": ends, "stop": ["\n"], **self.fields}
-        # The search selects the answering sentence better than a small model does.
-        return (
-            {**request, "choice": [f" {sources[0].reference}"]}
-            if self.copies and sources
-            else request
-        )
+        if self.copies and sources:
+            # The search selects the answering sentence better than a small model does.
+            request["choice"] = [f" {sources[0].reference}"]
+        return request
 
 
 def _n_bytes(*texts: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import wait
 from typing import Any, Generic, Self, TypeVar
 
-from relevance_gen.checks import as_list
+from relevance_gen.checks import as_list, model_source
 from relevance_gen.embedding.jobs import Job, Jobs, Outcome
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.llama.model_files import resolve as model_file
@@ -36,10 +36,7 @@ class SharedModel(Generic[Model]):
         **own: Any,
     ) -> None:
         """Load `model` in the thread; `own` are the arguments of the subclass that are not in `options`."""
-        if not isinstance(model, str | os.PathLike):
-            raise InvalidRequestError.must_be(
-                "model", "the path of a GGUF file or the name of a repository", model
-            )
+        model_source.check("model", model)
         self._reopen = functools.partial(
             type(self),
             str(model),

@@ -20,7 +20,8 @@ from typing import Any, Final
 from attrs import asdict, evolve
 
 import relevance_gen
-from relevance_gen.checks import as_texts, check_integer
+from relevance_gen import checks
+from relevance_gen.checks import as_texts
 from relevance_gen.documents.extraction import unavailable_reason
 from relevance_gen.documents.globs import paths_matching
 from relevance_gen.documents.reading import chunk_title
@@ -128,12 +129,10 @@ class FolderIndex(BaseIndex):
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
         self.root = os.path.realpath(root)
         self._check_root()
-        if not isinstance(by_file, bool):
-            raise InvalidRequestError.must_be("by_file", "True or False", by_file)
-        if not isinstance(shown_as, str):
-            raise InvalidRequestError.must_be("shown_as", "a string", shown_as)
-        max_chars = check_integer("max_chars", max_chars, 1)
-        self._max_files = check_integer("max_files", max_files, 1)
+        checks.flag.check("by_file", by_file)
+        checks.string.check("shown_as", shown_as)
+        max_chars = checks.check_integer("max_chars", max_chars, 1)
+        self._max_files = checks.check_integer("max_files", max_files, 1)
         self._selection = Selection(hidden, no_ignore, follow, glob, types)
         self._walker = Walker(self._selection, self._add_walk_error)
         self._walk_errors: dict[str, str] = {}

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Self, Unpack
 import attrs
 
 from relevance_gen import wire
-from relevance_gen.checks import check_integer
+from relevance_gen.checks import check_integer, model_source
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
 from relevance_gen.generation.chat.chat_rendering import RenderedChat, render_chat
 from relevance_gen.generation.chat.conversation import (
@@ -102,10 +102,8 @@ class Runner:
         wait: bool = True,
         **options: Unpack[OptionTypes],
     ) -> None:
-        if model is not None and not isinstance(model, str | os.PathLike):
-            raise InvalidRequestError.must_be(
-                "model", "the path of a GGUF file or the name of a repository", model
-            )
+        if model is not None:
+            model_source.check("model", model)
         options_by_worker = on_devices(model_options(options), devices)
         if devices is not None and options_by_worker[0].n_gpu_layers != 0:
             # Imported late because this loads llama.cpp.

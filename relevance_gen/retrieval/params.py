@@ -25,7 +25,7 @@ from relevance_gen.types import Syntax
 
 DEFAULT_NUM_CANDIDATES: Final = 50
 DEFAULT_RERANK_TOP_N: Final = 20
-_IS_GROUP_KEY: Final = checks.must_be(
+_IS_GROUP_KEY: Final = checks.Rule(
     "a string or None", lambda value: isinstance(value, str | GroupKeys | None)
 )
 

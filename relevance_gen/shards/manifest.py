@@ -50,16 +50,16 @@ def _matches(pattern: re.Pattern[str] | str) -> Any:
     return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
 
 
-_is_hash = checks.must_be("a SHA-256 hash", _matches("[0-9a-f]{64}"))
-_is_hexadecimal = checks.must_be("a hexadecimal number", _matches("[0-9a-f]+"))
-_is_integer = checks.must_be("an integer", checks.is_integer)
+_is_hash = checks.Rule("a SHA-256 hash", _matches("[0-9a-f]{64}"))
+_is_hexadecimal = checks.Rule("a hexadecimal number", _matches("[0-9a-f]+"))
+_is_integer = checks.Rule("an integer", checks.is_integer)
 
 
 @frozen
 class StoredFile:
     """An immutable file of an index."""
 
-    name: str = field(validator=checks.must_be("the name of a file", _matches(SHARD_FILE)))
+    name: str = field(validator=checks.Rule("the name of a file", _matches(SHARD_FILE)))
     n_bytes: int = field(validator=checks.integer(0))
     sha256: str = field(validator=_is_hash)
 
@@ -153,11 +153,11 @@ class IndexVersion:
     fingerprint: str = field(validator=checks.string)  # hash of the encoding's definition
     n_positions: int = field(validator=checks.integer(0))  # positions assigned so far
     shards: tuple[ShardRecord, ...] = field(
-        validator=checks.must_be("distinct shards in order of their positions", _are_ordered)
+        validator=checks.Rule("distinct shards in order of their positions", _are_ordered)
     )
     # files that remain for readers of earlier versions, and when they were replaced (seconds since 1970)
     replaced: dict[str, float] = field(
-        factory=dict, hash=False, validator=checks.must_be("times by file", _are_times)
+        factory=dict, hash=False, validator=checks.Rule("times by file", _are_times)
     )
     name: str = field(default="", eq=False)  # name of the version's file
 

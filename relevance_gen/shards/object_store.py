@@ -245,15 +245,15 @@ def file_system(address: str) -> tuple[Any, str]:
     return opened
 
 
-def as_address(place: object, field: str = "place") -> str:
+def as_address(place: object) -> str:
     """Return a path or address in the form that has the same meaning in every process of this machine.
 
     Raises:
-        InvalidRequestError: it is neither a path nor an address; the error calls it `field`.
+        InvalidRequestError: it is neither a path nor an address.
     """
     if not isinstance(place, str | PathLike) or not os.fspath(place):
         allowed = "the path of a folder, or an address such as s3://bucket/index"
-        raise InvalidRequestError.must_be(field, allowed, place)
+        raise InvalidRequestError.must_be("place", allowed, place)
     address = str(os.fspath(place)).removeprefix("file://")
     return address if "://" in address else str(Path(address).absolute())
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Final
 
-from relevance_gen.checks import check_integer
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.checks import check_integer, string
 from relevance_gen.text.sentences import sentence_ends
 from relevance_gen.text.token_counting import Encoding, token_counter
 
@@ -73,8 +72,7 @@ def spans(
     encoding: Encoding | None = None,
 ) -> Iterator[tuple[int, int]]:
     """Yield start and end of each chunk that `split` returns."""
-    if not isinstance(text, str):
-        raise InvalidRequestError.must_be("text", "a string", text)
+    string.check("text", text)
     if max_chars is None:
         max_chars = _DEFAULT_MAX_CHARS if tokens is None else max(len(text), 1)
     max_chars = check_integer("max_chars", max_chars, 1)

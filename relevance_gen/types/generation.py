@@ -53,7 +53,7 @@ _token_ids = checks.items(
 _stop_strings = checks.items(
     "a non-empty string", lambda item: isinstance(item, str) and item != ""
 )
-_non_empty_strings = checks.must_be(
+_non_empty_strings = checks.Rule(
     "a list of at least one string, none of them empty",
     lambda value: (
         isinstance(value, tuple)

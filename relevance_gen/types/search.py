@@ -39,7 +39,7 @@ class Chunk:
 
     text: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
     metadata: Metadata = field(factory=dict, validator=checks.mapping)
-    original_index: int | None = fields.optional(checks.must_be("an integer", checks.is_integer))
+    original_index: int | None = fields.optional(checks.Rule("an integer", checks.is_integer))
     title: str = field(default="", converter=checks.to_python_scalar, validator=checks.string)
 
 

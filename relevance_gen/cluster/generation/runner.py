@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Unpack
 
-from relevance_gen.checks import check_integer
+from relevance_gen.checks import check_integer, model_source
 from relevance_gen.cluster.connection import check_name, connect
 from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
-from relevance_gen.errors import ClusterError, InvalidRequestError
+from relevance_gen.errors import ClusterError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.runner import (
@@ -75,10 +75,8 @@ class ClusterRunner(Runner):
         wait: bool = True,
         **options: Unpack[OptionTypes],
     ) -> None:
-        if model is not None and not isinstance(model, str | os.PathLike):
-            raise InvalidRequestError.must_be(
-                "model", "the path of a GGUF file or the name of a repository", model
-            )
+        if model is not None:
+            model_source.check("model", model)
         if n_runners is not None:
             check_integer("n_runners", n_runners, 1)
         if name is not None:

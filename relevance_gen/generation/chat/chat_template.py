@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
@@ -130,13 +131,9 @@ def render_prompt(
             "is required: the model's file has no chat template, so the model may not be made for conversations",
             "chat_template",
         )
-    if not isinstance(template, str) or len(template) > _MAX_CHARACTERS:
-        raise InvalidRequestError.must_be(
-            "chat_template", f"a string of at most {_MAX_CHARACTERS:,} characters", chat_template
-        )
+    checks.short(_MAX_CHARACTERS).check("chat_template", template)
     check_messages(messages, continues=continues)
-    if not isinstance(variables, Mapping):
-        raise InvalidRequestError.must_be("template_variables", "an object", variables)
+    checks.mapping.check("template_variables", variables)
 
     tokens = _special_tokens(model.control, model.user_defined, template)
     template_variables = {
@@ -178,10 +175,9 @@ def check_messages(messages: object, *, continues: bool) -> None:
         path = f"messages[{index}]"
         if not isinstance(message, Mapping):
             raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
-        if not isinstance(message.get("role"), str):
-            raise InvalidRequestError.must_be(f"{path}.role", "a string", message.get("role"))
-    if continues and not isinstance(message.get("content"), str):
-        raise InvalidRequestError.must_be(f"{path}.content", "a string", message.get("content"))
+        checks.string.check(f"{path}.role", message.get("role"))
+    if continues:
+        checks.string.check(f"{path}.content", message.get("content"))
 
 
 def message_texts(message: Mapping[str, Any]) -> list[str]:

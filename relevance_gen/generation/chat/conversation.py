@@ -50,12 +50,12 @@ class ToolDefinition:
         strict: whether its arguments must match that schema even if the model is free to call it or not.
     """
 
-    name: str = field(validator=checks.must_be(_NAME_RULE, _is_tool_name))
+    name: str = field(validator=checks.Rule(_NAME_RULE, _is_tool_name))
     description: str = field(default="", validator=checks.string)
     parameters: Mapping[str, Any] = field(
         factory=dict,
         converter=_as_object_schema,
-        validator=checks.must_be("a JSON schema of an object", _is_object_schema),
+        validator=checks.Rule("a JSON schema of an object", _is_object_schema),
     )
     strict: bool = field(default=False, validator=checks.flag)
 
@@ -177,8 +177,8 @@ def texts_of(
 def check_calls(message: ChatMessage, path: str) -> None:
     """Raise `InvalidRequestError` if the calls of a message, or its reference to a call, violate `ChatMessage`."""
     for name in ("reasoning_content", "tool_call_id", "name"):
-        if not isinstance(message.get(name), str | None):
-            raise InvalidRequestError.must_be(f"{path}.{name}", "a string", message[name])
+        if message.get(name) is not None:
+            checks.string.check(f"{path}.{name}", message[name])
     calls = message.get("tool_calls")
     if not isinstance(calls, list | tuple | None):
         raise InvalidRequestError.must_be(f"{path}.tool_calls", "a list", calls)
@@ -186,8 +186,8 @@ def check_calls(message: ChatMessage, path: str) -> None:
         call_path = f"{path}.tool_calls[{index}]"
         match call:
             case {"function": {"name": str(), "arguments": str() | Mapping()}}:
-                if not isinstance(call.get("id"), str | None):
-                    raise InvalidRequestError.must_be(f"{call_path}.id", "a string", call["id"])
+                if call.get("id") is not None:
+                    checks.string.check(f"{call_path}.id", call["id"])
             case _:
                 allowed = "an object with a function that has a name and arguments"
                 raise InvalidRequestError.must_be(call_path, allowed, call)

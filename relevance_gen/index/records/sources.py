@@ -14,7 +14,7 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.arrays import Offsets
-from relevance_gen.checks import check_path, integer, must_be, string, to_python_scalar
+from relevance_gen.checks import check_path, integer, one_of, string, to_python_scalar
 from relevance_gen.documents import extraction
 from relevance_gen.documents.reading import document_chunks
 from relevance_gen.documents.walker import Selection, Walker
@@ -64,9 +64,7 @@ class Records:
     source: Source
     text: str = field(validator=string)
     title: str = field(validator=string)
-    blank: Blank = field(
-        validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank))
-    )
+    blank: Blank = field(validator=one_of(*get_args(Blank)))
     memory_bytes: int = field(converter=to_python_scalar, validator=integer(_MIN_MEMORY_BYTES))
     read_fraction: float = field(default=1.0, init=False)
     n_read: int = field(default=0, init=False)

@@ -20,7 +20,7 @@ _DEFAULT_RANK_FIELDS: Final = ("title", "text")
 _YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\s\S]*\S)")
 """Start of a document in YAML whose title is its first field and that has further text."""
 
-_strings = checks.must_be(
+_strings = checks.Rule(
     "a list of strings",
     lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 )

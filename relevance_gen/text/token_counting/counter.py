@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from relevance_gen.checks import string
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.text.token_counting.backends import Count, GigatokenBackend, by_tiktoken
 from relevance_gen.text.token_counting.encodings import (
@@ -107,8 +108,7 @@ class TokenCounter:
         >>> token_counter().count("What is machine learning?")
         5
         """
-        if not isinstance(text, str):
-            raise InvalidRequestError.must_be("text", "a string", text)
+        string.check("text", text)
         if len(text) > PIECE_CHARS:
             return self.count_all([text])
         return self._count_batch([text])

@@ -75,7 +75,7 @@ class ResponsesRequest(SamplingRequest):
     """The fields of a request, as ``static/openapi.json`` describes them."""
 
     input: Any = field(
-        validator=checks.must_be(
+        validator=checks.Rule(
             "a text, or a list of at least one item",
             lambda value: isinstance(value, str) or (isinstance(value, list) and value != []),
         )

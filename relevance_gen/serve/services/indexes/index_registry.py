@@ -35,7 +35,7 @@ CACHED_PREFIX: Final = "cache:"
 _MAX_CLUSTER_INDEXES: Final = 64
 """Indexes of a cluster that can be used without looking them up there."""
 
-_name = checks.must_be(
+_name = checks.Rule(
     f"a string of 1 to {_MAX_NAME_CHARS} characters",
     lambda v: isinstance(v, str) and 1 <= len(v) <= _MAX_NAME_CHARS and v.isprintable(),
 )
