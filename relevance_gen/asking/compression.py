@@ -53,7 +53,7 @@ class _Sentence(NamedTuple):
 
 
 @frozen
-class _Selection:
+class _SelectedSentences:
     """The selected sentences, in order, and their text with its number of tokens."""
 
     sentences: Sequence[_Sentence]
@@ -95,7 +95,7 @@ def compress(
     sentences = _split(checked.texts)
     n_context_tokens = counter.count_all(checked.texts)
     text = _join(checked.texts, sentences) if n_context_tokens <= max_tokens else ""
-    selection = _Selection(sentences, text, counter.count(text))
+    selection = _SelectedSentences(sentences, text, counter.count(text))
     if sentences and (not text or selection.n_tokens > max_tokens):
         selection = _select(question, checked, sentences, max_tokens, counter)
     return CompressionResponse(
@@ -154,7 +154,7 @@ def _select(
     sentences: Sequence[_Sentence],
     max_tokens: int,
     counter: TokenCounter,
-) -> _Selection:
+) -> _SelectedSentences:
     """Select sentences whose text has at most `max_tokens` tokens, by their utility."""
     n_ellipsis_tokens = counter.count(_ELLIPSIS)
     n_left = max_tokens
@@ -178,7 +178,7 @@ def _select(
         text = _join(chunks.texts, selected)
         n_tokens = counter.count(text)
         if n_tokens <= max_tokens:
-            return _Selection(selected, text, n_tokens)
+            return _SelectedSentences(selected, text, n_tokens)
         n_excess = n_tokens - max_tokens
         while n_excess > 0:
             n_excess -= tokens_by_sentence.popitem()[1]

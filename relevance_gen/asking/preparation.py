@@ -79,7 +79,7 @@ def prepare(
     copies = model.chat_format.is_extractive and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
     shown = [Source.whole(result) for result in found.results]
-    form: _Chat | _Completion
+    form: _Chat | _CompletionPrompt
     if chat_template is not None or follows_instructions(model.chat_format):
         variables = {"enable_thinking": False, **(template_variables or {})}
         rendering = {"chat_template": chat_template, "template_variables": variables}
@@ -90,7 +90,7 @@ def prepare(
     else:
         # A copied answer is part of the prompt, so it fits into half of the context.
         most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
-        form = _Completion(model, question, {"max_tokens": most, **fields}, copies)
+        form = _CompletionPrompt(model, question, {"max_tokens": most, **fields}, copies)
         shown = [passage_of(source) for source in shown]
     sources = fit(shown, form.fits)
     if shown and not sources:
@@ -140,7 +140,7 @@ class _Chat:
 
 
 @frozen
-class _Completion:
+class _CompletionPrompt:
     """The request to a model that follows no instructions, such as the embedded model."""
 
     model: PromptModel

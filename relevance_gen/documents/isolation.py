@@ -49,14 +49,14 @@ class DocumentPool:
             f"took more than {timeout_s:g} s of processor time to read",
             "cannot be read within the memory allowed",
         )
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_ExtractionJob] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._n_threads = 0
         self._n_unfinished = 0
 
     def submit(self, name: str, content: bytes) -> Future[Extracted]:
         """Begin to extract the text of a document; errors become warnings of the result."""
-        job = _Job(name, content)
+        job = _ExtractionJob(name, content)
         with self._lock:
             self._n_unfinished += 1
             starts = self._n_threads < min(self._n_unfinished, self.n_processes)
@@ -84,7 +84,7 @@ class DocumentPool:
             with self._lock:
                 self._n_unfinished -= len(batch)
 
-    def _extend(self, batch: list[_Job]) -> None:
+    def _extend(self, batch: list[_ExtractionJob]) -> None:
         """Add waiting jobs to a batch of small documents."""
         n_bytes = len(batch[0].content)
         while n_bytes < _BATCH_BYTES and len(batch) < _MAX_BATCH:
@@ -95,7 +95,7 @@ class DocumentPool:
             batch.append(job)
             n_bytes += len(job.content)
 
-    def _process(self, sandbox: Sandbox, batch: list[_Job]) -> None:
+    def _process(self, sandbox: Sandbox, batch: list[_ExtractionJob]) -> None:
         """Complete the jobs of a batch; if it exceeds a limit, each document is tried alone."""
         active = [job for job in batch if job.future.set_running_or_notify_cancel()]
         texts = self._extract(sandbox, active) if active else []
@@ -104,7 +104,7 @@ class DocumentPool:
         for job, text in zip(active, texts, strict=True):
             job.future.set_result(text)
 
-    def _extract(self, sandbox: Sandbox, batch: list[_Job]) -> list[Extracted]:
+    def _extract(self, sandbox: Sandbox, batch: list[_ExtractionJob]) -> list[Extracted]:
         """Extract the texts of documents in one call; if it fails, all have the same warning."""
         files = [[job.name, len(job.content)] for job in batch]
         content = b"".join(job.content for job in batch)
@@ -127,7 +127,7 @@ def _to_extracted(fields: dict[str, Any]) -> Extracted:
     return Extracted(parts, **fields)
 
 
-class _Job:
+class _ExtractionJob:
     """A document to extract, and the future of its text."""
 
     def __init__(self, name: str, content: bytes) -> None:

@@ -32,8 +32,8 @@ from relevance_gen.cluster.connection import NAMESPACE
 from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.search.searcher import (
     IDLE_TIMEOUT_S,
-    Searcher,
     ShardGroup,
+    ShardSearcher,
     join_response,
 )
 from relevance_gen.errors import ClusterError, IndexFormatError, RelevanceGenError, TimedOutError
@@ -165,7 +165,7 @@ class SearcherPool:
         Args:
             group: the shards.
             orders: the order of searchers for each shard, as `orders` returns it.
-            request: as for `Searcher.answer`.
+            request: as for `ShardSearcher.answer`.
 
         Raises:
             ShardError: a shard cannot be opened by any searcher.
@@ -332,7 +332,7 @@ class _StartingSearcher:
 def _start_searcher(name: str, node_id: str) -> _StartingSearcher:
     """Start a searcher, or find it if another process has started it."""
     options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
-    actor = start(Searcher, node_id, get_if_exists=True, max_restarts=-1, **options)
+    actor = start(ShardSearcher, node_id, get_if_exists=True, max_restarts=-1, **options)
     return _StartingSearcher(SearcherHandle(name, node_id, actor), actor.whereabouts.remote())
 
 

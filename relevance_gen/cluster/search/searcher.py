@@ -174,7 +174,7 @@ class _OpenGroup:
     locks: ExitStack
 
 
-class Searcher(Actor):
+class ShardSearcher(Actor):
     """Searches and builds shards of any index. It ends when no process has used it for a while."""
 
     groups: ClassVar[dict[str, int]] = {
@@ -283,5 +283,5 @@ def _pickled(response: Any) -> bytes:
 
 
 def join_response(parts: Sequence[bytes]) -> Any:
-    """Return the response whose parts `Searcher.answer` returned."""
+    """Return the response whose parts `ShardSearcher.answer` returned."""
     return pickle.loads(b"".join(parts))  # noqa: S301 from a process of the cluster

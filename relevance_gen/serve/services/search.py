@@ -153,7 +153,7 @@ class SearchReport:
 
 
 @define(eq=False)
-class _CachedIndex:
+class _CachedChunks:
     """A cached index of chunks, of their terms only until their vectors are computed."""
 
     index: ChunkIndex
@@ -175,7 +175,7 @@ class Searcher:
         self._reranking = reranking
         self.indexes = IndexRegistry(settings)
         self._cache_lock = threading.Lock()
-        self._cache: IndexCache[_CachedIndex] | None = None
+        self._cache: IndexCache[_CachedChunks] | None = None
         if settings.index_cache_bytes:
             self._cache = IndexCache(
                 settings.index_cache_bytes, lambda cached: cached.index.nbytes, metrics
@@ -442,7 +442,7 @@ class Searcher:
         chunks = self._find_cached(task.digest, client).index.chunks
         return Chunks(LazyTexts(len(chunks), lambda position: chunks[position].text), {})
 
-    def _find_cached(self, digest: str, client: str) -> _CachedIndex:
+    def _find_cached(self, digest: str, client: str) -> _CachedChunks:
         """Return a cached index, and reserve the memory to read its chunks."""
         cached = self._cache.peek((client, digest)) if self._cache else None
         if cached is None:
@@ -469,7 +469,7 @@ class Searcher:
             key = content_key(chunks.texts, chunks.titles, client)
         cached = cache.get(key)
         if cached is None and task.digest is None and (cache.was_seen(key) or task.cache_index):
-            cached = _CachedIndex(self.build_index(chunks.without_metadata()))
+            cached = _CachedChunks(self.build_index(chunks.without_metadata()))
         if cached is None:
             yield None
             return
@@ -491,9 +491,9 @@ class Searcher:
 
     def _encode_later(
         self,
-        cache: IndexCache[_CachedIndex],
+        cache: IndexCache[_CachedChunks],
         key: CacheKey,
-        cached: _CachedIndex,
+        cached: _CachedChunks,
         texts: Sequence[str],
     ) -> None:
         """Compute the vectors of cached chunks once, in the background.
@@ -503,7 +503,7 @@ class Searcher:
         # The index omits blank chunks; the positions of the others must stay the same.
         is_blank = bytes(not text for text in texts)
 
-        def pending() -> _CachedIndex | None:
+        def pending() -> _CachedChunks | None:
             current = cache.peek(key)
             return current if current is not None and current.encoding == "pending" else None
 

@@ -21,7 +21,7 @@ Pieces: TypeAlias = list[Piece]
 
 
 @frozen
-class Batch:
+class PieceBatch:
     """The pieces that have arrived, and whether the stream has ended after them."""
 
     pieces: Pieces
@@ -53,7 +53,7 @@ class StreamBuffer:
             self._items.put_nowait(error)
             self.close()
 
-    async def next_batch(self, timeout_s: float) -> Batch:
+    async def next_batch(self, timeout_s: float) -> PieceBatch:
         """Wait at most `timeout_s` for a piece or the end; return everything that has arrived.
 
         Raises:
@@ -63,13 +63,13 @@ class StreamBuffer:
             async with asyncio.timeout(timeout_s):
                 items = [await self._items.get()]
         except TimeoutError:
-            return Batch([], has_ended=False)
+            return PieceBatch([], has_ended=False)
         while not self._items.empty():
             items.append(self._items.get_nowait())
         if isinstance(items[-1], RelevanceGenError):
             raise items[-1]
         pieces = [item for item in items if isinstance(item, tuple)]
-        return Batch(pieces, has_ended=len(pieces) < len(items))
+        return PieceBatch(pieces, has_ended=len(pieces) < len(items))
 
     def release(self, pieces: Pieces) -> None:
         """Release the memory of pieces that have been sent."""

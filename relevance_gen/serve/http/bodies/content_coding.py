@@ -24,7 +24,7 @@ _ZSTD_WINDOW_BYTES = 8 << 20
 
 
 @frozen
-class _Decoder:
+class _Decompressor:
     """A decompressor, and how many compressed bytes it gets at once.
 
     One byte of gzip decodes to at most a thousand bytes, and 4 bytes of zstd to at most 128 KiB:
@@ -36,8 +36,8 @@ class _Decoder:
 
 
 _DECODERS = {
-    "gzip": _Decoder(8192, lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)),
-    "zstd": _Decoder(
+    "gzip": _Decompressor(8192, lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)),
+    "zstd": _Decompressor(
         512,
         lambda: zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj(),
     ),
