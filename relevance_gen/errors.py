@@ -183,6 +183,10 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         return f"{field}{self.rule}{got}{remedy}"
 
 
+class ContextLengthError(InvalidRequestError):
+    """A prompt does not fit into the context of the model."""
+
+
 class TooLargeError(InvalidRequestError):
     """An input is larger than the server's limit; sending it again later fails too."""
 

@@ -223,7 +223,8 @@ class Tools:
             RelevanceGenError: the model failed.
         """
         tool = self.by_name[name]
-        return tool.run(wire.structure(tool.call_type, arguments))
+        non_null = {name: value for name, value in arguments.items() if value is not None}
+        return tool.run(wire.structure(tool.call_type, non_null))
 
     def _find(self, call: SearchCall | AskCall, top_n: int) -> ToolSearchResult:
         """Search the index that a call names, or the files if it names none."""

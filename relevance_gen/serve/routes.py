@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from relevance_gen.serve import pages
 from relevance_gen.serve.adapters import cohere, mcp, own, tei
 from relevance_gen.serve.adapters.anthropic import blocks, messages
@@ -14,44 +16,35 @@ from relevance_gen.serve.http.route import AlternateBody, Route
 from relevance_gen.serve.metrics import Layout
 from relevance_gen.serve.settings import Settings
 
+_search = partial(Route, "POST", pool="search", key="always")
+_generation = partial(Route, "POST", pool="generation", key="setting")
+
 ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/",
         lambda call: pages.front(call.service.settings, call.request, ROUTES),
     ),
-    Route(
-        "POST",
+    _search(
         "/search",
         search.search,
         own.read_search,
-        pool="search",
-        key="always",
         aliases=("/distributor/search",),
     ),
-    Route(
-        "POST",
+    _search(
         "/explain",
         search.explain,
         own.read_explanation,
-        pool="search",
-        key="always",
     ),
-    Route(
-        "POST",
+    _search(
         "/compress",
         search.compress,
         own.read_compression,
-        pool="search",
-        key="always",
     ),
-    Route(
-        "POST",
+    _search(
         "/cite",
         search.cite,
         own.read_citation,
-        pool="search",
-        key="always",
     ),
     Route(
         "POST",
@@ -69,87 +62,60 @@ ROUTES: tuple[Route, ...] = (
         pool="generation",
         key="always",
     ),
-    Route(
-        "POST",
+    _generation(
         "/generate",
         generation.generate,
         own.read_generation,
-        pool="generation",
-        key="setting",
         is_exact=True,
     ),
-    Route(
-        "POST",
+    _generation(
         "/generate_stream",
         generation.generate,
         own.read_stream,
-        pool="generation",
-        key="setting",
         is_exact=True,
     ),
-    Route(
-        "POST",
+    _search(
         "/rerank",
         search.search,
         cohere.read_rerank,
-        pool="search",
         alternate=AlternateBody("texts", tei.read_rerank, tei.error),
-        key="always",
         aliases=("/v1/rerank", "/v2/rerank"),
         write_error=openai.error,
     ),
-    Route(
-        "POST",
+    _generation(
         "/v1/completions",
         generation.complete,
         completions.read,
-        pool="generation",
-        key="setting",
         write_error=openai.error,
     ),
-    Route(
-        "POST",
+    _generation(
         "/v1/chat/completions",
         generation.chat,
         chat.read,
-        pool="generation",
-        key="setting",
         write_error=chat.error,
     ),
-    Route(
-        "POST",
+    _generation(
         "/v1/responses",
         generation.respond,
         responses.read,
-        pool="generation",
-        key="setting",
         write_error=openai.error,
     ),
-    Route(
-        "POST",
+    _generation(
         "/v1/messages",
         generation.chat,
         messages.read,
-        pool="generation",
-        key="setting",
         write_error=blocks.error,
     ),
-    Route(
-        "POST",
+    _generation(
         "/v1/messages/count_tokens",
         generation.chat,
         messages.read_count,
-        pool="generation",
-        key="setting",
         write_error=blocks.error,
     ),
-    Route(
-        "POST",
+    _search(
         "/v1/embeddings",
         embedding.embed,
         embeddings.read,
-        pool="search",
-        key="always",
         write_error=openai.error,
     ),
     Route(

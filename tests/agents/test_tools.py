@@ -440,3 +440,11 @@ def test_tool_schemas_have_simple_types_and_few_tokens(project: Path) -> None:
             one["type"] in ("string", "integer") for one in tool.schema["properties"].values()
         )
     assert COUNT(" ".join(f"{tool.purpose} {tool.schema}" for tool in tools.by_name.values())) < 900
+
+
+def test_null_argument_means_default(project: Path) -> None:
+    """Models that fill in all optional arguments send null for those that they do not need."""
+    tools = tools_for(project)
+    arguments = {"folder": None, "glob": None, "max_tokens": None}
+    assert tools.call("files", arguments) == tools.call("files", {})
+    assert refusal(tools, "read", path=None) == "path is required"

@@ -109,7 +109,7 @@ def test_generate_reads_schema_and_grammar_files(tmp_path, capsys):
     [
         (["--min-tokens", "20"], "--min-tokens must be at most --max-tokens (12), got 20"),
         (["--regex", "a", "--grammar", str(BIGRAM.with_name("make.py"))], "--grammar cannot be combined with --regex"),
-        (["--n-ctx", "40", "--num-samples", "2"], "PROMPT must hold fewer than 40 tokens, got 101; shorten it, set "
+        (["--n-ctx", "40", "--num-samples", "2"], "PROMPT is too long: 101 tokens > 39 maximum; shorten it, set "
          "--max-input-tokens, or load the model with a larger n_ctx"),
     ],
 )  # fmt: skip

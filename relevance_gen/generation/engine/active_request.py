@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 from attrs import define, field
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import ContextLengthError, InvalidRequestError
 from relevance_gen.generation.constraints.choices import Choices
 from relevance_gen.generation.constraints.token_constraint import Grammar, MaskTimeBudget
 from relevance_gen.generation.engine.sample_state import SampleState
@@ -148,10 +148,9 @@ class ActiveRequest:
         if not len(tokens):
             raise InvalidRequestError("must hold at least one token for this model", "text", "none")
         if len(tokens) >= model.n_ctx:
-            raise InvalidRequestError(
-                f"must hold fewer than {model.n_ctx} tokens",
+            raise ContextLengthError(
+                f"is too long: {len(tokens)} tokens > {model.n_ctx - 1} maximum",
                 field="text",
-                got=str(len(tokens)),
                 remedy="shorten it, set max_input_tokens, or load the model with a larger n_ctx",
             )
         self._check_top_logprobs(len(tokens), model.n_ctx)

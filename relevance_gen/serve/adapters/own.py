@@ -31,6 +31,9 @@ from relevance_gen.serve.services.search import (
     SearchTask,
 )
 
+_ERROR_TYPES = {"context_length_exceeded": "invalid_request"}
+"""Kinds of errors that only other API formats distinguish, with the documented type."""
+
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
@@ -170,7 +173,7 @@ def read_stream(body: object) -> tuple[GenerationTask, GenerationEvents]:
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     """Return the body of an error; it contains ``field`` only if the error has one."""
-    details = {"type": kind, "message": message}
+    details = {"type": _ERROR_TYPES.get(kind, kind), "message": message}
     if field is not None:
         details["field"] = field
     return {"error": details}

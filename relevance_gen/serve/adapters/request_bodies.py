@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import attrs
 from attrs import Attribute, field, frozen
@@ -14,6 +14,10 @@ from relevance_gen.types import MIN_CONFIDENCE, Chunk, Metadata, Syntax
 
 _PYTHON_OPTIONS = ("num_candidates",)
 """Options of a search that only Python callers have."""
+
+Chunks: TypeAlias = Sequence[str | Metadata | Chunk]
+
+_is_syntax = checks.one_of(*get_args(Syntax))
 
 
 def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Attribute[Any]]:
@@ -51,20 +55,14 @@ class SearchRequest:
             header. Later requests can send that name as ``index`` instead of the chunks.
     """
 
-    query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    query: str = field(validator=checks.not_blank)
+    chunk_txts: Chunks = field(validator=checks.sequence)
     top_n: int = fields.integer(1, default=10)
     true_order: bool = fields.flag(default=True)
     where: Metadata | None = fields.optional(checks.mapping)
-    spans: bool = fields.flag()
     confidence: bool = fields.flag()
-    min_relative_score: float = fields.number(0, 1, default=0.0)
     distinct: str | None = fields.optional(checks.string)
-    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
-    correct_spelling: bool = fields.flag(default=True)
-    rerank_top_n: int | None = field(
-        default=0, converter=checks.to_python_scalar, validator=checks.optional_count
-    )
+    rerank_top_n: int | None = field(default=0, validator=checks.optional_count)
     cache_index: bool = fields.flag()
 
 
@@ -78,14 +76,12 @@ class ExplanationRequest:
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
     """
 
-    query: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    original_index: int = field(converter=checks.to_python_scalar, validator=checks.integer(0))
-    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    query: str = field(validator=checks.not_blank)
+    chunk_txts: Chunks = field(validator=checks.sequence)
+    original_index: int = field(validator=checks.integer(0))
+    syntax: Syntax = field(default="plain", validator=_is_syntax)
     correct_spelling: bool = fields.flag(default=True)
-    rerank_top_n: int | None = field(
-        default=0, converter=checks.to_python_scalar, validator=checks.optional_count
-    )
+    rerank_top_n: int | None = field(default=0, validator=checks.optional_count)
     cache_index: bool = fields.flag()
 
 
@@ -99,9 +95,9 @@ class CompressionRequest:
         max_tokens: maximum number of tokens of the compressed text, at least 1.
     """
 
-    question: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
-    max_tokens: int = field(converter=checks.to_python_scalar, validator=checks.integer(1))
+    question: str = field(validator=checks.not_blank)
+    chunk_txts: Chunks = field(validator=checks.sequence)
+    max_tokens: int = field(validator=checks.integer(1))
 
 
 @frozen
@@ -113,8 +109,8 @@ class CitationRequest:
         chunk_txts: the sources, as in `SearchRequest`.
     """
 
-    text: str = field(converter=checks.to_python_scalar, validator=checks.string)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    text: str = field(validator=checks.string)
+    chunk_txts: Chunks = field(validator=checks.sequence)
 
 
 @frozen
@@ -127,8 +123,8 @@ class ExtractionRequest:
             bytes.
     """
 
-    content: str = field(converter=checks.to_python_scalar, validator=checks.string)
-    name: str = field(default="", converter=checks.to_python_scalar, validator=checks.string)
+    content: str = field(validator=checks.string)
+    name: str = field(default="", validator=checks.string)
 
 
 @frozen
@@ -144,14 +140,12 @@ class PromptRequest:
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
     """
 
-    question: str = field(converter=checks.to_python_scalar, validator=checks.not_blank)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=checks.sequence)
+    question: str = field(validator=checks.not_blank)
+    chunk_txts: Chunks = field(validator=checks.sequence)
     top_n: int = fields.integer(1, default=5)
     copy: bool | None = fields.optional(checks.flag)
     min_confidence: float = fields.number(0, 1, default=MIN_CONFIDENCE)
-    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    syntax: Syntax = field(default="plain", validator=_is_syntax)
     correct_spelling: bool = fields.flag(default=True)
-    rerank_top_n: int | None = field(
-        default=0, converter=checks.to_python_scalar, validator=checks.optional_count
-    )
+    rerank_top_n: int | None = field(default=0, validator=checks.optional_count)
     cache_index: bool = fields.flag()

@@ -18,37 +18,36 @@ from relevance_gen.serve.services.generation import GenerationTask
 
 async def generate(call: Call) -> web.StreamResponse:
     """Continue a text, in the documented format."""
-    async with call.reserve(costs.GENERATION) as reservation:
-        task, present = await reservation.read_body()
-        task = await _lease_model(call, reservation, task)
-        return await _respond(call, reservation, costs.GENERATION, task, present)
+    return await _generate(call, costs.GENERATION)
 
 
 async def complete(call: Call) -> web.StreamResponse:
     """Continue texts, in OpenAI's format."""
     _require_model(call)
-    async with call.reserve(costs.COMPLETION) as reservation:
-        task, present = await reservation.read_body()
-        task = await _lease_model(call, reservation, task)
-        return await _respond(call, reservation, costs.COMPLETION, task, present)
+    return await _generate(call, costs.COMPLETION)
 
 
 async def chat(call: Call) -> web.StreamResponse:
     """Write the next turn of a conversation."""
-    return await _chat(call, costs.CHAT)
+    _require_model(call)
+    return await _generate(call, costs.CHAT)
 
 
 async def respond(call: Call) -> web.StreamResponse:
     """Write the next turn of a conversation, in the format of OpenAI's responses."""
-    return await _chat(call, costs.RESPONSE)
-
-
-async def _chat(call: Call, cost: Cost) -> web.StreamResponse:
     _require_model(call)
+    return await _generate(call, costs.RESPONSE)
+
+
+async def _generate(call: Call, cost: Cost) -> web.StreamResponse:
+    """Lease the model, render a conversation, and answer with the generation."""
     async with call.reserve(cost) as reservation:
         task, present = await reservation.read_body()
-        task = await _lease_model(call, reservation, task)
-        task = await reservation.run(partial(call.service.generator.render, task))
+        backend = await reservation.lease_model(task.model)
+        context = attrs.evolve(task.context, client=call.client)
+        task = attrs.evolve(task, backend=backend, context=context)
+        if task.conversation is not None:
+            task = await reservation.run(partial(call.service.generator.render, task))
         return await _respond(call, reservation, cost, task, present)
 
 
@@ -58,15 +57,6 @@ def _require_model(call: Call) -> None:
         raise InvalidRequestError(
             "cannot be used: this server has none, and only searches", "model"
         )
-
-
-async def _lease_model(
-    call: Call, reservation: Reservation, task: GenerationTask
-) -> GenerationTask:
-    """Wait for the model of `task`, and return the task with the model and the client."""
-    backend = await reservation.lease_model(task.model)
-    context = attrs.evolve(task.context, client=call.client)
-    return attrs.evolve(task, backend=backend, context=context)
 
 
 async def _respond(

@@ -15,26 +15,26 @@ from relevance_gen.types import SearchResponse
 
 async def search(call: Call) -> web.StreamResponse:
     """Rank chunks, or the chunks of an index, by a query."""
-    searcher = call.service.searcher
-    async with call.reserve(costs.SEARCH) as reservation:
-        task, present = await reservation.read_body()
-        await searcher.refresh(task.index, call.client)
-        report = SearchReport()
-        work = partial(searcher.search, task, call.client, report)
-        answer = await reservation.answer(work, present, costs.SEARCH.of_task(task))
-        _count_search(call.service.metrics, task, answer.result, reservation.seconds)
-        return answer.with_headers(report.headers)
+    return await _search(call, explains=False)
 
 
 async def explain(call: Call) -> web.StreamResponse:
     """Explain the score of one chunk."""
+    return await _search(call, explains=True)
+
+
+async def _search(call: Call, *, explains: bool) -> web.StreamResponse:
+    """Search, and answer with the results or with the explanation of a score."""
     searcher = call.service.searcher
     async with call.reserve(costs.SEARCH) as reservation:
         task, present = await reservation.read_body()
         await searcher.refresh(task.index, call.client)
         report = SearchReport()
-        work = partial(searcher.explain, task, call.client, report)
+        run = searcher.explain if explains else searcher.search
+        work = partial(run, task, call.client, report)
         answer = await reservation.answer(work, present, costs.SEARCH.of_task(task))
+        if not explains:
+            _count_search(call.service.metrics, task, answer.result, reservation.seconds)
         return answer.with_headers(report.headers)
 
 

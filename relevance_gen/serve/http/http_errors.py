@@ -55,6 +55,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     # exception, status, kind, message (None: that of the exception); the first match counts
     (UnknownModelError, 404, "model_not_found", None),
     (errors.TooLargeError, 413, "too_large", None),
+    (errors.ContextLengthError, 400, "context_length_exceeded", None),
     (errors.InvalidRequestError, 400, "invalid_request", None),
     (errors.BusyError, 503, "overloaded", None),
     (MemoryError, 503, "overloaded", "there is no memory for this now"),

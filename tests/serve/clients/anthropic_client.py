@@ -157,7 +157,7 @@ wide = [{"role": "user", "content": "hello " * 9000}]
 refused(
     lambda: client.messages.create(**short, messages=wide),
     anthropic.BadRequestError,
-    "messages must hold fewer",
+    "prompt is too long",
 )
 refused(
     lambda: client.messages.count_tokens(model="m", messages=[]),

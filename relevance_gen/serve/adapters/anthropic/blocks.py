@@ -18,8 +18,13 @@ from relevance_gen.serve.adapters.anthropic.citations import (
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
+THREAD = "thread"
+"""The field of a conversation that the server would store."""
+_THREAD_ERROR = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
+"""Details of the error on which Anthropic's clients send the whole conversation instead."""
 _ERROR_TYPES = {
     "invalid_request": "invalid_request_error",
+    "context_length_exceeded": "invalid_request_error",
     "method_not_allowed": "invalid_request_error",
     "unsupported_media_type": "invalid_request_error",
     "too_large": "request_too_large",
@@ -48,10 +53,12 @@ _CONTEXT_FULL = "model_context_window_exceeded"
 _EMPTY_TEXT = ContentPart("text", "")
 
 
-def error(kind: str, message: str, _field: str | None) -> dict[str, Any]:
+def error(kind: str, message: str, field: str | None) -> dict[str, Any]:
     """Return the body of an error; the message contains the field's name."""
-    error_type = _ERROR_TYPES.get(kind, "api_error")
-    return {"type": "error", "error": {"type": error_type, "message": message}}
+    details: dict[str, Any] = {"type": _ERROR_TYPES.get(kind, "api_error"), "message": message}
+    if field == THREAD:
+        details["details"] = _THREAD_ERROR
+    return {"type": "error", "error": details}
 
 
 class BlockEvents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
-from relevance_gen.serve.adapters.anthropic.blocks import BlockEvents
+from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents
 from relevance_gen.serve.adapters.anthropic.citations import TEXT_FIELDS, citer_of
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.serve.settings import DEFAULT_NAME
@@ -30,24 +31,33 @@ from relevance_gen.types import GenerationRequest
 
 _MAX_MODEL_NAME_CHARS = 1024
 _FIELD_NAMES = {
-    "text": "messages",
+    "text": "prompt",
     "stop": "stop_sequences",
     "json_schema": "output_config.format",
 }
-"""Fields of `GenerationRequest` to the client's names of them."""
-_REFUSED = ("container", "fallbacks", "mcp_servers", "output_format")
+"""Fields of `GenerationRequest` to the client's names of them.
+
+Anthropic's clients recognize the error of a full context by "prompt is too long".
+"""
+_REFUSED = ("container", "fallbacks", "mcp_servers", "output_format", THREAD)
 """Unsupported fields that would change the response."""
+_HOSTED_TOOLS = re.compile(r"(?:web_search|web_fetch|code_execution|tool_search_tool_\w+?)_\d{8}")
+"""Types of the tools that only Anthropic's servers run; their versions are dates. They are skipped."""
+_BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+"""The line with which Claude Code starts the system prompt.
+
+It differs in every request, so that no later token of the prompt could be reused. It is dropped.
+"""
 _TOOL_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
 _TEMPLATE_EFFORTS = {"xhigh": "high", "max": "high"}
 """Efforts above the highest effort of chat templates."""
 _BLOCKS = {
-    "user": 'a complete block of type "text", "document" or "tool_result": '
+    "user": 'a complete block of type "text", "document", "search_result" or "tool_result": '
     "the model reads no other types",
     "assistant": 'a complete block of type "text", "thinking", "redacted_thinking" or "tool_use"',
     "system": 'a block of type "text"',
 }
 """The allowed blocks of each role, for errors."""
-
 
 Turns: TypeAlias = list[dict[str, Any]]
 """The turns of a conversation, as `turn_of` appends them."""
@@ -75,10 +85,15 @@ class MessagesRequest:
         """Return the messages as turns, with the tools and the variables of the chat template."""
         turns: Turns = []
         if self.system:
-            turn_of("system", turns)["content"] += texts_of(self.system, "system", TEXT_FIELDS)
+            turn_of("system", turns)["content"] += _system_texts(self.system)
         for index, message in enumerate(self.messages):
             _add_message(message, turns, f"messages[{index}]")
-        tools = tools_of([_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.tools)])
+        definitions = {
+            f"tools[{index}]": _tool(tool, f"tools[{index}]")
+            for index, tool in enumerate(self.tools)
+            if not _is_hosted(tool)
+        }
+        tools = tools_of([*definitions.values()])
         choice = ToolChoice() if self.tool_choice is None else _choice(self.tool_choice, tools)
         return Conversation(
             messages_of(turns),
@@ -86,9 +101,7 @@ class MessagesRequest:
             choice=choice,
             variables=self._template_variables(),
             continues=turns[-1]["role"] == "assistant" and not turns[-1]["tool_calls"],
-            schema_fields={
-                tool.name: f"tools[{index}].input_schema" for index, tool in enumerate(tools)
-            },
+            schema_fields={tool.name: f"{path}.input_schema" for path, tool in definitions.items()},
         )
 
     def _template_variables(self) -> dict[str, object]:
@@ -196,8 +209,10 @@ def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
             **fields,
         }:
             turn_of(role, turns)["content"].append(_document(kind, source, fields, path))
+        case "user", {"type": "search_result", **fields}:
+            turn_of(role, turns)["content"].append(_search_result(fields, path))
         case "user", {"type": "tool_result", "tool_use_id": str(call_id), **fields}:
-            texts = texts_of(fields.get("content") or "", f"{path}.content", TEXT_FIELDS)
+            texts = _result_texts(fields.get("content") or "", f"{path}.content")
             if fields.get("is_error"):
                 texts = ["Error:", *texts]
             turn_of("tool", turns).update(tool_call_id=call_id, content=texts)
@@ -219,6 +234,35 @@ def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
             raise InvalidRequestError.must_be(path, _BLOCKS[role], got)
 
 
+def _system_texts(system: object) -> list[str]:
+    """Return the texts of the system prompt without the line that differs in every request."""
+    first, *others = texts_of(system, "system", TEXT_FIELDS)
+    first = _BILLING_LINE.sub("", first)
+    return [first, *others] if first else others
+
+
+def _result_texts(content: object, path: str) -> list[str]:
+    """Return the texts of a tool result, which may contain search results."""
+    if not isinstance(content, list):
+        return texts_of(content, path, TEXT_FIELDS)
+    texts: list[str] = []
+    for index, block in enumerate(content):
+        match block:
+            case {"type": "search_result", **fields}:
+                texts.append(_search_result(fields, f"{path}[{index}]"))
+            case _:
+                texts += texts_of([block], path, TEXT_FIELDS)
+    return texts
+
+
+def _search_result(block: Mapping[Any, Any], path: str) -> str:
+    """Return the text of a search result for the model: its title, its source, and its content."""
+    texts: list[str] = []
+    for name in ("title", "source", "content"):
+        texts += texts_of(block.get(name), f"{path}.{name}", TEXT_FIELDS)
+    return "\n".join(texts)
+
+
 def _document(kind: str, source: Mapping[Any, Any], fields: Mapping[Any, Any], path: str) -> str:
     """Return the text of a document for the model: its title, its context, and its content."""
     if kind not in ("text", "content"):
@@ -236,6 +280,11 @@ def _document(kind: str, source: Mapping[Any, Any], fields: Mapping[Any, Any], p
         if fields.get(name):
             texts += texts_of(fields[name], f"{path}.{name}", TEXT_FIELDS)
     return "\n".join([*texts, *content])
+
+
+def _is_hosted(tool: object) -> bool:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return isinstance(kind, str) and _HOSTED_TOOLS.fullmatch(kind) is not None
 
 
 def _tool(tool: object, path: str) -> ToolDefinition:

@@ -211,6 +211,12 @@ def _turn(completion: Completion) -> dict[str, Any]:
     return turn
 
 
+def _first_choice(_sample: int, piece: ContentPart | None) -> dict[str, Any]:
+    """Return the choice before the first piece; a turn that starts with a call has null content."""
+    content = None if piece is not None and piece.kind == "tool_call" else ""
+    return {"delta": {"role": "assistant", "content": content}}
+
+
 @define
 class _Deltas:
     """The deltas of a stream. Tool calls are numbered from 0 in each sample."""
@@ -266,7 +272,7 @@ class _ChatWriter:
         return CompletionEvents(
             {**self._identity, "object": "chat.completion.chunk"},
             request.n,
-            first=lambda _: {"delta": {"role": "assistant", "content": ""}},
+            first=_first_choice,
             piece=lambda sample, piece: {"delta": deltas.of(sample, piece)},
             last=self._last_chunk,
             includes_usage=request.includes_usage,

@@ -219,7 +219,7 @@ class _CompletionWriter:
         """Return the events of a streamed response."""
         request = self._request
 
-        def first_chunk(sample: int) -> dict[str, Any] | None:
+        def first_chunk(sample: int, _piece: object) -> dict[str, Any] | None:
             return {"text": prompts.prompts[sample // request.n]} if request.echo else None
 
         return CompletionEvents(

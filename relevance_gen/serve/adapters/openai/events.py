@@ -18,8 +18,8 @@ class CompletionEvents:
     Args:
         identity: the fields of every chunk: its id, object and model.
         n_samples: number of samples of all prompts.
-        first: returns the choice of a sample's first chunk, given the sample's index; ``None``
-            for no such chunk.
+        first: returns the choice of a sample's first chunk, given the sample's index and its first
+            piece, which is None for a sample without one; ``None`` for no such chunk.
         piece: returns the choice of a piece of text, or of a turn, given the sample's index.
         last: returns the choice at the end of a sample.
         includes_usage: whether a last chunk reports the number of tokens.
@@ -31,7 +31,7 @@ class CompletionEvents:
         identity: dict[str, Any],
         n_samples: int,
         *,
-        first: Callable[[int], dict[str, Any] | None],
+        first: Callable[[int, Any], dict[str, Any] | None],
         piece: Callable[[int, Any], dict[str, Any]],
         last: Callable[[Completion, GenerationResponse], dict[str, Any]],
         includes_usage: bool,
@@ -48,7 +48,7 @@ class CompletionEvents:
     def text(self, sample: int, piece: Any) -> bytes:
         """Return the event of a piece, after the sample's first chunk if that was not sent."""
         choice = {**self._piece(sample, piece), "finish_reason": None}
-        return self._start(sample) + self._chunk(sample, choice)
+        return self._start(sample, piece) + self._chunk(sample, choice)
 
     def end(self, responses: Responses) -> bytes:
         """Return the events that end a stream: the last chunk of each sample, and the usage."""
@@ -56,7 +56,7 @@ class CompletionEvents:
         sample = 0
         for response in responses:
             for completion in response.responses:
-                events.append(self._start(sample))
+                events.append(self._start(sample, None))
                 events.append(self._chunk(sample, self._last(completion, response)))
                 sample += 1
         if self._includes_usage:
@@ -68,11 +68,11 @@ class CompletionEvents:
         """Return the event that ends a stream that failed."""
         return wire.event(self._write_error(kind, message, field))
 
-    def _start(self, sample: int) -> bytes:
+    def _start(self, sample: int, piece: Any) -> bytes:
         if sample not in self._not_started:
             return b""
         self._not_started.remove(sample)
-        choice = self._first(sample)
+        choice = self._first(sample, piece)
         return b"" if choice is None else self._chunk(sample, {**choice, "finish_reason": None})
 
     def _chunk(self, sample: int, choice: dict[str, Any]) -> bytes:

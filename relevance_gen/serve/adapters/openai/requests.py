@@ -40,22 +40,45 @@ NEVER: tuple[object, ...] = ()
 Refused: TypeAlias = Mapping[str, Sequence[object]]
 """Unsupported fields to the values that are accepted because they request nothing."""
 
+_REFUSED_UNLESS_EMPTY = (
+    "bad_words",
+    "ebnf",
+    "guided_whitespace_pattern",
+    "include_stop_str_in_output",
+    "logits_processors",
+    "lora",
+    "no_stop_trim",
+    "return_tokens_as_token_ids",
+    "samplers",
+    "stop_regex",
+    "structural_tag",
+    "use_beam_search",
+)
+_REFUSED_UNLESS_ZERO = (
+    "dry_multiplier",
+    "dynatemp_range",
+    "mirostat",
+    "mirostat_mode",
+    "n_probs",
+    "penalty_alpha",
+    "smoothing_factor",
+    "top_a",
+    "xtc_probability",
+)
 REFUSED: Refused = {
-    **dict.fromkeys(("dry_multiplier", "dynatemp_range", "mirostat", "mirostat_mode"), (0,)),
-    **dict.fromkeys(("n_probs", "penalty_alpha", "smoothing_factor"), (0,)),
-    **dict.fromkeys(("top_a", "xtc_probability"), (0,)),
+    **dict.fromkeys(_REFUSED_UNLESS_EMPTY, EMPTY),
+    **dict.fromkeys(_REFUSED_UNLESS_ZERO, (0,)),
     **dict.fromkeys(("length_penalty", "num_beams", "tfs_z", "typical_p"), (1,)),
     **dict.fromkeys(("detokenize", "skip_special_tokens"), (True,)),
-    **dict.fromkeys(("bad_words", "ebnf", "guided_whitespace_pattern", "lora"), EMPTY),
-    **dict.fromkeys(("include_stop_str_in_output", "logits_processors", "samplers"), EMPTY),
-    **dict.fromkeys(("no_stop_trim", "return_tokens_as_token_ids", "use_beam_search"), EMPTY),
-    **dict.fromkeys(("stop_regex", "structural_tag"), EMPTY),
     "prompt_logprobs": (False,),
     "repeat_last_n": (-1,),
     "top_n_sigma": (0, -1),
     "verbosity": ("medium",),
 }
 """Unsupported fields that would change the response, with the values that request nothing."""
+
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""The code by which OpenAI's clients recognize a full context."""
 
 T = TypeVar("T")
 
@@ -195,7 +218,8 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
 
     OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``.
     """
-    details = {"message": message, "type": kind, "param": field, "code": kind}
+    error_type = "invalid_request" if kind == CONTEXT_LENGTH_EXCEEDED else kind
+    details = {"message": message, "type": error_type, "param": field, "code": kind}
     return {"error": details, "message": message, "detail": message}
 
 
