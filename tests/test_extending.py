@@ -107,6 +107,7 @@ class ChunkLength(FeatureSpec):
 class Brevity(Stage):
     """Adds a tenth divided by the number of words."""
 
+    order = 3.5
     parts = ("brevity",)
     n_best = N_STAGE_CANDIDATES
 
@@ -141,13 +142,6 @@ def test_scoring_stage_takes_part_in_every_search_and_explanation(
     """A new stage changes two files; its field of the explanation is serialized and displayed."""
     copy = extend("a scoring stage", "a field of an explanation")
     copy.add("retrieval/stages/brevity.py", STAGE)
-    weighting = "retrieval/weighting.py"
-    stage_list = "[Proximity.of(terms)]"
-    copy.change(weighting, stage_list, "[Proximity.of(terms), Brevity()]")
-    stages = "from relevance_gen.retrieval.stages"
-    copy.change(
-        weighting, f"{stages}.char_ngrams", f"{stages}.brevity import Brevity\n{stages}.char_ngrams"
-    )
     copy.change(
         "types/explanation.py",
         "    top_similarity: float = 0.0\n",

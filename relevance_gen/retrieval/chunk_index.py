@@ -192,21 +192,18 @@ class ChunkIndex(BaseIndex):
 
     def __contains__(self, chunk: object) -> bool:
         """Return whether a chunk has this text or, for a `Chunk`, the same text, metadata and title, at any position."""
-        text, rest = (
-            (chunk.text, (chunk.metadata, chunk.title))
-            if isinstance(chunk, Chunk)
-            else (chunk, None)
-        )
-        return any(
-            one == text
-            and live
-            and rest
-            in (None, (segment.chunks.metadata_of(number), segment.chunks.title_of(number)))
-            for segment in self._state.segments.segments
-            for number, (one, live) in enumerate(
-                zip(segment.chunks.texts, segment.live, strict=True)
-            )
-        )
+        text = chunk.text if isinstance(chunk, Chunk) else chunk
+        for segment in self._state.segments.segments:
+            chunks, is_live = segment.chunks, segment.live
+            for chunk_ord, chunk_text in enumerate(chunks.texts):
+                if chunk_text != text or not is_live[chunk_ord]:
+                    continue
+                if not isinstance(chunk, Chunk):
+                    return True
+                title, metadata = chunks.title_of(chunk_ord), chunks.metadata_of(chunk_ord)
+                if title == chunk.title and metadata == chunk.metadata:
+                    return True
+        return False
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self.chunks)

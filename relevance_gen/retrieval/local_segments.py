@@ -27,6 +27,7 @@ from relevance_gen.retrieval.ports import (
 from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
 from relevance_gen.retrieval.ranking.stage import Ranking
+from relevance_gen.retrieval.ranking.top_n import best_rows
 from relevance_gen.retrieval.segment_scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import Weighting
 
@@ -112,7 +113,8 @@ class LocalSegments:
             candidates = Candidates.merge(parts, request)
         if not request.n_features:
             return candidates
-        positions = candidates.positions[candidates.best_rows(request.n_features)]
+        rows = best_rows(candidates.scores, candidates.is_allowed, request.n_features)
+        positions = candidates.positions[rows]
         features: list[Any] = [None] * len(request.features)
         specs = []
         for spec in request.features:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from attrs import field, frozen
 
-from relevance_gen.arrays import Flags, Floats, Ids, Offsets, concat, unique
+from relevance_gen.arrays import Flags, Floats, Ids, Offsets, concat
 from relevance_gen.index.segment import Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.query.filters import Filter
@@ -131,7 +131,7 @@ class MatchResponse:
 class CandidateRequest:
     """A request for the chunks with the highest lexical scores.
 
-    Features of `features` are extracted from the chunks at `Candidates.best_rows` of `n_features`, so that most queries
+    Features of `features` are extracted from the chunks at the `best_rows` for `n_features`, so that most queries
     need no further request. A spec is skipped, and its features are None, if these chunks are more than its
     `FeatureSpec.max_chunks`.
     """
@@ -194,15 +194,6 @@ class Candidates:
             feature_positions=feature_positions,
             features=tuple(features),
         )
-
-    def best_rows(self, n: int) -> Offsets:
-        """Return the rows, ascending, of the best n chunks with ties, and of the best n that pass the filter."""
-        best = at_least_as_good(self.scores, n)
-        if self.is_allowed.all():
-            return best
-        allowed = self.is_allowed.nonzero()[0]
-        best_allowed = allowed[at_least_as_good(self.scores[allowed], n)]
-        return unique(np.concatenate((best, best_allowed)))
 
 
 # ── Inventory ───────────────────────────────────────────────────────────────────────────────────────────

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +62,6 @@ _NO_CANDIDATES: Final = Candidates(
     is_allowed=np.zeros(0, bool),
 )
 
-_PostingsKey: TypeAlias = tuple[int, str, bool, bool]
-"""Id and spelling of a word, whether it matches its inflections, and whether it matches terms by prefix."""
-
 
 class SegmentScorer:
     """Scores the chunks of one segment by their terms, query after query; thread-safe.
@@ -119,27 +116,24 @@ class SegmentScorer:
 
     def _match(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
         exact_ids = []
-        keys = self._keys(terms)
+        inflected = []
         for term in terms:
-            if not term.inflected:
+            if term.inflected:
+                inflected.append(term)
+            else:
                 exact_ids.append(term.term_id)
-        exact = self._exact_cache.get_all(exact_ids) if exact_ids else {}
-        if len(exact) < len(exact_ids):
-            self._match_exactly(exact_ids, exact)
-        cached = self.postings_cache.get_all(keys)
+        exact = self._match_exactly(exact_ids)
+        postings = self.postings_of(inflected, [None] * len(inflected))
         matches = []
-        for term, key in zip(terms, keys, strict=True):
-            if not term.inflected:
-                matches.append(exact[term.term_id])
-                continue
-            postings = cached.get(key)
-            if postings is None:
-                postings = self._read_postings(key, term, None)
-            matches.append(postings.matched)
+        for term in terms:
+            matches.append(next(postings).matched if term.inflected else exact[term.term_id])
         return tuple(matches)
 
-    def _match_exactly(self, term_ids: list[int], matches: dict[int, TermMatch]) -> None:
-        """Add terms without inflections, mostly stop words, to matches, without reading their postings."""
+    def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
+        """Match terms without inflections, mostly stop words, without reading their postings."""
+        matches = self._exact_cache.get_all(term_ids)
+        if len(matches) == len(term_ids):
+            return matches
         missing = [term_id for term_id in term_ids if term_id not in matches]
         postings = self.segment.postings
         term_ords = postings.lexicon.find(np.array(missing, np.uint64))
@@ -150,6 +144,7 @@ class SegmentScorer:
             matched = TermMatch(Match.exact(term_id), n_chunks) if n_chunks else _NO_MATCH
             matches[term_id] = matched
             self._exact_cache.put(term_id, matched)
+        return matches
 
     def _near_terms(self, word: str) -> Counter[str]:
         """Return the terms at edit distance 1 of a word, with the number of chunks that have each."""
@@ -174,44 +169,25 @@ class SegmentScorer:
 
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
-    ) -> Iterable[TermPostings]:
-        """Return the postings of each term, from the cache if it has them; the rest is read term by term.
+    ) -> Iterator[TermPostings]:
+        """Yield the postings of each term, from the cache if it has them.
 
         Args:
             terms: words of the query.
             matches: the terms that each word matches in all segments; None searches the dictionary for inflections.
         """
-        keys = self._keys(terms)
-        cached = self.postings_cache.get_all(keys)
-        if len(cached) == len(keys):
-            return cached.values()  # in the order of the keys, which are distinct
-        return self._iterate_postings(keys, terms, matches, cached)
-
-    def _keys(self, terms: Sequence[QueryTerm]) -> list[_PostingsKey]:
-        """Return the key of each term in the cache of postings."""
-        by_prefix = self._by_prefix
         keys = []
         for term in terms:
-            keys.append((term.term_id, term.word, term.inflected, by_prefix))
-        return keys
-
-    def _iterate_postings(
-        self,
-        keys: Sequence[_PostingsKey],
-        terms: Sequence[QueryTerm],
-        matches: Sequence[Match | None],
-        cached: Mapping[_PostingsKey, TermPostings],
-    ) -> Iterator[TermPostings]:
+            keys.append((term.term_id, term.word, term.inflected, self._by_prefix))
+        cached = self.postings_cache.get_all(keys)
         for key, term, match in zip(keys, terms, matches, strict=True):
             postings = cached.get(key)
             if postings is None:
-                postings = self._read_postings(key, term, match)
+                postings = self._read_postings(term, match)
+                self.postings_cache.put(key, postings)
             yield postings
 
-    def _read_postings(
-        self, key: _PostingsKey, term: QueryTerm, match: Match | None
-    ) -> TermPostings:
-        """Read the postings of a term, and store them in the cache."""
+    def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
         postings = self.segment.postings
         if match is None:
             match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
@@ -227,9 +203,7 @@ class SegmentScorer:
         if len(postings_of_ids.counts) > 1:
             chunk, tf = self._sum_by_chunk(chunk, tf)
         matched = TermMatch(match, chunk.size)
-        term_postings = TermPostings(matched, chunk, tf, self._weighting.saturate(tf))
-        self.postings_cache.put(key, term_postings)
-        return term_postings
+        return TermPostings(matched, chunk, tf, self._weighting.saturate(tf))
 
     def _sum_by_chunk(
         self, chunk: ChunkOrds, tf: npt.NDArray[Any]
@@ -324,8 +298,8 @@ class SegmentScorer:
             sums[chunk] = before + terms.weights[i] * postings.weight * (before > 0.0)
         return sums
 
-    def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterable[TermPostings]:
-        """Return the postings of the words of a query at the given indices."""
+    def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterator[TermPostings]:
+        """Yield the postings of the words of a query at the given indices."""
         words, matches = [], []
         for i in indices:
             words.append(terms.query.terms[i])

@@ -51,10 +51,7 @@ from relevance_gen.retrieval.ranking.stage import (
     WeightedQuery,
     WeightedTerms,
 )
-from relevance_gen.retrieval.stages.char_ngrams import CharNgrams
-from relevance_gen.retrieval.stages.proximity import Proximity
-from relevance_gen.retrieval.stages.score_regularization import ScoreRegularization
-from relevance_gen.retrieval.stages.titles import TitleMatch
+from relevance_gen.retrieval.stages import STAGE_CLASSES
 from relevance_gen.types import WeightingName
 
 _MAX_LISTED_TOKENS: Final = 64
@@ -227,12 +224,13 @@ def _pivoted_denominators(segment: Segment, statistics: Statistics) -> Floats:
 
 
 def _pivoted_stages(terms: WeightedTerms) -> tuple[Stage, ...]:
-    stages: list[Stage] = [Proximity.of(terms)]
-    if terms.statistics.n_chunks_with_title:
-        stages.append(TitleMatch.of(terms))
-    if not (terms.statistics.is_english and terms.query.text.isascii()):
-        stages.append(CharNgrams())
-    return (*stages, ScoreNormalization(formulas.soft_clip_to_one), ScoreRegularization())
+    before: list[Stage] = []
+    after: list[Stage] = []
+    for stage_class in STAGE_CLASSES:
+        stage = stage_class.of(terms)
+        if stage is not None:
+            (after if stage.is_after_normalization else before).append(stage)
+    return (*before, ScoreNormalization(formulas.soft_clip_to_one), *after)
 
 
 PIVOTED: Final = Weighting(

@@ -33,6 +33,7 @@ from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import TermMatch
 from relevance_gen.retrieval.ranking.features import STORED_FIELDS, merge_features
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
+from relevance_gen.retrieval.ranking.top_n import best_rows
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 
@@ -150,7 +151,8 @@ class RemoteSegments:
         candidates = prefetched.candidates
         if not request.n_features:
             return candidates
-        positions = candidates.positions[candidates.best_rows(request.n_features)]
+        best = best_rows(candidates.scores, candidates.is_allowed, request.n_features)
+        positions = candidates.positions[best]
         rows = find(candidates.feature_positions, positions)
         is_missing = bool(
             (rows < 0).any()

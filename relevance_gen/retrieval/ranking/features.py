@@ -7,7 +7,7 @@ A stage declares a `FeatureSpec`, a small value that can be pickled. The machine
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
@@ -49,8 +49,8 @@ class SegmentReader(Protocol):
 
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
-    ) -> Iterable[TermPostings]:
-        """Return the postings of each term in the segment."""
+    ) -> Iterator[TermPostings]:
+        """Yield the postings of each term in the segment."""
 
 
 @define(eq=False)

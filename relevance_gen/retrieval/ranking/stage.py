@@ -3,8 +3,8 @@
 A score is computed by a list of stages. Each stage takes some of the candidates, extracts features of them, and updates
 their scores. It declares these features as data: see `relevance_gen.retrieval.ranking.features`.
 
-To add a stage, write a file in `relevance_gen.retrieval.stages`, add it to the list of a weighting in
-`relevance_gen.retrieval.weighting`, and add the fields that explain it to `relevance_gen.Explanation`.
+To add a stage, write a file in `relevance_gen.retrieval.stages`, and add the fields that explain it to
+`relevance_gen.Explanation`.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class SelfMatch:
 class Stage(ABC):
     """One part of a score, created for one query."""
 
+    order: ClassVar[float | None] = None
+    """Position among the stages of the weighting ``pivoted``, distinct and ascending; None for all other stages."""
     parts: ClassVar[tuple[str, ...]] = ()
     """Fields of `Explanation`, and columns of the table, with the values that the stage adds; none if it only rescales scores."""
     is_after_normalization: ClassVar[bool] = False
@@ -94,6 +96,12 @@ class Stage(ABC):
     """Number of chunks, the best by lexical score and their ties, that the stage scores; 0 if it needs no features."""
     features: FeatureSpec | None = None
     """Features to extract together with the candidates, of the best `N_STAGE_CANDIDATES`."""
+
+    @classmethod
+    def of(cls, terms: WeightedTerms) -> Stage | None:
+        """Return the stage for a query; None if it does not change the scores of the query."""
+        del terms
+        return cls()
 
     @abstractmethod
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:

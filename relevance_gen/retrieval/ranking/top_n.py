@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from relevance_gen.arrays import Floats, Offsets
+from relevance_gen.arrays import Flags, Floats, Offsets, unique
 
 _MAX_BLOCK_SIZE: Final = 128
 _MIN_BLOCK_SIZE: Final = 4
@@ -31,6 +31,16 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
     candidates = scores.take(rows)
     reaching: Offsets = rows[candidates >= _nth_best(candidates, n)]
     return reaching
+
+
+def best_rows(scores: Floats, is_allowed: Flags, n: int) -> Offsets:
+    """Return the rows, ascending, of the best n scores with ties, and of the best n allowed scores with ties."""
+    best = at_least_as_good(scores, n)
+    if is_allowed.all():
+        return best
+    allowed = is_allowed.nonzero()[0]
+    best_allowed = allowed[at_least_as_good(scores[allowed], n)]
+    return unique(np.concatenate((best, best_allowed)))
 
 
 def best_quotients(sums: Floats, denominators: Floats, min_denominator: float, n: int) -> Offsets:

@@ -72,6 +72,7 @@ class CharNgramFeatures(FeatureSpec):
 class CharNgrams(Stage):
     """Adds the similarity of character 4-grams."""
 
+    order = 3
     parts = ("char_ngrams",)
     n_best = 25
     features = CharNgramFeatures()

@@ -259,6 +259,7 @@ class ProximityFeatures(FeatureSpec):
 class Proximity(Stage):
     """Adds the proximity of the query's words."""
 
+    order = 1
     parts = ("bigrams", COVERAGE, "lead", "phrase")
     n_best = N_STAGE_CANDIDATES
     features: ProximityFeatures

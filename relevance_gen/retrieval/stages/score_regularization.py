@@ -48,6 +48,7 @@ _SHARPNESS: Final = 24
 class ScoreRegularization(Stage):
     """Raises the scores of chunks that are similar to the best chunks."""
 
+    order = 4
     parts = ("top_similarity",)
     is_after_normalization = True
     n_best = N_STAGE_CANDIDATES

@@ -83,12 +83,15 @@ class TitleMatch(Stage):
 
     features: TitleFeatures
 
+    order = 2
     parts = ("title",)
     n_best = N_STAGE_CANDIDATES
 
     @classmethod
-    def of(cls, terms: WeightedTerms) -> TitleMatch:
-        """Return the stage for a query."""
+    def of(cls, terms: WeightedTerms) -> TitleMatch | None:
+        """Return the stage for a query; None if all chunks lack titles."""
+        if not terms.statistics.n_chunks_with_title:
+            return None
         matches, idf = [], []
         for word in terms.rarest:
             matches.append(terms.matches[word])
