@@ -208,7 +208,10 @@ class Attributor:
         return _SourceSentences(spans, _distinct_words(texts))
 
 
-def _sentence_spans(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, int]]:
+def _sentence_spans(
+    text: str,
+    ends: Sequence[int] | None = None,
+) -> Iterator[tuple[int, int]]:
     """Yield the spans of the sentences of a text, and check whether the request is cancelled."""
     for sentence_ord, span in enumerate(sentences(text, ends)):
         if sentence_ord % _RESERVED_SENTENCES == 0:

@@ -80,8 +80,9 @@ def _open_indexes(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
     registry.start()
 
     def search(name: str, query: str, top_n: int) -> SearchResponse:
-        params = SearchParams(query, top_n, true_order=False, spans=True)
-        return registry.query(name, "", lambda index, _: index.answer_all([params])[0])
+        params = [SearchParams(query, top_n, true_order=False, spans=True)]
+        (response,) = registry.query(name, "", lambda index, _: index.answer_all(params))
+        return response
 
     searches = {name: partial(search, name) for name in registry.names("")}
     return searches, partial(registry.start_refresh, client="")

@@ -51,7 +51,12 @@ class Actor:
         threading.Event().wait()
 
 
-def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
+def start(
+    kind: type[Actor],
+    node_id: str,
+    *args: Any,
+    **options: Any,
+) -> Any:
     """Start an actor on a node and return its handle at once.
 
     If it cannot start, for example because the node is dead, its first call fails.

@@ -199,7 +199,10 @@ class QueryIdentifiers:
         return best
 
 
-def _join_adjacent(parts: Sequence[str], words: Sequence[str]) -> dict[str, list[int]]:
+def _join_adjacent(
+    parts: Sequence[str],
+    words: Sequence[str],
+) -> dict[str, list[int]]:
     """Return the indices of the `words` in two or three adjacent parts, by the joined parts."""
     word_ords = {word: word_ord for word_ord, word in enumerate(words)}
     joined: dict[str, list[int]] = {}

@@ -270,7 +270,8 @@ def to_json(files: Mapping[str, FileRecord]) -> list[Any]:
     """Return records as JSON, without the locations of chunks but with their number."""
     rows = []
     for path, file in files.items():
-        rows.append([path, file.fingerprint, len(file.locations), *file[2:]])
+        n_chunks = len(file.locations)
+        rows.append([path, file.fingerprint, n_chunks, *file[2:]])
     return rows
 
 

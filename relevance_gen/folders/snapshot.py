@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.arrays import Flags, Offsets, bounds_of, concat, ragged_ranges
+from relevance_gen.arrays import Flags, Offsets, bounds_of, concat, ragged_ranges, run_starts
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.folders.file_ranking import FileRanking
@@ -22,9 +22,9 @@ from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.query.filters import Filter, check_keys, mask_of
-from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
+from relevance_gen.types import Explanation, Metadata, SearchResponse
 
-_OF_ONE: Final = {"first_line", "last_line", "start", "end"}
+_CHUNK_KEYS: Final = {"first_line", "last_line", "start", "end"}
 """Metadata keys whose values differ between the chunks of a file."""
 
 
@@ -77,11 +77,8 @@ class FolderSnapshot(BaseIndex):
 
     @bounds.default
     def _bounds(self) -> Offsets:
-        return bounds_of(
-            np.fromiter(
-                (len(file.locations) for file in self.files.values()), np.int64, len(self.files)
-            )
-        )
+        counts = [len(file.locations) for file in self.files.values()]
+        return bounds_of(np.array(counts, np.int64))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -98,21 +95,21 @@ class FolderSnapshot(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Answer questions. With an encoder, the best by their words are encoded now: no vectors are kept."""
-        asked = [*map(self._asked, asked)]
-        answers = self.index.answer_all(
-            asked, models, allow_partial=allow_partial, rerankings=self._rankings
+        """Run searches. An encoder encodes the best lexical candidates now: no vectors are stored."""
+        responses = self.index.answer_all(
+            list(map(self._without_metadata, asked)),
+            models,
+            allow_partial=allow_partial,
+            rerankings=self._rankings,
         )
-        return [
-            evolve(answer, results=tuple(map(self._told, answer.results))) for answer in answers
-        ]
+        return list(map(self._with_metadata, responses))
 
     def explain_one(
         self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""
         return self.index.explain_one(
-            self._asked(question), chunk, models, rerankings=self._rankings
+            self._without_metadata(question), chunk, models, rerankings=self._rankings
         )
 
     @property
@@ -163,76 +160,93 @@ class FolderSnapshot(BaseIndex):
 
     def positions(self, paths: Iterable[str]) -> Offsets:
         """Return the positions of all chunks of the files, file after file."""
-        place = {path: number for number, path in enumerate(self.paths)}
-        numbers = np.array([place[path] for path in paths], np.int64)
-        return ragged_ranges(self.bounds[numbers], self.bounds[numbers + 1] - self.bounds[numbers])
+        ords = {path: file_ord for file_ord, path in enumerate(self.paths)}
+        file_ords = np.array([ords[path] for path in paths], np.int64)
+        starts = self.bounds[file_ords]
+        return ragged_ranges(starts, self.bounds[file_ords + 1] - starts)
 
     def _metadata(self, position: int) -> Metadata:
-        number = int(self.bounds.searchsorted(position, "right")) - 1
-        path = self.paths[number]
-        return self.files[path].metadata(self.shown_as + path, position - int(self.bounds[number]))
+        file_ord = int(self.bounds.searchsorted(position, "right")) - 1
+        path = self.paths[file_ord]
+        chunk_ord = position - int(self.bounds[file_ord])
+        return self.files[path].metadata(self.shown_as + path, chunk_ord)
 
-    def _told(self, result: SearchResult) -> SearchResult:
-        return evolve(result, metadata=self._metadata(result.original_index))
+    def _with_metadata(self, response: SearchResponse) -> SearchResponse:
+        results = []
+        for result in response.results:
+            metadata = self._metadata(result.original_index)
+            results.append(evolve(result, metadata=metadata))
+        return evolve(response, results=tuple(results))
 
-    def _asked(self, question: SearchParams) -> SearchParams:
+    def _without_metadata(self, question: SearchParams) -> SearchParams:
         """Return a search with masks and groups instead of metadata, which the index does not store."""
-        where, distinct = question.where, question.distinct
+        where = question.where
+        distinct = question.distinct
         if isinstance(where, Mapping):
-            where = self._having(where)
+            where = self._mask(where)
         elif callable(where):
-            where = Filter.read(where, len(self)).flags(
-                np.arange(len(self)), self._described(np.arange(len(self)))
-            )
+            positions = np.arange(len(self))
+            chunks = self._describe(positions)
+            where = Filter.read(where, len(self)).flags(positions, chunks)
         if isinstance(distinct, str):
-            chunks, counts = self._alike({distinct})
-            distinct = GroupKeys(GroupKeys.of(distinct, chunks).hashes.repeat(counts))
+            runs = self._runs({distinct})
+            hashes = GroupKeys.of(distinct, runs.first_chunks).hashes
+            distinct = GroupKeys(hashes.repeat(runs.lengths))
         elif self.by_file:
-            counts = np.diff(self.bounds)
-            distinct = GroupKeys(np.arange(1, counts.size + 1, dtype=np.uint64).repeat(counts))
+            file_numbers = np.arange(1, len(self.paths) + 1, dtype=np.uint64)
+            distinct = GroupKeys(file_numbers.repeat(np.diff(self.bounds)))
         return evolve(question, where=where, distinct=distinct)
 
-    def _having(self, where: Mapping[str, Any]) -> Flags:
+    def _mask(self, where: Mapping[str, Any]) -> Flags:
         """Return a mask of the chunks with certain metadata; shared values are compared once."""
-        own = {key: value for key, value in where.items() if key in _OF_ONE}
-        shared = {key: value for key, value in where.items() if key not in _OF_ONE}
-        chunks, counts = self._alike(shared.keys())
-        chosen = mask_of(shared, chunks).repeat(counts)
+        own = {key: value for key, value in where.items() if key in _CHUNK_KEYS}
+        shared = {key: value for key, value in where.items() if key not in _CHUNK_KEYS}
+        runs = self._runs(shared.keys())
+        mask = mask_of(shared, runs.first_chunks).repeat(runs.lengths)
         if own:
-            at = chosen.nonzero()[0]
-            chosen[at] = mask_of(own, self._described(at))
-        if len(self) and not chosen.any():
-            check_keys(where, set().union(*self._alike(None)[0].metadata.values()))
-        return chosen
+            positions = mask.nonzero()[0]
+            mask[positions] = mask_of(own, self._describe(positions))
+        if len(self) and not mask.any():
+            metadata = self._runs({"page"}).first_chunks.metadata
+            check_keys(where, set().union(*metadata.values()))
+        return mask
 
-    def _alike(self, keys: Set[str] | None) -> tuple[Chunks, Offsets]:
-        """Return a chunk for each run of chunks that have the same under some keys, and the runs' lengths, shape (R,).
+    def _runs(self, keys: Set[str]) -> _Runs:
+        """Return the runs of chunks with equal values of these keys."""
+        n_chunks = np.diff(self.bounds)
+        if keys <= {"path"}:
+            shown_paths = [self.shown_as + path for path in self.paths]
+            return _Runs(_chunks_with([{"path": path} for path in shown_paths]), n_chunks)
+        first_positions = np.arange(len(self))
+        if not keys & _CHUNK_KEYS:  # all chunks of a page, or of a text, have equal values
+            parts = [file.locations[:, 0] for file in self.files.values()]
+            is_first = run_starts(concat(parts, np.int32))
+            file_starts = self.bounds[:-1]
+            is_first[file_starts[n_chunks > 0]] = True
+            first_positions = first_positions[is_first]
+        lengths = np.diff(first_positions, append=len(self))
+        return _Runs(self._describe(first_positions), lengths)
 
-        Without keys a run's chunks have the same keys at all.
-        """
-        if keys is not None and keys <= {"path"}:
-            every: list[Metadata] = [{"path": self.shown_as + path} for path in self.paths]
-            return _with_metadata(every), np.diff(self.bounds)
-        firsts = np.arange(len(self))
-        if keys is None or not keys & _OF_ONE:  # all chunks of a page, or of a text, have the same
-            begins = (
-                np.diff(
-                    concat((file.locations[:, 0] for file in self.files.values()), np.int32),
-                    prepend=-1,
-                )
-                != 0
-            )
-            begins[self.bounds[:-1][np.diff(self.bounds) > 0]] = True
-            firsts = firsts[begins]
-        return self._described(firsts), np.diff(firsts, append=len(self))
-
-    def _described(self, positions: Offsets) -> Chunks:
+    def _describe(self, positions: Offsets) -> Chunks:
         """Return chunks with the metadata of the chunks at these positions."""
-        return _with_metadata(list(map(self._metadata, positions.tolist())))
+        return _chunks_with(list(map(self._metadata, positions.tolist())))
 
 
-def _with_metadata(every: Sequence[Metadata]) -> Chunks:
-    return Chunks([""] * len(every), dict(enumerate(every)))
+@frozen(eq=False)
+class _Runs:
+    """R runs of adjacent chunks with equal values of certain metadata keys.
+
+    Attributes:
+        first_chunks: the metadata of the first chunk of each run.
+        lengths: number of chunks of each run, shape (R,).
+    """
+
+    first_chunks: Chunks
+    lengths: Offsets
+
+
+def _chunks_with(metadata: Sequence[Metadata]) -> Chunks:
+    return Chunks([""] * len(metadata), dict(enumerate(metadata)))
 
 
 def _has_folder_or_name(path: str, folder: str, name: str) -> bool:

@@ -70,7 +70,9 @@ _DECOMPOSED: Final = re.compile(
 _JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
 """Code points that are folded together: letters with their marks, and the surrogates of one character."""
 
-_VARIANTS: Final = str.maketrans({"æ": "ae", "œ": "oe", "þ": "th"}) | str.maketrans(
+_VARIANTS: Final = str.maketrans(
+    {"æ": "ae", "œ": "oe", "þ": "th"},
+) | str.maketrans(
     "łđøħıŋðŧĸёأإآٱىةیک™℠",
     "ldohindtkеاااايهيك  ",
 )

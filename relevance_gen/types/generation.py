@@ -131,7 +131,11 @@ class GenerationRequest:
     )
     max_input_tokens: int = fields.integer(0, default=0)
     num_samples: int = fields.integer(1, MAX_SAMPLES, default=1)
-    stop: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_stop_strings)
+    stop: tuple[str, ...] = field(
+        default=(),
+        converter=checks.as_texts,
+        validator=_stop_strings,
+    )
     temperature: float = fields.number(0, default=1.0)
     top_k: int = fields.integer(0, default=50)
     top_p: float = fields.number(0, 1, default=1.0)

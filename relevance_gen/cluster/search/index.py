@@ -443,7 +443,12 @@ class ClusterIndex(BaseIndex):
 
     # ── Changes ──
 
-    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
+    def add(
+        self,
+        chunks: Iterable[str | Metadata | Chunk],
+        *,
+        blank: Blank = "error",
+    ) -> range:
         """Add chunks and return their positions.
 
         Each call writes a new shard, and small shards are merged: add many chunks with one call if possible.
@@ -470,7 +475,12 @@ class ClusterIndex(BaseIndex):
 
         return self._change(append)
 
-    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+    def remove(
+        self,
+        positions: Iterable[int] | None = None,
+        *,
+        where: Where | None = None,
+    ) -> int:
         """Remove chunks by their positions or by a filter, and return their number.
 
         Args:

@@ -188,7 +188,9 @@ class SearcherPool:
             raise ClusterError("the connection to the cluster was closed; open the index again")
 
     def run(
-        self, tasks: Sequence[Callable[[SearcherHandle], Any]], on_done: Callable[[Any], None]
+        self,
+        tasks: Sequence[Callable[[SearcherHandle], Any]],
+        on_done: Callable[[Any], None],
     ) -> list[Any]:
         """Run tasks on searchers, at most one task per searcher; return their results in order.
 
