@@ -28,12 +28,12 @@ OTHERS = (
     "attack",
 )
 _ONLY = {"passages": "covidqa", "asking": "xquad-en"}
-"""What stands in the names of the collections that some benches are for."""
+"""Part of the collection name, for benchmarks that use only specific collections."""
 BENCHES = (*TEXTS, *JUDGED, *OTHERS)
 
 
 def run(name: str, arguments: list[str]) -> bool:
-    """Run one bench, and tell whether it ended well; the others shall run all the same."""
+    """Run one benchmark and return whether it succeeded; a failure does not end the run."""
     print(f"\n── {name} {'─' * (100 - len(name))}", flush=True)
     started = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", f"bench.{name}", *arguments], check=False)  # noqa: S603
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def options(name: str, args: argparse.Namespace) -> list[str] | None:
-    """Return the arguments of one bench; ``None`` if what it measures on was not given."""
+    """Return the arguments of one benchmark; ``None`` if its data set is missing."""
     given = ["--quick"] if args.quick else []
     if name in TEXTS:
         given += ["--books", args.books] if args.books else []

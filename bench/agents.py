@@ -1,10 +1,12 @@
-"""Measure what it costs an agent to find a file: `python -m bench.agents DIR…`, with the questions of `bench.files`.
+"""Measure an agent's tokens to find a file: `python -m bench.agents DIR…`, as `bench.files`.
 
-How many tokens are read until the first line that names a right file, from an answer of the tool `search` with ten
-results, and from what `grep -rn --ignore-case` prints for the question's rarest words, as an agent would choose them:
-the rarest word that is found, then the two rarest, then the three, until one prints a right file; each is a call,
-whose output is cut at 10,000 tokens, as agents cut it, and read from the top. Beside that, the tokens of the whole
-answers, which is what comes into an agent's context. A question that no call answers has cost all of them.
+The result is the number of tokens up to the first line with the name of a relevant file. Compared
+are one answer of the tool `search` with ten results, and calls of `grep -rn --ignore-case` for the
+question's rarest words, as an agent would choose them: the rarest word that occurs, then the two
+rarest words, then the three rarest words, until a call prints a relevant file. The output of each
+call is cut at 10,000 tokens, as agents cut it, and read from the top. The tokens of the complete
+answers, which fill an agent's context, are recorded too. A question without a successful call
+counts with the tokens of all calls.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.token_counting import token_counter
 
 _MOST_TOKENS = 10_000
-"""Where the output of one grep is cut."""
+"""Maximum tokens of the output of one grep."""
 _count = token_counter(None).count
 _Cost = tuple[int, int, bool]
 _Files = dict[str, list[str]]
 
 
 def _read(lines: list[str], relevant: set[str]) -> _Cost:
-    """Return the tokens up to the first line that begins with the path of a right file, of all, and if there is one."""
+    """Return the tokens up to the first line of a relevant file, the total, and the success."""
     n_tokens, until = 0, None
     for line in lines:
         n_tokens += _count(line + "\n")
@@ -44,7 +46,7 @@ def _read(lines: list[str], relevant: set[str]) -> _Cost:
 
 
 def _grep(files: _Files, words: list[str]) -> list[str]:
-    """Return what ``grep -rniE`` prints for any of some words."""
+    """Return the lines that ``grep -rniE`` prints for any of the words."""
     pattern = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
     return [
         f"{path}:{number}:{line}"
@@ -73,7 +75,7 @@ def by_grep(files: _Files, query: str, relevant: set[str]) -> _Cost:
 
 
 def by_search(tools: Tools, query: str, relevant: set[str]) -> _Cost:
-    """Read what the tool answers."""
+    """Read the tool's answer."""
     return _read(tools.call("search", {"question": query}).splitlines(), relevant)
 
 

@@ -1,9 +1,10 @@
-"""Measure whether confidence tells an answer from none: ``python -m bench.answerable DIR… [--fit]``.
+"""Measure how well confidence detects answers: ``python -m bench.answerable DIR… [--fit]``.
 
-Each DIR is a judged collection as `bench.quality` reads it. Every collection is asked its own questions and those of
-all other families; what stands before the hyphen in a DIR's name is its family, since collections of one family share
-questions. The measure is the area under the ROC curve: how often an own question has more confidence than a foreign
-one. ``--fit`` fits the scale of `relevance_gen.retrieval.ranking.confidence` to what was seen.
+Each DIR is a judged collection as `bench.quality` reads it. Each collection gets its own questions
+and the questions of all other families. The family is the part of a DIR's name before the hyphen,
+since collections of one family share questions. The measure is the area under the ROC curve: the
+probability that an own question has a higher confidence than a foreign question. ``--fit`` fits the
+scale of `relevance_gen.retrieval.ranking.confidence` to the measured values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from relevance_gen import ChunkIndex
 from relevance_gen.types import MIN_CONFIDENCE
 
 MAX_QUESTIONS = 250
-"""Questions taken from a collection; of more, so many evenly spread."""
+"""Maximum questions of a collection; a larger collection is sampled evenly."""
 
 
 def family(folder: Path) -> str:

@@ -1,11 +1,13 @@
-"""Measure what the embedded model answers to people's questions: ``python -m bench.asking DIR [--model FILE]``.
+"""Measure the embedded model's answers: ``python -m bench.asking DIR [--model FILE]``.
 
-DIR is a judged collection as `bench.quality` reads it, best one of short plain paragraphs, such as XQuAD in English.
-The right sentence is the one of the relevant chunk that shares most content words with the question. An answer is
-closest to it if no sentence that the model was shown is as similar to the answer.
+DIR is a judged collection as `bench.quality` reads it, preferably of short plain paragraphs, such
+as XQuAD in English. The correct sentence is the sentence of the relevant chunk that shares most
+content words with the question. An answer counts as closest to it if no other sentence in the
+prompt is more similar to the answer.
 
-For the questions of XQuAD and COVID-QA in ``bench/answers.json`` somebody has read the relevant chunk and marked words
-that only its right sentence has; how many answers hold them is measured too, copied and written freely.
+For the questions of XQuAD and COVID-QA in ``bench/answers.json``, a person has read the relevant
+chunk and marked words that occur only in its correct sentence. The number of answers with these
+words is measured too, for copied and for freely generated answers.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def right_sentence(chunk: str, question: str) -> str:
 
 
 def is_close(answer: str, right: str, shown: list[str]) -> bool:
-    """Tell whether no sentence is as similar to an answer as the right one."""
+    """Return whether the correct sentence is the most similar to an answer."""
     similarities = {
         text: SequenceMatcher(None, answer, text, False).ratio() for text in {right, *shown}
     }

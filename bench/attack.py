@@ -1,9 +1,9 @@
-"""Measure what bodies made to be expensive cost: ``python -m bench.attack [--mib 4]``. Linux only.
+"""Measure the cost of hostile bodies: ``python -m bench.attack [--mib 4]``. Linux only.
 
-For each shape a server of its own gets one body, whose size counts after decompression, over loopback. Told are its
-processor seconds for each MiB of the body, and the memory that it grew by at its peak, less what the counter of tokens
-keeps of the body's words: that is kept for all requests together, and bounded (docs/operations.md). The bars are 2
-seconds, and 12 bytes a byte beside `FLOOR_MIB`.
+For each attack a separate server gets one body over loopback; the size of a body counts after
+decompression. Recorded are the processor seconds per MiB of the body, and the growth of the peak
+memory without the words that the token counter caches: that cache is shared by all requests, and
+bounded (docs/operations.md). The limits are 2 seconds, and 12 bytes per byte plus `FLOOR_MIB`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.recording import Record, add_quick
 
 MOST_CHUNKS = 200_000
 FLOOR_MIB = 48
-"""What any search may take beside its twelvefold: the arrays of a block, and for 200,000 chunks 160 bytes each."""
+"""Memory allowed in addition to 12 bytes per byte: a block's arrays, and 160 bytes for each of 200,000 chunks."""
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
 
@@ -106,7 +106,7 @@ def backslashes(n_bytes: int) -> bytes:
 
 
 def ties(n_bytes: int) -> bytes:
-    """Have as many chunks as are allowed score the same."""
+    """Return the maximum number of chunks with equal scores."""
     return _search("red apple", ["a red apple pie"] * min(MOST_CHUNKS, n_bytes // 19))
 
 
@@ -144,7 +144,7 @@ def thai(n_bytes: int) -> bytes:
 
 
 def many_words(n_bytes: int) -> bytes:
-    """Say as many different words as there is room for, all in one chunk."""
+    """Return one chunk with the maximum number of distinct words."""
     return _search("w1 w2 w3", [" ".join(f"w{number:x}" for number in range(n_bytes // 7))])
 
 
@@ -261,7 +261,7 @@ class Served:
         return 0
 
     def new_peak(self) -> None:
-        """Have the kernel forget the peak of memory."""
+        """Reset the kernel's record of the peak memory."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def memory_mib(self, field: str) -> float:
@@ -329,7 +329,7 @@ def measure(record: Record, shape: Callable[[int], bytes], n_bytes: int) -> None
 
 
 def kept_by_the_counter_mib(body: bytes) -> float:
-    """Return what the counter of tokens keeps of a body's words, measured in a process that does nothing else."""
+    """Return the token counter's cache size for the words of a body, measured in a separate process."""
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", COUNTING], input=body, stdout=subprocess.PIPE, check=True
     )

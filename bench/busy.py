@@ -1,10 +1,12 @@
-"""Measure generation where others want the machine, too: ``python -m bench.busy``; about four minutes.
+"""Measure generation on a busy machine: ``python -m bench.busy``; about four minutes.
 
-Beside other programs: every round measures without and with a busy loop for every processor; a ratio is the median of
-the rounds'. A fair share of the processors is half of them, twice the time; the bar for a larger model is three times
-that. Beside a busy loop on one processor it shall be little slower than with one thread of a quiet machine. To see what
-another setting of OpenMP does, set it: ``GOMP_SPINCOUNT=300000`` is its default. Several sequences together are
-measured against one after another. Behind a large request: the time to the first token of eight short ones.
+Other programs: each round measures without and with one busy loop per processor; a ratio is the
+median of the rounds' ratios. A fair share of the processors is one half, which doubles the time;
+the limit for a larger model is three times that. With a busy loop on one processor, generation
+should be only slightly slower than with one thread on an idle machine. To measure another OpenMP
+setting, set its variable: ``GOMP_SPINCOUNT=300000`` is the default. Several sequences at once are
+compared with sequences in turn. Large request: the time to the first token of eight short requests
+that arrive after a large request.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ N_SHORT = 8
 
 @contextlib.contextmanager
 def busy_loops(n: int) -> Iterator[None]:
-    """Run so many programs that do nothing but want a processor."""
+    """Run `n` programs that only use a processor."""
     with contextlib.ExitStack() as stack:
         for _ in range(n):
             loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -41,7 +43,7 @@ def busy_loops(n: int) -> Iterator[None]:
 
 
 def beside_others(model: Decoder, request: GenerationRequest, n_rounds: int) -> tuple[float, float]:
-    """Return the median seconds when quiet, and the median of how many times as long it takes beside busy loops."""
+    """Return the median seconds on an idle machine, and the median ratio with busy loops."""
     quiet, ratios = [], []
     engine_seconds(model, [request])
     for _ in range(n_rounds):
@@ -52,7 +54,7 @@ def beside_others(model: Decoder, request: GenerationRequest, n_rounds: int) -> 
 
 
 def beside_one(n_threads: int | None, n_rounds: int) -> list[float]:
-    """Return how much of the rate of one thread is had quiet and beside one busy loop, in medians of rounds."""
+    """Return the rate relative to one thread, idle and with one busy loop, as medians of rounds."""
     request = GenerationRequest("ONCE", max_tokens=64)
     options = [ModelOptions(n_ctx=256, n_slots=1, n_threads=number) for number in (1, n_threads)]
     with Decoder(MODEL, options[0]) as single, Decoder(MODEL, options[1]) as model:
@@ -67,7 +69,7 @@ def beside_one(n_threads: int | None, n_rounds: int) -> list[float]:
 
 
 def together(n_threads: int | None, n_sequences: int, n_rounds: int) -> float:
-    """Return how many times as long sequences take one after another as together, in the median of rounds."""
+    """Return the median ratio of the time of sequences in turn to their time together."""
     requests = [GenerationRequest(f"{number} ONCE", max_tokens=48) for number in range(n_sequences)]
     ratios = []
     with Decoder(MODEL, ModelOptions(n_ctx=256, n_slots=n_sequences, n_threads=n_threads)) as model:
@@ -78,7 +80,7 @@ def together(n_threads: int | None, n_sequences: int, n_rounds: int) -> float:
 
 
 def behind_a_large_request() -> list[float]:
-    """Return the seconds until each of eight short requests has its first token, behind 256 samples on 16 slots."""
+    """Return the seconds to the first token of eight short requests, after 256 samples on 16 slots."""
     first: dict[int, float] = {}
     done = threading.Event()
     with Runner(EMBEDDED_MODEL, n_slots=16, n_ctx=256, prefix_cache_bytes=0) as runner:

@@ -1,9 +1,11 @@
-"""Measure whether sentences find the place that they are from: ``python -m bench.citing DIR…``.
+"""Measure how well sentences are attributed to their source: ``python -m bench.citing DIR…``.
 
-Each DIR is a collection as `bench.layouts` reads it. Sentences of one of ten chunks are cited from these, as they
-stand, with some words left out or replaced by words of another document, and two joined by their halves. Sentences of
-other documents are to be cited from none. The least share of `relevance_gen.asking.citations` is the middle of those
-that part both best; told for each collection is the one that the others would choose.
+Each DIR is a collection as `bench.layouts` reads it. Sentences of one of ten chunks are cited from
+these chunks: unchanged, with words removed, with words replaced by words of a different document,
+and with halves of two sentences joined. Sentences of different documents should not be cited. The
+minimum score of `relevance_gen.asking.citations` is the midpoint of the two thresholds that
+separate both groups best. Reported for each collection is the threshold that all remaining
+collections would choose.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from relevance_gen.text.chunking import sentences
 
 N_SOURCES = 10
 MIN_WORDS = 8
-"""Words of a sentence that is changed; of Chinese, which has no spaces, four characters count as one."""
+"""Minimum words of a changed sentence; in Chinese, without spaces, four characters count as a word."""
 CHANGES = ("1 word left out", "1 word replaced", "3 words replaced", "half of the words replaced")
 
 
 @frozen
 class Case:
-    """A sentence in its sources: their texts, which of them has it and where; another of them; and a foreign one."""
+    """A sentence in its sources: their texts, its location, a second and a foreign sentence."""
 
     sources: list[str]
     place: tuple[int, int, int]
@@ -41,7 +43,7 @@ class Case:
 
 @frozen
 class Shares:
-    """The shares of the best places: of foreign sentences, and of those that were changed."""
+    """The scores of the best spans: of foreign sentences and of changed sentences."""
 
     foreign: list[float] = field(factory=list)
     changed: list[float] = field(factory=list)
@@ -109,7 +111,7 @@ def changed(case: Case, change: str, draw: random.Random) -> str:
 
 
 def named(text: str, sources: list[str]) -> list[list[str]]:
-    """Return for each sentence of a text what the places say that support it."""
+    """Return the texts of the supporting spans for each sentence of a text."""
     cited = [one.spans for one in cite(text, sources)]
     return [
         [at(sources, (place.source, place.start, place.end)) for place in places]
@@ -118,7 +120,7 @@ def named(text: str, sources: list[str]) -> list[list[str]]:
 
 
 def is_right(case: Case, text: str) -> bool:
-    """Tell whether every sentence of a text is supported by the right place first of all."""
+    """Return whether the first supporting span of each sentence is the correct span."""
     right = at(case.sources, case.place)
     return all(places[:1] == [right] for places in named(text, case.sources))
 
@@ -169,7 +171,7 @@ def measure(record: Record, name: str, made: list[Case]) -> Shares:
 
 
 def choose(record: Record, name: str, own: Shares, others: list[Shares]) -> None:
-    """Tell what other collections would choose for one, and what comes of it."""
+    """Report the threshold that the remaining collections choose, and its result."""
     foreign = [share for one in others for share in one.foreign]
     least = Shares(foreign, [share for one in others for share in one.changed]).threshold()
     group = "Least share, chosen on the others"

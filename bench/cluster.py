@@ -32,7 +32,7 @@ N_LONG = 3000
 
 
 def texts(n_chars: int) -> list[str]:
-    """Return chunks of invented English-like words, whose frequencies fall off as those of a language do."""
+    """Return chunks of invented English-like words with the frequency distribution of a language."""
     draw = random.Random(1)
     syllables = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
     words = ["".join(draw.choices(syllables, k=draw.randint(2, 5))) for _ in range(30_000)]
@@ -67,7 +67,7 @@ def in_turns(rounds: int, **works: Callable[[int], Any]) -> dict[str, list[float
 
 
 def note(record: Record, group: str, what: str, seconds: list[float]) -> None:
-    """Record the median of some times."""
+    """Record the median of the times."""
     record.add(group, what, statistics.median(seconds) * 1e3, "ms")
 
 
@@ -90,7 +90,7 @@ def queries(rounds: int) -> list[str]:
 
 
 def searching(record: Record, chunks: list[str], rounds: int) -> None:
-    """Compare searches of shards on three nodes with those of one process."""
+    """Compare searches of shards on three nodes with searches in one process."""
     from relevance_gen.cluster import ClusterIndex
 
     asked = queries(rounds)
@@ -201,7 +201,7 @@ def actor_memory() -> tuple[float, int]:
 
 
 def generating(record: Record, rounds: int) -> None:
-    """Compare two runners behind one backlog with two behind a backlog each, and a first token with one process."""
+    """Compare two runners with a shared backlog and with separate backlogs, and the time to a first token."""
     from relevance_gen.cluster import ClusterRunner
 
     options: dict[str, Any] = {"n_slots": 8, "n_ctx": 512, "n_threads": 1}

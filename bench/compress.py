@@ -1,10 +1,12 @@
-"""Measure whether answers are still inside what is kept: ``python -m bench.compress DIR…``.
+"""Measure whether compressed context still has the answer: ``python -m bench.compress DIR…``.
 
-The ten best chunks for each question are compressed to a quarter and to an eighth of their tokens. For the questions in
-``bench/answers.json`` somebody has read the relevant chunk and marked words that only its right sentence has; of those
-whose relevant chunk is among the ten, it is told how often a sentence of it that has these words is kept. Beside it
-stand whole chunks, the best first, until one has no room. The constants of `relevance_gen.asking.compression` were
-chosen on the first questions; those that are held out were marked later.
+The ten best chunks for each question are compressed to a quarter and to an eighth of their tokens.
+For the questions in ``bench/answers.json`` a person has read the relevant chunk and marked words
+that occur only in its correct sentence. The result is the fraction of questions, with the relevant
+chunk among the ten, for which a sentence with these words is kept. The baseline keeps complete
+chunks, best first, until the next chunk does not fit. The constants of
+`relevance_gen.asking.compression` were chosen on the first questions; the held-out questions were
+marked later.
 """
 
 from __future__ import annotations

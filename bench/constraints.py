@@ -1,7 +1,8 @@
 """Measure constrained output without a model: ``python -m bench.constraints``; half a minute.
 
-A vocabulary of 152,000 tokens, of which random logits choose: what a step costs beyond an ordinary draw, how long it
-waits for a mask that is computed while the model decodes, and what a schema costs before its first step.
+With a vocabulary of 152,000 tokens and random logits: the time of a step in addition to ordinary
+sampling, the wait for a mask that is computed while the model decodes, and the time that a schema
+needs before its first step.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ANY = GenerationRequest("")
 END = 0
 N_STEPS = 150
 DECODE_S = 0.01
-"""Stands for a step of the model, which lets go of the interpreter's lock as this does."""
+"""Sleep that replaces a step of the model; both release the interpreter's lock."""
 
 
 def pieces() -> list[bytes]:
@@ -78,7 +79,7 @@ def measure(record: Record, n_texts: int) -> None:
     chance = np.random.default_rng(1)
     logits = chance.normal(0, 3, (1, N_VOCAB)).astype(np.float32)
     logits[0, [token for token, piece in enumerate(vocabulary) if piece.endswith(b'"')]] += (
-        6  # strings shall end
+        6  # strings must end
     )
     extra: list[float] = []
     for _ in range(n_texts):
@@ -124,7 +125,7 @@ def measure(record: Record, n_texts: int) -> None:
 def waited(
     grammars: Grammars, logits: np.ndarray, number: int, chance: np.random.Generator
 ) -> list[float]:
-    """Return how many milliseconds each step waits for its mask, in a text of a schema that nobody has asked for."""
+    """Return the milliseconds that each step waits for its mask, in a text of an uncached schema."""
     source = GrammarSource("json_schema", json.dumps({**SCHEMA, "title": f"{number}"}))
     constraint = grammars.compile(source).result().begin([END], MaskTimeBudget())
     waits = []

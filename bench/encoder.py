@@ -1,9 +1,10 @@
-"""Measure search with an encoder beside the words: ``python -m bench.encoder DIR…``.
+"""Measure search with words and an encoder: ``python -m bench.encoder DIR…``.
 
-A DIR holds a judged collection, as `bench.quality` reads it; others than English ones are left out, for the encoder is
-English: all-MiniLM-L6-v2, of the dependency group ``encoder``, as F16 and as Q8_0. A core encodes about ten passages a
-second, so a collection takes some minutes; vectors are kept between two runs in the folder of ``--vectors``. Where
-sentence-transformers is installed, it encodes the same passages.
+A DIR holds a judged collection, as `bench.quality` reads it. Only English collections are used,
+because the encoder is English: all-MiniLM-L6-v2, of the dependency group ``encoder``, as F16 and as
+Q8_0. One core encodes about ten passages per second, so a collection takes several minutes; vectors
+are cached between runs in the folder of ``--vectors``. If sentence-transformers is installed, it
+encodes the same passages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from small_models import minilm
 
 KINDS = {"F16": "f16", "Q8_0": "q8_0"}
 BARS = {"cranfield": 0.58, "med": 0.79, "cisi": 0.44, "codechunks": 0.745, "xquad-en": 0.975}
-"""What F16 shall reach."""
+"""Minimum results of F16."""
 N_PASSAGES, PASSAGE_CHARS = 50, 1000
 N_QUESTIONS = 40
 Encode = Callable[[Sequence[str]], Any]

@@ -123,7 +123,7 @@ def by_bm25s(files: _Files) -> _Ask:
 
 
 def by_scikit_learn(files: _Files) -> _Ask:
-    """Rank files as scikit-learn's TF-IDF does, with sublinear counts and its stop words."""
+    """Rank files with scikit-learn's TF-IDF, sublinear counts and stop words."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(sublinear_tf=True, stop_words="english")

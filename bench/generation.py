@@ -122,7 +122,7 @@ def raw_seconds(model: Decoder, n_samples: int) -> float:
 
 
 def completions_seconds(llama: Llama, n_samples: int) -> float:
-    """Ask llama-cpp-python's own class for one completion after another; it keeps the prompt between them."""
+    """Generate completions in turn with llama-cpp-python, which keeps the prompt between them."""
     llama.reset()
 
     no_end = {1: -100.0}  # it would stop at the model's own end token
@@ -150,7 +150,7 @@ def unique(n: int) -> list[GenerationRequest]:
 
 
 class NullModel:
-    """A model that answers at once with the same logits: what is left is the engine's own work."""
+    """A model that returns constant logits immediately, so that only the engine's time remains."""
 
     n_ctx, n_slots, n_batch, prefill_multiple, can_rewind = 4096, 16, 128, 1, False
 
@@ -199,7 +199,7 @@ def own_work_us(n_vocab: int) -> float:
 
 
 def measure_sampling(record: Record) -> None:
-    """Report the processor's time for a row of 152,000 logits among 16, where few are likely and where many are."""
+    """Report the processor time for a row of 152,000 logits out of 16 rows, with few and with many likely tokens."""
     n_rows, n_vocab = 16, 152_000
     chance = np.random.default_rng(0)
     peaked = chance.normal(0, 1, (n_rows, n_vocab)).astype(np.float32)
@@ -365,10 +365,10 @@ def compare(record: Record, model: Decoder, mode: str, args: argparse.Namespace)
 def compare_with_completions(
     record: Record, model: Decoder, group: str, args: argparse.Namespace
 ) -> None:
-    """Measure many samples against one completion after another."""
+    """Measure many samples against completions in turn."""
     from llama_cpp import (
         Llama,
-    )  # not at the top: relevance_gen shall load llama.cpp, for its threads to wait as they do
+    )  # not at the top: relevance_gen must load llama.cpp first, to set how its threads wait
 
     llama = Llama(
         str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False
@@ -457,7 +457,7 @@ def measure_first_tokens(record: Record, args: argparse.Namespace) -> None:
 
 
 def measure_own_work(record: Record) -> None:
-    """Measure what the engine itself costs for a token, at three sizes of vocabulary."""
+    """Measure the engine's time per token for three vocabulary sizes."""
     for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
         measured = own_work_us(n_vocab)
         record.add(
@@ -471,7 +471,7 @@ def measure_own_work(record: Record) -> None:
 
 
 def measure_modes(record: Record, args: argparse.Namespace) -> None:
-    """Measure each mode of the engine against others."""
+    """Measure each mode of the engine."""
     make_model()
     for mode in list(MODES)[: 1 if args.quick else None]:
         options = ModelOptions(

@@ -1,7 +1,8 @@
-"""Measure generation on a GPU: ``python -m bench.gpu``, or ``make bench-gpu``, which builds what it needs as well.
+"""Measure generation on a GPU: ``python -m bench.gpu``, or ``make bench-gpu``, which also builds.
 
-A few minutes. It needs no network: the models are of random weights, made on first use in bench/models, which can be
-carried to a machine that shall not spend the minute. ``--cpu`` runs all of it, smaller, on a machine without a GPU.
+It takes a few minutes and needs no network: the models have random weights, and are created on
+first use in bench/models, which can be copied to another machine to save a minute. ``--cpu`` runs
+smaller measurements on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ N_LONG, N_SHORT = 2048, 32
 
 
 def median_ms(work: Callable[[], object], n: int) -> float:
-    """Return the median time of `n` calls, after one that does not count."""
+    """Return the median time of `n` calls, after a warm-up call."""
     work()
     times = []
     for _ in range(n):
@@ -78,7 +79,7 @@ def measure_steps(record: Record, model: Decoder, name: str, n_times: int) -> No
 
 
 def measure_requests(record: Record, model: Decoder, name: str, n_rounds: int) -> None:
-    """Measure many short prompts at once, a long one, and samples of a long one."""
+    """Measure many short prompts at once, a long prompt, and samples of a long prompt."""
     n, long = model.n_slots, min(N_LONG, model.n_ctx - 64)
     group = f"Requests, {name}"
     short = [
@@ -109,7 +110,7 @@ def measure_requests(record: Record, model: Decoder, name: str, n_rounds: int) -
 
 
 def copy_and_decode(model: Decoder, n_tokens: int) -> None:
-    """Copy slot 0 to fifteen others, and compute one token for all: what is copied on a device is copied then."""
+    """Copy slot 0 to fifteen slots and compute a token for all, because devices copy lazily."""
     for slot in range(1, 16):
         model.copy(0, slot)
     model.decode(range(16), [300] * 16, [n_tokens] * 16)

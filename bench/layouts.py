@@ -1,9 +1,9 @@
-"""Read judged collections as they are published, from files that somebody has: nothing is downloaded.
+"""Read judged collections in their published layouts from local files, without a download.
 
 =====================================  ==========================================================================
-a folder as BEIR lays it out           ``corpus.jsonl``, ``queries.jsonl`` and ``qrels.tsv`` or ``.jsonl``, gzipped
+a folder in the BEIR layout            ``corpus.jsonl``, ``queries.jsonl`` and ``qrels.tsv`` or ``.jsonl``, gzipped
                                        or not: BEIR's own, LIMIT-small
-a ``.json`` file as SQuAD lays it out  XQuAD, JSQuAD (JGLUE) and CMRC 2018: a paragraph is a chunk, the one that a
+a ``.json`` file in the SQuAD layout   XQuAD, JSQuAD (JGLUE) and CMRC 2018: a paragraph is a chunk, the one that a
                                        question was asked about is the answer, and an article's title is a title
 a folder with ``doc-text``             NPL as the University of Glasgow has it, with ``query-text`` and ``rlv-ass``
 =====================================  ==========================================================================
@@ -22,7 +22,7 @@ from attrs import frozen
 
 @frozen
 class Records:
-    """What a collection says, as it says it.
+    """The unchanged records of a collection.
 
     Attributes:
         chunks: ``_id``, ``title`` and ``text`` of each.
@@ -62,7 +62,7 @@ def read_beir(folder: Path) -> Records:
 
 
 def read_squad(content: Any) -> Records:
-    """Read the content of a file as SQuAD, JSQuAD or CMRC 2018 lays it out; paragraphs that stand twice are one."""
+    """Read a file in the layout of SQuAD, JSQuAD or CMRC 2018; equal paragraphs are merged."""
     numbers: dict[tuple[str, str], str] = {}
     records = Records([], {}, {})
     for article in content["data"] if isinstance(content, dict) else content:
@@ -71,7 +71,7 @@ def read_squad(content: Any) -> Records:
                 article.get("title", "").replace("_", " "),
                 paragraph.get("context") or article["context_text"],
             )
-            text = text.rpartition(" [SEP] ")[2]  # JSQuAD says the title again
+            text = text.rpartition(" [SEP] ")[2]  # JSQuAD repeats the title
             number = numbers.setdefault((title, text), str(len(numbers)))
             if len(numbers) > len(records.chunks):
                 records.chunks.append({"_id": number, "title": title, "text": text})

@@ -28,7 +28,7 @@ def status_bytes(field: str) -> int:
 
 
 def peak_above_input(chunks: list[str], job: Callable[[list[str]], object]) -> int:
-    """Return the bytes that a job takes at its peak, above what stands when it begins."""
+    """Return the peak memory of a job in bytes, above the memory at its start."""
     job(chunks[:1200])  # tables, libraries, encodings
     Path("/proc/self/clear_refs").write_text("5")  # begin a new peak
     before = status_bytes("VmRSS")

@@ -1,6 +1,7 @@
-"""Hide a sentence in much text by few authors, and ask for it in its words: ``python -m bench.needle [--books FILE]``.
+"""Search a sentence hidden in a long text of few authors: ``python -m bench.needle [--books FILE]``.
 
-The sentence stands in turn at each of some places, evenly spread over the text; what is told is its rank at each.
+The query has the words of the sentence, which is inserted in turn at evenly spread positions; the result is its rank at
+each position.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Measure where highlights point: ``python -m bench.passages DIR…``.
+"""Measure the accuracy of highlighted passages: ``python -m bench.passages DIR…``.
 
-A DIR holds a judged collection whose chunks are consecutive parts of documents, named ``DOCUMENT-NUMBER``. Four parts
-are joined to one chunk, and the question is whether the passage shown of a chunk lies in the part that was judged
-relevant. With chance the middle of a passage does for one in four.
+A DIR holds a judged collection whose chunks are consecutive parts of documents, named
+``DOCUMENT-NUMBER``. Four parts are joined to one chunk, and the result is the fraction of passages
+that lie in the part that was judged relevant. By chance the middle of a passage does so in one of
+four cases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ N_PARTS = 4
 
 
 def joined(collection: Collection) -> tuple[list[str], dict[str, tuple[int, int, int]]]:
-    """Return the joined chunks, and for each part the number of its chunk and where it begins and ends there."""
+    """Return the joined chunks, and for each part its chunk number, start and end."""
     chunks: list[str] = []
     place = {}
     for _, parts in groupby(collection.chunks.items(), key=lambda part: part[0].rpartition("-")[0]):

@@ -1,9 +1,10 @@
-"""Measure generation over HTTP beside other servers of llama.cpp: ``python -m bench.peers``.
+"""Measure generation over HTTP against other llama.cpp servers: ``python -m bench.peers``.
 
-Each server has the same model and threads. By OpenAI's completions it is asked for 64 tokens of 1, 4 and 16 prompts at
-once, and for the first token of a long prompt, fresh and once more. The peers are llama-cpp-python's packaged server,
-and where they are named its example's server (``--example examples/server/server.py`` of its source distribution) and
-llama.cpp's own (``--llama-server FILE``, built with the flags of `docs/generating.md`).
+Each server has the same model and threads. Requests to OpenAI's completions generate 64 tokens for
+1, 4 and 16 prompts at once, and the first token of a long prompt, new and repeated. The peers are
+llama-cpp-python's packaged server, and if they are named, its example's server (``--example
+examples/server/server.py`` of its source distribution) and llama.cpp's own (``--llama-server
+FILE``, built with the flags of `docs/generating.md`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ N_CTX = 1024
 """Tokens of each stream's context."""
 OURS = "relevance_gen"
 AS_OTHERS = ["--flash-attention", "true", "--n-batch", "512"]
-"""What llama-server does by default, and ours when asked: the same seed may then give another text beside others."""
+"""The default of llama-server, optional here: concurrent requests may change the text of a seed."""
 _PATH = "/v1/completions"
 _EXAMPLE = """
 import runpy, sys, tempfile
@@ -53,7 +54,7 @@ class Server:
 
     Attributes:
         name: its name in the record.
-        command: what starts it; ``{port}`` stands for its port.
+        command: the command that starts it; ``{port}`` is replaced by its port.
         ready: a path that answers with 200 once it is ready.
         n_rounds: how often it is measured.
     """
@@ -151,7 +152,7 @@ def body(prompt: str, max_tokens: int, **more: object) -> bytes:
 
 
 def prompts(n_prompts: int, n_words: int, seed: int) -> list[str]:
-    """Return English prompts, none like another."""
+    """Return distinct English prompts."""
     chance, words = random.Random(seed), " ".join(topics.values()).split()
     return [" ".join(chance.choices(words, k=n_words)) for _ in range(n_prompts)]
 

@@ -20,14 +20,14 @@ _STYLE = """
 .plot .title { font-weight: 600; font-size: 15px }
 .plot .grid { stroke: currentColor; stroke-opacity: .2 }
 """
-"""A plot stands within a page, whose colour of text it takes. The colours of its lines have a contrast of at least 3
-with the grounds of light and of dark pages."""
+"""A plot is embedded in a page and uses its text color. The line colors have a contrast of at least 3
+with the backgrounds of light and dark pages."""
 _LEGEND_ROW = 18
 
 
 @frozen
 class _Axis:
-    """Where values stand on a line from `start` to `end`, in pixels."""
+    """The positions of values on an axis from `start` to `end`, in pixels."""
 
     low: float
     high: float
@@ -76,7 +76,7 @@ def lines(title: str, x_label: str, y_label: str, series: Series) -> str:
 def bars(
     title: str, y_label: str, categories: Sequence[str], series: dict[str, Sequence[float]]
 ) -> str:
-    """Return a plot of grouped bars from zero: for each category one of each series."""
+    """Return a plot of grouped bars from zero, with a bar per category and series."""
     y_axis = _Axis(
         0.0, 1.1 * max(max(values) for values in series.values()), HEIGHT - _BOTTOM, _TOP
     )
@@ -112,7 +112,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _picture(title: str, shown: str, parts: list[str], names: list[str]) -> str:
-    """Return the whole picture, with a legend of as many rows as its names need."""
+    """Return the complete picture, with enough legend rows for its names."""
     legend, x, y = [], float(_LEFT), HEIGHT - 22
     for colour, name in zip(_COLOURS, names, strict=False):
         width = 34 + 7.2 * len(name)

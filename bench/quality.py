@@ -1,13 +1,13 @@
 """Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder] [--reranker]``.
 
-A DIR is a folder or file in one of the layouts of `bench.layouts`: BEIR's, SQuAD's or NPL's. Its name tells its kind by
-what stands before the first hyphen or dot, and its language, where that is not English, by its end: ``jsquad-ja.json``,
-``xquad.ar.json``. Chunks have their titles as titles; peers read ``title + " " + text``. Blank chunks are left out, and
-queries without a positive judgement. Means are told by kind, too. The measures are those of ir_measures, which calls
+A DIR is a folder or file in one of the layouts of `bench.layouts`: BEIR's, SQuAD's or NPL's. Its kind is
+the part of its name before the first hyphen or dot; a language other than English is at the end: ``jsquad-ja.json``,
+``xquad.ar.json``. Chunks have titles; peers read ``title + " " + text``. Blank chunks are dropped, as are
+queries without a positive judgment. Means are also reported by kind. The measures are computed by ir_measures, which calls
 trec_eval.
 
-With ``--encoder`` an encoder stands beside the words: a GGUF file, or all-MiniLM-L6-v2 where it is installed. Vectors
-are kept between two runs in the folder of ``--vectors``. With ``--reranker`` a reranker reads the best 20 by the words.
+With ``--encoder`` search uses an encoder too: a GGUF file, or all-MiniLM-L6-v2 if it is installed. Vectors
+are cached in the folder of ``--vectors``. With ``--reranker`` a reranker reads the 20 best lexical results.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def ours(
 
 
 def in_one_text(chunk: Chunk | str) -> str:
-    """Return what a peer reads of a chunk."""
+    """Return the text of a chunk for a peer."""
     return f"{chunk.title} {chunk.text}" if isinstance(chunk, Chunk) else chunk
 
 
@@ -103,11 +103,11 @@ def bm25s_stemmed(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, 
 
 @frozen
 class Collection:
-    """A judged collection: texts of the chunks, and of the queries with a positive judgement, and the judgements.
+    """A judged collection: chunks, queries with a positive judgment, and judgments.
 
     Attributes:
         chunks: title and text in one.
-        titled: the same, with the title as a title where there are both; without those that are blank.
+        titled: the chunks that are not blank, with separate titles.
         queries: the texts.
         qrels: by query and chunk.
     """
@@ -157,12 +157,12 @@ def measure(folder: Path, ranker: CrossEncoder) -> dict[Any, float]:
 
 
 def is_english(name: str) -> bool:
-    """Tell by the name of its folder or file whether a collection is English: others end in their language's code."""
+    """Return whether a collection is English by its name; other names end in a language code."""
     return re.search(r"[-.](?!en)[a-z]{2}(\.json)?$", name) is None
 
 
 def kind_of(name: str) -> str:
-    """Tell by its name what kind of texts a collection has."""
+    """Return the kind of texts of a collection, by its name."""
     return KINDS.get(re.split("[-.]", name)[0], "others") if is_english(name) else "other languages"
 
 

@@ -1,4 +1,4 @@
-"""What a bench measured, kept as JSON beside the machine, the versions, the commit and the date.
+"""Measurements of a benchmark as JSON, with machine, versions, commit and date.
 
 A bench opens a `Record` of its name, adds measurements, and at its end has `bench/results/NAME.json`. `bench.rendering`
 makes all tables and plots from these files.
@@ -33,7 +33,7 @@ class Record:
 
     Args:
         name: the bench's.
-        args: its arguments; ``quick`` among them says that this run only shows that everything works.
+        args: its arguments; ``quick`` marks a run that only tests the benchmark.
         is_whole: whether it measures all that it can; otherwise it is printed and not kept.
     """
 
@@ -60,7 +60,7 @@ class Record:
         Args:
             group: the table that it belongs to.
             what: its row.
-            value: what was measured.
+            value: the measured value.
             unit: its column; ``×`` for a ratio.
             at_most: the bar that it has to stay below, or
             at_least: to reach.
@@ -169,7 +169,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured, and of what it is measured against, where it is installed."""
+    """Return the versions of the installed libraries that are measured or compared."""
     found = {}
     for package in PACKAGES:
         try:

@@ -1,12 +1,12 @@
 """Make tables, plots and the figures in the documentation from bench/results: ``python -m bench.rendering``.
 
-- ``bench/RESULTS.md`` holds every measurement, and under those of a bench what ``bench/results/NAME.md`` says of them.
+- ``bench/RESULTS.md`` has all measurements, and after each benchmark the notes in ``bench/results/NAME.md``.
 - ``docs/pictures/performance-*.svg`` are the plots.
 - ``bench/figures.toml`` names the measurement of each figure in README.md and docs/, so that these can be read as they
-  are. A figure is written anew with as many decimals as it had.
-- A whole table of a record stands between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
-  ``:: turned`` behind the name, its rows are its columns.
-- Between ``<!-- origin: quality -->`` and ``<!-- end of origin -->`` stand command, commit, machine and versions.
+  are. A figure is updated with its present number of decimals.
+- A table of a record is written between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
+  ``:: turned`` after the name, it is transposed.
+- Command, commit, machine and versions are written between ``<!-- origin: quality -->`` and ``<!-- end of origin -->``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Results: TypeAlias = dict[str, dict[str, Any]]
 
 
 def read(folder: Path = RESULTS) -> Results:
-    """Return all records, in the order of `TITLES`, others behind."""
+    """Return all records in the order of `TITLES`, followed by records without a title."""
     records = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.json"))
@@ -228,10 +228,10 @@ def pattern(passage: str) -> re.Pattern[str]:
 
 
 def with_figures(text: str, results: Results, passages: Sequence[dict[str, Any]] = ()) -> str:
-    """Return a document with its tables and figures as they were measured.
+    """Return a document with tables and figures updated from the measurements.
 
     Raises:
-        LookupError: nothing of that name was measured, or a passage does not stand in the document exactly once.
+        LookupError: a measurement does not exist, or a passage does not occur exactly once in the document.
     """
     values = {
         " :: ".join(

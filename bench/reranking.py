@@ -1,8 +1,9 @@
-"""Measure a reranker beside sentence-transformers' CrossEncoder: ``python -m bench.reranking [--books FILE]``.
+"""Measure a reranker against CrossEncoder: ``python -m bench.reranking [--books FILE]``.
 
-Both have the same model in the shape of ms-marco-MiniLM-L6-v2, whose weights are random: the time is the same as with
-trained ones, and the scores say nothing. It needs the dependency group ``crossencoder``. How well a real reranker ranks
-is measured by ``python -m bench.quality --reranker FILE DIR…``.
+Both have the same model in the shape of ms-marco-MiniLM-L6-v2, with random weights: the time equals
+that of trained weights, and the scores are meaningless. It needs the dependency group
+``crossencoder`` (sentence-transformers). The ranking quality of a real reranker is measured by
+``python -m bench.quality --reranker FILE DIR…``.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def body_of(chunks: list[str]) -> bytes:
 
 
 _pids: dict[int, int] = {}
-"""The process behind each port."""
+"""The process that listens on each port."""
 
 
 def processor_s(port: int) -> float:
@@ -180,7 +180,7 @@ def request(port: int, method: str, path: str, body: bytes | None = None) -> tup
 
 @frozen
 class Load:
-    """What a load came to."""
+    """The result of a load test."""
 
     seconds: float
     latencies_s: list[float]
@@ -199,7 +199,7 @@ class Load:
 
 
 def load(port: int, n_clients: int, seconds: float, bodies: list[bytes]) -> Load:
-    """Have `n_clients` ask one request after another for `seconds`, in a process of their own."""
+    """Let `n_clients` repeat a request for `seconds`, in a separate process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_load, (port, n_clients, seconds, bodies))
 
@@ -253,7 +253,7 @@ class _Client:
         self._next += 7
 
     def receive(self) -> float | None:
-        """Return the seconds an answer took, -1 for a wrong one, None while it is not whole."""
+        """Return the seconds until an answer, -1 for a wrong answer, None while it is incomplete."""
         piece = self.sock.recv(1 << 20)
         if not piece:
             return -1

@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def compare_starts(record: Record, chunks: list[str], rounds: int) -> None:
-    """Compare a process that searches twenty small files, from its start to its end, with one of each peer."""
+    """Compare a complete process that searches twenty small files with a process of each peer."""
     with tempfile.TemporaryDirectory() as folder:
         for number, chunk in enumerate(chunks[:20]):
             Path(folder, f"{number}.txt").write_text(chunk, encoding="utf-8")
@@ -195,7 +195,7 @@ def compare_starts(record: Record, chunks: list[str], rounds: int) -> None:
 
 
 def compare_peers(record: Record, chunks: list[str], rounds: int) -> None:
-    """Compare the whole job, from strings to the ten best, with that of others."""
+    """Compare the complete job, from strings to the ten best chunks, with the peers."""
     folded = [chunk.encode("ascii", "replace").decode() for chunk in chunks]
     tiktoken = token_counter(backend="tiktoken")
     for name, texts in (("ASCII copy", folded), ("original", chunks)):
@@ -230,7 +230,7 @@ def compare_sizes(record: Record, chunks: list[str], rounds: int) -> None:
 
 
 def compare_pairs(record: Record, path: Path) -> None:
-    """Compare a search in a script without spaces with scikit-learn's of pairs of characters."""
+    """Compare a search in a script without spaces with scikit-learn's character bigrams."""
     texts = cut(read_text(path))
     query = max(re.findall(r"\w+", texts[0]), key=len)[:20]
     jobs = {
@@ -243,7 +243,7 @@ def compare_pairs(record: Record, path: Path) -> None:
 
 
 def compare_changes(record: Record, chunks: list[str], rounds: int) -> None:
-    """Compare adding a few chunks to an index with building it anew; each round adds to what the last one left."""
+    """Compare adding chunks to an index with rebuilding it; each round adds to the same index."""
     new = itertools.cycle([chunks[start : start + 250] for start in range(0, len(chunks), 250)])
     index = ChunkIndex(chunks)
     jobs = {
@@ -256,9 +256,9 @@ def compare_changes(record: Record, chunks: list[str], rounds: int) -> None:
 def compare_processes(
     record: Record, chunks: list[str], rounds: int, all_times: Sequence[int]
 ) -> None:
-    """Compare building in one process with building in several, forked ones and, beside a thread, new ones.
+    """Compare building in one process with building in several forked or, if a thread runs, spawned processes.
 
-    To be run before a peer starts a thread, as tqdm does.
+    Must run before a peer starts a thread, as tqdm does.
     """
     for times in all_times:
         texts = chunks * times
@@ -292,7 +292,7 @@ def a_thread() -> Iterator[None]:
 
 
 def mixed(chunks: list[str], n_chunks: int) -> list[str]:
-    """Return many chunks of 90 words, some 500 characters: half of them as they stand in a text, half drawn from it."""
+    """Return chunks of 90 words, about 500 characters: half are excerpts of a text, half are drawn from it."""
     rng = random.Random(0)
     words = " ".join(chunks).split()
     starts = [rng.randrange(len(words) - 45) for _ in range(n_chunks)]
@@ -300,7 +300,7 @@ def mixed(chunks: list[str], n_chunks: int) -> list[str]:
 
 
 def eight_words(chunks: list[str], n: int) -> list[str]:
-    """Return different questions: eight words as they stand in a chunk."""
+    """Return distinct queries: eight consecutive words of a chunk."""
     rng = random.Random(0)
     queries: dict[str, None] = {}
     while len(queries) < n:
@@ -311,7 +311,7 @@ def eight_words(chunks: list[str], n: int) -> list[str]:
 
 
 def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
-    """Compare questions asked of an index that stands: ever new ones, and a few again and again.
+    """Compare queries of an existing index: all distinct, and a few repeated.
 
     The peer is bm25s as its documentation recommends it: English stop words, and stems by PyStemmer.
     """
@@ -331,7 +331,7 @@ def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
         ("eight questions, again and again", QUERIES),
     ):
         turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
-        for _ in range(20):  # what is made when first asked for
+        for _ in range(20):  # data that is created on first use
             index.search(next(turn))
             ask_peer(next(peer_turn))
         jobs = {

@@ -16,14 +16,14 @@ _AT_ONCE = 64
 
 
 class KeptEncoder:
-    """Encodes as `Encoder` does, and each text once for all runs.
+    """An encoder that caches vectors, so that each text is encoded once for all runs.
 
     Args:
-        encoder: what encodes.
-        folder: where vectors are kept: a file of keys and one of vectors, for each model.
+        encoder: the encoder.
+        folder: the cache folder, with a file of keys and a file of vectors per model.
 
     Attributes:
-        encoder: what encodes, and keeps nothing.
+        encoder: the encoder without a cache.
     """
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Answer a question from a document, piece by piece, and say where the answer is from."""
+"""Answer a question from a document, print the answer piece by piece, then its sources."""
 
 from pydoc_data.topics import topics  # the Python language reference, which comes with every Python
 

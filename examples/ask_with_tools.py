@@ -1,7 +1,7 @@
-"""Let a model search: it calls `search` as a tool, reads what that found, and answers.
+"""Let a model search: it calls the tool `search`, reads the results, and answers.
 
-A small model, as the embedded one, does not call tools by itself, so its first turn has to; a larger one, with
-`Runner("owner/name")`, may be left to choose: "auto".
+A small model, such as the embedded model, does not call tools unless its first turn must. A larger
+model, `Runner("owner/name")`, can decide by itself with the tool choice "auto".
 """
 
 import json

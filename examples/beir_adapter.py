@@ -40,7 +40,7 @@ class ChunkSearch:
 
 
 def ndcg(found: Scores, judged: Mapping[str, Mapping[str, int]], k: int = 10) -> float:
-    """Return the mean nDCG@k of what was found, given how good each document is for each question."""
+    """Return the mean nDCG@k of the results; `judged` has a grade per question and document."""
     gains = []
     for name, grades in judged.items():
         best = sorted(found.get(name, {}).items(), key=lambda item: -item[1])[:k]

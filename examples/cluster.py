@@ -1,4 +1,4 @@
-"""Search over several machines: run it on a node of a Ray cluster, or anywhere to start one on this machine."""
+"""Search on several machines: run on a node of a Ray cluster, or start a local cluster."""
 
 import tempfile
 

@@ -15,7 +15,7 @@ PROMPT = "Context: {context}\nQuestion: {question}\nAnswer:"
 
 
 def show(label: str, text: str) -> None:
-    """Print a label, and text beside it that is no wider than the screen."""
+    """Print a label and a text, wrapped to the width of the screen."""
     first, rest = f"{label:>10}  ", " " * 12
     print(
         textwrap.fill(
@@ -25,7 +25,7 @@ def show(label: str, text: str) -> None:
 
 
 def milliseconds(started: float) -> str:
-    """Say how long it is since `started`."""
+    """Return the time since `started` as text, in ms."""
     return f"{1000 * (time.perf_counter() - started):.1f} ms"
 
 
@@ -59,7 +59,7 @@ def find_chunk() -> str:
 
 
 def answer_from(chunk: str) -> None:
-    """Let the model answer from a chunk, and show what it says."""
+    """Generate an answer from a chunk and print it."""
     prompt = PROMPT.format(context=" ".join(chunk.split()), question=QUESTION)
     generate({"text": QUESTION, "max_tokens": 1})  # loads the model
     started = time.perf_counter()
@@ -82,8 +82,8 @@ def answer_from(chunk: str) -> None:
     show("answer", sample.text.strip())
 
 
-def say_what_next() -> None:
-    """Name the two things to try after this one."""
+def print_next_steps() -> None:
+    """Print the next two commands to try."""
     program = os.path.relpath(Path(sys.executable).with_name("relevance-gen"))
     print(f"""
       next  make serve, and http://127.0.0.1:8000/ is a page to ask your own documents, with the key it shows
@@ -94,4 +94,4 @@ def say_what_next() -> None:
 
 if __name__ == "__main__":
     answer_from(find_chunk())
-    say_what_next()
+    print_next_steps()

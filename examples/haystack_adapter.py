@@ -16,7 +16,7 @@ from relevance_gen import search
 
 @component
 class ChunkRanker:
-    """Ranks documents by the words that they share with the question; those that share none are left out."""
+    """Ranks documents by lexical score; documents that share no word with the question are dropped."""
 
     def __init__(self, top_k: int = 10) -> None:
         self.top_k = top_k

@@ -1,4 +1,4 @@
-"""Stream text with `httpx`, asynchronously. SERVER_URL says where."""
+"""Stream text with `httpx`, asynchronously. SERVER_URL is the address of the server."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Search as a LangChain retriever, and as a document compressor behind any other retriever.
+"""Search as a LangChain retriever, and as a document compressor after any retriever.
 
 pip install relevance_gen langchain-core
 python examples/langchain_adapter.py

@@ -1,4 +1,4 @@
-"""Search as a LlamaIndex node postprocessor: the best of what a retriever found, with new scores.
+"""Search as a LlamaIndex node postprocessor: the best retrieved nodes, with new scores.
 
 pip install relevance_gen llama-index-core
 python examples/llamaindex_adapter.py
@@ -13,7 +13,7 @@ from relevance_gen import search
 
 
 class ChunkPostprocessor(BaseNodePostprocessor):
-    """Keeps the `top_n` best nodes; those that share nothing with the question are left out."""
+    """Keeps the `top_n` best nodes; nodes that share no word with the question are dropped."""
 
     top_n: int = 3
 

@@ -1,4 +1,4 @@
-"""Search and generate with `requests`. SERVER_URL and SERVER_KEY say where, and with which key."""
+"""Search and generate with `requests`. SERVER_URL is the server, SERVER_KEY the API key."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ URL = os.environ.get("SERVER_URL", "http://127.0.0.1:8000")
 session = requests.Session()
 session.headers["X-API-Key"] = os.environ["SERVER_KEY"]
 
-# Search: strings and objects may be mixed, and metadata comes back unchanged.
+# Search: strings and objects can be mixed, and metadata is returned unchanged.
 chunks = [
     "Machine learning lets computers learn from data.",
     {"text": "The weather is sunny today.", "metadata": {"source": "diary", "page": 3}},
@@ -36,7 +36,7 @@ answer = session.post(
 )
 print(answer.json()["metadata"])
 
-# Errors say what is wrong, and where.
+# Errors have a message and the path of the invalid field.
 answer = session.post(f"{URL}/search", json={"query": "x", "chunk_txts": ["a", " "]})
 print(answer.status_code, answer.json()["error"])
 

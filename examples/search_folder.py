@@ -1,4 +1,4 @@
-"""Search a folder again and again while it changes: only what has changed is read."""
+"""Search a folder repeatedly while it changes: only changed files are read again."""
 
 import tempfile
 from pathlib import Path
@@ -14,7 +14,7 @@ with tempfile.TemporaryDirectory() as name:
     index = FolderIndex(folder, cache=False)
 
     def show(question: str) -> None:
-        """Print where an answer stands, and its first line."""
+        """Print the location of the best result, and its first line."""
         for result in index.search(question, top_n=1):
             place = result.metadata
             lines = index.read(place["path"], place["first_line"], place["last_line"])

@@ -1,4 +1,4 @@
-"""Memory for an agent: turns of conversations as chunks, searched by who said them, and by when."""
+"""Memory for an agent: turns of conversations as chunks, filtered by speaker and date."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ since_may = memory.search(
 )
 print(since_may[0].metadata["day"], since_may[0].chunk_txt)
 
-memory.remove(where={"who": "Ben"})  # whoever wants to be forgotten
+memory.remove(where={"who": "Ben"})  # delete all turns of one user
 print(len(memory.search("rowing", where={"who": "Ana"})), "turns of Ana's about rowing")

@@ -1,7 +1,8 @@
-"""Search as a tool for a model, in the words of OpenAI's and of Anthropic's clients, over a folder.
+"""Search a folder as a tool for a model, with OpenAI's or Anthropic's client.
 
-The tools, their schemas and their answers are those that `relevance-gen mcp` gives to agents. Here a stand-in plays the
-model, so that it runs without a network: pass `OpenAI().chat.completions.create` or `Anthropic().messages.create`.
+The tools, their schemas and their answers equal those of `relevance-gen mcp`. A stub replaces the
+model, so that the example runs without a network: pass `OpenAI().chat.completions.create` or
+`Anthropic().messages.create` instead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from relevance_gen.errors import RelevanceGenError
 
 
 def called(tools: Tools, name: str, arguments: dict[str, Any]) -> str:
-    """Return a tool's answer, or what was wrong: a model reads that and calls again."""
+    """Return a tool's answer, or its error as text, so that the model can correct the call."""
     try:
         return tools.call(name, arguments)
     except (RelevanceGenError, KeyError) as error:

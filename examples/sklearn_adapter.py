@@ -1,4 +1,4 @@
-"""Search as a scikit-learn transformer: questions become rows of scores against the texts that it was fitted on.
+"""Search as a scikit-learn transformer: questions become rows of scores of the fitted texts.
 
 pip install relevance_gen scikit-learn
 python examples/sklearn_adapter.py

@@ -1,6 +1,6 @@
-"""Small language models for tests and benches; `small_models.make` says how they are made.
+"""Small language models for tests and benchmarks; `small_models.make` creates them.
 
-Of the bigram model this is also the closed form: its vocabulary, and the table its logits come from.
+This module also has the closed form of the bigram model: its vocabulary and its table of logits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENCODER = Path(__file__).parent / "encoder.gguf"
 RERANKER = Path(__file__).parent / "reranker.gguf"
 
 STORY = "Once upon a café, ends 🙂! "
-"""What the model writes greedily, round and round, after the letter z."""
+"""The text that the model repeats greedily after the letter z."""
 
 _LETTERS = [bytes([c]) for c in range(ord("a"), ord("z") + 1)]
 _STORY_PIECES = [
@@ -37,7 +37,7 @@ _STORY_PIECES = [
 _DIGITS = [f"{n:02d}".encode() for n in range(86)]
 
 BIGRAM_TOKENS: list[bytes] = [b"", b"", *_LETTERS, *_STORY_PIECES, *_DIGITS, b"\n", b"."]
-"""What each id prints: two control tokens, letters, the story in 12 pieces, two-digit numbers, newline, full stop."""
+"""The text of each id: two control tokens, letters, 12 pieces of the story, two-digit numbers, newline, period."""
 
 BOS, END = 0, 1
 LETTER_A = 2

@@ -4,7 +4,7 @@ All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens,
 
 - *tiny*: a real transformer with random weights, Q8_0, V=512. Every byte is a token, so any text can be a prompt and
   its output is full of broken UTF-8.
-- *bigram*: logits(next) = `bigram_table()[current]`, whatever came before. A one-hot embedding passes attention and
+- *bigram*: logits(next) = `bigram_table()[current]`, for any earlier tokens. A one-hot embedding passes attention and
   feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output matrix is TABLEᵀ/√V. Greedy text, log
   probabilities and every sampling distribution then have closed forms.
 - *encoder*: a BERT of random weights, which reads and does not generate.
@@ -48,7 +48,7 @@ _MERGED_WORDS = (
 
 
 def byte_letters() -> list[str]:
-    """Return GPT-2's printable stand-in for every byte value."""
+    """Return GPT-2's printable character for each byte value."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [b for b in range(256) if b not in printable]
     letters = {b: chr(b) for b in printable} | {b: chr(256 + n) for n, b in enumerate(hidden)}
@@ -56,7 +56,7 @@ def byte_letters() -> list[str]:
 
 
 def byte_level_vocabulary(n_vocab: int) -> tuple[list[str], list[str]]:
-    """Return `n_vocab` tokens, the 256 bytes among them, and the merges that make the longer ones."""
+    """Return `n_vocab` tokens, including the 256 bytes, and the merges of the longer tokens."""
     tokens, merges = [*CONTROL, *byte_letters()], []
     alphabet = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     words = [*_MERGED_WORDS, *(a + b for a in alphabet for b in alphabet)]
@@ -99,7 +99,7 @@ def write_model(
         n_head: number of attention heads.
         add_bos: whether a prompt starts with the begin token.
         quantized: whether matrices are Q8_0.
-        types: tokens that are neither control tokens nor normal ones.
+        types: tokens that are neither control tokens nor normal tokens.
     """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(path.stem)
@@ -184,12 +184,12 @@ def write_bigram(path: Path) -> None:
     """Write the model whose next-token logits are `bigram_table()[current]`."""
     table = bigram_table()
     n_vocab = len(table)
-    n_head = 4  # llama.cpp wants head widths that are multiples of 32 for its fast paths
+    n_head = 4  # the fast paths of llama.cpp need head widths that are multiples of 32
     tensors = random_tensors(n_vocab=n_vocab, n_embd=n_vocab, n_ff=32, n_layer=1)
     tensors = {name: np.zeros_like(t) if t.ndim == 2 else t for name, t in tensors.items()}
     tensors["token_embd.weight"] = np.eye(n_vocab, dtype=np.float16)
     tensors["output.weight"] = np.ascontiguousarray(table.T / np.sqrt(n_vocab), dtype=np.float32)
-    # llama.cpp insists on a merge; one whose result is no token is taken apart again.
+    # llama.cpp requires a merge; it splits a merge without a token again.
     tokens = [*CONTROL, *("".join(byte_letters()[b] for b in piece) for piece in BIGRAM_TOKENS[2:])]
     write_model(
         path, tensors, tokens=tokens, merges=["q q"], n_ctx=512, n_embd=n_vocab, n_ff=32, n_layer=1,

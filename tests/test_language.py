@@ -45,6 +45,8 @@ TEST_CEILING = 8.0
 """Markers per 1,000 words of docstrings and comments of the tests in a folder."""
 TEST_CEILINGS = {"retrieval": 60.0}
 """Higher ceilings of single folders of tests. The goal is `TEST_CEILING` for each folder."""
+SCRIPT_CEILING = 6.0
+"""Markers per 1,000 words of docstrings and comments in a folder of scripts."""
 PROSE_CEILINGS = {"CHANGELOG.md": 6.0, "README.md": 6.0, "docs": 10.0}
 """Markers per 1,000 words outside code. The goal is 6."""
 
@@ -166,6 +168,14 @@ def test_package_language_is_within_ceiling(package: str) -> None:
 def test_language_of_tests_is_within_ceiling(folder: str) -> None:
     """The markers in docstrings and comments of the tests in a folder are at most its ceiling."""
     assert rate(TEST_TEXTS[folder]) <= TEST_CEILINGS.get(folder, TEST_CEILING)
+
+
+@pytest.mark.parametrize("folder", ["bench", "examples", "small_models", "tools", "training"])
+def test_language_of_scripts_is_within_ceiling(folder: str) -> None:
+    """The markers in docstrings and comments of scripts are at most their ceiling."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    texts = [text for path in paths for text in docstrings_and_comments(path)]
+    assert rate(texts) <= SCRIPT_CEILING
 
 
 @pytest.mark.parametrize("name", sorted(PROSE_CEILINGS))

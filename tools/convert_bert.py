@@ -1,6 +1,6 @@
 """Turn a BERT of the Hugging Face layout into a GGUF file: ``python tools/convert_bert.py FOLDER OUTPUT.gguf``.
 
-For models whose ``config.json`` says ``"model_type": "bert"`` and whose weights are safetensors: all-MiniLM, bge, e5,
+For models whose ``config.json`` has ``"model_type": "bert"`` and whose weights are safetensors: all-MiniLM, bge, e5,
 gte and their like, and cross-encoders such as ms-marco-MiniLM. Other families are converted by llama.cpp's own
 ``convert_hf_to_gguf.py``, as are these, but for cross-encoders: of those it drops the pooler, and llama.cpp gives every
 token the type 0, also those of the text, which have the type 1. So the file has a second copy of the vocabulary, whose
@@ -29,7 +29,7 @@ TYPES: Final = {
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
 DOCUMENT_OFFSET: Final = "relevance_gen.document_offset"
-"""The key that tells a reranker where the second copy of the vocabulary begins."""
+"""The metadata key with the start of the second copy of the vocabulary."""
 POOLINGS: Final = {"mean": gguf.PoolingType.MEAN, "cls": gguf.PoolingType.CLS}
 
 _NUMPY_TYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8"}
@@ -113,7 +113,7 @@ def _read(path: Path) -> Any:
 
 
 def _pooling(folder: Path) -> str:
-    """Return how sentence-transformers pools, which is said in a folder of its own."""
+    """Return the pooling of sentence-transformers, from its separate folder."""
     modules = folder / "modules.json"
     if not modules.exists():
         raise ValueError(
@@ -143,7 +143,7 @@ def _pooling(folder: Path) -> str:
 def _add_vocabulary(
     writer: gguf.GGUFWriter, folder: Path, n_token_types: int, *, twice: bool
 ) -> None:
-    """Add the tokens, by llama.cpp's custom: it marks where a word begins, and Hugging Face where one goes on."""
+    """Add the tokens; llama.cpp marks the beginning of a word, Hugging Face its continuation."""
     tokens = _tokens(folder)
     names, kinds = [], []
     for token in tokens:

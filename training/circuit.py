@@ -1,19 +1,18 @@
-"""The weights that the network starts from: a circuit, built by hand, that finds the sentence asked for and copies it.
+"""The initial weights of the network: a hand-built circuit that finds the relevant sentence and copies it.
 
-Drawn by chance, the network would have to find out five steps of attention, none of which helps without the others. So
-each block but the last starts with one of them, in parts of the stream that are kept for it:
+From random weights, training would have to find five steps of attention that only help together. Therefore each block
+except the last starts with one of the steps, in reserved parts of the stream:
 
-0. A token learns the token before it, the one before that, and whether it stands in the context, a question or an
-   answer.
-1. A token learns its sentence's name: the two tokens before the end of the sentence before.
+0. A token gets the two tokens before it, and whether it is in the context, a question or an answer.
+1. A token gets the name of its sentence: the two tokens before the end of the preceding sentence.
 2. A word of a question finds itself in the context and takes the name of the sentence there; a word that the context
    does not have looks at the begin token, which has no name.
 3. A token of an answer takes the mean of the names that the words of the question found: their vote.
-4. A token of an answer looks for the place in the context behind the same two tokens, in the sentence of the vote, and
+4. A token of an answer looks for the position in the context after the same two tokens, in the sentence of the vote, and
    copies the token there. The colon of "Answer:" looks for the beginning of that sentence.
 
-All of it trains freely. Right after this start the first token of an answer is right in .44 of the short rows, and one
-that the context has only one token for in .94.
+All weights are trained. At this start the first token of an answer is correct in .44 of the short rows, and a token with
+a single candidate in the context in .94.
 Sources: Olsson et al. 2022, "In-context learning and induction heads"; Weiss et al. 2021, "Thinking like transformers".
 """
 
@@ -47,10 +46,10 @@ SCALES = (0.059, 0.109, 0.114, 0.117, 0.122, 0.273)
 
 
 class Head:
-    """One attention head, empty at first; each thing that it shall do is added to its scores or its output.
+    """One attention head, initially zero; each function is added to its scores or its output.
 
-    The rotation turns a head's first pairs fast and its last ones hardly: what is compared by content takes the last
-    ones that are free, what depends on the distance takes pairs by their number.
+    The rotation turns a head's first pairs fast and its last pairs slowly: comparisons by content use the last free
+    pairs, comparisons by distance use pairs by their number.
     """
 
     def __init__(self, model: Model, layer: int, number: int) -> None:
@@ -72,7 +71,7 @@ class Head:
             self._block.attn_q.weight[row + 1, ONE] -= size * math.sin(angle)
 
     def alike(self, query: Tensor, key: Tensor, strength: float) -> None:
-        """Add to the scores: `strength` times the product of what these matrices, (n, width), read."""
+        """Add to the scores: `strength` times the product of the inputs selected by these matrices, (n, width)."""
         rows, size = self._free(len(query)), math.sqrt(strength * 8) * self._scale
         self._block.attn_q.weight[rows], self._block.attn_k.weight[rows] = query * size, key * size
 
@@ -84,7 +83,7 @@ class Head:
                 weight[row, component] = share * size
 
     def copies(self, read: Tensor, to: slice, strength: float) -> None:
-        """Add to the output: what a matrix, (n, width), reads where the head looks, times `strength`."""
+        """Add to the output: the input selected by a matrix, (n, width), at the attended position, times `strength`."""
         rows = slice(self._start + self._n_copied, self._start + self._n_copied + len(read))
         self._n_copied += len(read)
         self._block.attn_v.weight[rows] = read * self._scale
@@ -145,7 +144,7 @@ def construct(model: Model, vocabulary: Mapping[str, int], seed: int = 0) -> Non
 
 
 def _embed(embedding: Tensor, vocabulary: Mapping[str, int], generator: torch.Generator) -> None:
-    """Draw an embedding for each token, and mark those that mean something to the circuit."""
+    """Draw an embedding for each token, and mark the tokens that the circuit uses."""
     embedding.zero_()
     n_own = OWN.stop - OWN.start
     drawn = torch.randn(len(embedding), n_own, generator=generator)

@@ -1,4 +1,4 @@
-"""Measure the GGUF file with llama.cpp, greedily where not said otherwise.
+"""Measure the GGUF file with llama.cpp, with greedy decoding unless stated.
 
     python training/evaluate.py BUILD relevance_gen/assets/embedded.gguf [--questions NAME=FOLDER ...]
 

@@ -76,7 +76,7 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
         else gguf.LlamaFileType.MOSTLY_Q8_0
     )
     add_shape(writer, model.shape)
-    writer.add_bool("relevance_gen.extractive", True)  # what it writes by itself is no answer
+    writer.add_bool("relevance_gen.extractive", True)  # freely generated text is not an answer
     add_vocabulary(writer, vocabulary)
     for name, weight in model.state_dict().items():
         values = weight.float().numpy().astype(np.float32)

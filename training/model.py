@@ -43,7 +43,7 @@ def rope_angles(shape: ModelShape, length: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs that stand half a head apart: the quick way, of `halved` rows."""
+    """Rotate pairs at a distance of half a head: the fast method, for `halved` rows."""
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
@@ -52,7 +52,7 @@ def halved(weight: Tensor, n_heads: int) -> Tensor:
     """Sort each head's rows: 0, 2, 4, ..., then 1, 3, 5, ...
 
     llama.cpp rotates neighbouring pairs of this architecture's queries and keys, and so does the file. Their products
-    stay what they are when both are sorted alike.
+    are unchanged if both are sorted equally.
     """
     return weight.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 

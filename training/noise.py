@@ -1,6 +1,6 @@
-"""Sentences that nobody would write: random words and names, numbers, quotations, code, tables.
+"""Unnatural sentences: random words and names, numbers, quotations, code, tables.
 
-The model shall copy what stands in its context, whatever it is. Prose alone teaches it to complete what is likely.
+The model must copy any text from its context. Prose alone would teach it to continue with likely words.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Noise:
         return self._number() if draw < 0.92 else self._gibberish()
 
     def _name(self) -> str:
-        """Draw a name: words of the list, or syllables that no list has."""
+        """Draw a name from the words of the list or from random syllables."""
         if self._random.random() < 0.5:
             return self._random.choice(self._words).capitalize()
         syllables = (
@@ -93,7 +93,7 @@ class Noise:
         return "".join(self._random.choices(letters, k=self._random.randint(2, 12)))
 
     def _other_words(self, text: str) -> str:
-        """Replace some of the words, each by one that is written alike."""
+        """Replace random words by words with similar spelling."""
         share = self._random.uniform(0.1, 0.7)
 
         def other(match: re.Match[str]) -> str:
@@ -110,7 +110,7 @@ class Noise:
         return _WORD.sub(other, text)
 
     def marked(self, text: str) -> str:
-        """Put quotation marks, backticks or brackets around one or two runs of words."""
+        """Put quotation marks, backticks or brackets around one or two word sequences."""
         words = text.split(" ")
         for _ in range(self._random.randint(1, 2)):
             start = self._random.randrange(len(words))

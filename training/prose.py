@@ -48,7 +48,7 @@ _ABBREVIATION = re.compile(
 
 
 def _is_sentence(text: str) -> bool:
-    """Tell whether a piece reads as a sentence: its length, its characters, and mostly lower-case words."""
+    """Return whether a text looks like a sentence, by length, characters, and lower-case words."""
     if (
         not SHORTEST <= len(text) <= LONGEST
         or not _SENTENCE.fullmatch(text)
@@ -63,7 +63,7 @@ def _is_sentence(text: str) -> bool:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences and keep those that are clean."""
+    """Split a paragraph into sentences and keep the clean sentences."""
     if zlib.crc32(paragraph.encode()) % MARKED_EVERY:
         for pattern, replacement in _MARKUP:
             paragraph = pattern.sub(replacement, paragraph)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _WINDOW_OFFSET_TABLE = (
-    0x58  # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
+    0x58  # bible.data: a 4-byte count of windows at this offset, then their offsets, big-endian
 )
 _COMPRESS_MAGIC = (
     b"\x1f\x9d\x90"  # what `compress` writes before 16-bit LZW; the windows leave it out

@@ -2,13 +2,13 @@ r"""Make the model's training rows from the prose: running text, and "context, q
 
     python training/rows.py BUILD [--stage NAME]
 
-writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), which tells the
-loss what each token is. An example is
+writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), the kind of each
+token for the loss. An example is
 
     <|begin|>Context: S1 S2 ... Sn\nQuestion: words of Si\nAnswer: Si<|end|>
 
-and where the row has room more questions about the same context follow, so that more of the row is copying. Many
-contexts are not prose at all (noise.py): only then is copying what the model learns, and not a taste for likely words.
+and further questions about the same context follow if they fit the row, so that more of the row is copying. Many
+contexts are not prose (noise.py), so that the model is trained to copy and not to prefer likely words.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ SEED = 20240229
 UNTRAINED, TEXT, ANSWER, ANSWER_START, BRANCH = range(5)  # kinds of token
 # A branch is a token of the answer before which the context has another one elsewhere.
 N_START_TOKENS = 2  # these decide which sentence is copied
-QUESTION_SHARE = 0.88  # of the rows; the others are running text
+QUESTION_SHARE = 0.88  # fraction of the rows; the remaining rows are running text
 MOST_QUESTIONS = 12  # of one row
-FRESH_WORD_SHARE = 0.5  # questions with words that no sentence of the context has
+FRESH_WORD_SHARE = 0.5  # questions with words that do not occur in the context
 RIVAL_SHARE = 0.5  # questions with words of another sentence, fewer than of the right one
 INFLECTED_SHARE = 0.15  # words of a question
 NOISY_SHARE = 0.55  # contexts with sentences that are not prose
 NEW_LINE_SHARE = 0.15  # contexts with a sentence a line
-SAME_PLACE_SHARE = 0.5  # contexts of neighbouring sentences; the others are drawn from everywhere
+SAME_PLACE_SHARE = (
+    0.5  # contexts of adjacent sentences; the remaining contexts are drawn from all texts
+)
 
 STOP_WORDS = frozenset(
     """
@@ -79,7 +81,7 @@ class Sentence:
 
 
 def content_words(text: str) -> tuple[str, ...]:
-    """Return the words that are no function words; the first keeps its capital only if it is one elsewhere."""
+    """Return the content words; the first keeps its capital only if it has a capital in other sentences too."""
     words = WORD.findall(text)
     if words and words[0][1:].islower():
         words[0] = words[0].lower()
@@ -191,7 +193,7 @@ class ExampleMaker:
         return None
 
     def question_row(self, length: int, longest: int) -> tuple[list[int], list[int]]:
-        """Make one context with as many questions as fit; return tokens and kinds."""
+        """Return tokens and kinds of one context with the maximum number of questions that fit."""
         budget = self._random.uniform(0.25, 0.75) * length
         context: list[Sentence] = []
         for sentence in self.disturb(drawn := self.draw_context(40, longest), longest):

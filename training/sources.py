@@ -22,7 +22,7 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Source:
-    """One Debian package and what is read from it.
+    """One Debian package and the files that are read from it.
 
     Attributes:
         package: Name in Debian 12 ("bookworm").

@@ -30,7 +30,7 @@ PIECE_CHARACTERS = 20_000  # the trainer takes a text as one unit of work
 
 
 def byte_characters() -> dict[str, int]:
-    """Return GPT-2's printable stand-in for every byte, which the trainer's vocabulary is written in."""
+    """Return GPT-2's printable character for each byte, used in the trainer's vocabulary."""
     shown = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

@@ -30,13 +30,13 @@ WORKER_TOKENS = 4032  # of a step
 PEAK_RATE_MUON = 3e-3
 PEAK_RATE_ADAMW = 1.4e-3
 WARM_UP_STEPS = 80
-CAREFUL_STEPS = 600  # the first ones, at half of the peak rate, so that the circuit is not lost
+CAREFUL_STEPS = 600  # first steps, at half of the peak rate, so that the circuit is preserved
 DECAY_SHARE = 0.6
 SHORT_STEPS = 700  # the stage "short", then "medium"
-LONG_SHARE = 0.09  # of the steps, the last ones: the stage "long"
+LONG_SHARE = 0.09  # fraction of the steps, at the end: the stage "long"
 LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 0.1, ANSWER: 1.0, ANSWER_START: 8.0, BRANCH: 3.0}
 LATER_TEXT_WEIGHT = 0.25  # after the stage "short"
-TARGET_SHARE = 0.4  # of a step's tokens: the answers, and as much of the text as there is room for
+TARGET_SHARE = 0.4  # tokens of a step: the answers, filled up with text
 CHECKPOINT_STEPS = 100
 LOG_STEPS = 20
 
@@ -73,7 +73,7 @@ class Batches:
                 self._rows.append((arrays["tokens"], arrays["kinds"]))
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return inputs, the places of what is trained, the tokens that follow there, and their kinds."""
+        """Return inputs, positions of the trained tokens, the target tokens, and their kinds."""
         stage = next(i for i, bound in enumerate(self._bounds) if step < bound)
         tokens, kinds = self._rows[stage]
         n_rows = WORKER_TOKENS // tokens.shape[1]
@@ -81,7 +81,7 @@ class Batches:
         chosen = np.arange(first * n_rows, (first + 1) * n_rows) % len(tokens)
         row, kind = (torch.from_numpy(array[chosen].astype(np.int64)) for array in (tokens, kinds))
         inputs, wanted, kind = row[:, :-1].contiguous(), row[:, 1:].flatten(), kind[:, 1:].flatten()
-        # the answers, then text drawn by chance, then what is not trained
+        # the answers, then randomly drawn text, then tokens that are not trained
         generator = torch.Generator().manual_seed(SEED + step * self._n_workers + self._worker)
         order = (
             torch.rand(len(kind), generator=generator) + (kind == TEXT) + 2 * (kind == UNTRAINED)
@@ -108,7 +108,7 @@ def average_gradients(parameters: list[Tensor]) -> None:
 
 
 def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> None:
-    """Train as one of the workers, from the last checkpoint, or from the start."""
+    """Train as a worker, from the last checkpoint or the beginning."""
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", f"tcp://127.0.0.1:{port}", rank=worker, world_size=n_workers
