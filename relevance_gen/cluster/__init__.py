@@ -1,7 +1,7 @@
 """Search and generation on several machines: `ClusterIndex` and `ClusterRunner`, on a cluster of Ray.
 
-This is the only package that imports `ray`, which comes with the extra ``cluster``. Ray is imported when one of these classes
-is used.
+This is the only package that imports `ray`, which the extra ``cluster`` installs. Ray is imported
+when one of these classes is used.
 """
 
 from __future__ import annotations

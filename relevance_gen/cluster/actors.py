@@ -15,13 +15,13 @@ import relevance_gen
 from relevance_gen.errors import ClusterError, TimedOutError
 
 START_S: Final = 600.0
-"""Time limit for the start of an actor while hundreds of others start."""
+"""Seconds within which an actor must start, even if hundreds of others start at the same time."""
 SILENT_S: Final = 6.0
 """Seconds without a ping response after which a process is considered hung or disconnected. A process that pauses
 while its virtual machine is migrated is silent for less."""
 _N_WAITS: Final = 12
 HEALTH: Final = "health"
-"""The concurrency group of calls that an actor answers while it works on other calls."""
+"""The concurrency group of calls that an actor answers while calls of other groups run."""
 
 
 class SilentError(ClusterError):
@@ -38,7 +38,7 @@ class Actor:
 
     @ray.method(concurrency_group=HEALTH)
     def whereabouts(self) -> tuple[str, str]:
-        """Return the id of the actor's node and the versions installed there."""
+        """Return the id of the actor's node, and the versions installed there; see `versions`."""
         return own_node(), versions()
 
     @ray.method(concurrency_group=HEALTH)
@@ -47,7 +47,7 @@ class Actor:
 
     @ray.method(concurrency_group=HEALTH)
     def end(self) -> None:
-        """Block until the actor dies: a caller that waits for this call receives an error then."""
+        """Block until the actor dies; a caller that waits for the result receives an error then."""
         threading.Event().wait()
 
 
@@ -57,9 +57,9 @@ def start(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """Start an actor on a node and return its handle at once.
+    """Start an actor on a node, and return its handle without waiting.
 
-    If it cannot start, for example because the node is dead, its first call fails.
+    If the actor cannot start, for example because the node is dead, its first call fails.
 
     Args:
         kind: the actor's class.
@@ -74,7 +74,11 @@ def start(
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """Return the responses of actors.
+    """Wait for responses of actors and return them; one response for one reference.
+
+    Args:
+        refs: a reference of a response, or a list of references.
+        timeout_s: maximum seconds to wait; None for no limit.
 
     Raises:
         TimedOutError: a response did not arrive in time.
@@ -89,9 +93,15 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
 
 
 def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
-    """Wait for a response of a started actor for as long as the actor responds to pings.
+    """Wait for a response of a started actor as long as the actor responds to pings.
 
-    Silence is counted in completed waits, so a pause of this process does not count.
+    The time without a response is counted in completed waits, so that a pause of this process is
+    not counted.
+
+    Args:
+        handle: the actor.
+        answer: the reference of the response.
+        silent_s: maximum seconds without a ping response.
 
     Raises:
         SilentError: a ping was not answered for `silent_s` seconds.
@@ -118,16 +128,23 @@ def own_node() -> str:
 
 
 def versions() -> str:
-    """Return the versions that must be equal on all nodes for equal results and compatible messages."""
+    """Return the versions of relevance_gen, numpy and Python, which must be equal on all nodes.
+
+    Otherwise results could differ, and messages could be incompatible.
+    """
     python = ".".join(map(str, sys.version_info[:2]))
     return f"relevance_gen {relevance_gen.__version__}, numpy {np.__version__} and Python {python}"
 
 
 def check(handle: Any, limit_s: float) -> str:
-    """Wait until an actor has started, compare its versions with this process, and return its node's id.
+    """Wait until an actor has started, check its versions, and return the id of its node.
+
+    Args:
+        handle: the actor.
+        limit_s: maximum seconds to wait.
 
     Raises:
-        ClusterError: the actor cannot start, or has other versions.
+        ClusterError: the actor did not start in time, cannot start, or has other versions.
         RayActorError: the actor died.
     """
     try:
@@ -141,7 +158,7 @@ def check(handle: Any, limit_s: float) -> str:
 
 
 def check_versions(node_id: str, found: str) -> None:
-    """Raise a `ClusterError` if a node has other versions than this process."""
+    """Raise a `ClusterError` if the versions `found` on a node differ from this process's."""
     own = versions()
     if found != own:
         message = f"node {node_id} has {found}, and this process {own}"

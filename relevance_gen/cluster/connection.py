@@ -21,9 +21,12 @@ _connecting: Final = threading.Lock()
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, unless this process is in a cluster; the address is as for `ClusterIndex`.
+    """Connect this process to a cluster, or start one; do nothing if it is connected already.
 
     A cluster that is started on this machine ends with this process.
+
+    Args:
+        address: as for `ClusterIndex`.
 
     Raises:
         InvalidRequestError: the address is invalid.
@@ -84,9 +87,10 @@ def _last_cluster() -> str | None:
 
 
 def _probe(address: str) -> None:
-    """Check that a gRPC server answers, because Ray would try for a minute to connect to anything else.
+    """Check that a gRPC server answers at an address.
 
-    A gRPC server sends its settings as soon as a client connects.
+    Otherwise Ray would try to connect for a minute. A gRPC server sends its settings as soon as a
+    client connects.
 
     Raises:
         OSError: nothing answers at this address.
@@ -102,7 +106,7 @@ def _probe(address: str) -> None:
 
 
 def _is_same(joined: str, address: str) -> bool:
-    """Return whether two addresses name the same head."""
+    """Return whether `address` is another form of the address `joined` of a cluster's head."""
     joined_host, _, joined_port = joined.rpartition(":")
     host, _, port = address.rpartition(":")
     own_host = ray.util.get_node_ip_address()
@@ -111,6 +115,10 @@ def _is_same(joined: str, address: str) -> bool:
 
 
 def check_name(name: object) -> None:
-    """Check a name by which other processes find an index or a runner."""
+    """Check the name of an index or a runner for other processes.
+
+    Raises:
+        InvalidRequestError: it is not a string, or is empty.
+    """
     if not isinstance(name, str) or not name:
         raise InvalidRequestError.must_be("name", "a string that is not empty", name)

@@ -11,14 +11,15 @@ from attrs import frozen
 from relevance_gen.errors import ClusterError
 
 MIN_SHARD_CHARS: Final = 256 << 20
-"""Smallest shard of an index that is divided: for smaller shards, the messages cost more time than they save."""
+"""Minimum size of the shards into which an index is divided by default: with smaller shards, the
+messages between processes take more time than they save."""
 MAX_SHARD_CHARS: Final = 1 << 30
-"""A larger shard takes long to fetch and to merge."""
+"""Maximum size of a shard by default: larger shards take long to fetch and to merge."""
 
 
 @frozen
 class Node:
-    """A machine of the cluster."""
+    """A node of the cluster as Ray describes it, usually a machine."""
 
     id: str
     n_cpus: float
@@ -27,8 +28,9 @@ class Node:
 
 
 def living_nodes() -> list[Node]:
-    """Return the nodes that are alive according to the cluster, which detects a death after some seconds.
+    """Return the nodes that are alive, in the order of their ids; empty without a connection.
 
+    The cluster detects the death of a node after some seconds.
     Nodes without CPUs and GPUs, such as a head that only coordinates, are left out unless all nodes are of this kind.
     """
     if not ray.is_initialized():  # `ray.nodes` would start a cluster
@@ -44,7 +46,15 @@ def living_nodes() -> list[Node]:
 
 
 def optional_count(n_chars: int, n_cpus: int) -> int:
-    """Return the default number of shards for a number of characters and processors."""
+    """Return the default number of shards of an index.
+
+    It is the number of shards of at least `MIN_SHARD_CHARS`, limited to the number of processors,
+    but enough shards that none has more than `MAX_SHARD_CHARS`; at least 1.
+
+    Args:
+        n_chars: number of characters of all texts.
+        n_cpus: number of processors of the cluster.
+    """
     n_min = -(-n_chars // MAX_SHARD_CHARS)
     return max(1, min(n_cpus, n_chars // MIN_SHARD_CHARS), n_min)
 
@@ -52,12 +62,15 @@ def optional_count(n_chars: int, n_cpus: int) -> int:
 def least_loaded(
     nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()
 ) -> Node:
-    """Return the node with the least load for each of its processors, if possible not an avoided node.
+    """Return the node with the fewest actors per processor, if possible not an avoided node.
 
     Args:
         nodes: the nodes to choose from.
         loads: number of actors by node id.
-        avoided: ids of nodes that are chosen only if all nodes are avoided.
+        avoided: ids of the avoided nodes.
+
+    Raises:
+        ClusterError: there are no nodes.
     """
     if not nodes:
         raise ClusterError("the cluster has no node")

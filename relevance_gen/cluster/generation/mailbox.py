@@ -1,4 +1,7 @@
-"""The worker's side of queues in other processes: clients exchange requests for the events of each engine step."""
+"""Connect the worker of an actor to the request queues of clients, which are other processes.
+
+Clients send requests, and receive the events of their requests after each engine step.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ class Delivery:
     """The answer to a client.
 
     Attributes:
-        events: events of the client's requests since the last delivery, in order.
-        capacity: capacity of the worker for further requests.
-        counters: counts of the work for all clients.
+        events: events of the client's requests since its last delivery, in order.
+        capacity: capacity of the worker for requests in addition to the waiting requests.
+        counters: counts of the worker's work so far, for all clients.
     """
 
     events: list[EngineEvent]
@@ -51,10 +54,10 @@ class _ClientEvent:
 
 
 class Mailbox:
-    """The request source of one worker, which serves clients with a queue each.
+    """The source from which one worker takes the requests of several clients. Thread-safe.
 
-    Each client numbers its own requests, so requests get new ids in this mailbox. The events of a step become visible to
-    clients when the step has ended.
+    Each client numbers its own requests, so requests get new ids in this mailbox; clients see only
+    their own ids. The events of a step become visible to clients when the step has ended.
     """
 
     def __init__(self) -> None:
@@ -79,16 +82,18 @@ class Mailbox:
         cancelled: Sequence[int] = (),
         timeout_s: float = 0.0,
     ) -> Delivery:
-        """Accept requests of a client and return the events of its earlier requests, after waiting for an event.
+        """Accept requests of a client, and return the new events of all its requests.
+
+        Waits until there is an event for the client, or the worker has failed.
 
         Args:
             client: id of the client.
             requests: new requests.
-            cancelled: ids of requests to drop; no further events of them are returned.
-            timeout_s: maximum seconds to wait for an event.
+            cancelled: the client's ids of requests to drop; no further events of them are returned.
+            timeout_s: maximum seconds to wait; then the delivery has no events.
 
         Raises:
-            BaseException: the error that the worker failed with, once all events are returned.
+            BaseException: the error that the worker failed with, after all events were returned.
         """
         with self._changed:
             self._last_call_s[client] = self._last_any_call_s = time.monotonic()
@@ -117,20 +122,32 @@ class Mailbox:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last call of any client."""
+        """Seconds since the last `exchange` of any client, or since the mailbox was created."""
         return time.monotonic() - self._last_any_call_s
 
     # ── The worker ───────────────────────────────────────────────────────────────────────────────
 
     def register(self, on_cancel: Callable[[int], None]) -> int:
-        """Add the only worker."""
+        """Register the only worker, and return its id, 0.
+
+        Args:
+            on_cancel: called with the id of each request that is dropped.
+        """
         self._on_cancel = on_cancel
         return 0
 
     def take(
         self, _worker_id: int, capacity: Capacity, timeout_s: float | None = None
     ) -> list[QueuedRequest] | None:
-        """Publish the events of the last step, and return the next requests, up to the capacity."""
+        """Publish the events of the last step, and remove and return the next requests.
+
+        Waits if there is no request; the result can be empty nevertheless. Returns None if the
+        worker has failed.
+
+        Args:
+            capacity: the worker's capacity, which limits the returned requests.
+            timeout_s: maximum seconds to wait; None for no limit.
+        """
         with self._changed:
             self._capacity = capacity
             for step_event in self._step_events:
@@ -153,7 +170,7 @@ class Mailbox:
         return requests
 
     def deliver(self, _worker_id: int, event: EngineEvent) -> None:
-        """Store an event of the current step; events of dropped requests are ignored."""
+        """Store an event until the current step ends; ignore it if its request was dropped."""
         with self._changed:
             origin = self._origins.get(event.request_id)
             if origin is None:
@@ -164,7 +181,7 @@ class Mailbox:
                 del self._origins[event.request_id]
 
     def leave(self, _worker_id: int, error: BaseException) -> None:
-        """Remove the worker; clients receive the error after all events."""
+        """Record the worker's error; each client receives its remaining events, then the error."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
@@ -172,7 +189,10 @@ class Mailbox:
     # ── Dropping requests ────────────────────────────────────────────────────────────────────────
 
     def _drop_lost_clients(self) -> list[int]:
-        """Drop the requests of clients that have not called for too long; return the ids of these requests."""
+        """Drop the requests of clients without a call for `CLIENT_TIMEOUT_S`; return their ids.
+
+        The caller must hold `_changed`.
+        """
         now_s = time.monotonic()
         lost = {
             client

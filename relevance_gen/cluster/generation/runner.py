@@ -106,7 +106,10 @@ class ClusterRunner(Runner):
         return [self._create_worker(queue, key) for key in keys]
 
     def _worker_keys(self) -> list[str]:
-        """Return a key for each worker that should exist: an index, or a node id and an index on that node."""
+        """Return a key for each worker that should exist now.
+
+        With `n_runners`, a key is an index; otherwise a node id, a space and an index on that node.
+        """
         if self._n_runners is not None:
             return [str(index) for index in range(self._n_runners)]
         return [
@@ -134,7 +137,13 @@ class ClusterRunner(Runner):
         )
 
     def _choose_node(self, worker: ClusterWorker) -> Node | None:
-        """Return the node for a worker's runner; ``None`` if its node has left and there are other workers."""
+        """Return the node for a worker's runner, and store its id as the worker's `node_id`.
+
+        None means that the worker is not needed: its node has left, and there are other workers.
+
+        Raises:
+            ClusterError: runners died repeatedly while they started, and none was ever ready.
+        """
         workers = self._workers
         if any(other.state is ThreadState.READY for other in workers):
             self._was_ready = True
@@ -160,14 +169,22 @@ class ClusterRunner(Runner):
         return node
 
     def _replace(self, dead: ClusterWorker) -> None:
-        """Start a worker in place of one whose runner has died."""
+        """Start a worker in place of a worker whose ready runner has died, unless closed."""
         with self._lock:
             self._was_ready = True
             if not self.closed:
                 self._add_worker(dead.key, dead)
 
     def _add_worker(self, key: str, dead: ClusterWorker | None = None) -> None:
-        """Start a worker, and remove the workers that have ended but keep their counts."""
+        """Start a worker with a key, and remove ended workers from the list of workers.
+
+        The counters of the removed workers are added to `_ended_counters`. The caller must hold
+        `_lock`.
+
+        Args:
+            key: the key of the new worker, as in `_worker_keys`.
+            dead: a worker to remove although its state does not yet show that it has ended.
+        """
         ended = [
             worker for worker in self._workers if worker is dead or worker.state in _END_STATES
         ]
@@ -177,7 +194,10 @@ class ClusterRunner(Runner):
         added.start()
 
     def counters(self) -> Counters:
-        """Return the counts of all work so far; shared runners count the work for all processes."""
+        """Return the counts of the work of all workers so far, ended workers included.
+
+        A runner that processes share counts the work for all of them.
+        """
         return super().counters() + self._ended_counters
 
     def _add_workers_of_new_nodes(self) -> None:
@@ -191,7 +211,7 @@ class ClusterRunner(Runner):
 
 
 def _poll_nodes(runner_ref: weakref.ref[ClusterRunner]) -> None:
-    """Check for new nodes until the runner is closed or garbage-collected."""
+    """Start workers on new nodes, every `_NODE_POLL_S`, until the runner is closed or freed."""
     while True:
         time.sleep(_NODE_POLL_S)
         runner = runner_ref()

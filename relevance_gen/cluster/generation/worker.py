@@ -1,4 +1,8 @@
-"""Workers on other machines: an actor with the model, and a thread of this process that forwards requests to it."""
+"""Workers on other machines.
+
+Each consists of an actor with the model, and a thread of this process that forwards requests to the
+actor.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import Load, ThreadState
 
 _MAX_CALLS: Final = 64
-"""Concurrent calls of an actor: one waiting call of each client, and calls that cancel requests."""
+"""Maximum number of calls that an actor runs at a time: one `exchange` of each client, which may
+wait, and calls that cancel requests."""
 _UNUSED_TIMEOUT_S: Final = 60.0
 """Seconds without a call of any client after which a shared runner ends."""
 _STEP_WAIT_S: Final = 0.02
@@ -35,12 +40,18 @@ _IDLE_PING_S: Final = 1.0
 """Seconds between two calls to an idle runner, which show whether it still runs."""
 _MIN_RETRY_S: Final = 0.05
 _MAX_RETRY_S: Final = 30.0
-"""Seconds between two attempts to start a runner: at least `_MIN_RETRY_S`, doubled after each attempt."""
+"""Maximum seconds between two attempts to start a runner: the pause begins at twice `_MIN_RETRY_S`,
+and is doubled after each attempt."""
 
 
 @frozen
 class LoadedModel:
-    """Properties of an actor's model: the chat format, and the description of model and options."""
+    """Properties of an actor's model.
+
+    Attributes:
+        chat_format: the model's chat format, as `Worker.chat_format`.
+        description: the model and its options as text.
+    """
 
     chat_format: ChatFormat | None
     description: str
@@ -51,9 +62,9 @@ class RunnerActor(Actor):
 
     Args:
         load: loads the model.
-        prefix_cache_bytes: memory for computed prompts.
+        prefix_cache_bytes: memory for the computed prompts of recent requests.
         description: model and options as text, which other processes compare with their own.
-        is_shared: whether the process ends by itself when no client uses it.
+        is_shared: whether the process ends by itself after `_UNUSED_TIMEOUT_S` without a client.
     """
 
     def __init__(
@@ -67,7 +78,11 @@ class RunnerActor(Actor):
             threading.Thread(target=self._end_unused, daemon=True).start()
 
     def wait_loaded(self) -> LoadedModel:
-        """Wait until the model is loaded; raise the error if it cannot be loaded."""
+        """Wait until the model is loaded, and return its properties.
+
+        Raises:
+            BaseException: the error with which loading failed.
+        """
         self._worker.wait_loaded()
         if self._worker.error is not None:
             raise self._worker.error
@@ -80,7 +95,7 @@ class RunnerActor(Actor):
         cancelled: Sequence[int],
         timeout_s: float,
     ) -> Delivery:
-        """Accept requests of a client and return the events of its earlier requests; see `Mailbox.exchange`."""
+        """Call `Mailbox.exchange`, and add the worker's counters to the delivery."""
         delivery = self._mailbox.exchange(client, requests, cancelled, timeout_s)
         return evolve(delivery, counters=self._worker.counters)
 
@@ -96,8 +111,8 @@ class RunnerSpec:
 
     Attributes:
         load: loads the model.
-        prefix_cache_bytes: memory for computed prompts.
-        description: model and options as text; a shared runner must have the same.
+        prefix_cache_bytes: memory for the computed prompts of recent requests.
+        description: model and options as text; a shared runner must have the same description.
     """
 
     load: Load[LanguageModel]
@@ -111,15 +126,15 @@ class ClusterWorker(Worker):
     Args:
         queue: source of requests.
         spec: the model and options of the runner.
-        choose_node: returns the node for the runner, or ``None`` if the runner is not needed any more; called again after
-            the node has died.
+        choose_node: returns the node for the runner, or ``None`` if the runner is not needed any
+            more; called before each attempt to start the runner.
         on_death: called when a runner that was ready has died, before its requests return to the queue.
         key: identifies this worker among the workers of a `ClusterRunner`.
         shared_name: name under which other processes find the runner; ``None`` for a runner of this process alone.
 
     Attributes:
         node_id: node of the runner; ``None`` until it is chosen.
-        n_deaths: how often the runner died while it started.
+        n_deaths: number of runners that died, or did not respond, while they started.
     """
 
     def __init__(
@@ -146,7 +161,10 @@ class ClusterWorker(Worker):
         self._has_capacity = False
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
-        """End this worker, after starting another runner for the requests that return to the queue."""
+        """End this worker; if its runner was ready and has failed, call `on_death` first.
+
+        `on_death` starts another worker, so that the queue has a worker for the returned requests.
+        """
         if state is ThreadState.FAILED and self.state is ThreadState.READY:
             self._on_death(self)
         super()._end(state, error)
@@ -178,9 +196,13 @@ class ClusterWorker(Worker):
                 self._actor.exchange.remote(self._client, (), list(self._forwarded), 0.0)
 
     def _start_runner(self) -> bool:
-        """Start the runner or find the shared runner; if it dies while it starts, retry after a pause.
+        """Start the runner or find the shared runner, and wait until its model is loaded.
 
-        Return whether the runner is ready: not if it is not needed any more.
+        If the runner dies while it starts, retries after a pause. Returns False if the runner is
+        not needed any more, or this worker was closed.
+
+        Raises:
+            ClusterError: the shared runner has another model or other options.
         """
         name = self._shared_name
         while self.state is ThreadState.LOADING:
@@ -216,7 +238,10 @@ class ClusterWorker(Worker):
         return False
 
     def _exchange(self, requests: Sequence[QueuedRequest]) -> Capacity:
-        """Send requests to the runner and deliver the events of earlier requests; return the runner's capacity."""
+        """Send requests and cancellations to the runner, and deliver its new events to the queue.
+
+        Returns the runner's capacity for further requests.
+        """
         cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
         self._forwarded.difference_update(cancelled)
         # With no request and free capacity, `take` waits instead.

@@ -72,9 +72,11 @@ T = TypeVar("T")
 
 _MAX_SHARDS: Final = 4096
 _MAX_AGE_S: Final = 1.0
-"""Time for which a version is searched before the store is asked for a newer version: changes by other processes appear later."""
+"""Seconds for which a version is searched before the store is asked for a newer version. Changes by
+other processes are visible after this time at the latest."""
 _MAX_REFRESH_S: Final = 1.0
-"""Time for which a search waits for a newer version. If the store does not answer, the known version is searched."""
+"""Seconds for which a search waits for the newest version. If the store does not answer in this
+time, the known version is searched."""
 _MAX_ATTEMPTS: Final = 8
 _PARALLEL_SEARCHES: Final = 16
 _POSITIONS_PER_REQUEST: Final = 1 << 10
@@ -86,7 +88,8 @@ class ShardStats:
 
     Attributes:
         num_chunks: number of its chunks.
-        nodes: ids of the nodes that have it open: the first node searches it, the second node is the first substitute.
+        nodes: ids of the nodes that have it open: the first node searches it, and the second node
+            replaces the first if that does not respond. One node if it has both searchers.
         size_bytes: size of its file.
     """
 
@@ -97,13 +100,14 @@ class ShardStats:
 
 @frozen
 class IndexStats:
-    """An index in a cluster.
+    """The state of an index in a cluster.
 
     Attributes:
-        num_chunks: number of chunks.
-        num_missing_chunks: number of chunks that could not be searched at the last attempt.
-        shards: the shards.
-        errors: why chunks are missing, or why the newest version is unknown.
+        num_chunks: number of chunks of the newest version, missing chunks included.
+        num_missing_chunks: number of chunks that could not be searched by the last search that
+            failed; 0 if a later search had all chunks.
+        shards: the shards, in the order of their positions.
+        errors: why chunks are missing, and why the newest version is unknown; empty if neither.
     """
 
     num_chunks: int
@@ -203,13 +207,14 @@ class ClusterIndex(BaseIndex):
         name: str | None = None,
         encoding: Encoding | None = None,
     ) -> Self:
-        """Open the index at a place, which changes of the returned object change.
+        """Open the index at a place; changes of the returned object change the stored index.
 
         Args:
             place: as for the class.
             address: as for the class.
             name: as for the class.
-            encoding: the encoding of the index; required only if it is neither the embedded encoding nor a published encoding.
+            encoding: the encoding of the index; required only if it is neither the default encoding
+                that is part of this package nor one of tiktoken's published encodings.
 
         Raises:
             IndexFormatError: the index is missing or damaged.
@@ -220,7 +225,11 @@ class ClusterIndex(BaseIndex):
 
     @classmethod
     def named(cls, name: str, *, address: str | None = None) -> Self:
-        """Return the index that another process of the cluster has given a name.
+        """Open the index that a process of the cluster has registered under a name.
+
+        Args:
+            name: the name.
+            address: as for the class.
 
         Raises:
             UnknownIndexError: no index has the name.
@@ -262,7 +271,14 @@ class ClusterIndex(BaseIndex):
         n_chunks: int,
         report: Progress | None,
     ) -> None:
-        """Build the shards of an index on the searchers, and publish it."""
+        """Build a shard of each part on the searchers, and publish them as the index at the place.
+
+        Args:
+            writer: writes the shards.
+            parts: the chunks of each shard, in order.
+            n_chunks: number of all chunks, for `report`; 0 if it is unknown.
+            report: called with the number of chunks done and of all chunks; None for no reports.
+        """
         self._versions.files.make_folder()
         self._versions.begin()  # refuse another program's file before the index is built
         n_done = 0
@@ -290,7 +306,14 @@ class ClusterIndex(BaseIndex):
         self._writer(writer.weighting, writer.counter).create(shards)
 
     def _open(self, name: str | None) -> None:
-        """Open the newest version, and have searchers open its shards."""
+        """Open the newest version, wait until all its shards are open, and register a name.
+
+        Args:
+            name: the name for other processes; None for no name.
+
+        Raises:
+            InvalidRequestError: a node does not find a file that this process finds.
+        """
         segments = self._refresh()
         try:
             segments.request_all_shards()
@@ -328,7 +351,7 @@ class ClusterIndex(BaseIndex):
         """Return the chunk at a position, counted from the end if negative, or the chunks in a slice of positions.
 
         Raises:
-            InvalidRequestError: no chunk is at the position; a slice leaves out removed chunks.
+            InvalidRequestError: no chunk is at the position. A slice skips removed chunks instead.
             ChunksMissingError: a shard cannot be read.
         """
         return self._search(
@@ -336,14 +359,17 @@ class ClusterIndex(BaseIndex):
         )
 
     def __iter__(self) -> Iterator[Chunk]:
-        """Yield the chunks by position, some at a time; changes meanwhile are visible."""
+        """Yield the chunks in the order of their positions.
+
+        Chunks are fetched in batches, so changes during the iteration are visible in later batches.
+        """
         first = 0
         while first < self._current().version.n_positions:
             yield from self[first : first + _POSITIONS_PER_REQUEST]
             first += _POSITIONS_PER_REQUEST
 
     def __contains__(self, chunk: object) -> bool:
-        """Return whether there is a chunk with this text or, for a `Chunk`, with this text, metadata and title."""
+        """Return whether a chunk has this text or, for a `Chunk`, this text, metadata and title."""
         if not isinstance(chunk, Chunk):
             return any(found.text == chunk for found in self)
         content = (chunk.text, chunk.metadata, chunk.title)
@@ -351,12 +377,12 @@ class ClusterIndex(BaseIndex):
 
     @property
     def metadata_keys(self) -> set[str]:
-        """The metadata keys of all chunks."""
+        """The metadata keys that occur in any chunk."""
         return self._search(lambda segments: set(metadata_keys(segments) or ()))
 
     @property
     def nbytes(self) -> int:
-        """Size of the files of all shards, which searchers map into memory."""
+        """Size in bytes of the files of all shards, which searchers map into memory."""
         return sum(shard.file.n_bytes for shard in self._current().version.shards)
 
     def __repr__(self) -> str:
@@ -376,7 +402,14 @@ class ClusterIndex(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Run searches in parallel. A reranker runs in this process."""
+        """Run searches in parallel, and return their responses in order.
+
+        Args:
+            asked: the searches.
+            models: the models of the searches; a reranker runs in this process.
+            allow_partial: whether to search without the shards that cannot be read, instead of
+                raising a `ChunksMissingError`.
+        """
         _check_no_encoder(models.encoder)
         if len(asked) == 1:
             return [self._answer(asked[0], models, allow_partial)]
@@ -417,9 +450,14 @@ class ClusterIndex(BaseIndex):
         return self._search(search)
 
     def _search(self, work: Callable[[RemoteSegments], T], allow_partial: bool = False) -> T:
-        """Run a function on the newest version; run it again if the version's files were replaced meanwhile.
+        """Run a function on the current version; after an error, again on a newer version, if any.
 
-        With `allow_partial`, shards that cannot be read are left out.
+        Args:
+            work: the function.
+            allow_partial: whether to run it again without the shards that cannot be read.
+
+        Raises:
+            ChunksMissingError: a shard of the newest version cannot be read.
         """
         missing: dict[str, OSError] = {}
         segments = self._current()
@@ -509,13 +547,15 @@ class ClusterIndex(BaseIndex):
         return self._change(remove)
 
     def compact(self) -> int:
-        """Merge neighboring shards and discard removed chunks; return by how many the number of shards fell."""
+        """Merge neighboring shards, discard removed chunks, and return how many fewer there are."""
         version = self._refresh().version
         writer = self._writer(version.weighting, self._counter_of(version))
         return self._change(writer.compact)
 
     def save(self, place: str | PathLike[str]) -> None:
-        """Copy the index to another place and replace the index there; files that are there are not copied again.
+        """Copy the newest version of the index to another place, and replace the index there.
+
+        Files that exist there already are not copied again. Does nothing at the index's own place.
 
         Raises:
             IndexConflictError: another writer has changed the index there meanwhile.
@@ -528,7 +568,10 @@ class ClusterIndex(BaseIndex):
             copy_version(self._versions, version, target)
 
     def _change(self, work: Callable[[], T]) -> T:
-        """Run a change in a thread, which KeyboardInterrupt does not stop, and open the new version."""
+        """Run a change, then open the new version, and return the result of the change.
+
+        The change runs in a thread, so that a KeyboardInterrupt does not stop it.
+        """
         self._check_open()
         result = in_thread(work, "change-index").result()
         self._refresh()
@@ -537,7 +580,7 @@ class ClusterIndex(BaseIndex):
     # ── State ──
 
     def stats(self) -> IndexStats:
-        """Return the size of the index, and the nodes on which its shards are open."""
+        """Return the sizes of the newest version and its shards, their nodes, and recent errors."""
         segments = self._refresh()
         shards = []
         for shard in segments.version.shards:
@@ -551,7 +594,10 @@ class ClusterIndex(BaseIndex):
         return IndexStats(segments.version.n_chunks, n_missing_chunks, tuple(shards), errors)
 
     def close(self) -> None:
-        """Release the index. A temporary folder is deleted, and a name is removed for all processes. Safe to repeat."""
+        """Release the index: delete its temporary folder, and remove its name for all processes.
+
+        An index at a place that the caller named remains there. Safe to call twice.
+        """
         if not self._is_closed:
             self._end()
 
@@ -583,7 +629,14 @@ class ClusterIndex(BaseIndex):
             self._pool, self._collection = searcher_pool(), None
 
     def _current(self) -> RemoteSegments:
-        """Return the known version, or a newer one if the known one may be old and the store answers soon."""
+        """Return the known version if it is recent, otherwise the newest version.
+
+        The known version is recent for `_MAX_AGE_S`. If the store does not answer within
+        `_MAX_REFRESH_S`, or fails, the known version is returned.
+
+        Raises:
+            IndexFormatError: the index is missing or damaged.
+        """
         self._check_open()
         known = self._collection
         if known is None:
@@ -604,7 +657,10 @@ class ClusterIndex(BaseIndex):
         return known
 
     def _refresh(self) -> RemoteSegments:
-        """Return the newest version."""
+        """Read the newest version, have searchers open its shards, and return it.
+
+        Returns the known segments if neither the version nor the searchers have changed.
+        """
         self._check_open()
         known = self._collection
         if self._name is not None:
@@ -623,7 +679,7 @@ class ClusterIndex(BaseIndex):
         return segments
 
     def _check_name(self) -> None:
-        """Raise a `ClusterError` if another process has closed the index."""
+        """Raise a `ClusterError` unless the index's name is still registered for its place."""
         with suppress(Exception):
             if names.find(self._name or "").place == self._place:
                 return
@@ -631,19 +687,19 @@ class ClusterIndex(BaseIndex):
 
 
 class _RemoteShardEditor:
-    """Makes new shards of existing shards on a searcher."""
+    """Makes new shards from existing shards; a searcher of `pool` does the work."""
 
     def __init__(self, pool: SearcherPool, writer: ShardWriter) -> None:
         self._pool = pool
         self._writer = writer
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without the chunks at some of its positions."""
+        """Return a record of a shard without the chunks at `positions`, which the shard has."""
         writer = self._writer
         return self._run(lambda searcher: searcher.actor.without.remote(writer, shard, positions))
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Return one shard of the chunks of neighboring shards."""
+        """Write one shard with the chunks of neighboring shards, and return its record."""
         writer = self._writer
         return self._run(lambda searcher: searcher.actor.merge.remote(writer, shards))
 
@@ -678,7 +734,12 @@ def _check_arguments(
 
 
 def _divided(chunks: Chunks, n_shards: int | None) -> list[ChunkSource]:
-    """Put chunks into Ray's object store, in parts of similar size."""
+    """Put chunks into Ray's object store, in parts of similar size, and return the parts in order.
+
+    Args:
+        chunks: the chunks.
+        n_shards: maximum number of parts; None for the number that `optional_count` returns.
+    """
     n_parts = n_shards or optional_count(sum(map(len, chunks.texts)), _n_cpus())
     n_parts = max(1, min(n_parts, len(chunks.texts)))
     slices = list(split_evenly(chunks.texts, n_parts)) or [slice(0, 0)]

@@ -1,4 +1,7 @@
-"""Names by which other processes of a cluster find an index. An actor stores the place of each named index."""
+"""Names by which other processes of a cluster find an index.
+
+An actor stores the place of each named index.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,32 @@ _ACTOR_NAME: Final = "names of indexes"
 
 @frozen
 class NamedPlace:
-    """The place of a named index."""
+    """The place of a named index.
+
+    Attributes:
+        place: the folder or the address of the index.
+        is_temporary: whether it is a `TemporaryFolder`, which is deleted with the index.
+    """
 
     place: str
     is_temporary: bool
 
 
 class NameRegistry(Actor):
-    """Stores the places of named indexes. It keeps temporary folders from being deleted until they are unregistered."""
+    """The actor that stores the places of named indexes.
+
+    It holds the temporary folders of registered indexes, so that no process deletes them.
+    """
 
     def __init__(self) -> None:
         self._places: dict[str, NamedPlace] = {}
         self._locks: dict[str, BinaryIO] = {}
 
     def register(self, name: str, named: NamedPlace) -> bool:
-        """Register a name; return False if another index has it."""
+        """Register a name, and hold the index's folder if it is temporary.
+
+        Returns False if an index at another place has the name.
+        """
         if name in self._places:
             return self._places[name] == named
         if named.is_temporary:
@@ -41,11 +55,11 @@ class NameRegistry(Actor):
         return True
 
     def find(self, name: str) -> NamedPlace | None:
-        """Return the place of the index with a name."""
+        """Return the place of the index with a name; None if no index has the name."""
         return self._places.get(name)
 
     def unregister(self, name: str, place: str) -> None:
-        """Remove a name, if it is the name of the index at a place."""
+        """Remove a name and release its temporary folder, if its index is at `place`."""
         named = self._places.get(name)
         if named is not None and named.place == place:
             del self._places[name]
@@ -55,7 +69,11 @@ class NameRegistry(Actor):
 
 
 def register(name: str, named: NamedPlace) -> None:
-    """Register an index; raise a `ClusterError` if another index has the name."""
+    """Register the name of an index in the cluster; start the registry if it is not running.
+
+    Raises:
+        ClusterError: another index has the name, or the registry does not respond.
+    """
     options = {"name": _ACTOR_NAME, "namespace": NAMESPACE, "lifetime": "detached"}
     registry = start(NameRegistry, own_node(), get_if_exists=True, max_restarts=-1, **options)
     check(registry, START_S)
@@ -65,7 +83,12 @@ def register(name: str, named: NamedPlace) -> None:
 
 
 def find(name: str) -> NamedPlace:
-    """Return the place of a named index, or raise an `UnknownIndexError`."""
+    """Return the place of a named index.
+
+    Raises:
+        UnknownIndexError: no index of the cluster has the name.
+        ClusterError: the registry does not respond.
+    """
     registry = _registry()
     named = None
     if registry is not None:
@@ -78,7 +101,7 @@ def find(name: str) -> NamedPlace:
 
 
 def unregister(name: str, place: str) -> None:
-    """Remove the name of the index at a place."""
+    """Remove the name of the index at `place`; do nothing if no index or another index has it."""
     registry = _registry()
     if registry is not None:
         get_from(registry, registry.unregister.remote(name, place))

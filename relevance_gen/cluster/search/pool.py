@@ -45,7 +45,8 @@ _ROUND_TIMEOUT_S: Final = 60.0
 """Time limit for the responses to one request."""
 _FIRST_DURATION_S: Final = 0.3
 _SLOW_FACTOR: Final = 3.0
-"""After this multiple of the median duration, the next searchers are asked, too."""
+"""After this multiple of the median duration of recent requests, the next searchers are asked,
+too."""
 _MIN_HEDGE_DELAY_S: Final = 0.05
 _HEDGE_INTERVAL_S: Final = 2.0
 _N_DURATIONS: Final = 65
@@ -54,7 +55,7 @@ _FAILURE_PENALTY_S: Final = 1.0
 _SLOW_PENALTY_S: Final = 2.0
 _RETRY_DELAY_S: Final = 0.1
 _REFRESH_S: Final = 1.0
-"""Interval in which the pool looks for nodes that joined or left."""
+"""Seconds between two checks for nodes that joined or left."""
 _PING_INTERVAL_S: Final = IDLE_TIMEOUT_S / 4
 _START_TIMEOUT_S: Final = 20.0
 """Time to wait for all searchers when the first index is opened; later searchers are used when they are ready."""
@@ -62,7 +63,7 @@ _MAX_BUILD_ATTEMPTS: Final = 5
 
 
 class ShardError(Exception):
-    """No searcher could open a shard."""
+    """An error of a request: none of the searchers could read a shard."""
 
     def __init__(self, shard_name: str, cause: OSError) -> None:
         super().__init__(f"{shard_name}: {cause}")
@@ -72,7 +73,7 @@ class ShardError(Exception):
 
 @frozen(eq=False)
 class SearcherHandle:
-    """A searcher that has started."""
+    """A searcher: its name, the id of its node, and Ray's handle of its actor."""
 
     name: str
     node_id: str
@@ -81,7 +82,13 @@ class SearcherHandle:
 
 @frozen(eq=False)
 class _Attempt:
-    """Shards that a searcher was asked for and has not answered yet."""
+    """A request to a searcher that has not responded yet.
+
+    Attributes:
+        searcher: the searcher.
+        names: the names of the shards that the request is about.
+        parts: references of the parts of the response.
+    """
 
     searcher: SearcherHandle
     names: frozenset[str]
@@ -89,18 +96,21 @@ class _Attempt:
 
 
 class LatencyTracker:
-    """Durations of recent requests, from which the delay of hedged requests follows."""
+    """The durations of recent requests.
+
+    They determine how long to wait before other searchers are asked for the same shards.
+    """
 
     def __init__(self) -> None:
         self._durations_s = deque([_FIRST_DURATION_S], maxlen=_N_DURATIONS)
 
     def add(self, duration_s: float) -> None:
-        """Record the duration of a request."""
+        """Record the duration of a completed request to all its shards."""
         self._durations_s.append(duration_s)
 
     @property
     def hedge_delay_s(self) -> float:
-        """Time after which the next searchers are asked, too."""
+        """Seconds after which the next searchers of unanswered shards are asked, too."""
         median_s = statistics.median(self._durations_s.copy())
         return max(_SLOW_FACTOR * median_s, _MIN_HEDGE_DELAY_S)
 
@@ -126,18 +136,22 @@ class SearcherPool:
 
     @property
     def searchers(self) -> list[SearcherHandle]:
-        """The searchers that have started, in the order of their names."""
+        """The searchers that are ready for requests, in the order of their names."""
         with self._lock:
             return [self._searchers[name] for name in sorted(self._searchers)]
 
     @property
     def generation(self) -> int:
-        """A number that changes when a searcher joins or leaves."""
+        """A hash of the searchers' names, which changes when a searcher is added or removed."""
         with self._lock:
             return hash(frozenset(self._searchers))
 
     def orders(self, shards: Sequence[ShardRecord]) -> dict[str, list[SearcherHandle]]:
-        """Return the order of searchers for each shard, by the name of its file."""
+        """Return the order in which searchers are asked for each shard, by the name of its file.
+
+        Raises:
+            ClusterError: there is no searcher.
+        """
         searchers = self.searchers
         if not searchers:
             raise ClusterError("no node of the cluster can run a searcher")
@@ -197,11 +211,12 @@ class SearcherPool:
         A task whose searcher dies is started again on another searcher.
 
         Args:
-            tasks: start a task on a searcher and return the reference of its result.
-            on_done: called with each result.
+            tasks: functions that start a task on a searcher and return the reference of its result.
+            on_done: called in this thread with the result of each task, when the task has ended.
 
         Raises:
-            ClusterError: a task failed, or searchers died repeatedly.
+            Exception: the exception that a task raised.
+            ClusterError: the searchers of one task died repeatedly.
         """
         results: dict[int, Any] = {}
         waiting = deque((task_ord, 0) for task_ord in range(len(tasks)))
@@ -237,29 +252,43 @@ class SearcherPool:
     def open_shards(
         self, group: ShardGroup, orders: Mapping[str, Sequence[SearcherHandle]]
     ) -> None:
-        """Have the first two searchers of each shard open it, in the background."""
+        """Ask the first two searchers in each shard's order to open it; do not wait for them.
+
+        Args:
+            group: the shards' index and version.
+            orders: the order of searchers for each shard to open, as `orders` returns it.
+        """
         for rank in (0, 1):
             for searcher, names in group_by_searcher(orders, rank).items():
                 searcher.actor.open.remote(evolve(group, shard_names=tuple(sorted(names))))
 
     def close_index(self, place: str) -> None:
-        """Have all searchers close the shards of an index, in the background."""
+        """Ask all searchers to close the shards of the index at `place`; do not wait for them.
+
+        Does nothing if this process is not connected to the cluster any more.
+        """
         if session_id() == self.session:
             for searcher in self.searchers:
                 searcher.actor.close_index.remote(place)
 
     def by_preference(self, searchers: Sequence[SearcherHandle]) -> list[SearcherHandle]:
-        """Return searchers in the same order, except that those to avoid are last."""
+        """Return searchers in the same order, but avoided searchers last; see `avoid`."""
         now_s = time.monotonic()
         avoided = self._avoided_until_s
         return sorted(searchers, key=lambda one: avoided.get(one.name, 0.0) > now_s)
 
     def avoid(self, searcher: SearcherHandle, duration_s: float) -> None:
-        """Ask a searcher last for a while."""
+        """Ask other searchers before this searcher for `duration_s` seconds."""
         self._avoided_until_s[searcher.name] = time.monotonic() + duration_s
 
     def note_failure(self, searcher: SearcherHandle, error: RayError) -> None:
-        """Avoid a searcher that failed; if it has ended, remove it."""
+        """Ask a searcher that failed last for a while; if its actor has ended, remove the searcher.
+
+        Args:
+            searcher: the searcher that failed.
+            error: its error; after an `ActorDiedError` or an `ActorUnschedulableError`, the
+                searcher is removed.
+        """
         self.avoid(searcher, _FAILURE_PENALTY_S)
         if isinstance(error, ActorDiedError | ActorUnschedulableError):
             with self._lock:
@@ -267,7 +296,11 @@ class SearcherPool:
                     del self._searchers[searcher.name]
 
     def refresh(self) -> None:
-        """Start searchers on nodes that joined, and remove the searchers of nodes that left."""
+        """Start searchers on nodes that joined, and remove the searchers of nodes that left.
+
+        Also adds searchers that have started since the last call, and pings all searchers from time
+        to time so that they do not end. Does nothing if the connection to the cluster was closed.
+        """
         if session_id() != self.session:
             return
         nodes = {node.id: node for node in living_nodes()}
@@ -291,7 +324,14 @@ class SearcherPool:
         self._take_started(timeout_s=0.0)
 
     def _take_started(self, timeout_s: float) -> None:
-        """Add the searchers that have started meanwhile; wait for the first ones if there are none."""
+        """Add the starting searchers that are ready to the pool, and drop those that failed.
+
+        Args:
+            timeout_s: maximum seconds to wait until all starting searchers are ready.
+
+        Raises:
+            ClusterError: a searcher has other versions than this process.
+        """
         with self._lock:
             starting = {started.reference: started for started in self._starting.values()}
         if not starting:
@@ -311,7 +351,11 @@ class SearcherPool:
                     self._searchers[found.name] = found
 
     def _await_first(self) -> None:
-        """Wait until all searchers have started, or some of them if the others take long."""
+        """Wait at most `_START_TIMEOUT_S` for all searchers, then until at least one is ready.
+
+        Raises:
+            ClusterError: no searcher is ready after `START_S`.
+        """
         deadline_s = time.monotonic() + START_S
         while not self._searchers:
             if time.monotonic() > deadline_s:
@@ -332,7 +376,7 @@ class _StartingSearcher:
 
 
 def _start_searcher(name: str, node_id: str) -> _StartingSearcher:
-    """Start a searcher, or find it if another process has started it."""
+    """Start the searcher with a name, or find its actor if another process has started it."""
     options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
     actor = start(ShardSearcher, node_id, get_if_exists=True, max_restarts=-1, **options)
     return _StartingSearcher(SearcherHandle(name, node_id, actor), actor.whereabouts.remote())
@@ -377,7 +421,10 @@ class _Round:
         self._responses: list[Any] = []
 
     def responses(self) -> list[Any]:
-        """Return responses that cover each shard once."""
+        """Send the request, and wait for responses that together cover each shard once.
+
+        Raises what `SearcherPool.ask` raises. The caller must call this method only once.
+        """
         begun_s = time.monotonic()
         hedge_s = begun_s + self._pool.latency.hedge_delay_s
         self._send(self._unanswered)
@@ -400,7 +447,10 @@ class _Round:
         return self._responses
 
     def _send(self, names: Iterable[str]) -> None:
-        """Ask the next searcher of each shard, with one message to each searcher."""
+        """Ask the next searcher in the order of each shard, with one message to each searcher.
+
+        After the last searcher of an order, its first searcher is asked again.
+        """
         by_searcher: defaultdict[SearcherHandle, set[str]] = defaultdict(set)
         for name in names:
             order = self._orders[name]
@@ -416,7 +466,11 @@ class _Round:
             self._attempts[parts[0]] = _Attempt(searcher, frozenset(of_searcher), parts)
 
     def _receive(self, attempt: _Attempt) -> None:
-        """Take the response of a searcher; if it failed, ask the next searcher of its shards."""
+        """Take the response of a searcher that has responded or failed.
+
+        Its shards that are still unanswered and not asked for elsewhere are sent to their next
+        searchers.
+        """
         try:
             response = join_response(ray.get(attempt.parts))
         except RayTaskError as error:
@@ -438,14 +492,18 @@ class _Round:
             self._send(remaining)
 
     def _note_error(self, attempt: _Attempt, error: OSError) -> None:
-        """Record that a searcher could not read shards; raise the error if none of the searchers can."""
+        """Record that a searcher could not read its unanswered shards.
+
+        Raises:
+            ShardError: reading a shard failed as many times as there are searchers.
+        """
         for name in attempt.names & self._unanswered:
             self._errors[name].append(error)
             if len(self._errors[name]) >= len(self._orders[name]):
                 raise ShardError(name, error)
 
     def _hedge(self) -> None:
-        """Ask the next searchers of shards whose searchers are slow."""
+        """Ask the next searchers of all unanswered shards, and avoid the slow searchers."""
         slow = {name for attempt in self._attempts.values() for name in attempt.names}
         for attempt in self._attempts.values():
             self._pool.avoid(attempt.searcher, _SLOW_PENALTY_S)
@@ -460,7 +518,12 @@ class _Round:
 def group_by_searcher(
     orders: Mapping[str, Sequence[SearcherHandle]], rank: int
 ) -> dict[SearcherHandle, set[str]]:
-    """Return the names of the shards for which each searcher has a rank, 0 for the first."""
+    """Return the names of the shards in whose orders each searcher has this rank, by searcher.
+
+    Args:
+        orders: the order of searchers for each shard.
+        rank: index in an order, from 0. Shards with shorter orders are left out.
+    """
     groups: defaultdict[SearcherHandle, set[str]] = defaultdict(set)
     for name, order in orders.items():
         if rank < len(order):
@@ -478,7 +541,7 @@ def _score(searcher_name: str, shard_name: str) -> bytes:
 
 
 def session_id() -> str:
-    """Return what identifies the connection of this process to a cluster; "" if there is none."""
+    """Return the address and job id of this process's connection to a cluster; "" without one."""
     if not ray.is_initialized():
         return ""
     context = ray.get_runtime_context()
@@ -490,7 +553,10 @@ _pools_lock: Final = threading.Lock()
 
 
 def searcher_pool() -> SearcherPool:
-    """Return the pool of the cluster that this process is connected to."""
+    """Return the pool of the cluster that this process is connected to.
+
+    The pool is created by the first call after a connection, which waits for searchers to start.
+    """
     with _pools_lock:
         if not _pools or _pools[0].session != session_id():
             _pools[:] = [SearcherPool()]

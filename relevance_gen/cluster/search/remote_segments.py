@@ -38,9 +38,11 @@ from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 
 _MAX_PREFETCHED: Final = 100
-"""Maximum number of chunks whose features are prefetched; there are more only if many are equally good."""
+"""A searcher sends later features only with at most this number of candidates; there are more
+candidates only if many have equal scores."""
 _MAX_PREFETCHED_CHARS: Final = 1 << 16
-"""Maximum number of characters of the texts of which features are prefetched."""
+"""A searcher sends later features only if its candidates' texts have at most this number of
+characters."""
 _DEVIATIONS: Final = 3.0
 """Standard deviations above its share of the best chunks for which a searcher sends features with its candidates."""
 _TERM_CACHE_BYTES: Final = 8 << 20
@@ -60,7 +62,8 @@ class RemoteSegments:
         place: the place of the index.
         version: the version of the index.
         excluded: names of shards that are not searched.
-        before: the segments of the same version and shards whose caches are used.
+        before: segments of the same version and the same shards, whose caches are used; None for
+            new caches.
     """
 
     def __init__(
@@ -102,28 +105,28 @@ class RemoteSegments:
 
     @property
     def is_current(self) -> bool:
-        """Whether the shards are assigned to the current searchers."""
+        """Whether no searcher was added or removed since the shards were assigned to searchers."""
         return self._pool.generation == self._generation
 
     def without(self, excluded: Collection[str]) -> RemoteSegments:
-        """Return the segments of the same version without some shards."""
+        """Return the segments of the same version without the shards whose names are `excluded`."""
         if not excluded:
             return self
         return RemoteSegments(self._pool, self._place, self.version, excluded)
 
     def request_all_shards(self) -> None:
-        """Wait until every shard is open on a searcher."""
+        """Have a searcher open every shard, and wait until all of them are open."""
         self.inventory(InventoryRequest())
 
     @property
     def group(self) -> ShardGroup:
-        """All shards that are searched."""
+        """The group of all shards that are searched, without the excluded shards."""
         return self._group(self._shards)
 
     # ── The search port ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Return the terms that words of the query match; only matches that are not cached are requested."""
+        """Return the terms that words of the query match; request matches that are not cached."""
         terms = {_key(term): term for term in request.terms}
         matches = self._terms.get_all([*terms])
         missing = [key for key in terms if key not in matches]
@@ -141,7 +144,8 @@ class RemoteSegments:
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, and features of the best of them.
 
-        Each searcher returns the features of its own best chunks, from which the features of the best chunks overall are selected.
+        Each searcher returns the features of its own best chunks, from which the features of the
+        best chunks overall are selected.
         """
         n_sent = min(request.n_features, self._n_expected_best(request.n_features))
         sent = evolve(request, n_features=n_sent)
@@ -169,13 +173,19 @@ class RemoteSegments:
         return evolve(candidates, feature_positions=positions, features=tuple(features))
 
     def _n_expected_best(self, n: int) -> int:
-        """Return a number of the n best chunks that a searcher hardly ever exceeds, if they are spread at random."""
+        """Return how many of the n best chunks overall a searcher is expected to have at most.
+
+        If the chunks are distributed at random, few searchers have more of them: the result is
+        `_DEVIATIONS` standard deviations above a searcher's share.
+        """
         share = 1.0 / len({order[0].name for order in self.orders.values()})
         deviation = math.sqrt(n * share * (1.0 - share))
         return 1 + math.ceil(n * share + _DEVIATIONS * deviation)
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Return features of chunks: prefetched features, or the response of the shards that have the chunks.
+        """Return features of chunks: those that this thread has prefetched, or else a new response.
+
+        Features are prefetched by the thread's last `top_candidates`.
 
         Raises:
             LookupError: a position is in no segment.
@@ -187,7 +197,11 @@ class RemoteSegments:
         return self._extract(request)
 
     def _extract(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Request features of chunks from the shards that have the chunks."""
+        """Request features of chunks from the searchers of the shards that have the chunks.
+
+        Raises:
+            LookupError: a position is in no segment.
+        """
         shards = self._shards_with(request.positions)
         parts = []
         if shards:
@@ -198,14 +212,15 @@ class RemoteSegments:
         return features
 
     def inventory(self, request: InventoryRequest) -> Inventory:
-        """Return facts of the stored chunks that depend on no query."""
+        """Return the requested facts of the stored chunks, which do not depend on a query."""
         parts = self._request(self._shards, LocalSegments.inventory, request)
         return Inventory.merge(parts, request)
 
     def _shards_with(self, positions: Offsets) -> list[ShardRecord]:
-        """Return all shards of the searchers that have chunks at some of the positions.
+        """Return all shards of every searcher that has a chunk at one of the positions.
 
-        A searcher caches the segments of its whole group, so it is not asked for a part of the group.
+        All shards of a searcher are returned because a searcher caches the segments of complete
+        groups.
         """
         ascending = np.sort(positions)
         searchers = set()
@@ -225,7 +240,13 @@ class RemoteSegments:
     def _request(
         self, shards: Sequence[ShardRecord], function: Callable[..., Any], request: Any
     ) -> list[Any]:
-        """Return the response of each searcher to a request, for which it calls a function of `LocalSegments`."""
+        """Call a function of `LocalSegments` on the searchers of shards, and return the responses.
+
+        Args:
+            shards: the shards.
+            function: called with a searcher's segments of these shards and the request.
+            request: the argument of the function.
+        """
         # Only cloudpickle sends the code of a caller's filter; everything else is pickled faster by name.
         has_filter = getattr(request, "filter", None) is not None
         dumps = cloudpickle.dumps if has_filter else pickle.dumps
@@ -235,7 +256,15 @@ class RemoteSegments:
 
 @frozen(eq=False)
 class _Prefetched:
-    """Candidates, and features of the best of them that may be requested later; None for each if texts are long."""
+    """Candidates, and features of the best of them that may be requested later.
+
+    Attributes:
+        request: the request for the candidates.
+        candidates: the merged candidates of all searchers.
+        later_features: the features of the candidates at `feature_positions`, for each of the
+            request's `later_features`; None if a searcher did not send them, because its texts are
+            long.
+    """
 
     request: CandidateRequest
     candidates: Candidates
@@ -263,7 +292,11 @@ def _key(term: QueryTerm) -> tuple[int, str, bool]:
 def _prefetch(
     segments: LocalSegments, request: CandidateRequest
 ) -> tuple[Candidates, tuple[Any, ...]]:
-    """Return the candidates of a searcher with their features, and later features if the texts are short."""
+    """Return a searcher's candidates, and the later features of those with features.
+
+    Runs on the searcher. Each of the later features is None if there are too many candidates, or
+    their texts are long.
+    """
     candidates = segments.top_candidates(request)
     positions = candidates.feature_positions
     later: tuple[Any, ...] = (None,) * len(request.later_features)

@@ -1,4 +1,7 @@
-"""An actor that searches shards. Any searcher can open any shard of any index, so all searchers are interchangeable."""
+"""An actor that searches shards.
+
+Any searcher can open any shard of any index, so all searchers are interchangeable.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ from relevance_gen.shards.version_store import VersionStore
 _SEARCH: Final = "search"
 _BUILD: Final = "build"
 _MAX_SEARCHES: Final = 64
-"""Requests that a searcher processes at a time. Further requests are refused."""
+"""Requests that a searcher processes at the same time. Further requests are refused."""
 _REFUSING_THREADS: Final = 8
 _MAX_OPEN_GROUPS: Final = 8
 """Groups of shards of one version that remain open for each index."""
@@ -45,24 +48,32 @@ _MAX_INDEXES: Final = 64
 _MAX_SMALL_SEGMENTS: Final = 4
 """Number of small segments of a group that are searched without merging them."""
 _MAX_SMALL_POSTINGS: Final = 1 << 19
-"""Maximum size of a small segment, about 4 MiB of text: the cost of a larger segment depends on its content."""
+"""Maximum number of postings of a small segment, about 4 MiB of text: the cost of searching a
+larger segment is determined by its content."""
 _MAX_MERGED_POSTINGS: Final = 1 << 23
-"""Maximum size of a merged segment: merging it takes about half a second and 100 MiB of memory."""
+"""Maximum number of postings of a merged segment: merging it takes about half a second and 100 MiB
+of memory."""
 _MAX_MERGED: Final = 4
-"""Merged segments that are cached for each index."""
+"""Number of merged segments that are cached for each index."""
 _N_RESPONSE_PARTS: Final = 4
 _MIN_PART_BYTES: Final = 64 << 10
 """A response is returned in parts, because Ray sends less than 100 KiB with the reply itself and stores larger objects,
 from which fetching takes longer than a search."""
 _CACHE_BYTES: Final = 64 << 30
-"""Maximum size of the shards of remote indexes that a machine caches."""
+"""Maximum total size of the shards of remote indexes that a machine caches on disk."""
 IDLE_TIMEOUT_S: Final = 60.0
-"""Time without a request or ping after which a searcher ends."""
+"""Seconds without a request or ping after which a searcher ends."""
 
 
 @frozen
 class ShardGroup:
-    """Shards of one version that a searcher searches together."""
+    """Shards of one version of an index that a searcher searches together.
+
+    Attributes:
+        place: the place of the index.
+        version_name: the name of the version.
+        shard_names: the names of the shards' files, ascending.
+    """
 
     place: str
     version_name: str
@@ -70,7 +81,7 @@ class ShardGroup:
 
 
 class _OpenIndex:
-    """The shards of one index that a searcher has open."""
+    """The shards of the index at `place` that a searcher has open. Thread-safe."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -82,7 +93,11 @@ class _OpenIndex:
         self._merged: deque[_MergedShards] = deque(maxlen=_MAX_MERGED)
 
     def segments(self, group: ShardGroup) -> LocalSegments:
-        """Return the segments of a group of shards."""
+        """Return the segments of a group of shards, which are opened if they are not open yet.
+
+        Raises:
+            OSError: a shard cannot be read.
+        """
         opened = self._groups.get(group)
         if opened is None:
             with self._lock:
@@ -118,7 +133,14 @@ class _OpenIndex:
     def _merge_small(
         self, shards: Sequence[ShardRecord], segments: Sequence[Segment]
     ) -> list[Segment]:
-        """Return segments of the same chunks, fewer if many are small: scoring has a fixed cost for each segment."""
+        """Return segments with the same chunks, in another order; many small segments are merged.
+
+        Merging pays because scoring has a fixed cost for each segment. Merged segments are cached.
+
+        Args:
+            shards: the shards of the segments.
+            segments: the segment of each shard.
+        """
         unmerged = {}
         result = []
         for shard, segment in zip(shards, segments, strict=True):
@@ -159,7 +181,7 @@ class _OpenIndex:
 
 @frozen(eq=False)
 class _MergedShards:
-    """A segment in memory with the chunks of several small shards."""
+    """A segment in memory that has the chunks of several small shards."""
 
     shards: frozenset[ShardRecord]
     segment: Segment
@@ -175,7 +197,10 @@ class _OpenGroup:
 
 
 class ShardSearcher(Actor):
-    """Searches and builds shards of any index. It ends when no process has used it for a while."""
+    """The actor that searches and builds shards of any index.
+
+    It ends after `IDLE_TIMEOUT_S` without a request or ping.
+    """
 
     groups: ClassVar[dict[str, int]] = {
         HEALTH: 2,
@@ -192,7 +217,7 @@ class ShardSearcher(Actor):
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
-        """Respond, and remain for `IDLE_TIMEOUT_S`."""
+        """Postpone the end of this searcher to at least `IDLE_TIMEOUT_S` from now."""
         self._used_s = time.monotonic()
 
     @ray.method(concurrency_group=_SEARCH, num_returns=_N_RESPONSE_PARTS)
@@ -222,29 +247,32 @@ class ShardSearcher(Actor):
 
     @ray.method(concurrency_group=_BUILD)
     def open(self, group: ShardGroup) -> None:
-        """Open shards before they are searched; errors are raised by the search."""
+        """Open shards before they are searched; ignore an `OSError`: the search raises it again."""
         with suppress(OSError):
             self._index(group.place).segments(group)
 
     @ray.method(concurrency_group=_BUILD)
     def build(self, writer: ShardWriter, source: ChunkSource) -> ShardRecord:
-        """Build a shard whose positions begin at 0."""
+        """Build the shard of the chunks of a source, write it, and return its record.
+
+        Its positions begin at 0; the caller adds the number of positions of the shards before it.
+        """
         self._used_s = time.monotonic()
         return writer.write(build_segment(source.batches(), writer.counter), 0)
 
     @ray.method(concurrency_group=_BUILD)
     def without(self, writer: ShardWriter, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without chunks, as `LocalShardEditor.without`."""
+        """Return a shard without the chunks at `positions`; see `LocalShardEditor.without`."""
         return self._editor(writer).without(shard, positions)
 
     @ray.method(concurrency_group=_BUILD)
     def merge(self, writer: ShardWriter, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Return one shard of several, as `LocalShardEditor.merge`."""
+        """Write one shard with the chunks of neighboring shards; see `LocalShardEditor.merge`."""
         return self._editor(writer).merge(shards)
 
     @ray.method(concurrency_group=HEALTH)
     def close_index(self, place: str) -> None:
-        """Close the shards of an index."""
+        """Forget the open shards of the index at `place`; do nothing if none is open."""
         with self._indexes_lock:
             self._indexes.pop(place, None)
 
@@ -274,7 +302,10 @@ def _shard_cache() -> ShardCache | None:
 
 
 def _pickled(response: Any) -> bytes:
-    """Pickle a response; only metadata of the caller's own classes needs cloudpickle, which takes twice the time."""
+    """Pickle a response, with cloudpickle if pickle fails.
+
+    Only metadata of the caller's own classes needs cloudpickle, which takes twice the time.
+    """
     try:
         return pickle.dumps(response, pickle.HIGHEST_PROTOCOL)
     except Exception:  # pickle raises errors of many types

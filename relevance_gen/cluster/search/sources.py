@@ -38,25 +38,26 @@ from relevance_gen.shards.object_store import as_address, file_system
 from relevance_gen.text.chunking import split
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
-"""A file, a folder, or several of both; paths that all nodes share, or addresses that `fsspec` supports."""
+"""A file, a folder, or a list of these: paths that all nodes share, or addresses that `fsspec`
+supports."""
 
 _TEXT_EXTENSIONS: Final = (".txt", ".md")
 _KINDS: Final = f"{KINDS}, {' or '.join(_TEXT_EXTENSIONS)}"
 _MAX_PIECE_BYTES: Final = 16 << 20
 _MAX_PIECES_PER_ROW_GROUP: Final = 4096
 _MAX_RECORD_BYTES: Final = 4 << 20
-"""Maximum size of a line, and of rows that are read together; reading takes several times that memory. The default
-of `relevance_gen.ChunkIndex.build` has the same limit."""
+"""Maximum size of a line of JSON, and of Parquet rows that are read together; reading takes several
+times that memory. The default of `relevance_gen.ChunkIndex.build` has the same limit."""
 _COMPRESSION_RATIO: Final = 4
 """Estimated size of a compressed file of JSON lines after decompression, relative to its size."""
 _FETCH_TIMEOUT_S: Final = 60.0
 
 
 class ChunkSource(Protocol):
-    """Chunks that a process of the cluster can read."""
+    """The chunks of one shard, in a form that can be sent to a searcher, which reads them."""
 
     def batches(self) -> Iterator[Chunks]:
-        """Yield the chunks in batches."""
+        """Yield the chunks in batches, in order."""
 
 
 @frozen(eq=False)
@@ -67,14 +68,14 @@ class StoredChunks:
     reference: list[Any]
 
     def batches(self) -> Iterator[Chunks]:
-        """Yield the chunks in batches, from the object store."""
+        """Fetch all chunks from the object store, and yield them in batches, in order."""
         (chunks,) = get(self.reference, _FETCH_TIMEOUT_S)
         return batches_of(chunks)
 
 
 @frozen
 class Piece:
-    """A part of a file that is read at once."""
+    """A file, or a range of its bytes or rows, that one searcher reads."""
 
     address: str
     start: int  # first byte, or row of Parquet; 0 for a whole file
@@ -84,7 +85,7 @@ class Piece:
 
 @frozen(eq=False)
 class FilePieces:
-    """Chunks in pieces of files."""
+    """The chunks of one shard, as pieces of files."""
 
     pieces: tuple[Piece, ...]  # in order
     text: str  # field or column with the text of a chunk
@@ -93,11 +94,15 @@ class FilePieces:
 
     @property
     def n_bytes(self) -> int:
-        """Approximate size without compression."""
+        """Approximate size of all pieces without compression."""
         return sum(piece.n_bytes for piece in self.pieces)
 
     def batches(self) -> Iterator[Chunks]:
-        """Yield the chunks in batches; the error of an invalid record names its file and location."""
+        """Yield the chunks in batches, in order.
+
+        Raises:
+            InvalidRequestError: a record is invalid; the error has its file and location.
+        """
         for piece in self.pieces:
             for records in _read(piece):
                 yield read_records(records, self.text, self.title, self.blank)
@@ -106,10 +111,18 @@ class FilePieces:
 def plan_reading(
     source: Paths, n_shards: int | None, text: str, title: str, blank: Blank, n_cpus: int
 ) -> list[FilePieces]:
-    """Divide files among at most `n_shards` shards, or the number that `optional_count` returns.
+    """Divide files among shards of similar size, and return the pieces of each shard.
+
+    Args:
+        source: the files.
+        n_shards: maximum number of shards; None for the number that `optional_count` returns.
+        text: the field or column with the text of a chunk.
+        title: the field or column with its title.
+        blank: as for `read_chunks`.
+        n_cpus: number of processors of the cluster.
 
     Raises:
-        InvalidRequestError: no file can be read.
+        InvalidRequestError: a path is invalid or does not exist, or has no file of a known kind.
     """
     paths = [source] if isinstance(source, str | PathLike) else source
     if not isinstance(paths, Sequence) or not paths:
@@ -139,7 +152,7 @@ def plan_reading(
 
 
 def _merge_adjacent(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """Merge pieces that follow each other in a file, so that each file is opened once."""
+    """Merge pieces that follow each other in one file, so that the file is opened once."""
     merged: list[Piece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
@@ -153,7 +166,14 @@ def _merge_adjacent(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def _list_files(address: str) -> list[tuple[str, int]]:
-    """Return the addresses of readable files and their approximate sizes, in the order of their paths."""
+    """Return the address and the approximate uncompressed size of each readable file.
+
+    The address is a file, or a folder whose files are searched recursively and returned in the
+    order of their paths. The size is in bytes.
+
+    Raises:
+        InvalidRequestError: nothing exists at the address, or no file of a known kind.
+    """
     files, root = file_system(address)
     if not files.exists(root):
         raise InvalidRequestError(f"must be there: no file or folder at {address}", "source")
@@ -174,7 +194,7 @@ def _list_files(address: str) -> list[tuple[str, int]]:
 
 
 def _divide(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
-    """Yield the pieces of a file."""
+    """Yield the pieces of a file, of about `piece_bytes`, or one piece if it cannot be divided."""
     kind, compression = kind_of(address)
     if kind == "parquet":
         yield from _divide_rows(address, piece_bytes)

@@ -1,5 +1,6 @@
-"""Temporary folders for indexes of a cluster on one machine. Folders of killed processes are removed at the next start.
+"""Temporary folders for indexes of a cluster on one machine.
 
+Folders of killed processes are deleted when the user's next temporary folder is created.
 Each process that uses a folder holds a shared lock on a file next to it. A folder without a lock is unused.
 """
 
@@ -18,7 +19,13 @@ _PARENT: Final = "relevance_gen_cluster_{uid}"
 
 
 class TemporaryFolder:
-    """A new folder, which `remove` deletes. Unused folders are deleted before it is created."""
+    """A new folder for an index, which `remove` deletes.
+
+    Folders that no process holds any more are deleted before it is created.
+
+    Raises:
+        PermissionError: other users can change the parent folder.
+    """
 
     def __init__(self) -> None:
         parent = Path(tempfile.gettempdir(), _PARENT.format(uid=os.getuid()))
@@ -35,14 +42,14 @@ class TemporaryFolder:
         return str(self.path)
 
     def remove(self) -> None:
-        """Delete the folder. Safe to call twice."""
+        """Delete the folder with its contents, and release its lock. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         _lock_path(self.path).unlink(missing_ok=True)
         self._lock.close()
 
 
 def hold(folder: Path) -> BinaryIO:
-    """Prevent other processes from deleting a folder until the returned file is closed."""
+    """Lock a folder, so that other processes cannot delete it until the returned file is closed."""
     path = _lock_path(folder)
     while True:
         file = path.open("ab")
