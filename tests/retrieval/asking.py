@@ -13,7 +13,7 @@ ALL: Final = 1 << 40
 
 
 def scores(query: str, chunks: Sequence[str], weighting: WeightingName = "pivoted") -> list[float]:
-    """Return the score of every chunk, 0 for those that are no result."""
+    """Return the score of every chunk, 0 for a chunk that is not a result."""
     return spread(
         search(query, chunks, ALL, weighting=weighting, correct_spelling=False), len(chunks)
     )

@@ -31,7 +31,7 @@ weightings = st.sampled_from(WEIGHTINGS)
 
 
 def test_the_documented_example() -> None:
-    """Chunks of all kinds, mixed, come back as documented, in their order and with their metadata."""
+    """Mixed kinds of chunks are returned as documented, in their order and with their metadata."""
     metadata = {"source": "pets.txt", "page": 2}
     response = search(
         "What do cats do?",
@@ -74,7 +74,7 @@ def test_true_order_only_reorders(
 def test_top_n_results_are_the_first_of_all(
     query: str, chunks: list[str], top_n: int, weighting: WeightingName
 ) -> None:
-    """A smaller top_n gives the best of what a larger one gives."""
+    """The results of a smaller top_n are the best results of a larger top_n."""
     everything = search(query, chunks, ALL, true_order=False, weighting=weighting).results
     assert (
         search(query, chunks, top_n, true_order=False, weighting=weighting).results
@@ -133,7 +133,7 @@ def test_any_top_n_is_allowed(top_n: int) -> None:
     ],
 )
 def test_what_is_not_allowed_is_refused_by_name(arguments: tuple, field: str, message: str) -> None:
-    """An argument that is not allowed is an error that names it and says what is allowed."""
+    """An invalid argument raises an error that names the argument and the allowed values."""
     with pytest.raises(InvalidRequestError) as caught:
         search(*arguments)
     assert caught.value.field == field
@@ -152,7 +152,7 @@ def test_options_are_keywords_and_checked() -> None:
 
 @pytest.mark.parametrize("chunks", [[], (), iter(()), {}.keys()])
 def test_no_chunks_give_no_results(chunks: object) -> None:
-    """Nothing is found in nothing, and the query's tokens are counted all the same."""
+    """A search of zero chunks has zero results, and counts the tokens of the query."""
     assert search("What is machine learning?", chunks).metadata == SearchMetadata(5, 0)  # type: ignore[arg-type]
 
 
@@ -212,7 +212,7 @@ def test_metadata_comes_back_as_the_same_object(chunks: list[Chunk]) -> None:
     st.lists(strategies.chunk_texts, max_size=5),
 )
 def test_token_counts_add_up(query: str, chunks: list[str], more: list[str]) -> None:
-    """The tokens of all chunks are the sum of each one's, whatever else is searched."""
+    """The number of tokens is the sum over all chunks, and does not depend on the query."""
     counter = token_counter()
     pluralize = search(query, chunks + more).metadata
     assert pluralize == SearchMetadata(counter.count(query), sum(map(counter.count, chunks + more)))
@@ -268,7 +268,7 @@ def test_a_long_query_is_answered() -> None:
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_many_short_chunks(weighting: WeightingName) -> None:
-    """Of many one-word chunks the very one is found."""
+    """The single matching chunk among many one-word chunks is found."""
     results = search(
         "word7777", (f"word{number}" for number in range(50_000)), weighting=weighting
     ).results
@@ -291,7 +291,7 @@ def test_ten_million_characters_without_a_space(name: str, text: str) -> None:
 
 @pytest.mark.soak
 def test_a_million_one_word_chunks() -> None:
-    """Of a million one-word chunks the very one is found, also by an index, and a mere beginning finds none."""
+    """The single matching chunk among a million is found, also by an index; a prefix of the word matches none."""
     chunks = [f"word{number}" for number in range(1_000_000)]
     index = ChunkIndex(chunks)
     assert [

@@ -41,7 +41,7 @@ def test_an_index_answers_as_search_does(
     weighting: WeightingName,
     block_chars: int,
 ) -> None:
-    """An index gives the answers of `search` bit for bit, asked once or again, wherever its blocks end."""
+    """An index returns the same bits as `search`, for new and repeated queries and any block size."""
     expected = search(query, chunks, top_n, true_order, weighting=weighting)
     with monkeypatch.context() as small:
         small.setattr(portions, "BLOCK_CHARS", block_chars)
@@ -70,7 +70,7 @@ def test_many_queries_at_once_are_as_one_by_one(
     ],
 )
 def test_an_error_names_the_query_among_several(queries: list[str], top_n: int, field: str) -> None:
-    """Of several queries the one that is not allowed is named by its place, and other arguments by their names."""
+    """The error about an invalid query in a list names its index, and other errors name the argument."""
     with pytest.raises(InvalidRequestError) as caught:
         ChunkIndex(["a cat"]).search(queries, top_n)
     assert caught.value.field == field
@@ -101,7 +101,7 @@ def test_threads_get_the_same_answers(weighting: WeightingName) -> None:
 
 
 def test_remembered_answers_are_not_mixed_up() -> None:
-    """Asking more queries than are remembered, and again, gives each its own answer."""
+    """Repeating more queries than are cached returns the response of each query."""
     chunks = [f"w{number} common" for number in range(300)]
     index = ChunkIndex(chunks)
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_remembered_answers_are_not_mixed_up() -> None:
 
 
 def test_changing_what_was_handed_over_changes_nothing() -> None:
-    """An index keeps its chunks, whatever becomes of the list that it was built from."""
+    """An index does not change if the list that it was built from changes."""
     chunks = ["a cat", "a dog"]
     index = ChunkIndex(chunks)
     chunks.clear()
@@ -149,7 +149,7 @@ def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -
 
 
 def test_what_an_index_contains() -> None:
-    """A text is in an index where a chunk says it, and a chunk where one has its text and its metadata, anywhere."""
+    """`in` is true for the text of any chunk, and for a chunk with the same text and metadata."""
     index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, "b", "c"])
     index.remove([3])
     held = ["a", "b", Chunk("a"), Chunk("b"), Chunk("b", {"page": 2}), *index]
@@ -160,7 +160,7 @@ def test_what_an_index_contains() -> None:
 
 
 def test_length_and_representation() -> None:
-    """An index says how many chunks it has and how it was made."""
+    """The `repr` of an index has the number of chunks and the options of the index."""
     index = ChunkIndex(["a cat", "a dog"], weighting="cosine")
     assert len(index) == 2
     assert repr(index) == "<ChunkIndex of 2 chunks, 3 terms, cosine weighting, embedded tokens>"
@@ -184,7 +184,7 @@ def test_using_an_index_loads_no_masked_arrays() -> None:
 
 
 def test_explanations_show_what_was_matched() -> None:
-    """An explanation names each term, the words that it stands for, and how often the chunk has them."""
+    """An explanation has each term, the words that it matches, and their count in the chunk."""
     index = ChunkIndex(["The connections connect.", "Nothing here."])
     connected, the = index.explain("connected the zzz", 0).terms[:2]
     assert (connected.term, sorted(connected.matches), connected.tf, connected.df) == (
@@ -208,7 +208,7 @@ def test_only_chunks_that_there_are_can_be_explained(chunk: object) -> None:
 
 @pytest.mark.parametrize("query", ["", " ", None, 3, [""], ["cat", None], {"cat"}])
 def test_only_queries_are_answered(query: object) -> None:
-    """A blank query, or what is no string or list of strings, is refused."""
+    """A blank query, or a query of another type than a string or a list of strings, is refused."""
     index = ChunkIndex(["a cat"])
     with pytest.raises(InvalidRequestError, match="query"):
         index.search(query)  # type: ignore[call-overload]
@@ -217,7 +217,7 @@ def test_only_queries_are_answered(query: object) -> None:
 
 
 def test_progress_is_told_while_an_index_is_built() -> None:
-    """The callback hears of every block, and its error ends the building."""
+    """The callback is called for every block, and its error ends the building."""
     told: list[tuple[int, int]] = []
     ChunkIndex(["a cat", "ein Kätzchen"], progress=lambda *progress: told.append(progress))
     assert told == [(1, 2), (2, 2)]
@@ -230,7 +230,7 @@ def test_progress_is_told_while_an_index_is_built() -> None:
 
 
 def test_chunks_are_removed_by_what_they_have() -> None:
-    """`remove(where=…)` removes what a search with it may return, and says how many; a wrong key removes nothing."""
+    """`remove(where=…)` removes the chunks that pass the filter and returns their number; a wrong key removes nothing."""
     pages = [{"text": f"cat {page}", "metadata": {"page": page % 3}} for page in range(9)]
     index = ChunkIndex(pages)
     assert index.remove(where={"page": [1, 2]}) == 6
@@ -251,7 +251,7 @@ def test_chunks_are_removed_by_what_they_have() -> None:
 
 
 def test_an_index_knows_its_stems_when_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No question to a new index stems its words, in whatever alphabet; results are those of one-shot search."""
+    """A query to a new index does not stem the index's words, in any alphabet; results equal one-shot search."""
     chunks = ["Cats were purring.", "The connections of Zürich", "связи и кошки", "", "42 2nd"]
     index = ChunkIndex(chunks, blank="skip")
     expected = [

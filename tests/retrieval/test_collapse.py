@@ -1,4 +1,4 @@
-"""One result for each value of a key: the best, and how many others it stands for."""
+"""Collapsing: the best result for each value of a key, and the number of collapsed results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ chunk_lists = st.lists(st.builds(Chunk, strategies.chunk_texts, metadata), max_s
 
 
 def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]]:
-    """Return positions and numbers of others, of results best first: slow and obvious."""
+    """Return positions and numbers of collapsed chunks, of results best first, by a slow reference."""
     kept: list[tuple[int, Any, int]] = []
     for result in results:
         has, value = "key" in result.metadata, result.metadata.get("key")
@@ -43,7 +43,7 @@ def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]
 def test_the_best_stands_for_the_others(
     query: str, chunks: list[Chunk], top_n: int, min_relative_score: float
 ) -> None:
-    """The results are those of a search for everything, without those whose value a better one has."""
+    """The results are all results of a search without `distinct`, except results whose value a better result has."""
     everything = list(search(query, chunks, ALL, False, min_relative_score=min_relative_score))
     expected = one_of_each(everything, top_n)
     if not any("key" in chunk.metadata for chunk in chunks):
@@ -60,7 +60,7 @@ def test_the_best_stands_for_the_others(
 
 
 def test_it_is_exact_beyond_the_candidates() -> None:
-    """Where hundreds of the best have one value, the best of another is found, however far behind it is."""
+    """If hundreds of the best results have the same value, the best result with a different value is found."""
     texts = [f"cats purr {text}" for text in corpus.prose(300, 5)] + [
         f"{text} cats" for text in corpus.prose(40, 60)
     ]
@@ -87,7 +87,7 @@ def test_it_is_exact_beyond_the_candidates() -> None:
 
 
 def test_equal_scores_are_told_apart_by_position() -> None:
-    """Of equal chunks the first is the result, in any kind of value and order of results."""
+    """The first of equal chunks is the result, for any type of value and order of results."""
     day = datetime.date(2026, 1, 1)
     chunks = [
         Chunk("cats", {"a": day}),
@@ -109,7 +109,7 @@ def test_equal_scores_are_told_apart_by_position() -> None:
 
 
 def test_only_the_number_of_others_is_written() -> None:
-    """A result that stands for none is written as ever."""
+    """A result without collapsed chunks is serialized without the field."""
     found = search(
         "cats", [Chunk("cats", {"a": 1}), Chunk("cats", {"a": 1}), "cats"], distinct="a"
     ).to_dict()
@@ -117,7 +117,7 @@ def test_only_the_number_of_others_is_written() -> None:
 
 
 def test_a_key_that_no_chunk_has_is_named() -> None:
-    """A misspelt key is an error that names the nearest; a value that is no key is one, too."""
+    """A misspelled key raises an error with the nearest key; a value of another type raises an error, too."""
     chunks = [Chunk("cats", {"source": "a"}), "cats"]
     for ask in (lambda **told: search("cats", chunks, **told), ChunkIndex(chunks).search):
         with pytest.raises(InvalidRequestError, match="source"):
@@ -128,7 +128,7 @@ def test_a_key_that_no_chunk_has_is_named() -> None:
 
 
 def test_a_value_that_nests_too_deeply_is_refused() -> None:
-    """Whoever asks for one of each value of it, or for that value, is told what cannot be compared."""
+    """`distinct` and a filter with values that cannot be compared raise an error that names them."""
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]

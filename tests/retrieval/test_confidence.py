@@ -52,7 +52,7 @@ def test_confidence_is_one_number_for_all_ways_to_ask(
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_more_evidence_is_more_confidence(one: float, other: float, same: float) -> None:
-    """Of the same question a higher best score never has less confidence, nor has a passage that holds more of it."""
+    """For the same query a higher best score never lowers the confidence, nor does a higher coverage."""
     plan = plan_of("do cats purr")
     low, high = sorted((one, other))
     assert 0.0 <= confidence(low, same, plan) <= confidence(high, same, plan) <= 1.0
@@ -64,7 +64,7 @@ def test_more_evidence_is_more_confidence(one: float, other: float, same: float)
 def test_it_is_the_same_bits_however_chunks_are_cut(
     query: str, chunks: list[str], data: st.DataObject
 ) -> None:
-    """Chunks added in any portions have the confidence of those that came at once, also where a filter allows a few."""
+    """The confidence does not depend on how chunks were added, also with a filter."""
     allowed = data.draw(st.lists(st.sampled_from(range(len(chunks))), min_size=1, unique=True))
     index = ChunkIndex(chunks[: data.draw(st.integers(1, len(chunks)))])
     while len(index) < len(chunks):
@@ -77,7 +77,7 @@ def test_it_is_the_same_bits_however_chunks_are_cut(
 
 
 def test_words_that_stand_together_are_more_than_words_apart() -> None:
-    """Of chunks that hold the same words in the same number, those that hold them in one passage are surer."""
+    """Chunks with the words in a single passage have a higher confidence than chunks with the words spread out."""
     between = " ".join(corpus.prose(1, 60)[0].split()[:60])
     others = corpus.prose(50, 30)
     apart = search("violet zebra quartz", [f"violet {between} zebra {between} quartz", *others])
@@ -96,7 +96,7 @@ def test_a_long_query_without_its_rarest_words_is_found_all_the_same() -> None:
 
 
 def test_the_formula() -> None:
-    """It is what the documentation says: the best score, what one passage covers, and the number of words."""
+    """The confidence equals the documented formula of best score, coverage and number of words."""
     response = search("Why do cats purr, Timbuktu?", PETS)
     plan = plan_of("Why do cats purr, Timbuktu?")
     cats, purr, timbuktu = (math.log(1 + 4 / df) for df in (2, 1, 1))
@@ -112,7 +112,7 @@ def test_the_formula() -> None:
 
 
 def test_a_question_about_something_else_has_less() -> None:
-    """A question that the chunks answer has more confidence than one that meets a word by chance, or nothing."""
+    """A query that the chunks answer has a higher confidence than a query with a chance match, or without a match."""
     chunks = [*PETS, *corpus.prose(100, 30)]
     answered, by_chance, nothing = (
         search(query, chunks).confidence

@@ -1,4 +1,4 @@
-"""A reranker behind the words: what it reads, the one order of all scores, and all that it leaves as it was."""
+"""Reranking: the chunks that a reranker reads, the order of all scores, and unchanged properties."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.retrieval.test_dense_fusion import LetterEncoder, many_chunks
 
 @define
 class HashReranker:
-    """Finds a text relevant by a hash of it and the query, or as much as it is told, and keeps what it read."""
+    """Scores a text by a hash of text and query, or by a given function, and records the texts it read."""
 
     told: Mapping[str, float] = field(factory=dict)
     read: list[str] = field(factory=list)
@@ -52,13 +52,13 @@ class HashReranker:
 
 
 def relevance(query: str, text: str) -> float:
-    """Return a number in [0, 1], often one of few, so that chunks tie, and now and then 0 or 1."""
+    """Return a number in [0, 1], from a small set, so that chunks tie, and sometimes 0 or 1."""
     digest = hashlib.sha256(f"{query}\0{text}".encode(errors="replace")).digest()
     return digest[1] / 255 if digest[0] % 2 else digest[1] % 4 / 3
 
 
 def reread(before: list[float], relevances: list[float], n: int | None) -> list[float]:
-    """Return what scores become, slowly, as the docs say."""
+    """Return the scores after reranking by a slow reference of the documented formula."""
     below_one = [at for at, score in enumerate(before) if score < 1.0]
     best = sorted((at for at in below_one if before[at]), key=lambda at: (-before[at], at))
     some = below_one if n is None else best[:n]
@@ -84,7 +84,7 @@ encoders = st.sampled_from([None, LetterEncoder()])
 def test_scores_are_those_of_the_law(
     query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None, weighting: Any
 ) -> None:
-    """With an encoder and without, the best are read and score as the reranker says, and the others a share of that."""
+    """The best chunks are read and have the reranker's scores, and other chunks a share; with and without an encoder."""
     ask = partial(search, query, chunks, ALL, encoder=encoder, weighting=weighting)
     before = spread(ask(), len(chunks))
     found = ask(reranker=HashReranker(), rerank_top_n=n)
@@ -104,7 +104,7 @@ def test_scores_are_those_of_the_law(
 def test_all_stand_in_one_order(
     query: str, chunks: list[str], n: int, encoder: LetterEncoder | None, chance: Any
 ) -> None:
-    """All that were read stand before all that were not, these keep their order, and what says the query is first."""
+    """Chunks that were read precede other chunks, which keep their order; a chunk equal to the query is first."""
     chunks = [*chunks, query]
     chance.shuffle(chunks)
     ask = partial(search, query, chunks, ALL, encoder=encoder)
@@ -134,7 +134,7 @@ def test_all_stand_in_one_order(
 def test_all_other_arguments_mean_what_they_do_without(
     query: str, chunks: list[str], top_n: int, true_order: bool, data: st.DataObject
 ) -> None:
-    """Any number of results, their order, a filter, a share of the best and one of each value: all of one ranking."""
+    """`top_n`, order, filter, minimum score and `distinct` select from the same ranking."""
     where = data.draw(st.none() | st.sets(st.sampled_from(range(len(chunks)))).map(sorted))
     records = [Chunk(chunk, {"of": place % 3}) for place, chunk in enumerate(chunks)]
     ask = partial(search, query, records, reranker=HashReranker(), rerank_top_n=4, where=where)
@@ -174,7 +174,7 @@ def test_the_best_twenty_are_read_and_of_ties_the_first() -> None:
 
 
 def test_what_has_no_shared_word_is_read_only_where_all_are() -> None:
-    """By default such a chunk is no result; where every chunk is read, it scores as the reranker says."""
+    """By default such a chunk is not a result; if every chunk is read, it has the reranker's score."""
     chunks, reranker = ["Cats purr.", "zebra"], HashReranker({"zebra": 0.75, "Cats purr.": 0.25})
     assert told(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
     assert told(search("cats", chunks, reranker=reranker, rerank_top_n=None)) == [
@@ -186,7 +186,7 @@ def test_what_has_no_shared_word_is_read_only_where_all_are() -> None:
 
 
 def test_zero_and_one_are_never_said_of_what_was_read() -> None:
-    """What a reranker finds in no way relevant stays a result, and only a chunk that says the query scores 1."""
+    """A chunk with relevance 0 remains a result, and only a chunk equal to the query scores 1."""
     reranker = HashReranker({"Cats purr.": 0.0, "A cat.": 1.0})
     chunks = ["Cats purr.", "A cat.", "what cats", "A cat sat."]
     scores = dict(told(search("what cats", chunks, reranker=reranker, rerank_top_n=2)))
@@ -202,7 +202,7 @@ def test_titles_are_read_before_texts() -> None:
 
 
 def test_a_reranker_may_leave_all_as_it_is() -> None:
-    """Where it answers None, scores are those before."""
+    """If the reranker returns None, scores are unchanged."""
     chunks = many_chunks()
     assert search("purring cats", chunks, reranker=HashReranker(answer=None)) == search(
         "purring cats", chunks
@@ -210,7 +210,7 @@ def test_a_reranker_may_leave_all_as_it_is() -> None:
 
 
 def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
-    """What is remembered of a query is never what a reranker made of it."""
+    """The cached ranking of a query never has the scores of a reranker."""
     index = ChunkIndex(many_chunks())
     words = index.search("purring cats")
     assert index.search("purring cats", reranker=HashReranker()) != words
@@ -234,7 +234,7 @@ def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
 def test_however_an_index_came_about_it_answers_the_same(
     query: str, parts: list[list[str]], n: int | None, with_encoder: bool
 ) -> None:
-    """One search, an index built at once and one that grew give the same bits, one question or several."""
+    """`search`, an index built at once and an index that grew return the same bits, for a single query or several."""
     chunks = [chunk for part in parts for chunk in part]
     encoder = LetterEncoder() if with_encoder else None
     index = ChunkIndex(parts[0], encoder=encoder)
@@ -250,7 +250,7 @@ def test_however_an_index_came_about_it_answers_the_same(
 def test_an_explanation_adds_up(
     query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None
 ) -> None:
-    """All shares, the reranker's among them, are the score that search returns; a chunk that was read says as what."""
+    """All contributions, including the reranker's, sum to the score; a chunk that was read has its relevance."""
     index, reranker = ChunkIndex(chunks, encoder=encoder), HashReranker()
     found = spread(index.search(query, ALL, reranker=reranker, rerank_top_n=n), len(chunks))
     read = set(reranker.read)
@@ -303,7 +303,7 @@ def test_an_explanation_shows_what_was_taken() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    """The error names the argument: what is no reranker, no count, or needs a reranker."""
+    """The error about an invalid reranker, an invalid count or a missing reranker names the argument."""
     index = ChunkIndex(["Cats purr."])
     for ask in (
         partial(search, "cats", ["Cats purr."]),
@@ -340,7 +340,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     ids=["list", "shape", "number", "integers", "nan", "range"],
 )
 def test_a_reranker_that_returns_something_else_is_told_so(answer: Any) -> None:
-    """Anybody's reranker may answer anything: what is no score in [0, 1] for each text is an error, a list aside."""
+    """Anything except a score in [0, 1] for each text, in an array or a list, is an error."""
     if isinstance(answer, list):
         assert told(search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))) == [
             (0, 0.5)
@@ -351,7 +351,7 @@ def test_a_reranker_that_returns_something_else_is_told_so(answer: Any) -> None:
 
 
 def test_rows_of_several_lengths_are_no_scores() -> None:
-    """What numpy makes no array of is told like everything else that a reranker must not return."""
+    """A value that numpy cannot convert to an array raises the same error."""
     with pytest.raises(RerankerError, match="the reranker must return 2 floats"):
         search(
             "cats", ["Cats purr.", "Cats sleep."], reranker=HashReranker(answer=[[0.1], [0.2, 0.3]])
@@ -359,7 +359,7 @@ def test_rows_of_several_lengths_are_no_scores() -> None:
 
 
 def test_nothing_is_read_for_who_has_left() -> None:
-    """A search that nobody waits for any more ends before the reranker is asked."""
+    """A canceled search ends before the reranker is called."""
     reranker = HashReranker()
     with pytest.raises(RequestCancelledError), cancel_scope(lambda: False):
         search("cats", ["Cats purr."], reranker=reranker)
@@ -367,7 +367,7 @@ def test_nothing_is_read_for_who_has_left() -> None:
 
 
 def test_a_real_reranker_stands_behind_the_words() -> None:
-    """A model of llama.cpp's does what the scripted one does, in one search and in an index, long chunks and all."""
+    """A real model behaves as the scripted model, in `search` and in an index, also for long chunks."""
     chunks = ["cats purr", "a dog barks", "the cat sat", "a cat " * 2000]
     with Reranker(RERANKER) as reranker:
         found = search("a cat", chunks, reranker=reranker)

@@ -1,4 +1,4 @@
-"""An encoder beside the words: what it lifts, by how much, and all that it leaves as it was."""
+"""Dense fusion: the chunks whose scores an encoder raises, by how much, and unchanged properties."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DIMS = 8
 
 @define
 class LetterEncoder:
-    """Gives every text a vector by the letters in it, and counts what it encoded."""
+    """Encodes every text by its letters, and counts the encoded texts."""
 
     name: str = "letters"
     encoded: list[str] = field(factory=list)
@@ -88,7 +88,7 @@ def words_apart(text: str) -> str:
 
 
 def cosine(question: str, chunk: str) -> float:
-    """Return what the nearest passage of a chunk is near by, slowly: halves, multiplied and added exactly."""
+    """Return the cosine of the nearest passage by a slow reference: half floats, multiplied and added exactly."""
     passages = Passages.encode([chunk], LetterEncoder())
     of_question = [float(part) for part in vector_of(words_apart(question)).astype(np.float16)]
     nearest = -1.0
@@ -108,7 +108,7 @@ def fused(words: float, nearness: float) -> float:
 
 
 def by_function_words(query: str, chunks: list[str]) -> bool:
-    """Tell whether a question has words of its own, of which no chunk has any."""
+    """Return whether a query has content words, and all chunks lack them."""
     terms = ChunkIndex(chunks).explain(query, 0).terms if chunks else ()
     is_stop = [term.term in ENGLISH_STOP_WORDS for term in terms]
     return not all(is_stop) and all(
@@ -125,7 +125,7 @@ candidates = st.sampled_from([1, 3, 50, None])
 
 @given(scores, scores, st.floats(-1.01, 1.01), st.floats(-1.01, 1.01))
 def test_the_formula_keeps_its_promises(less: float, more: float, far: float, near: float) -> None:
-    """F lies between the words' score and 1, is 1 only where the words say so, and grows with both."""
+    """The fused score is between the lexical score and 1, is 1 only if the lexical score is, and grows with both."""
     (less, more), (far, near) = sorted((less, more)), sorted((far, near))
     low, by_words, by_meaning, both = meaning.fuse(
         np.array([less, more, less, more]), np.array([far, far, near, near])
@@ -141,7 +141,7 @@ def test_the_formula_keeps_its_promises(less: float, more: float, far: float, ne
 @costly
 @given(strategies.queries, strategies.chunk_lists, candidates)
 def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int | None) -> None:
-    """Every candidate scores what the formula gives of words and cosine, and no other chunk changes."""
+    """Every candidate has the score of the formula, and other chunks keep their scores."""
     words = spread(search(query, chunks, ALL), len(chunks))
     found = spread(
         search(query, chunks, ALL, encoder=LetterEncoder(), num_candidates=n), len(chunks)
@@ -208,7 +208,7 @@ def test_the_order_outside_the_candidates_is_unchanged() -> None:
 
 
 def test_a_chunk_without_a_shared_word_stays_out_unless_all_are_compared() -> None:
-    """By default it is no result; where all chunks are compared, it scores the square of its cosine."""
+    """By default the chunk is not a result; if all chunks are compared, its score is the square of its cosine."""
     chunks = ["Cats purr.", "zebra", "Dogs bark loudly."]
     assert spread(search("cats", chunks, encoder=LetterEncoder()), 3)[1:] == [0.0, 0.0]
     found = spread(search("cats", chunks, encoder=LetterEncoder(), num_candidates=None), 3)
@@ -239,7 +239,7 @@ def test_function_words_count_where_the_question_has_no_others() -> None:
 
 
 def test_spans_of_a_chunk_found_by_its_meaning_alone_are_none() -> None:
-    """A result that holds none of the words has no spans, and others have theirs."""
+    """A result without words of the query is without spans, and other results have spans."""
     response = search(
         "cats", ["Cats purr.", "zebra"], encoder=LetterEncoder(), num_candidates=None, spans=True
     )
@@ -260,7 +260,7 @@ def test_only_chunks_that_may_be_results_are_candidates() -> None:
 
 
 def test_one_search_encodes_the_candidates_alone_and_equal_passages_once() -> None:
-    """So a search of fresh chunks costs at most so many encodings, however many chunks there are."""
+    """A search of new chunks encodes a bounded number of texts, for any number of chunks."""
     encoder = LetterEncoder()
     chunks = [*many_chunks(), *many_chunks()]
     search("purring cats", chunks, encoder=encoder, num_candidates=5)
@@ -268,7 +268,7 @@ def test_one_search_encodes_the_candidates_alone_and_equal_passages_once() -> No
 
 
 def test_a_tie_of_very_many_chunks_is_not_encoded() -> None:
-    """Where hundreds tie for the last place among the candidates, they stay as they are: the work is bounded."""
+    """If hundreds of chunks tie for the last place among the candidates, their scores do not change."""
     encoder = LetterEncoder()
     chunks = ["cat cat", *(f"cat {n:04d}" for n in range(1000))]
     response = search("cat", chunks, 5, true_order=False, encoder=encoder)
@@ -289,7 +289,7 @@ def test_a_tie_of_very_many_chunks_is_not_encoded() -> None:
 def test_however_an_index_came_about_it_answers_the_same(
     query: str, parts: list[list[str]], n: int | None, data: st.DataObject
 ) -> None:
-    """One search, an index built at once and one of parts added and removed give the same bits and explanations."""
+    """`search`, an index built at once and an index with changes return the same bits and explanations."""
     chunks = [chunk for part in parts for chunk in part]
     gone = data.draw(st.sets(st.sampled_from(range(len(chunks))))) if chunks else set()
     encoder = LetterEncoder()
@@ -370,7 +370,7 @@ def test_the_nearest_passage_counts_and_is_told() -> None:
 @costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
 def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | None) -> None:
-    """An index without vectors answers and explains with an encoder as one with vectors does."""
+    """With an encoder, an index without vectors returns the same results and explanations as an index with vectors."""
     encoder = LetterEncoder()
     words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
     brought = words.search(query, ALL, encoder=encoder, num_candidates=n)
@@ -389,7 +389,7 @@ def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | 
 
 
 def test_without_candidates_an_index_goes_by_words_alone() -> None:
-    """With 0 candidates it answers and explains as one that has no encoder, and encodes nothing."""
+    """With 0 candidates results and explanations equal those without an encoder, and nothing is encoded."""
     encoder, words = LetterEncoder(), ChunkIndex(many_chunks())
     index = ChunkIndex(many_chunks(), encoder=encoder)
     encoder.fails = True
@@ -398,7 +398,7 @@ def test_without_candidates_an_index_goes_by_words_alone() -> None:
 
 
 def test_adding_encodes_what_is_added() -> None:
-    """What is there already is not encoded again, neither by adding, removing nor merging."""
+    """Existing chunks are not encoded again by adding, removing or merging."""
     encoder = LetterEncoder()
     index = ChunkIndex(["one cat", "two cats"], encoder=encoder)
     index.add(["three dogs"])
@@ -419,7 +419,7 @@ def test_a_failing_encoder_changes_nothing() -> None:
 
 
 def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
-    """Evidence that was told for one question is never taken for another's."""
+    """Features of a query are never used for a different query."""
     one, other = (
         meaning.NearestPassages(query_vector(text, LetterEncoder())) for text in ("cats", "dogs")
     )
@@ -454,7 +454,7 @@ def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int |
 
 
 def test_an_index_is_loaded_with_its_own_encoder_or_with_none(tmp_path: Path) -> None:
-    """Another encoder is refused; without one the index goes by words alone; one without vectors takes none."""
+    """A different encoder is refused; without an encoder an index ranks by words only."""
     encoder, chunks = LetterEncoder(), ["Cats purr.", "Dogs bark."]
     ChunkIndex(chunks, encoder=encoder).save(tmp_path / "vectors")
     ChunkIndex(chunks).save(tmp_path / "words")
@@ -500,7 +500,7 @@ def test_vectors_that_lie_are_refused(
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    """The error names the argument: what is no encoder, no count, or needs an encoder."""
+    """The error about an invalid encoder, an invalid count or a missing encoder names the argument."""
     with pytest.raises(
         InvalidRequestError,
         match=r"encoder must be an Encoder or None, got 'model\.gguf'; make one",
@@ -525,7 +525,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_a_real_encoder_stands_beside_the_words() -> None:
-    """A model of llama.cpp's does what the scripted one does, in one search and in an index."""
+    """A real model behaves as the scripted model, in `search` and in an index."""
     chunks = ["cats purr", "a dog barks", "the cat sat"]
     with Encoder(ENCODER) as encoder:
         index = ChunkIndex(chunks, encoder=encoder)
@@ -536,7 +536,7 @@ def test_a_real_encoder_stands_beside_the_words() -> None:
 
 
 def test_titles_are_read_wherever_the_vectors_come_from() -> None:
-    """Fresh chunks, an index and one that grew read the same titles, and score otherwise than without them."""
+    """`search`, an index and an index that grew encode the same titles, which change the scores."""
     chunks = [
         Chunk(f"It does this {n}.", title=title)
         for n, title in enumerate(("Cats", "", "Dogs", "Cats"))

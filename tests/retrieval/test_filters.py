@@ -68,7 +68,7 @@ def found(where: Any, **options: Any) -> list[int]:
     ],
 )
 def test_only_chunks_that_are_allowed_are_found(where: object, expected: list[int]) -> None:
-    """Metadata, a callable of it, positions or a mask say which chunks may be found."""
+    """Metadata, a callable of metadata, positions or a mask select the chunks that can be results."""
     assert found(where) == expected
 
 
@@ -150,7 +150,7 @@ JSON = st.recursive(
 
 @given(owned=JSON, wanted=st.lists(JSON | st.dates() | st.decimals(-2, 2, places=0), max_size=4))
 def test_values_are_found_as_if_each_were_compared_with_each(owned: Any, wanted: list[Any]) -> None:
-    """What is looked up in a set is what comparing all pairs finds: equal, and true only where true is wanted."""
+    """The lookup in a set finds the same values as comparing all pairs: equal values, and true only for true."""
     items = owned if isinstance(owned, list) else [owned]
     expected = any(
         a == b and isinstance(a, bool) == isinstance(b, bool) for a in items for b in wanted
@@ -172,7 +172,7 @@ class Number(int):
 
 
 def test_a_filter_costs_its_sizes_added() -> None:
-    """A thousand values wanted and a thousand of a chunk's own are no million comparisons, whatever their hashes."""
+    """A thousand allowed values and a thousand values of a chunk do not take a million comparisons, for any hashes."""
     collide = (1 << 61) - 1
     chunks = [
         {"text": "a cat", "metadata": {"key": [Number(-n * collide) for n in range(1, 1000)]}}
@@ -184,7 +184,7 @@ def test_a_filter_costs_its_sizes_added() -> None:
 
 
 def test_an_error_of_the_callable_is_the_callers() -> None:
-    """What the callable raises comes out as it is."""
+    """An exception of the callable is raised unchanged."""
     broken: Callable[[Any], bool] = lambda metadata: metadata["page"] > 1  # noqa: E731
     with pytest.raises(KeyError, match="page"):
         found(broken)

@@ -1,4 +1,4 @@
-"""Highlights: spans are parts of the text as it came, and hold what was found there."""
+"""Highlights: spans are ranges of the original text that contain the matched words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
 
 
 def weights(plan: WeightedQuery) -> dict[int, list[tuple[int, float]]]:
-    """Return for each term's id the query's terms that it stands for, with its share of the query's idf."""
+    """Return for each term's id the query's terms that match it, with its share of the query's idf."""
     is_found = any(
         df and not term.stop for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True)
     )
@@ -66,7 +66,7 @@ texts = st.lists(strategies.chunk_texts, min_size=1, max_size=4)
 
 @given(strategies.queries, texts)
 def test_spans_are_parts_of_the_text(query: str, chunks: list[str]) -> None:
-    """Spans lie within the text and weigh something; words ascend, apart; the passage begins and ends in one."""
+    """Spans lie within the text and have weights; words ascend and are disjoint; the passage begins and ends with words."""
     for result in found(query, chunks):
         passage, *words = result.spans
         for span in result.spans:
@@ -81,7 +81,7 @@ def test_spans_are_parts_of_the_text(query: str, chunks: list[str]) -> None:
 
 @given(strategies.queries, texts)
 def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str]) -> None:
-    """Every span, cut from the text and tokenized by itself, holds terms that weigh what the span says.
+    """The text of every span, tokenized by itself, has terms with the weight of the span.
 
     And the words hold all the terms that the whole text has.
     """
@@ -102,7 +102,7 @@ def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str
     st.integers(1, 3),
 )
 def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) -> None:
-    """No window of the text weighs more than the passage, and none that weighs as much is shorter."""
+    """The passage is the window with the highest weight, and the shortest of these."""
     query = " ".join("cat dog run".split()[:n_queried])
     text = " ".join(words)
     chunks = [text, "cat", "a dog", "zebra", "a dog"]
@@ -156,13 +156,13 @@ def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) ->
     ],
 )
 def test_words_are_found_as_they_are_written(query: str, text: str, words: list[str]) -> None:
-    """A word that is folded, composed, cut in parts or in n-grams is shown as it stands in the text."""
+    """A word that is folded, composed, split or cut into n-grams is highlighted in its original form."""
     result = next(one for one in found(query, ["zebra", text, "x"]) if one.original_index == 1)
     assert [text[word.start : word.end] for word in result.words] == words
 
 
 def test_the_passage_holds_the_answer() -> None:
-    """Of many places where a word stands the passage is where the words of the question stand together."""
+    """The passage is the occurrence where the words of the query are close together."""
     filler = (
         "the threads of this story are many and they run far apart from one another as stories do. "
         * 3
@@ -186,7 +186,7 @@ def test_only_who_asks_gets_spans() -> None:
 
 
 def test_spans_are_the_same_however_chunks_are_cut_into_segments() -> None:
-    """An index that grew gives the spans of one that was built at once."""
+    """An index that grew returns the same spans as an index that was built at once."""
     chunks = corpus.prose(40, 40)
     grown = ChunkIndex(chunks[:35])
     for chunk in chunks[35:]:
@@ -214,7 +214,7 @@ def test_long_texts_without_a_space_are_marked(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("query", ["tiếng việt", "tieng viet", "TIE\u0302\u0301NG"])
 def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) -> None:
-    """Words with tones are marked whole, however they were asked for, and so is what stands behind them."""
+    """Words with tone marks are highlighted whole for any spelling in the query, and so are the words after them."""
     text = "Ở đây người ta nói tiếng Việt: tiếng mẹ đẻ, và straße"
     (found,) = search(f"{query} strasse", [text], spans=True)
     words = [text[word.start : word.end] for word in found.words]
@@ -224,7 +224,7 @@ def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) 
 
 
 def test_an_answer_with_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many spans as allowed come; one more is an error that says what to do."""
+    """The maximum number of spans is returned; a span more raises an error with a remedy."""
     monkeypatch.setattr(highlighting, "MAX_SPANS", 4)
     assert len(found("cat", ["cat cat cat"])[0].spans or ()) == 4
     with pytest.raises(

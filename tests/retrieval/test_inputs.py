@@ -50,7 +50,7 @@ PETS = ["Dogs bark.", "Cats purr.", "A cat and a dog."]
     ids=lambda chunks: type(chunks).__name__,
 )
 def test_any_iterable_of_texts_is_chunks(chunks: Any) -> None:
-    """Tuples, generators, arrays and columns are taken as what they are; results hold plain strings."""
+    """Tuples, generators, arrays and columns are accepted; results have plain strings."""
     response = search("cats", chunks)
     assert response == search("cats", PETS)
     assert {type(result.chunk_txt) for result in response} == {str}
@@ -58,7 +58,7 @@ def test_any_iterable_of_texts_is_chunks(chunks: Any) -> None:
 
 @pytest.mark.parametrize("make", [pyarrow.Table.from_pylist, pd.DataFrame])
 def test_a_table_has_a_chunk_in_each_row(make: Callable[..., Any]) -> None:
-    """The column that `text` names is the text, `title` the title, and what others hold, but for null, metadata."""
+    """The column named by `text` is the text, `title` the title, and other columns except null values are metadata."""
     rows = [
         {"body": "Cats purr.", "title": "Pets", "page": 1},
         {"body": "Dogs bark.", "title": None, "page": None},
@@ -69,7 +69,7 @@ def test_a_table_has_a_chunk_in_each_row(make: Callable[..., Any]) -> None:
 
 
 def test_numpy_scalars_are_plain_values() -> None:
-    """Scalars of numpy's: its integers, strings, floats and booleans stand for Python's, everywhere."""
+    """Integers, strings, floats and booleans of numpy are accepted in place of Python's."""
     expected = search("cats", PETS, 1, False, min_relative_score=0.5)
     index = ChunkIndex(PETS, n_jobs=np.int8(1))
     arguments = np.str_("cats"), np.int64(1), np.bool_(False)
@@ -130,7 +130,7 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
 def test_what_is_no_list_of_texts_is_refused_with_a_remedy(
     chunks: Any, field: str, remedy: str
 ) -> None:
-    """The error names what is wrong, and says what to do."""
+    """The error names the invalid value and a remedy."""
     for ask in (
         lambda: search("cat", chunks),
         lambda: ChunkIndex(chunks),
@@ -205,7 +205,7 @@ def test_skipping_keeps_positions_in_every_process(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_skipping_forgives_nothing_else(chunks: list[Any], blank: Any, field: str) -> None:
-    """Another way to treat blank chunks is refused, and so is all else that is wrong with one."""
+    """An unknown value of `blank` is refused, and so is an invalid chunk."""
     with pytest.raises(InvalidRequestError) as caught:
         search("a", chunks, blank=blank)
     assert caught.value.field == field
@@ -248,7 +248,7 @@ def test_a_bar_is_drawn_to_its_end(
 def test_a_bar_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the work fails, the bar's line is ended before the error comes through."""
+    """If the work fails, the line of the bar ends before the error is raised."""
     from relevance_gen.retrieval import api
 
     def fail(*_: Any, progress: Callable[[int, int], None], **__: Any) -> None:
@@ -262,7 +262,7 @@ def test_a_bar_ends_with_an_error(
 
 
 def test_tqdm_draws_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tqdm is installed its bar is shown, with all chunks done at the end, and closed."""
+    """If tqdm is installed, its bar is shown, complete at the end, and closed."""
     told, n_threads = io.StringIO(), threading.active_count()
     monkeypatch.setattr(sys, "stderr", told)
     search("cats", PETS, progress=True)
@@ -272,7 +272,7 @@ def test_tqdm_draws_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_progress_is_a_function_or_a_flag() -> None:
-    """A function is called with what is done and how much there is; anything else is refused by name."""
+    """A function is called with the number of chunks done and of all chunks; any other value is refused."""
     seen = []
     search("cats", PETS, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(3, 3)]

@@ -49,7 +49,7 @@ def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(work: str, n_signals
 
 
 def interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
-    """Begin some work, and send so many signals, so many seconds later."""
+    """Start a computation, and send a number of signals after a number of seconds."""
     for delay_s in delays_s:
         command = [sys.executable, "-c", WORK.replace("{work}", work)]
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Quotes and signs: what must stand in a chunk, and what must not."""
+"""Operators: words that a chunk must contain or must not contain."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CHUNKS = [
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ('"javascript  engine"', [0]),  # whatever its case and what stands between
+        ('"javascript  engine"', [0]),  # in any case and with any characters between words
         ('"black cat"', [1]),
         ("“black cat”", [1]),
         ('"black cats"', [2]),
-        ('cats "cat"', [1, 3]),  # one word in quotes stands for no other form
+        ('cats "cat"', [1, 3]),  # a single word in quotes matches only itself
         ("+cats black", [1, 2, 3]),
         ("cat -dogs", [1, 3]),
         ('cat -"black cat"', [2, 3]),
@@ -64,7 +64,7 @@ CHUNKS = [
     ],
 )
 def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]) -> None:
-    """A phrase in quotes and a word with + must stand in every result, a word with - in none; once or by an index."""
+    """Every result contains a phrase in quotes and a word with +, and lacks a word with -; in `search` and an index."""
     found = search(query, CHUNKS, syntax="operators")
     assert [result.original_index for result in found] == expected
     assert ChunkIndex(CHUNKS).search(query, syntax="operators") == found
@@ -86,12 +86,12 @@ def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]
     ],
 )
 def test_a_stray_sign_is_text(query: str) -> None:
-    """What is no sign, or would leave nothing to look for, is asked as it stands."""
+    """Text that is not an operator, or excludes every word, is searched unchanged."""
     assert search(query, CHUNKS, syntax="operators") == search(query, CHUNKS)
 
 
 def test_plain_is_the_default() -> None:
-    """Without `syntax`, quotes and signs are no part of the words, and mean nothing."""
+    """Without `syntax`, quotes and signs have no effect."""
     assert search('"black" -cat', CHUNKS).results == search("black cat", CHUNKS).results
 
 
@@ -111,7 +111,7 @@ def test_quotes_keep_what_a_slow_search_keeps(
     unwanted: list[str],
     is_wanted: bool,
 ) -> None:
-    """Results are those of the question without what must not be there, with their scores, less those that break it."""
+    """Results and scores equal the search without excluded words, except chunks that violate an operator."""
     texts = [", ".join(words) for words in chunks]
     quoted = f'"{" ".join(wanted)}"'
     query = f'{" ".join(asked)} {quoted * is_wanted} -"{" ".join(unwanted)}"'
@@ -138,7 +138,7 @@ signs = st.builds(
 def test_the_law_of_segments(
     chunks: list[str], query: str, said: list[str], data: st.DataObject
 ) -> None:
-    """However chunks are cut into segments, the same ones are allowed, and as often explained."""
+    """Operators allow and explain the same chunks for any division into segments."""
     text, read = parse_operators(f"{query} {' '.join(said)}", inflects=True)
     owner = data.draw(st.lists(st.integers(0, 2), min_size=len(chunks), max_size=len(chunks)))
     parts = [[place for place, part in enumerate(owner) if part == number] for number in range(3)]
@@ -161,7 +161,7 @@ def test_the_law_of_segments(
 def test_an_explanation_names_the_signs_that_leave_a_chunk_out(
     chunks: list[str], query: str, said: list[str]
 ) -> None:
-    """A chunk is among the results if its score is above 0 and no sign leaves it out; the score stays what it was."""
+    """A chunk is a result if its score is above 0 and it satisfies all operators; its score does not change."""
     asked = f"{query} {' '.join(said)}"
     index = ChunkIndex(chunks)
     found = {
@@ -188,7 +188,7 @@ def test_signs_go_with_where_and_changes() -> None:
 
 
 def test_a_title_is_a_part_of_what_stands_there() -> None:
-    """A phrase, too, may stand in a chunk's title, and not half in it and half in the text of another chunk."""
+    """A phrase can occur in a chunk's title, but not across the title and the text of a different chunk."""
     chunks = [
         {"text": "It sleeps.", "title": "The black cat"},
         {"text": "cat", "title": "black dogs"},
@@ -199,7 +199,7 @@ def test_a_title_is_a_part_of_what_stands_there() -> None:
 
 
 def test_a_long_chunk_is_read_in_pieces() -> None:
-    """A phrase is found wherever it stands in a chunk of any length, and not across two chunks."""
+    """A phrase is found at any position in a chunk of any length, and not across two chunks."""
     filler = "lorem ipsum " * (BLOCK_CHARS // 12)
     long, ends = f"{filler}black cat {filler}", [f"{filler}black", f"cat {filler}"]
     for chunks, expected in (([long, *ends], [0]), (ends, [])):
@@ -235,7 +235,7 @@ def test_a_long_phrase_costs_no_more_passes_than_a_short_one(
 
 
 def test_too_many_words_behind_signs_are_refused() -> None:
-    """The work for each chunk is bounded; the error says how to ask all the same."""
+    """The work for each chunk is bounded; the error names a remedy."""
     many = " ".join(f"-word{number}x" for number in range(MAX_WORDS + 1))
     with pytest.raises(
         InvalidRequestError, match=f"at most {MAX_WORDS} words behind signs"
@@ -247,7 +247,7 @@ def test_too_many_words_behind_signs_are_refused() -> None:
 
 
 def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every phrase has its own say, and however many there are, no text is cut into words again for each."""
+    """Every phrase is tested, and each text is tokenized once for any number of phrases."""
     texts = [
         "black cat and red dog",
         "red dog and cat black",

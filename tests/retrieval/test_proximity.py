@@ -115,7 +115,7 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
 
 
 def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
-    """Words in the query's order one behind the other are a run; the longest counts, function words little."""
+    """Adjacent words in the query's order are a run; the run with the highest weight counts."""
     scorer = ProximityFeatures([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2], 1.0)
     chunks = [[0, 1, 2], [0, 1, 9, 1, 2], [1, 0, 2], [2, 1], [0], [0, 1, 9, 2]]
     assert proximity(scorer, chunks).phrase.tolist() == pytest.approx(
@@ -153,7 +153,7 @@ def test_function_words_count_in_pairs_alone() -> None:
 
 
 def test_a_word_is_read_as_what_it_matches_best() -> None:
-    """Where a chunk's word matches two words of the query, the better match counts."""
+    """If a word of a chunk matches two words of the query, the better match counts."""
     weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]))
     strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]))
     scorer = ProximityFeatures([weak, strong], [1.0, 1.0], [0, 1], 1.0)
@@ -164,7 +164,7 @@ def test_a_word_is_read_as_what_it_matches_best() -> None:
 
 
 def test_a_query_without_words_finds_nothing() -> None:
-    """Without words there are no bonuses, and without chunks no scores."""
+    """Without words all parts are 0, and without chunks the arrays are empty."""
     scorer = ProximityFeatures([], [], [], 1.0)
     stage = Proximity(scorer)
     assert score(scorer, [[0, 1], []]) == ([0.0, 0.0], [0.0, 0.0])

@@ -25,7 +25,7 @@ def test_ratios_stay_in_order_and_below_one(ratios: list[float]) -> None:
 
 
 def test_ratios_above_one_are_told_apart() -> None:
-    """A chunk that is better than the query itself keeps its place before those that are less so."""
+    """A chunk that scores above the query itself precedes chunks with lower scores."""
     ratios = np.linspace(KNEE, 5.0, 1001)
     assert (np.diff(soft_clip_to_one(ratios)) > 0.0).all()
 
@@ -55,7 +55,7 @@ def test_the_best_are_those_that_reach_the_nth_best(
 def test_the_best_quotients_are_those_of_dividing_all(
     monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[float, float]], n: int
 ) -> None:
-    """Dividing only what may be among the best finds the same places as dividing everything, ties included."""
+    """Dividing only possible best sums selects the same rows as dividing all sums, with ties."""
     monkeypatch.setattr(ranking, "_MIN_BLOCKED_SCORES", 0)
     monkeypatch.setattr(ranking, "_BLOCK_DIVISOR", 1)
     sums, denominators = (

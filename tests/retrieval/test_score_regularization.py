@@ -1,4 +1,4 @@
-"""Chunks like the best ones, and words with letters in common."""
+"""Score regularization, and the similarity of character 4-grams."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_likeness_is_that_of_the_reference(
 def test_likeness_has_the_same_bits_in_any_order(
     chunks: list[list[int]], own: list[float], rng: object
 ) -> None:
-    """However the chunks stand, each is given the same, bit for bit."""
+    """The similarity of each chunk has the same bits for any order of chunks."""
     own = own[: len(chunks)]
     order = list(range(len(chunks)))
     rng.shuffle(order)  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def test_likeness_has_the_same_bits_in_any_order(
 
 @given(bags, st.lists(st.integers(1, 6), min_size=1, max_size=9))
 def test_letters_are_those_of_the_reference(chunks: list[list[int]], asked: list[int]) -> None:
-    """The share of letters in common is that of the formula; words stand for 4-grams."""
+    """The similarity of 4-grams equals the formula."""
     chunks = [[one + 1 for one in chunk] for chunk in chunks]
     found = ngram_similarity(np.array(asked, np.uint32), bag_of(chunks)).tolist()
     expected = reference.letter_shares([f"w{one}" for one in asked], named(chunks))
@@ -80,7 +80,7 @@ def test_letters_are_those_of_the_reference(chunks: list[list[int]], asked: list
     st.text("abžстคक猫1 ", min_size=1),
 )
 def test_letters_in_a_row_are_cut_as_in_the_reference(texts: list[str], query: str) -> None:
-    """The 4-grams that a segment tells of some chunks are those of their words, letter by letter."""
+    """The 4-grams that a segment returns for chunks equal the 4-grams of their words."""
     texts = [f"der und ist {text}" for text in texts]
     assert scores(f"x {query}", texts) == pytest.approx(
         reference.scores(f"x {query}", texts), abs=1e-9
@@ -88,7 +88,7 @@ def test_letters_in_a_row_are_cut_as_in_the_reference(texts: list[str], query: s
 
 
 def test_chunks_like_the_best_are_lifted() -> None:
-    """Of two chunks that hold the query's word alike, the one that is like the best chunk is the better."""
+    """If two chunks match the query equally, the chunk that is similar to the best chunk scores higher."""
     chunks = [
         "whales swim: the whale is a mammal of the sea that swims in herds",
         "a whale, said the lawyer of the bank about his client",
@@ -107,7 +107,7 @@ def test_forms_and_compounds_share_letters() -> None:
 
 
 def test_many_ties_are_left_apart() -> None:
-    """Where more chunks tie than are compared with each other, they score alike and none is compared."""
+    """If more chunks tie than can be compared, they have equal scores and are not compared."""
     chunks = [
         f"cat{chr(97 + a)}{chr(97 + b)} purr" for a, b in itertools.product(range(26), range(26))
     ]

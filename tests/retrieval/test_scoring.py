@@ -1,4 +1,4 @@
-"""Scores: they are what the formulas say, and keep the laws that the documentation states."""
+"""Scores equal the formulas, and have the documented properties."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.retrieval.asking import ALL, WEIGHTINGS, ranking, scores
 weightings = st.sampled_from(WEIGHTINGS)
 KNEE = 1.0 - 5e-7
 UNKNOWN = "qqqqx"
-"""A word that no chunk has, nor any form of it."""
+"""A word that all chunks lack in any inflection."""
 
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
@@ -45,7 +45,7 @@ def test_scores_are_those_of_the_reference(
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_scores_of_many_chunks_are_those_of_the_reference(weighting: WeightingName) -> None:
-    """With more chunks than proximity is looked at for, scores are still those of the formulas."""
+    """With more chunks than the stages score, scores equal the formulas."""
     rng = random.Random(7)  # noqa: S311
     words = [f"w{number}" for number in range(30)] + [
         "the",
@@ -64,7 +64,7 @@ def test_scores_of_many_chunks_are_those_of_the_reference(weighting: WeightingNa
 
 @given(strategies.plain_texts, st.lists(strategies.plain_texts, min_size=1, max_size=8))
 def test_the_textbook_cosine_is_that_of_scikit_learn(query: str, chunks: list[str]) -> None:
-    """Where the terms are the same, the cosine is that of TfidfVectorizer, unknown words of the query included."""
+    """For equal terms the cosine equals that of TfidfVectorizer, also with unknown words in the query."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes long
 
     vectorizer = TfidfVectorizer(sublinear_tf=True)
@@ -74,7 +74,7 @@ def test_the_textbook_cosine_is_that_of_scikit_learn(query: str, chunks: list[st
 
 
 def test_the_textbook_cosine_of_prose_is_that_of_scikit_learn() -> None:
-    """The same holds for many chunks of prose-like text, with words of one letter made known to scikit-learn."""
+    """The same holds for many chunks of prose-like text, with one-letter words enabled in TfidfVectorizer."""
     rng = random.Random(1)  # noqa: S311
     words = [f"{a}{b}" for a in "bcdfgh" for b in ("a", "e", "ile", "ound", "x")] + ["a", "i"]
     weights = [1 / (rank + 1) for rank in range(len(words))]
@@ -116,7 +116,7 @@ def test_a_chunk_equal_to_the_query_scores_1(
 def test_saying_it_again_and_again_is_not_better_than_saying_it(
     query: str, chunks: list[str], weighting: WeightingName
 ) -> None:
-    """A chunk that repeats the query scores no more than one that is the query."""
+    """A chunk that repeats the query scores at most as high as a chunk equal to the query."""
     found = scores(query, [query, " ".join([query] * 5), *chunks], weighting)
     assert found[0] >= found[1]
 
@@ -125,7 +125,7 @@ def test_saying_it_again_and_again_is_not_better_than_saying_it(
 def test_permuting_chunks_permutes_scores(
     query: str, chunks: list[str], rng: random.Random, weighting: WeightingName
 ) -> None:
-    """A chunk's score has the same bits wherever it stands."""
+    """A chunk's score has the same bits at any position."""
     order = list(range(len(chunks)))
     rng.shuffle(order)
     shuffled = scores(query, [chunks[place] for place in order], weighting)
@@ -153,7 +153,7 @@ def test_a_word_that_no_chunk_has_changes_no_order(
 @costly
 @given(strategies.word_texts(max_words=5), strategies.chunk_lists)
 def test_function_words_that_no_chunk_has_change_nothing(query: str, chunks: list[str]) -> None:
-    """A function word in the query that no chunk has is as if it were not there."""
+    """A stop word of the query that all chunks lack does not change scores."""
     chunks = ["zebra", *(text for text in chunks if "ourselves" not in reference.terms(text))]
     before = scores(f"zebra {query}", chunks)
     assert scores(f"zebra {query} ourselves", chunks) == pytest.approx(before, rel=1e-12)
@@ -163,7 +163,7 @@ def test_function_words_that_no_chunk_has_change_nothing(query: str, chunks: lis
 def test_shares_add_up_to_the_score(
     query: str, chunks: list[str], weighting: WeightingName
 ) -> None:
-    """What the terms and all other parts gave is the score, also where that is squeezed below 1."""
+    """The contributions of terms and parts sum to the score, also if it is compressed below 1."""
     index = ChunkIndex(chunks, weighting=weighting)
     found = scores(query, chunks, weighting)
     for place, score in enumerate(found):
@@ -204,7 +204,7 @@ def test_shares_add_up_where_proximity_is_not_looked_at() -> None:
 
 
 def test_words_that_only_look_like_function_words_count() -> None:
-    """A word with the stem of a function word is asked for all the same."""
+    """A word with the stem of a stop word is searched."""
     assert ranking("Can cans be recycled?", ["cans are made of metal", "can be"])[0] == 0
     assert ranking("How does a doe sleep?", ["a doe in the forest", "how does it"])[0] == 0
 
@@ -218,7 +218,7 @@ def test_function_words_count_where_nothing_else_is_found() -> None:
 
 
 def test_words_together_beat_words_apart() -> None:
-    """Of two chunks with the same words, the one that has them side by side is the better one."""
+    """If two chunks have the same words, the chunk with adjacent words scores higher."""
     apart = "green is the colour of the door and the apple lay on a big table in the white house behind our hill"
     together = "the green apple lay on a big table and white is the colour of the door in our house behind the hill"
     assert ranking("green apple", [apart, together]) == [1, 0]

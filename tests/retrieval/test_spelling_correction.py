@@ -1,4 +1,4 @@
-"""Corrections: an unknown word is taken for one a letter away, and what is asked is the corrected question."""
+"""Spelling correction: an unknown word is replaced by a word at edit distance 1 before the search."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def taken(query: str, chunks: list[str] = CHUNKS, **options: object) -> dict[str
     [
         ("umbrela", {"umbrela": "umbrella"}),
         ("What does the Umbrellla cover?", {"Umbrellla": "umbrella"}),
-        ("umbrellas of fire", {}),  # a form by its stem is no unknown word
+        ("umbrellas of fire", {}),  # an inflection is a known word
         ("umbrlela", {"umbrlela": "umbrella"}),
         ("umqreia", {}),
         ("ombrella", {}),
@@ -54,13 +54,13 @@ def taken(query: str, chunks: list[str] = CHUNKS, **options: object) -> dict[str
     ],
 )
 def test_what_is_taken_for_what(query: str, corrections: dict[str, str]) -> None:
-    """Only a long unknown word is corrected, by one letter, and never its first one."""
+    """Only a long unknown word is corrected, by a single letter, and never its first letter."""
     assert taken(query) == corrections
     assert taken(query, correct_spelling=False) == taken(query, weighting="cosine") == {}
 
 
 def one_letter_away(word: str, other: str) -> bool:
-    """Tell slowly whether two words are one letter apart."""
+    """Return whether two words are at edit distance 1, by a slow reference."""
     letters = sorted({*word, *other})
     places = range(len(word) + 1)
     dropped = {word[:at] + word[at + 1 :] for at in places}
@@ -85,7 +85,7 @@ def test_near_words_are_those_of_the_slow_rule(word: str, words: list[str]) -> N
 @costly
 @given(st.lists(st.text("ab", min_size=7, max_size=8), min_size=1, max_size=12), st.integers(1, 5))
 def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> None:
-    """Results, scores, spans and explanations are those of the question with the word that is meant, however cut."""
+    """Results, scores, spans and explanations equal those of the corrected query, for any segments."""
     word = f"{words[0][:at]}k{words[0][at + 1 :]}"
     chunks = [" ".join(words[at : at + 3]) for at in range(len(words))]
     options = {"spans": True, "true_order": False}
@@ -107,7 +107,7 @@ def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> No
 
 
 def test_the_most_frequent_word_is_meant_and_of_equals_the_first() -> None:
-    """Chunks of all segments are counted; removed chunks have no words."""
+    """Chunks of all segments are counted; words of removed chunks do not count."""
     index = ChunkIndex(["planets", "planers", "planters", "planers"])
     assert index.search("planeks").metadata.corrections == {"planeks": "planers"}
     index.remove([1])
@@ -117,11 +117,11 @@ def test_the_most_frequent_word_is_meant_and_of_equals_the_first() -> None:
     assert index.search("planeks", correct_spelling=False).results == ()
     assert index.search("planeks").metadata.corrections == {
         "planeks": "planets"
-    }  # remembered apart
+    }  # cached separately
 
 
 def test_spans_show_the_word_that_was_found() -> None:
-    """A highlighted span shows the chunk's word, and what is typed twice is corrected twice."""
+    """A span contains the chunk's word, and a repeated misspelled word is corrected each time."""
     found = search("umbrela, umbrela", CHUNKS, spans=True)
     marked = {
         found_in.chunk_txt[one.start : one.end] for found_in in found for one in found_in.words
@@ -138,7 +138,7 @@ def test_titles_have_words_too() -> None:
 
 
 def test_a_question_with_signs_is_taken_at_its_word() -> None:
-    """Quotes and signs ask for what is written."""
+    """Queries with operators are not corrected."""
     assert (
         taken("umbrela -fire", syntax="operators")
         == taken('"umbrela" fire', syntax="operators")
@@ -148,7 +148,7 @@ def test_a_question_with_signs_is_taken_at_its_word() -> None:
 
 
 def test_many_unknown_words_are_bounded() -> None:
-    """Of one question at most eight words are corrected, and a text of more than 64 words is left as it is."""
+    """At most eight words of a query are corrected, and a query of more than 64 words is unchanged."""
     words = [
         "".join(letters) for letters in itertools.islice(itertools.product("bcdf", repeat=4), 12)
     ]
@@ -176,7 +176,7 @@ def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPat
 
 
 def test_where_there_is_nothing_nothing_is_corrected() -> None:
-    """A collection without segments has no word for one that is unknown."""
+    """A collection without segments leaves unknown words unchanged."""
     collection = LocalSegments([], weighting_named("pivoted"))
     ranking = rank(parse("umbrela", inflects=True), 5, collection)
     assert (ranking.positions.size, ranking.terms.query.corrections) == (0, {})

@@ -1,4 +1,4 @@
-"""Matching: a word of the query stands for its inflections among the chunks' words."""
+"""Matching: a word of the query matches its inflections among the chunks' words."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_english_words_match_their_inflections(word: str, text: str, expected: s
 
 
 def test_what_was_matched_is_not_pickled() -> None:
-    """Words that were asked for change nothing in a pickle: what is remembered of them holds in this process alone."""
+    """Searches do not change the pickle of an index, because cached stems are valid in this process only."""
     postings, asked = vocabulary("connect connected"), tokenize(["connections"])
     before = pickle.dumps(postings)
     assert (
@@ -89,7 +89,7 @@ def test_other_latin_words_match_by_their_beginning_where_asked() -> None:
 
 
 def test_three_letters_do_outside_latin_where_they_are_most_of_a_word() -> None:
-    """Short words of other alphabets match by three letters, Latin ones by four."""
+    """Short words in other alphabets match by three letters, Latin words by four."""
     assert matches("кота", "кот коты которые") == pytest.approx({"кот": 3 / 4, "коты": 3 / 4})
     assert matches("kota", "kot koty kotare kota", by_prefix=True) == pytest.approx(
         {"kota": 1.0, "kotare": 4 / 6}
@@ -97,7 +97,7 @@ def test_three_letters_do_outside_latin_where_they_are_most_of_a_word() -> None:
 
 
 def test_words_that_begin_with_the_arabic_article_are_told_apart() -> None:
-    """What a word is found by is what stands behind the article."""
+    """A word is matched by the letters after the article."""
     assert matches("الكتاب", "والكتاب المدرسة كتاب") == {"كتاب": 1.0}
     assert matches("الكتاب", "كتابة الكتب الولد") == pytest.approx({"كتابه": 4 / 5})
 
@@ -178,7 +178,7 @@ def test_stems_are_prefixes_but_for_their_last_letter() -> None:
 
 
 def test_made_up_words_match_themselves_alone() -> None:
-    """Where a word has more forms than any language makes, it has none."""
+    """A word with more inflections than the limit matches only itself."""
     endings = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=4)]
     for n_forms in (MAX_FORMS - 1, MAX_FORMS):
         forms = [f"столица{ending}" for ending in endings[:n_forms]]

@@ -1,4 +1,4 @@
-"""Titles: their words count as the chunk's, and together once more; a chunk's text stays what it is."""
+"""Titles: their words are words of the chunk, and a stage scores titles; the text is unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ titled = st.lists(st.builds(Chunk, strategies.chunk_texts, title=titles), max_si
 def test_scores_are_those_of_the_reference(
     query: str, chunks: list[Chunk], weighting: WeightingName
 ) -> None:
-    """Scores are those of the formulas, in [0, 1], in one search and in an index."""
+    """Scores equal the formulas and are in [0, 1], in `search` and in an index."""
     found = search(query, chunks, ALL, weighting=weighting, correct_spelling=False)
     texts, names = [chunk.text for chunk in chunks], [chunk.title for chunk in chunks]
     assert spread(found, len(chunks)) == pytest.approx(
@@ -80,7 +80,7 @@ def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[
 
 @given(strategies.queries, titled)
 def test_shares_add_up_to_the_score(query: str, chunks: list[Chunk]) -> None:
-    """What the title gave is a part of the score like all others, and never less than nothing."""
+    """The contribution of the title is a part of the score, and at least 0."""
     index = ChunkIndex(chunks)
     scores = spread(index.search(query, ALL), len(chunks))
     for position, score in enumerate(scores):
@@ -101,14 +101,14 @@ def test_shares_add_up_to_the_score(query: str, chunks: list[Chunk]) -> None:
 
 @given(strategies.queries, st.lists(strategies.chunk_texts, max_size=6))
 def test_blank_titles_are_none(query: str, texts: list[str]) -> None:
-    """Where all titles are blank every bit is as without titles."""
+    """If all titles are blank, results have the same bits as without titles."""
     blank = [Chunk(text, title=" " * number) for number, text in enumerate(texts)]
     assert ChunkIndex(blank).search(query, ALL) == ChunkIndex(texts).search(query, ALL)
 
 
 @given(strategies.chunk_texts, strategies.chunk_texts)
 def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> None:
-    """A chunk's words are those of its title and those of its text, and a segment knows how many are the title's."""
+    """A chunk's words are the words of its title and its text, and a segment stores the number of title words."""
     segment = build(read_chunks([Chunk(text, title=title)]), np.arange(1))
     own, rest = tokenize([title]), tokenize([text])
     reading = segment.token_sequences(np.arange(1))
@@ -129,7 +129,7 @@ def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_titles_find_and_order() -> None:
-    """A chunk is found by its title alone; a title that is what is asked lifts, and one that all have does not."""
+    """A chunk is found by its title; a title equal to the query raises the score, and a title of all chunks does not."""
     texts = ["It has a long tail.", "It has a long tail.", "It has a long tail, as cats do."]
     found = search(
         "cats",
@@ -181,7 +181,7 @@ def test_titles_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("title", [None, 3, ["a"]])
 def test_a_title_is_a_string(title: object) -> None:
-    """Anything else is refused, whatever kind of chunk it is in."""
+    """A title of another type is refused in any kind of chunk."""
     with pytest.raises(InvalidRequestError, match=r"chunks\[1\].title"):
         search("cats", ["cats", {"text": "cats", "title": title}])
     with pytest.raises(InvalidRequestError, match="title"):

@@ -1,4 +1,4 @@
-"""Weighting: the formulas, one by one."""
+"""Weighting: each formula by itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sublinear_is_one_and_the_logarithm(tf: int) -> None:
 
 @given(st.integers(0, 10**9), st.integers(1, 10**9))
 def test_rare_terms_weigh_more(df: int, n_chunks: int) -> None:
-    """A term in fewer chunks weighs more, and one in none as much as one in one."""
+    """A term in fewer chunks has a higher idf, and df 0 has the idf of df 1."""
     assert idf(df + 1, n_chunks) <= idf(df, n_chunks)
     assert idf(0, n_chunks) == idf(1, n_chunks) == math.log(1 + n_chunks)
     assert smoothed_idf(np.array([df]), n_chunks)[0] == pytest.approx(
@@ -62,7 +62,7 @@ def test_sums_of_norms_are_exact(values: list[float], more: list[float]) -> None
 
 @given(norms.filter(bool), st.floats(0.0, 1e6))
 def test_the_pivot_lies_between_norm_and_mean(values: list[float], mean: float) -> None:
-    """Long chunks are divided by less than their norm, short ones by more, and nothing by 0."""
+    """The pivoted norm is below the norm of long chunks, above the norm of short chunks, and never 0."""
     for norm, length in zip(values, pivot(np.array(values), mean), strict=True):
         assert length > 0.0
         if norm or mean:
@@ -83,7 +83,7 @@ def test_sums_by_place_are_sums(pairs: list[tuple[int, float]]) -> None:
 
 @pytest.mark.parametrize("name", ["", "Cosine", "bm25", None, 1, ["cosine"]])
 def test_only_known_weightings_pass(name: object) -> None:
-    """An unknown weighting is refused, and the known ones are named."""
+    """An unknown weighting is refused, and the error lists the known weightings."""
     with pytest.raises(
         InvalidRequestError, match=r'weighting must be "pivoted" or "cosine", got'
     ) as caught:
