@@ -217,12 +217,12 @@ def pivoted(
     mean = sum(norms) / len(norms)
     reads_letters = not (is_english(chunks) and query_is_ascii)
 
-    def below_the_line(norm: float) -> float:
+    def pivoted_norm(norm: float) -> float:
         return asked.norm * ((0.4 * mean + 0.6 * norm) or 1.0)
 
     sums = [
         math.fsum(asked.weight[t] * _saturated(asked.tf(t, chunk)) for t in asked.terms)
-        / below_the_line(norm)
+        / pivoted_norm(norm)
         for chunk, norm in zip(chunks, norms, strict=True)
     ]
     subject = [t for t in asked.terms if not asked.stop[t] and asked.known[t]]
@@ -234,13 +234,13 @@ def pivoted(
     promising = _best(sums, range(len(chunks)), 50)
     for place in promising:
         chunk = chunks[place]
-        sums[place] += 0.2 * asked.pairs(chunk) / below_the_line(
-            norms[place]
-        ) + 0.2 * asked.coverage(chunk)
+        sums[place] += 0.2 * asked.pairs(chunk) / pivoted_norm(norms[place]) + 0.2 * asked.coverage(
+            chunk
+        )
         sums[place] += 0.05 * asked.head(chunk) + 0.2 * asked.run(chunk) ** 3
         sums[place] += 0.1 * asked.title(terms(titles[place])) / titles.count(titles[place])
     known_words = [word for word in query if asked.known[asked.key(word)]]
-    own_cosine = asked.own_cosine(known_words, below_the_line)
+    own_cosine = asked.own_cosine(known_words, pivoted_norm)
     if reads_letters:
         some = _best(sums, promising, 25)
         for place, share in zip(
@@ -249,10 +249,10 @@ def pivoted(
             sums[place] += 0.6 * own_cosine * share
 
     title = 0.1 if any(titles) else 0.0
-    known = asked.own_score(known_words, below_the_line, reads_letters, title)
+    known = asked.own_score(known_words, pivoted_norm, reads_letters, title)
     all_words = asked.own_score(
         [word for word in query if asked.counts(asked.key(word))],
-        below_the_line,
+        pivoted_norm,
         reads_letters,
         title,
     )
@@ -270,7 +270,9 @@ def pivoted(
     if some:
         alike |= zip(
             some,
-            likeness([chunks[place] for place in some], [own[place] for place in some], chunks),
+            form_similarity(
+                [chunks[place] for place in some], [own[place] for place in some], chunks
+            ),
             strict=True,
         )
     return [
@@ -286,18 +288,18 @@ def _best(scores: Sequence[float], places: Iterable[int], n: int) -> list[int]:
     return [place for place in positive if scores[place] >= bound[0] * (1 - 1e-12)]
 
 
-def likeness(
+def form_similarity(
     chunks: list[list[str]], scores: list[float], everything: list[list[str]]
 ) -> list[float]:
     """Return what chunks are given for being like the best five of them."""
     bags = [
-        Counter(_stump(word) for word in chunk if word not in ENGLISH_STOP_WORDS)
+        Counter(_word_prefix(word) for word in chunk if word not in ENGLISH_STOP_WORDS)
         for chunk in chunks
     ]
     if len(chunks) < 2 or not any(bags):
         return scores
     sample = [
-        {_stump(word) for word in chunk if word not in ENGLISH_STOP_WORDS}
+        {_word_prefix(word) for word in chunk if word not in ENGLISH_STOP_WORDS}
         for chunk in sorted(everything, key=_hash)[:128]
     ]
     idf = {
@@ -326,7 +328,7 @@ def likeness(
     ]
 
 
-def _stump(word: str) -> bytes:
+def _word_prefix(word: str) -> bytes:
     """Return the bytes of the first five letters, as many as five letters like the first have."""
     return word.encode()[: 5 * min(3, len(word[0].encode()))]
 
@@ -513,16 +515,16 @@ class _Asked:
         share = math.fsum(self.idf[t] for t in set(found.values())) / whole if found else 0.0
         return math.sqrt(share) * len(found) / len(unique) if found else 0.0
 
-    def own_cosine(self, said: list[str], below_the_line: Callable[[float], float]) -> float:
+    def own_cosine(self, said: list[str], pivoted_norm: Callable[[float], float]) -> float:
         qtf = Counter(map(self.key, said))
-        return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / below_the_line(
+        return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / pivoted_norm(
             _norm(said)
         )
 
     def own_score(
         self,
         said: list[str],
-        below_the_line: Callable[[float], float],
+        pivoted_norm: Callable[[float], float],
         reads_letters: bool,
         title: float,
     ) -> float:
@@ -535,8 +537,8 @@ class _Asked:
         )
         covered = math.fsum(self.idf[t] for t in self.near)
         return (
-            self.own_cosine(said, below_the_line) * (1.6 if reads_letters else 1.0)
-            + 0.2 * pairs / below_the_line(_norm(said))
+            self.own_cosine(said, pivoted_norm) * (1.6 if reads_letters else 1.0)
+            + 0.2 * pairs / pivoted_norm(_norm(said))
             + (0.25 + title) * (1 + (unknown / covered if covered else unknown))
             + (0.2 if self.pairs_asked else 0.0)
         )

@@ -54,13 +54,13 @@ def test_citations_are_sentences_with_recomputed_scores(text, chunks):
             there = words(chunks[place.source][place.start : place.end])
             assert (place.start, place.end) in list(sentences(chunks[place.source]))
             added = sum(map(weigh, left & there)) / whole
-            best = max(sum(map(weigh, left & words(a))) / whole for a in every(chunks))
+            best = max(sum(map(weigh, left & words(a))) / whole for a in all_sentences(chunks))
             assert added == pytest.approx(best, abs=1e-5)
             assert added >= (0.2 if number else 0.35) - 1e-5
             all_there = sum(map(weigh, words(text[one.start : one.end]) & there)) / whole
             assert place.score == pytest.approx(all_there, abs=1e-5)
             left -= there
-        best = max(sum(map(weigh, left & words(a))) / whole for a in every(chunks))
+        best = max(sum(map(weigh, left & words(a))) / whole for a in all_sentences(chunks))
         assert best < (0.2 if one.spans else 0.35) + 1e-5
 
 
@@ -69,12 +69,12 @@ def words(text):
     return set(citing._distinct_words([citing._SOURCE_NUMBERS.sub(" ", text)]).ids.tolist())
 
 
-def every(chunks):
+def all_sentences(chunks):
     return [text[start:end] for text in chunks for start, end in sentences(text)]
 
 
 def weights(chunks):
-    of_sentences = [words(text) for text in every(chunks)]
+    of_sentences = [words(text) for text in all_sentences(chunks)]
     df = {word: sum(word in one for one in of_sentences) for word in set().union(*of_sentences)}
     return lambda word: math.log(1 + len(of_sentences) / df.get(word, 1))
 

@@ -11,7 +11,7 @@ from relevance_gen.text.chunking import sentences
 TEXT = "Cows moo all day.  Cats purr at night.\n\nDogs bark.\nSheep bleat in spring."
 
 
-def found(question: str, *texts: str) -> list[Source]:
+def sources_of(question: str, *texts: str) -> list[Source]:
     response = search(question, texts, top_n=len(texts), true_order=False, spans=True)
     return [Source.whole(result) for result in response.results]
 
@@ -22,13 +22,13 @@ def at_most(n_chars: int):
 
 def test_fit_with_enough_space_keeps_all_chunks():
     """Complete chunks are kept, best first."""
-    sources = found("Do cats purr?", "Cats eat.", "Cats purr.")
+    sources = sources_of("Do cats purr?", "Cats eat.", "Cats purr.")
     assert [source.text for source in fit(sources, at_most(100))] == ["Cats purr.", "Cats eat."]
 
 
 def test_fit_cuts_large_chunk_to_sentences_around_passage():
     """The sentence of the passage is kept first, then adjacent sentences while they fit."""
-    sources = found("Do cats purr?", TEXT)
+    sources = sources_of("Do cats purr?", TEXT)
     shown = {n: [source.text for source in fit(sources, at_most(n))] for n in (18, 19, 53, 80)}
     assert shown == {
         18: [],
@@ -40,13 +40,13 @@ def test_fit_cuts_large_chunk_to_sentences_around_passage():
 
 def test_fit_skips_large_chunk_and_keeps_smaller_chunk():
     """A chunk without any sentence that fits is skipped and the next chunk is tried."""
-    sources = found("Do cats purr?", "Cats purr " + "very " * 30 + "loudly.", "The cats.")
+    sources = sources_of("Do cats purr?", "Cats purr " + "very " * 30 + "loudly.", "The cats.")
     assert [source.text for source in fit(sources, at_most(20))] == ["The cats."]
 
 
 def test_fit_of_many_sources_limits_calls():
     """The number of calls of the size check is bounded, because each call tokenizes a prompt."""
-    sources = found("Do cats purr?", *(f"Cats purr {n}." for n in range(3000)))
+    sources = sources_of("Do cats purr?", *(f"Cats purr {n}." for n in range(3000)))
     asked = []
     shown = fit(sources, lambda some: asked.append(some) or at_most(100)(some))
     assert [source.text for source in shown] == [f"Cats purr {n}." for n in range(8)]
@@ -55,13 +55,13 @@ def test_fit_of_many_sources_limits_calls():
 
 def test_fit_drops_duplicate_texts():
     """Of chunks with equal text only the best, earliest chunk is kept."""
-    sources = found("Do cats purr?", "Cats eat.", "Cats purr.", "Cats purr.")
+    sources = sources_of("Do cats purr?", "Cats eat.", "Cats purr.", "Cats purr.")
     assert [source.result.original_index for source in fit(sources, at_most(100))] == [1, 0]
 
 
 def test_passage_of_extends_to_sentences():
     """The passage contains the matched words and begins and ends at sentence boundaries."""
-    (source,) = found("Do cats purr and dogs bark?", TEXT)
+    (source,) = sources_of("Do cats purr and dogs bark?", TEXT)
     assert passage_of(source).text == "Cats purr at night.\n\nDogs bark."
 
 
@@ -77,7 +77,7 @@ def test_fit_returns_fitting_excerpts_in_score_order(words: list[list[str]], n_c
     """The excerpts fit, are sorted by score and consist of complete sentences of their chunks."""
     texts = [" ".join(["cat", *some]) for some in words]
     fits = at_most(n_chars)
-    shown = fit(found("cat", *texts), fits)
+    shown = fit(sources_of("cat", *texts), fits)
     assert fits(shown)
     assert [s.result.chunk_score for s in shown] == sorted(
         (s.result.chunk_score for s in shown), reverse=True

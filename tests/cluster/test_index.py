@@ -24,7 +24,7 @@ from tests.retrieval.test_cross_encoder import HashReranker
 from tests.retrieval.test_dense_fusion import LetterEncoder
 
 
-def told(index: Any, query: str, **options: Any) -> tuple[Any, ...]:
+def results_of(index: Any, query: str, **options: Any) -> tuple[Any, ...]:
     """Return an answer in a form in which equal means the same bits."""
     response = index.search(query, **options)
     return response, response.confidence, response.metadata
@@ -60,7 +60,7 @@ def test_results_are_those_of_a_chunk_index(
     assert ours.remove(gone) == one.remove(gone) == len(gone)
     assert len(ours) == len(one)
     top_n = data.draw(st.integers(1, 60))
-    assert told(ours, query, top_n=top_n) == told(one, query, top_n=top_n)
+    assert results_of(ours, query, top_n=top_n) == results_of(one, query, top_n=top_n)
     where = data.draw(
         st.sampled_from(
             [{"page": 1}, {"page": [0, 2]}, [place for place in left if place % 2], has_page]
@@ -72,7 +72,7 @@ def test_results_are_those_of_a_chunk_index(
         "spans": True,
         "true_order": False,
     }
-    assert told(ours, query, **options) == told(one, query, **options)
+    assert results_of(ours, query, **options) == results_of(one, query, **options)
     assert ours.explain(query, kept) == one.explain(query, kept)
     start, stop = data.draw(st.integers(-9, 70)), data.draw(st.integers(-9, 90))
     for some in (kept, slice(start, stop), slice(-1, None, -2), slice(9, 3)):
@@ -96,7 +96,7 @@ def test_results_are_those_of_a_chunk_index(
         st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"'])
     )
     signed = f"{query} {sign}"
-    assert told(ours, signed, syntax="operators", **options) == told(
+    assert results_of(ours, signed, syntax="operators", **options) == results_of(
         one, signed, syntax="operators", **options
     )
     assert ours.explain(signed, kept, syntax="operators") == one.explain(
@@ -110,7 +110,7 @@ def test_remove_where_removes_from_all_shards(cluster: Any) -> None:
     one = ChunkIndex(chunks)
     with ClusterIndex(chunks, n_shards=2) as ours:
         assert ours.remove(where={"page": [1, 2]}) == one.remove(where={"page": [1, 2]}) == 6
-        assert told(ours, "cat") == told(one, "cat")
+        assert results_of(ours, "cat") == results_of(one, "cat")
         with pytest.raises(InvalidRequestError, match="did you mean page"):
             ours.remove(where={"pge": 1})
 
@@ -145,7 +145,7 @@ def test_blank_chunks_keep_their_positions(cluster: Any) -> None:
     one.add(["", "c d"], blank="skip")
     with ClusterIndex(["a b", " ", "c"], blank="skip") as ours:
         ours.add(["", "c d"], blank="skip")
-        assert told(ours, "c") == told(one, "c")
+        assert results_of(ours, "c") == results_of(one, "c")
 
 
 def test_empty_index_grows(cluster: Any) -> None:
@@ -155,7 +155,7 @@ def test_empty_index_grows(cluster: Any) -> None:
         assert not empty.search("c").results
         assert empty.add([]) == range(0)
         assert empty.add(["c"]) == range(1)
-        assert told(empty, "c") == told(ChunkIndex(["c"]), "c")
+        assert results_of(empty, "c") == results_of(ChunkIndex(["c"]), "c")
 
 
 @pytest.mark.parametrize(

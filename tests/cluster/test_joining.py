@@ -37,7 +37,7 @@ Listener = Callable[[], AbstractContextManager[str]]
 
 
 @contextmanager
-def nobody() -> Iterator[str]:
+def closed_address() -> Iterator[str]:
     """Yield an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -45,13 +45,13 @@ def nobody() -> Iterator[str]:
 
 
 @contextmanager
-def stranger() -> Iterator[str]:
+def silent_address() -> Iterator[str]:
     """Yield an address of a listener that never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def ask(*asked: tuple[str | None, str], **environment: str) -> str:
+def index_output(*asked: tuple[str | None, str], **environment: str) -> str:
     """Return the output of a process that searches in a cluster, for each address and RAY_ADDRESS."""
     return subprocess.run(
         [sys.executable, "-c", ASK.format(asked=asked)],
@@ -63,22 +63,24 @@ def ask(*asked: tuple[str | None, str], **environment: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("listener", [nobody, stranger])
+@pytest.mark.parametrize("listener", [closed_address, silent_address])
 def test_address_without_cluster_is_refused(listener: Listener) -> None:
     """An address without a cluster raises an error each time, for the argument and for RAY_ADDRESS."""
     with listener() as there:
-        said = ask((None, there), ("auto", there), (there, ""))
+        said = index_output((None, there), ("auto", there), (there, ""))
         assert said.count(f"refused: no cluster answers at {there}") == 3, said
 
 
-@pytest.mark.parametrize("listener", [nobody, pytest.param(stranger, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "listener", [closed_address, pytest.param(silent_address, marks=pytest.mark.soak)]
+)
 def test_stale_note_of_a_cluster_is_ignored(cluster: Any, listener: Listener) -> None:
     """If the note of this machine's last cluster leads nowhere, a cluster of normal priority is started."""
     with listener() as there, tempfile.TemporaryDirectory() as folder:
         note = Path(folder, "ray", "ray_current_cluster")
         note.parent.mkdir()
         note.write_text(there)
-        output = ask((None, ""), RAY_TMPDIR=folder)
+        output = index_output((None, ""), RAY_TMPDIR=folder)
         assert output.startswith("1 found in ")
         assert output.endswith(" at 0\n")
         assert cluster.address not in output
@@ -86,7 +88,7 @@ def test_stale_note_of_a_cluster_is_ignored(cluster: Any, listener: Listener) ->
 
 def test_address_of_the_environment_is_joined(cluster: Any) -> None:
     """Without an address, the cluster that `RAY_ADDRESS` names is joined."""
-    assert ask((None, cluster.address)) == f"1 found in {cluster.address} at 0\n"
+    assert index_output((None, cluster.address)) == f"1 found in {cluster.address} at 0\n"
 
 
 def test_import_keeps_processes_without_a_head() -> None:
@@ -112,7 +114,7 @@ def test_second_cluster_is_refused(cluster: Any) -> None:
     for address in (None, "auto", "local"):
         connection.connect(address)
     with (
-        nobody() as there,
+        closed_address() as there,
         pytest.raises(ClusterError, match=f"is in the cluster at {cluster.address} already"),
     ):
         connection.connect(there)

@@ -137,13 +137,13 @@ def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
         index.close()
         with ClusterIndex(["okapi two"], name="shared"):
 
-            def is_the_new_one(server: Server) -> bool:
+            def is_new_index(server: Server) -> bool:
                 found = server.call("POST", "/search", body, KEYED).json.get("results", [])
                 return [result["chunk_txt"] for result in found] == ["okapi two"]
 
             for server in (one, other):
                 until(
-                    lambda server=server: is_the_new_one(server),
+                    lambda server=server: is_new_index(server),
                     "the new index of the name is asked",
                 )
         until(lambda: one.call("POST", "/search", body, KEYED).status == 404, "the name is gone")

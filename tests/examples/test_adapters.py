@@ -19,7 +19,7 @@ TEXTS = ["Cats purr.", "Dogs bark.", "Cats and dogs sleep."]
 QUESTION = "What do cats do?"
 
 
-def printed_by(program: str, package: str, environment: str) -> str:
+def output_of(program: str, package: str, environment: str) -> str:
     """Run an adapter and return its output."""
     python = interpreter_with(package, environment)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
@@ -37,7 +37,7 @@ def printed_by(program: str, package: str, environment: str) -> str:
     return done.stdout
 
 
-def loaded(path: Path) -> Any:
+def load_module(path: Path) -> Any:
     """Import an example."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -58,12 +58,12 @@ def test_rankers_equal_search(program: str, package: str, environment: str) -> N
     """The output has the two best chunks with the scores of `search`."""
     best = search(QUESTION, TEXTS, 2).best
     expected = [f"{one.chunk_score:.3f} {one.chunk_txt}" for one in best]
-    assert printed_by(program, package, environment).splitlines() == expected
+    assert output_of(program, package, environment).splitlines() == expected
 
 
 def test_langchain_adapter_equals_search() -> None:
     """Retriever and compressor return documents, best first, with scores in the metadata."""
-    printed = printed_by("langchain_adapter.py", "langchain_core", "langchain")
+    printed = output_of("langchain_adapter.py", "langchain_core", "langchain")
     retrieved, of_folder, compressed, sentences = printed.splitlines()
     assert "'path': 'dogs.md', 'first_line': 1, 'last_line': 1" in of_folder
     assert of_folder.count("page_content") == 1
@@ -82,7 +82,7 @@ def test_sklearn_transformer_scores_all_texts() -> None:
     interpreter_with("sklearn")
     from sklearn.base import clone
 
-    scorer = loaded(EXAMPLES / "sklearn_adapter.py").ChunkScorer(weighting="cosine")
+    scorer = load_module(EXAMPLES / "sklearn_adapter.py").ChunkScorer(weighting="cosine")
     texts = [*TEXTS, " "]
     questions = [QUESTION, "", "Who barks?"]
     scores = clone(scorer).fit(texts).transform(questions)
@@ -93,12 +93,12 @@ def test_sklearn_transformer_scores_all_texts() -> None:
             expected[row, one.original_index] = one.chunk_score
     assert np.array_equal(scores, expected)
     assert scorer.get_params() == {"weighting": "cosine"}
-    printed_by("sklearn_adapter.py", "sklearn", "")
+    output_of("sklearn_adapter.py", "sklearn", "")
 
 
 def test_beir_adapter_returns_scores_by_id() -> None:
     """The adapter maps ids to scores, and nDCG is 1 for the best order and lower otherwise."""
-    module = loaded(EXAMPLES / "beir_adapter.py")
+    module = load_module(EXAMPLES / "beir_adapter.py")
     corpus = {f"d{n}": {"title": "", "text": text} for n, text in enumerate(TEXTS)}
     found = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")
     assert found == {
@@ -107,7 +107,7 @@ def test_beir_adapter_returns_scores_by_id() -> None:
     assert module.ndcg(found, {"q": {"d0": 2, "d2": 1}}) == 1
     assert 0 < module.ndcg(found, {"q": {"d0": 1, "d2": 2}}) < 1
     assert module.ndcg(found, {"q": {"d1": 1}}) == 0
-    assert "nDCG@10 1.000" in printed_by("beir_adapter.py", "relevance_gen", "")
+    assert "nDCG@10 1.000" in output_of("beir_adapter.py", "relevance_gen", "")
 
 
 def test_adapters_are_short() -> None:

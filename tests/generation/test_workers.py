@@ -49,7 +49,7 @@ def fail():
     raise GenerationError("broken")
 
 
-def lose_the_thread():
+def end_thread():
     aborts._on_abort(b"GGML_ASSERT(it holds)")
 
 
@@ -62,7 +62,7 @@ def unloadable(on_progress):
     raise ModelLoadError("damaged")
 
 
-def meeting(both):
+def wait_for_all(both):
     """Return a callback that waits at its first call for the callback of another worker."""
     met = []
 
@@ -77,7 +77,7 @@ def test_two_workers_share_requests_and_sum_counters():
     """Both workers of a queue serve requests, responses are complete, and counters are the sum of both."""
     request = GenerationRequest("a", max_tokens=20, num_samples=2)
     both = threading.Barrier(2)  # the first step of each worker waits for the other worker
-    with ScriptedRunner([scripted(meeting(both)) for _ in range(2)]) as runner:
+    with ScriptedRunner([scripted(wait_for_all(both)) for _ in range(2)]) as runner:
         assert runner.stats() == Stats(backlog=0, num_total_runners=2)
         futures = [runner.submit(request) for _ in range(30)]
         assert all(future.result(timeout=60).num_samples == 2 for future in futures)
@@ -105,7 +105,7 @@ def test_submit_while_models_load_is_served_later():
         assert all(future.result(timeout=60).num_samples == 1 for future in futures)
 
 
-@pytest.mark.parametrize("death", [fail, lose_the_thread])
+@pytest.mark.parametrize("death", [fail, end_thread])
 def test_worker_failure_requeues_requests_without_text(death, caplog):
     """Requests of the failed worker that have streamed text fail; the other requests get their normal results."""
     shown, switches = threading.Event(), [Switch(), Switch()]
@@ -130,7 +130,7 @@ def test_worker_failure_requeues_requests_without_text(death, caplog):
         assert "a worker failed, and 1 go on" in caplog.text
 
 
-@pytest.mark.parametrize("death", [fail, lose_the_thread])
+@pytest.mark.parametrize("death", [fail, end_thread])
 def test_last_worker_failure_fails_all_requests(death):
     """After the last worker fails, running and waiting requests fail, and new requests are refused with the reason."""
     switch = Switch()

@@ -111,10 +111,10 @@ def test_postings_of_merged_match_equal_postings_of_word(
         by_word = [*scorer.postings_of(words, [None] * len(words))]
         scorer.postings_cache.clear()
         for one, other in zip(by_word, scorer.postings_of(words, matches), strict=True):
-            assert told(one) == told(other)
+            assert fields_of(one) == fields_of(other)
 
 
-def told(found: TermPostings) -> list[object]:
+def fields_of(found: TermPostings) -> list[object]:
     match = found.matched.match
     return [
         found.matched.df,

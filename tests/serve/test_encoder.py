@@ -33,20 +33,20 @@ def test_server_with_broken_encoder_searches_lexically() -> None:
     """A server whose encoder cannot be loaded serves searches, and reports why the encoder is not used."""
     with Server("--encoder", str(TINY), program=REAL) as server:
 
-        def says_so() -> bool:
+        def reports_failure() -> bool:
             answer = server.search(ASKED)
             assert answer.json == search(ASKED["query"], CHUNKS).to_dict()
             return answer.headers["X-Encoder-Skipped"] == "unavailable"
 
-        assert eventually(says_so)
+        assert eventually(reports_failure)
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         asked = {"question": ASKED["query"], "chunk_txts": CHUNKS}
 
-        def prompt_says_so() -> bool:
+        def prompt_reports_failure() -> bool:
             prompted = server.call("POST", "/prompt", asked, KEYED)
             assert prompted.status == 200
             return prompted.headers["X-Encoder-Skipped"] == "unavailable"
 
-        assert eventually(prompt_says_so)
+        assert eventually(prompt_reports_failure)
         assert server.metric("searches_without_encoder_total") >= 1
         assert "tiny.gguf holds a model that generates text: pass it to Runner" in server.log

@@ -94,7 +94,7 @@ def test_server_with_broken_reranker_ranks_lexically() -> None:
         "--reranker", str(TINY), "--model", "none", "--n-ctx", "64", program=REAL
     ) as server:
 
-        def says_so() -> bool:
+        def reports_failure() -> bool:
             answer = server.call("POST", "/rerank", DOCUMENTS, KEYED)
             best = answer.json["results"][0]
             assert (best["index"], best["relevance_score"]) == (
@@ -103,7 +103,7 @@ def test_server_with_broken_reranker_ranks_lexically() -> None:
             )
             return answer.headers["X-Reranker-Skipped"] == "unavailable"
 
-        assert eventually(says_so)
+        assert eventually(reports_failure)
         assert (
             server.call("POST", "/rerank", TEXTS, KEYED).headers["X-Reranker-Skipped"]
             == "unavailable"

@@ -75,11 +75,11 @@ def test_servers_search_one_index(tmp_path: Path) -> None:
             assert set(one.result()) <= {0, 1}
         assert len(list((tmp_path / "one" / "shards").glob("*.shard"))) <= 6
 
-        def told(server: Server) -> dict[str, Any]:
+        def index_state(server: Server) -> dict[str, Any]:
             (one,) = server.call("GET", "/indexes", headers=KEYED).json["indexes"]
             return dict(one)
 
-        assert told(servers[2]) == {
+        assert index_state(servers[2]) == {
             "name": "cats",
             "kind": "shards",
             "state": "ready",
@@ -87,10 +87,10 @@ def test_servers_search_one_index(tmp_path: Path) -> None:
         }
         store.send_signal(signal.SIGSTOP)
         try:
-            assert eventually(lambda: "store_unreachable_since" in told(servers[2]))
+            assert eventually(lambda: "store_unreachable_since" in index_state(servers[2]))
             assert {state_of(server) for server in servers} == {1}
         finally:
             store.send_signal(signal.SIGCONT)
         save(2)
         assert eventually(lambda: {state_of(server) for server in servers * 3} == {2})
-        assert "store_unreachable_since" not in told(servers[2])
+        assert "store_unreachable_since" not in index_state(servers[2])

@@ -69,7 +69,7 @@ def resident_kb(server: Server) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
-def is_well(server: Server) -> bool:
+def is_healthy(server: Server) -> bool:
     """Return whether a search is answered."""
     return server.search(SEARCH).status == 200
 
@@ -103,7 +103,7 @@ def test_mutations(real: Server) -> None:
     assert set(counts) <= DESCRIBED, counts
     assert counts[200] > 100
     assert counts[400] > 20
-    assert is_well(real)
+    assert is_healthy(real)
     assert resident_kb(real) < 600_000
 
 
@@ -118,7 +118,7 @@ def test_idle_and_slow_clients(real: Server, sent: bytes) -> None:
             socks[-1].sendall(sent)
         for _ in range(20):
             started_s = time.monotonic()
-            assert is_well(real)
+            assert is_healthy(real)
             assert time.monotonic() - started_s < 2
             for sock in socks[::10]:
                 with suppress(OSError):
@@ -126,7 +126,7 @@ def test_idle_and_slow_clients(real: Server, sent: bytes) -> None:
     finally:
         for sock in socks:
             sock.close()
-    assert is_well(real)
+    assert is_healthy(real)
 
 
 def test_half_closes_and_resets_in_every_phase(real: Server) -> None:
@@ -151,7 +151,7 @@ def test_half_closes_and_resets_in_every_phase(real: Server) -> None:
         assert eventually(
             lambda lane=lane: real.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0
         )
-    assert is_well(real)
+    assert is_healthy(real)
 
 
 def test_dropped_streams(real: Server) -> None:
@@ -250,7 +250,7 @@ def test_redis_loss_and_return() -> None:
     ended = threading.Event()
     chance = random.Random(3)  # noqa: S311 - no secret
 
-    def lie(strange: socket.socket) -> None:
+    def send_invalid_replies(strange: socket.socket) -> None:
         while not ended.is_set():
             with suppress(OSError):
                 sock, _ = strange.accept()
@@ -261,7 +261,7 @@ def test_redis_loss_and_return() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as strange:
         strange.settimeout(0.2)
-        liar = threading.Thread(target=lie, args=(strange,))
+        liar = threading.Thread(target=send_invalid_replies, args=(strange,))
         liar.start()
         storage = f"redis://127.0.0.1:{strange.getsockname()[1]}"
         with Server("--rate-limit", "1000000/minute", "--rate-limit-storage", storage) as server:

@@ -23,7 +23,7 @@ GERMAN = [
 ]
 
 
-def weighing(query: str, *, is_english: bool = True) -> list[str]:
+def weighted_terms(query: str, *, is_english: bool = True) -> list[str]:
     """Return the words of a query that have a weight."""
     return [
         term.word
@@ -52,13 +52,13 @@ def weighing(query: str, *, is_english: bool = True) -> list[str]:
 )
 def test_words_of_the_question_frame_have_no_weight(query: str, left: list[str]) -> None:
     """Words of a question frame have weight 0, unless they occur elsewhere in the query or are all of it."""
-    assert weighing(query) == left
+    assert weighted_terms(query) == left
 
 
 def test_latin_question_words_have_no_weight_for_other_languages() -> None:
     """German question words that are also English words have weight 0 only if the chunks are German."""
-    assert weighing("Wie viele Wale", is_english=False) == ["wale"]
-    assert weighing("Wie viele Wale") == ["wie", "viele", "wale"]
+    assert weighted_terms("Wie viele Wale", is_english=False) == ["wale"]
+    assert weighted_terms("Wie viele Wale") == ["wie", "viele", "wale"]
     assert ranking("Wie viele Wale?", GERMAN)[0] == 1
     shown = ChunkIndex(GERMAN).explain("Wie viele Wale?", 1)
     assert [term.idf > 0 for term in shown.terms] == [False, False, True]

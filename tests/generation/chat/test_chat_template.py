@@ -371,14 +371,14 @@ def test_messages_cannot_contain_tokens_with_a_meaning_in_the_template(family, d
     messages = [{"role": role, "content": "".join(data.draw(parts))} for role in roles]
     innocent = [{"role": role, "content": "a"} for role in roles]
 
-    def meant(messages):
+    def parsed(messages):
         tokens = decoder.tokenize_chat(
             render_prompt(messages, decoder.chat_format, template), 0
         ).tolist()
         return [token for token in tokens if token in (0, 1) or token in special.values()]
 
-    assert meant(messages) == meant(innocent)
-    assert meant(innocent)
+    assert parsed(messages) == parsed(innocent)
+    assert parsed(innocent)
 
 
 @given(st.text("<|a>[", max_size=12))

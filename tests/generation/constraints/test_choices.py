@@ -24,7 +24,7 @@ def embedded():
         yield runner
 
 
-def made(runner, **fields):
+def samples_of(runner, **fields):
     """Return the completions of a request without top_k, so that all tokens can be sampled."""
     return runner.generate(
         {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
@@ -82,16 +82,18 @@ def test_sample_equals_a_text_of_the_list(embedded, choice, seed):
     """For any characters and any temperature."""
     wanted = {text.encode(errors="replace").decode() for text in choice}
     for fields in ({}, {"temperature": 0}):
-        for sample in made(embedded, choice=choice, seed=seed, num_samples=2, **fields):
+        for sample in samples_of(embedded, choice=choice, seed=seed, num_samples=2, **fields):
             assert (sample.text in wanted, sample.finish_reason) == (True, "eos"), sample
 
 
 def test_text_and_its_extension_are_both_sampled(embedded):
     """The shorter text ends with an end token, the longer text by itself; min_tokens delays the end token."""
-    samples = made(embedded, choice=["Yes", "Yes, it is"], num_samples=60, seed=1, temperature=3)
+    samples = samples_of(
+        embedded, choice=["Yes", "Yes, it is"], num_samples=60, seed=1, temperature=3
+    )
     assert {sample.text for sample in samples} == {"Yes", "Yes, it is"}
     assert {sample.finish_reason for sample in samples} == {"eos"}
-    longer = made(
+    longer = samples_of(
         embedded, choice=["Yes", "Yes, it is"], num_samples=9, seed=1, temperature=3, min_tokens=9
     )
     assert {sample.text for sample in longer} == {"Yes, it is"}
@@ -100,9 +102,9 @@ def test_text_and_its_extension_are_both_sampled(embedded):
 def test_choice_with_stop_strings_and_max_tokens_truncates(embedded):
     """The streamed text equals the text of the sample."""
     choice = ["one two three", "four"]
-    (cut,) = made(embedded, choice=choice[:1], stop=[" three"])
+    (cut,) = samples_of(embedded, choice=choice[:1], stop=[" three"])
     assert (cut.text, cut.finish_reason) == ("one two", "stop")
-    assert made(embedded, choice=choice[:1], max_tokens=1)[0].finish_reason == "length"
+    assert samples_of(embedded, choice=choice[:1], max_tokens=1)[0].finish_reason == "length"
     request = GenerationRequest("a", choice=choice, seed=1)
     with embedded.stream(request) as stream:
         assert "".join(piece.text for piece in stream) == stream.response.responses[0].text
@@ -110,7 +112,7 @@ def test_choice_with_stop_strings_and_max_tokens_truncates(embedded):
 
 def test_logprobs_with_choice_are_unconstrained(bigram):
     """Log probabilities are those of the model without the mask."""
-    (sample,) = made(bigram, choice=["zebra"], logprobs=True)
+    (sample,) = samples_of(bigram, choice=["zebra"], logprobs=True)
     logits = bigram_table()[[LETTER_A, *sample.tokens[:-1]]].astype(np.float64)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
     expected = logits[np.arange(len(sample.tokens)), list(sample.tokens)]
@@ -133,7 +135,7 @@ def test_choice_without_tokens_for_a_text_is_an_error(bigram):
     with pytest.raises(
         InvalidRequestError, match="choice allows no token of this model at this position"
     ):
-        made(bigram, choice=["語"])
+        samples_of(bigram, choice=["語"])
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def embedded():
         yield runner
 
 
-def made(runner, **fields):
+def samples_of(runner, **fields):
     """Return the completions of a request without top_k, so that all tokens can be sampled."""
     return runner.generate(
         {"text": "a", "max_tokens": 120, "top_k": 0, "return_tokens": True, **fields}
@@ -96,7 +96,7 @@ schemas = st.recursive(scalars, nested, max_leaves=5).filter(
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
 def test_json_schema_sample_is_valid(request, model, schema, seed):
     """An independent validator accepts each complete sample; a truncated sample has max_tokens tokens."""
-    for sample in made(
+    for sample in samples_of(
         request.getfixturevalue(model), json_schema=schema, seed=seed, num_samples=2
     ):
         if sample.finish_reason == "eos":
@@ -128,7 +128,9 @@ expressions = st.recursive(
 def test_regex_sample_matches_completely(request, model, expression, seed):
     """Anchors in the expression are optional."""
     for regex in (expression, f"^{expression}$"):
-        for sample in made(request.getfixturevalue(model), regex=regex, seed=seed, max_tokens=30):
+        for sample in samples_of(
+            request.getfixturevalue(model), regex=regex, seed=seed, max_tokens=30
+        ):
             if sample.finish_reason == "eos":
                 assert re.fullmatch(expression, sample.text), sample.text
 
@@ -137,7 +139,7 @@ def test_regex_sample_matches_completely(request, model, expression, seed):
 def test_grammar_sample_has_balanced_parentheses(request, model):
     """A recursive grammar produces balanced parentheses."""
     grammar = 'start: "(" start ")" | "(" /[a-z]/ ")"'
-    samples = made(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
+    samples = samples_of(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
     assert {sample.finish_reason for sample in samples} == {"eos"}
     for sample in samples:
         n = sample.text.count("(")
@@ -148,7 +150,7 @@ def test_grammar_sample_has_balanced_parentheses(request, model):
 def test_gbnf_grammar_is_followed(request, model):
     """Grammars in llama.cpp's format are accepted unchanged."""
     grammar = 'root ::= "(" root ")" | "(" [a-z] ")" # balanced\n'
-    samples = made(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
+    samples = samples_of(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
     assert {sample.finish_reason for sample in samples} == {"eos"}
     for sample in samples:
         n = sample.text.count("(")
@@ -160,36 +162,36 @@ def test_gbnf_grammar_is_followed(request, model):
 
 def test_complete_text_ends_without_end_token(bigram):
     """The sample ends with the token that completes the text, regardless of min_tokens."""
-    (sample,) = made(bigram, regex="z", min_tokens=5)
+    (sample,) = samples_of(bigram, regex="z", min_tokens=5)
     assert (sample.text, sample.finish_reason, sample.tokens) == ("z", "eos", (LETTER_A + 25,))
 
 
 def test_extendable_text_ends_with_an_end_token(bigram):
     """End tokens of the model and of the request are allowed only after a complete text, and delayed by min_tokens."""
     five = BIGRAM_TOKENS.index(b"05")
-    samples = made(
+    samples = samples_of(
         bigram, regex="(aa)+", eos_token_ids=[five], num_samples=40, seed=1, temperature=3
     )
     assert {sample.tokens[-1] for sample in samples} == {END, five}
     assert all(
         sample.finish_reason == "eos" and re.fullmatch("(aa)+", sample.text) for sample in samples
     )
-    long = made(bigram, regex="a+", min_tokens=9, num_samples=8, seed=1)
+    long = samples_of(bigram, regex="a+", min_tokens=9, num_samples=8, seed=1)
     assert all(len(sample.text) >= 9 for sample in long)
 
 
 def test_end_token_is_not_sampled_for_its_text(bigram):
     """An end token is not used to write its text, even if the grammar allows that text."""
     b = LETTER_A + 1
-    samples = made(bigram, regex="[abc]{6}", eos_token_ids=[b], num_samples=8)
+    samples = samples_of(bigram, regex="[abc]{6}", eos_token_ids=[b], num_samples=8)
     assert all(re.fullmatch("[ac]{6}", sample.text) for sample in samples)
 
 
 def test_max_tokens_and_stop_strings_truncate_constrained_samples(bigram):
     """The finish reasons are "length" and "stop"."""
-    (sample,) = made(bigram, regex="[a-c]{9}", max_tokens=4)
+    (sample,) = samples_of(bigram, regex="[a-c]{9}", max_tokens=4)
     assert (len(sample.text), sample.finish_reason) == (4, "length")
-    (sample,) = made(bigram, regex="a{4}z{4}", stop=["z"])
+    (sample,) = samples_of(bigram, regex="a{4}z{4}", stop=["z"])
     assert (sample.text, sample.finish_reason) == ("aaaa", "stop")
 
 
@@ -227,7 +229,7 @@ def test_constraint_does_not_change_concurrent_requests(tiny, seed):
 
 def test_logprobs_with_constraint_are_unconstrained(bigram):
     """Log probabilities and top log probabilities are those of the complete vocabulary."""
-    (sample,) = made(bigram, text="z", regex="[a-m]{5}", logprobs=True, top_logprobs=2)
+    (sample,) = samples_of(bigram, text="z", regex="[a-m]{5}", logprobs=True, top_logprobs=2)
     table = bigram_table().astype(np.float64)
     own = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
     before = (LETTER_A + 25, *sample.tokens)
@@ -246,7 +248,7 @@ def test_seed_repeats_constrained_samples(tiny):
         "json_schema": {"type": "array", "items": {"type": "integer"}, "maxItems": 4},
         "seed": 5,
     }
-    once = [sample.text for sample in made(tiny, num_samples=4, **fields)]
+    once = [sample.text for sample in samples_of(tiny, num_samples=4, **fields)]
     futures = [
         tiny.submit({"text": "a", "max_tokens": 120, "top_k": 0, "num_samples": 4, **fields})
         for _ in range(6)
@@ -619,12 +621,12 @@ def test_panic_of_the_compiler_is_not_shown(grammar):
 
 def test_mask_is_computed_without_threads(bigram, monkeypatch):
     """While the interpreter exits no thread can start; the sample is unchanged."""
-    (expected,) = made(bigram, json_schema={"type": "boolean"}, seed=1)
+    (expected,) = samples_of(bigram, json_schema={"type": "boolean"}, seed=1)
 
     def refuse(*_, **__):
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    assert [one.text for one in made(bigram, json_schema={"type": "boolean"}, seed=1)] == [
+    assert [one.text for one in samples_of(bigram, json_schema={"type": "boolean"}, seed=1)] == [
         expected.text
     ]

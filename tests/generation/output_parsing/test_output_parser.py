@@ -71,7 +71,7 @@ def read(form, *cuts):
     return merge_parts(pieces)
 
 
-def told(parts):
+def joined_parts(parts):
     """Return kinds or tool names, and texts of parts."""
     return [(part.name or part.kind, part.text) for part in parts]
 
@@ -101,7 +101,7 @@ def test_parser_returns_equal_parts_for_all_splits(turn):
     written = turn["written"]
     form = form_of(turn["family"], is_thinking=turn["family"] == "deepseek r1")
     whole = read(form, written)
-    assert [list(part) for part in told(whole)] == turn["parts"]
+    assert [list(part) for part in joined_parts(whole)] == turn["parts"]
     assert read(form, *written) == whole
     for place in range(len(written)):
         assert read(form, written[:place], written[place:]) == whole
@@ -110,15 +110,15 @@ def test_parser_returns_equal_parts_for_all_splits(turn):
 def test_starts_with_reasoning_needs_no_opening_marker():
     """The turn starts with reasoning, and is all reasoning without a closing marker."""
     form = form_of("hermes", is_thinking=True)
-    assert told(read(form, "\nHm.\n</think>\n\nYes.")) == [thought("Hm."), text("Yes.")]
-    assert told(read(form, "Hm. <tool_call>")) == [thought("Hm. <tool_call>")]
+    assert joined_parts(read(form, "\nHm.\n</think>\n\nYes.")) == [thought("Hm."), text("Yes.")]
+    assert joined_parts(read(form, "Hm. <tool_call>")) == [thought("Hm. <tool_call>")]
 
 
 def test_format_without_tools_and_reasoning_returns_text():
     """An empty format returns the text unchanged."""
     written = '<think>a</think><tool_call>{"name": "search", "arguments": {}}</tool_call> '
-    assert told(read(OutputFormat(), written)) == [text(written)]
-    assert told(
+    assert joined_parts(read(OutputFormat(), written)) == [text(written)]
+    assert joined_parts(
         read(OutputFormat(frozenset(), None, reasoning_format_of(SIGNS["hermes"])), written)
     ) == [
         thought("a"),
@@ -220,7 +220,9 @@ def test_rendered_calls_parse_to_the_same_arguments(place, calls, ascii_only, sp
     whole = read(form, written)
     if syntax.string_delimiter:  # whose white space is not kept
         arguments = [json.dumps(given, ensure_ascii=ascii_only) for _, given in calls]
-    assert told(whole) == [(name, one) for (name, _), one in zip(calls, arguments, strict=True)]
+    assert joined_parts(whole) == [
+        (name, one) for (name, _), one in zip(calls, arguments, strict=True)
+    ]
     assert read(form, *cut(written, cuts)) == whole
 
 
@@ -251,34 +253,40 @@ def test_tagged_arguments_parse_strings_unchanged_and_values_as_json(syntax, arg
     )
     form = OutputFormat(TOOLS, syntax, None, schemas={"search": schemas})
     whole = read(form, written)
-    ((name, read_as),) = told(whole)
+    ((name, read_as),) = joined_parts(whole)
     assert (name, json.loads(read_as)) == ("search", arguments)
     assert read(form, *cut(written, cuts)) == whole
 
 
-def bare(value):
+def without_quotes(value):
     """Write a value as Gemma does."""
     match value:
         case str():
             return f'<|"|>{value}<|"|>'
         case dict():
-            return "{" + ",".join(f"{name}:{bare(each)}" for name, each in value.items()) + "}"
+            return (
+                "{"
+                + ",".join(f"{name}:{without_quotes(each)}" for name, each in value.items())
+                + "}"
+            )
         case list():
-            return "[" + ",".join(map(bare, value)) + "]"
+            return "[" + ",".join(map(without_quotes, value)) + "]"
     return json.dumps(value)
 
 
 @given(arguments=st.dictionaries(names, values, max_size=3), cuts=st.sets(st.integers(0, 200)))
 def test_unquoted_arguments_parse_strings_with_delimiter_prefixes(arguments, cuts):
     """Strings may contain quotation marks, braces and prefixes of the delimiter."""
-    written = f"<|tool_call>call:search{bare(arguments)}<tool_call|>"
+    written = f"<|tool_call>call:search{without_quotes(arguments)}<tool_call|>"
     assume(
         json.dumps(arguments).count("|>") == 0
         and all(name.isalnum() for name in names_in(arguments))
     )
     form = form_of("gemma 4")
     whole = read(form, written)
-    assert [(name, json.loads(read_as)) for name, read_as in told(whole)] == [("search", arguments)]
+    assert [(name, json.loads(read_as)) for name, read_as in joined_parts(whole)] == [
+        ("search", arguments)
+    ]
     assert read(form, *cut(written, cuts)) == whole
 
 

@@ -553,7 +553,7 @@ def test_text_documents_are_read_in_place() -> None:
     """Documents, complete or in blocks, keep their titles, contexts and positions."""
     plain = {"type": "text", "media_type": "text/plain", "data": "Cats purr."}
     blocks = {"type": "content", "content": [_text("Dogs bark."), _text("Cows moo.")]}
-    said = _said(
+    said = _message(
         {
             "type": "document",
             "source": plain,
@@ -734,7 +734,7 @@ def test_response_with_invalid_field_raises(change: dict[str, Any], field: str) 
 _NOTE = {"source": {"type": "text", "media_type": "text/plain", "data": "Cats purr."}}
 
 
-def _said(*content: object, role: str = "user") -> dict[str, Any]:
+def _message(*content: object, role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": list(content)}]}
 
 
@@ -747,50 +747,50 @@ def _said(*content: object, role: str = "user") -> dict[str, Any]:
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        (_said("x"), "messages[0].content[0]"),
-        (_said({"type": "image"}), "messages[0].content[0]"),
-        (_said({"type": "document"}), "messages[0].content[0]"),
+        (_message("x"), "messages[0].content[0]"),
+        (_message({"type": "image"}), "messages[0].content[0]"),
+        (_message({"type": "document"}), "messages[0].content[0]"),
         (
-            _said({"type": "document", "source": {"type": "url"}}),
+            _message({"type": "document", "source": {"type": "url"}}),
             "messages[0].content[0].source.type",
         ),
         (
-            _said({"type": "document", "source": {"type": "text"}}),
+            _message({"type": "document", "source": {"type": "text"}}),
             "messages[0].content[0].source.data",
         ),
-        (_said({"type": "document", **_NOTE, "title": 5}), "messages[0].content[0].title"),
+        (_message({"type": "document", **_NOTE, "title": 5}), "messages[0].content[0].title"),
         (
-            _said({"type": "document", **_NOTE, "citations": {"enabled": 1}}),
+            _message({"type": "document", **_NOTE, "citations": {"enabled": 1}}),
             "messages[0].content[0].citations",
         ),
         (
-            _said({"type": "document", **_NOTE, "citations": [1]}),
+            _message({"type": "document", **_NOTE, "citations": [1]}),
             "messages[0].content[0].citations",
         ),
         (
-            _said({"type": "document", **_NOTE, "citations": {"enabled": True}})
+            _message({"type": "document", **_NOTE, "citations": {"enabled": True}})
             | {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
             "output_config.format",
         ),
-        (_said({"type": "document", **_NOTE}, role="assistant"), "messages[0].content[0]"),
+        (_message({"type": "document", **_NOTE}, role="assistant"), "messages[0].content[0]"),
         (
-            _said(
+            _message(
                 {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}
             ),
             "messages[0].content[0].source.content[0]",
         ),
-        (_said({"type": "text", "text": 1}), "messages[0].content[0]"),
+        (_message({"type": "text", "text": 1}), "messages[0].content[0]"),
         (
-            _said({"type": "tool_use", "id": "x", "name": "f", "input": {}}),
+            _message({"type": "tool_use", "id": "x", "name": "f", "input": {}}),
             "messages[0].content[0]",
         ),
         (
-            _said({"type": "tool_use", "id": "x", "name": "f"}, role="assistant"),
+            _message({"type": "tool_use", "id": "x", "name": "f"}, role="assistant"),
             "messages[0].content[0]",
         ),
-        (_said({"type": "tool_result"}), "messages[0].content[0]"),
+        (_message({"type": "tool_result"}), "messages[0].content[0]"),
         (
-            _said({"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image"}]}),
+            _message({"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image"}]}),
             "messages[0].content[0].content[0]",
         ),
         ({"system": [{"type": "image"}]}, "system[0]"),

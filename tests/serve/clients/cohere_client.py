@@ -69,7 +69,7 @@ refused(
 )
 
 
-async def at_once() -> None:
+async def run_concurrently() -> None:
     client = cohere.AsyncClientV2(KEY, base_url=URL)
     for found in await asyncio.gather(
         *(client.rerank(model="m", query=QUERY, documents=DOCUMENTS) for _ in range(4))
@@ -77,4 +77,4 @@ async def at_once() -> None:
         check(found)
 
 
-asyncio.run(at_once())
+asyncio.run(run_concurrently())

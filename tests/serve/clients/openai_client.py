@@ -156,7 +156,7 @@ wrong = openai.OpenAI(api_key="wrong", base_url=URL, max_retries=0)
 refused(lambda: wrong.embeddings.create(model="m", input="x"), openai.AuthenticationError, "wrong")
 
 
-async def at_once() -> None:
+async def run_concurrently() -> None:
     other = openai.AsyncOpenAI(api_key=KEY, base_url=URL, max_retries=0)
     answers = await asyncio.gather(*(other.chat.completions.create(**chat) for _ in range(6)))
     assert {answer.choices[0].message.content for answer in answers} == {text}
@@ -167,5 +167,5 @@ async def at_once() -> None:
             break  # a client that leaves
 
 
-asyncio.run(at_once())
+asyncio.run(run_concurrently())
 json.dumps(whole.model_dump())

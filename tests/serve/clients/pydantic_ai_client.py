@@ -32,11 +32,11 @@ def has_found(context) -> bool:
     )
 
 
-async def only_before(context, tools):
+async def tools_before_search(context, tools):
     return [] if has_found(context) else tools
 
 
-async def only_behind(context, tools):
+async def output_tools_after_search(context, tools):
     return tools if has_found(context) else []
 
 
@@ -46,7 +46,10 @@ for model in MODELS:
         model,
         output_type=Answer,
         instructions="Search, and answer.",
-        capabilities=[PrepareTools(only_before), PrepareOutputTools(only_behind)],
+        capabilities=[
+            PrepareTools(tools_before_search),
+            PrepareOutputTools(output_tools_after_search),
+        ],
         model_settings={"temperature": 0, "max_tokens": 200},
     )
 
