@@ -57,8 +57,6 @@ class SearchRequest:
 
     query: str = field(validator=checks.not_blank)
     chunk_txts: Chunks = field(validator=checks.sequence)
-    top_n: int = fields.integer(1, default=10)
-    true_order: bool = fields.flag(default=True)
     where: Metadata | None = fields.optional(checks.mapping)
     confidence: bool = fields.flag()
     distinct: str | None = fields.optional(checks.string)

@@ -13,17 +13,13 @@ from relevance_gen.serve.http.resources import costs
 
 async def embed(call: Call) -> web.StreamResponse:
     """Encode texts as vectors."""
-    _require_encoder(call)
+    if not call.service.settings.encoder:
+        raise InvalidRequestError(
+            "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
+        )
     async with call.reserve(costs.EMBEDDING) as reservation:
         task, present = await reservation.read_body()
         reservation.memory.resize(sum(map(sys.getsizeof, task.texts)))
         embeddings = await call.service.embedder.embed(task)
         n_bytes = costs.EMBEDDING.of(vector_component=embeddings.vectors.size)
         return await reservation.respond(embeddings, present, n_bytes)
-
-
-def _require_encoder(call: Call) -> None:
-    if not call.service.settings.encoder:
-        raise InvalidRequestError(
-            "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
-        )

@@ -1,4 +1,4 @@
-"""Requests of agents, as they were recorded: Claude Code and Anthropic's tool runners."""
+"""Requests of agents, as they were recorded: Codex, Claude Code and Anthropic's tool runners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters.anthropic import blocks, messages
-from relevance_gen.serve.adapters.openai import chat, requests
+from relevance_gen.serve.adapters.openai import chat, requests, responses
 from relevance_gen.types import ContentPart
 
 REQUESTS = Path(__file__).with_name("requests")
@@ -26,6 +26,12 @@ def event_data(written: bytes) -> list[dict[str, Any]]:
     """Return the data of server-sent events."""
     lines = [line for line in written.decode().split("\n") if line.startswith("data: {")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_codex_request_is_accepted() -> None:
+    """The model is offered the functions; tools of other types are skipped."""
+    task, _ = responses.read(recorded("codex"))
+    assert [tool.name for tool in task.conversation.tools] == ["exec_command"]
 
 
 def test_billing_line_of_claude_code_does_not_change_the_prompt() -> None:

@@ -694,7 +694,7 @@ FUNCTION = {"type": "function", "name": "f"}
         ({"tools": {}}, "tools"),
         ({"tools": ["x"]}, "tools[0]"),
         (
-            {"tools": [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}]},
+            {"tools": [{"type": "web_search"}, {"type": "mcp", "server_label": "docs"}]},
             "tools[1]",
         ),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),

@@ -51,11 +51,18 @@ _REFUSED = {
 """Unsupported fields, most of which need stored turns."""
 _ENCODED_REASONING = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
-_HOSTED_TOOL_PREFIX = "web_search"
-"""Prefix of the types of the tool on OpenAI's servers that agents send by default.
-
-It is ignored.
-"""
+_SKIPPED_TOOLS = (
+    "code_interpreter",
+    "computer",
+    "custom",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "namespace",
+    "tool_search",
+    "web_search",
+)
+"""Prefixes of the types of tools that agents send by default and that this server does not offer."""
 _TEXT_FIELDS = {
     "input_text": "text",
     "output_text": "text",
@@ -218,6 +225,6 @@ def _functions(tools: Sequence[Any]) -> Iterator[ToolDefinition]:
         kind = tool.get("type") if isinstance(tool, dict) else tool
         if kind == "function":
             yield tool_of(tool, f"tools[{index}]")
-        elif not isinstance(kind, str) or not kind.startswith(_HOSTED_TOOL_PREFIX):
+        elif not isinstance(kind, str) or not kind.startswith(_SKIPPED_TOOLS):
             allowed = 'an object of type "function": other types are not supported'
             raise InvalidRequestError.must_be(f"tools[{index}]", allowed, kind)
