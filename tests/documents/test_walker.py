@@ -189,8 +189,8 @@ def test_empty_glob_raises() -> None:
             walk(glob=(glob,))
 
 
-def test_types(tmp_path: Path) -> None:
-    """A type takes files by the ending of their names, in any case; several types take the files of each."""
+def test_types_select_files_by_extension(tmp_path: Path) -> None:
+    """A type selects files by extension, in any case; several types select the files of each."""
     plant("a.py", "b.PYI", "c.md", "d.txt", "py")
     assert walk(types=("py",)) == ["a.py", "b.PYI"]
     assert walk(types=("py", "md")) == ["a.py", "b.PYI", "c.md"]

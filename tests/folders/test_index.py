@@ -256,8 +256,8 @@ def test_read_rejects_paths_outside_index(root: Path, tmp_path: Path) -> None:
     assert index.skipped.n_links == 2
 
 
-def test_lines(root: Path) -> None:
-    """Some lines of a file as it is now; more than there are end at the last, and none that is not there is first."""
+def test_read_returns_current_lines(root: Path) -> None:
+    """`read` returns lines of the current file; a range is cut at the last line, and must start in it."""
     index = FolderIndex(root)
     assert index.read("src/fruit.py", 2, 5).text == "    return 'red'\n\n\ndef pear():"
     lines = index.read("src/fruit.py", 5, 100)

@@ -14,7 +14,7 @@ TEXT = "word0 word1 word2 "
 
 @pytest.mark.parametrize("kind", ["text", "content"])
 def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
-    """Whole and in a stream they are the same: of a text the sentence, and of blocks the block."""
+    """Complete and streamed citations are equal: sentences of plain text, and blocks of block content."""
     client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
     data = (
         TALE
@@ -64,7 +64,7 @@ def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
 
 
 def test_large_documents_are_answered_without_citations(server: Server) -> None:
-    """An answer comes whole and in a stream, and all memory is given back."""
+    """The answer is complete, also streamed, and all reserved memory is released."""
     client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
     source = {"type": "text", "media_type": "text/plain", "data": f"{TALE} " * 150_000}
     document = {"type": "document", "source": source, "citations": {"enabled": True}}

@@ -99,7 +99,7 @@ def test_generate_json_schema_constrains_text(real: Server) -> None:
 
 
 def test_prompt_larger_than_context_is_400(real: Server) -> None:
-    """What only the model can refuse is a 400 too, also as the first thing of a stream."""
+    """An error that only the model can detect is a 400, also in a stream."""
     for path in ("/generate", "/generate_stream"):
         answer = real.call(
             "POST", path, {"text": "hello " * 2000}, {"Content-Type": "application/json"}
@@ -144,7 +144,7 @@ def test_several_processes_serve_the_real_halves() -> None:
 def test_invalid_model_path_stops_server(
     tmp_path: Path, setting: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A model file that is not there, is a folder, or is something else ends the server with one line and status 2."""
+    """A model path that is missing, a folder or another file type ends the server with status 2."""
     other = tmp_path / "other.gguf"
     other.write_text("not a model")
     for path, says in (

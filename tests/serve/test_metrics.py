@@ -29,7 +29,7 @@ def values(text: str) -> dict[str, float]:
 
 @given(st.lists(st.floats(0, 1000), max_size=40))
 def test_histograms_are_cumulative(seconds: list[float]) -> None:
-    """Every bucket counts the observations up to its bound; +Inf and count are all of them, sum their sum."""
+    """Each bucket counts the observations up to its bound; +Inf equals the count."""
     metrics = Metrics.for_one_process()
     for value in seconds:
         metrics.observe("search_seconds", value)
@@ -63,7 +63,7 @@ def test_rows_add_up_and_outlive_their_process() -> None:
 
 
 def test_undeclared_series_raises() -> None:
-    """A misspelt name or label is a KeyError, not a new series: there are never more series than declared."""
+    """A misspelled name or label raises a KeyError, so no undeclared series can appear."""
     with pytest.raises(KeyError):
         Metrics.for_one_process().add("no_such_total")
     with pytest.raises(KeyError):

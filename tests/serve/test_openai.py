@@ -367,7 +367,7 @@ def test_default_values_of_unsupported_fields_are_ignored(server: Server) -> Non
 
 
 def test_models_are_listed(server: Server, by_words: Server) -> None:
-    """The model is listed under its file's name, the embedded one under the project's, and none where there is none."""
+    """The list has the file name of the model, the project's for the embedded model, or no entry."""
     (model,) = server.call("GET", "/v1/models").json["data"]
     assert (model["id"], model["object"], model["owned_by"]) == (
         "relevance_gen",
@@ -791,7 +791,7 @@ def test_invalid_response_format_is_400(
 
 
 def test_model_error_names_the_prompt(chatting: Server) -> None:
-    """A text beyond the context, and a bias of a token that is none, are 400s in the client's own words."""
+    """A prompt beyond the context and a bias of an unknown token are 400s in the client's names."""
     for path, body, param in (
         (CHAT, {"messages": [{"role": "user", "content": "ab " * 500}]}, "messages"),
         (COMPLETIONS, {"prompt": ["z", "ab " * 500]}, "prompt"),

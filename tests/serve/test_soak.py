@@ -155,7 +155,7 @@ def test_half_closes_and_resets_in_every_phase(real: Server) -> None:
 
 
 def test_dropped_streams(real: Server) -> None:
-    """Of 1,000 streams dropped after some bytes none keeps a slot."""
+    """After 1,000 streams are dropped in the middle, all slots are free."""
     body = json.dumps({"text": "x", "max_tokens": 200, "num_samples": 2}).encode()
     sent = request_bytes("POST", "/generate_stream", body, JSON)
 

@@ -55,8 +55,8 @@ titled_chunks = st.lists(
 
 @costly
 @given(data=st.data())
-def test_results_are_those_of_a_chunk_index(data: st.DataObject) -> None:
-    """However chunks are added and removed by two writers, results, explanations and chunks are the same bits."""
+def test_sharded_index_equals_chunk_index(data: st.DataObject) -> None:
+    """For any changes by two writers, results, explanations and chunks have equal bits."""
     weighting = data.draw(st.sampled_from(["pivoted", "cosine"]))
     chunks: list[Any] = [*data.draw(strategies.chunk_lists), *data.draw(titled_chunks), "cats"]
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -116,7 +116,7 @@ def test_index_works_in_each_storage(place: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "file"])
 def test_concurrent_writers_lose_no_chunk(store: Any, tmp_path: Path, scheme: str) -> None:
-    """Chunks that several writers add at once are all there, at the positions that were returned."""
+    """All chunks of concurrent writers are present at the returned positions."""
     place = f"s3://corpora/{tmp_path.name}" if scheme == "s3" else str(tmp_path)
     ShardedIndex.build([], place)
 
