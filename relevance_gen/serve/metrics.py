@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,23 +25,8 @@ POOLS = ("search", "generation", "anonymous_generation", "extraction", "agents")
 STATES = ("loaded", "loading", "failed")
 """The reported states of a model, best first; otherwise it is unloaded."""
 
-BUCKETS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
+BUCKETS_S = tuple(
+    map(float, "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 300".split())
 )
 """Upper bounds of every histogram's buckets, in seconds."""
 
@@ -69,16 +55,8 @@ class Family:
         return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
-def _counter(name: str, help_text: str) -> Family:
-    return Family(name, help_text)
-
-
-def _gauge(name: str, help_text: str) -> Family:
-    return Family(name, help_text, "gauge")
-
-
-def _histogram(name: str, help_text: str) -> Family:
-    return Family(name, help_text, "histogram")
+_gauge = partial(Family, kind="gauge")
+_histogram = partial(Family, kind="histogram")
 
 
 def _by_label(label: str, values: Sequence[str]) -> dict[str, Any]:
@@ -87,7 +65,7 @@ def _by_label(label: str, values: Sequence[str]) -> dict[str, Any]:
 
 _BY_POOL = _by_label("lane", POOLS)
 _FAMILIES = (
-    _counter("http_request_body_bytes_total", "Bytes of request bodies received."),
+    Family("http_request_body_bytes_total", "Bytes of request bodies received."),
     Family("requests_waiting", "Requests waiting for a thread.", "gauge", **_BY_POOL),
     Family(
         "requests_rejected_total",
@@ -101,36 +79,36 @@ _FAMILIES = (
         **_BY_POOL,
     ),
     _histogram("search_seconds", "Duration of one search, from its body to its response."),
-    _counter("search_chunks_total", "Chunks searched."),
-    _counter("search_tokens_total", "Tokens in queries and chunks."),
-    _counter("search_index_cache_hits_total", "Searches whose chunks were already indexed."),
-    _counter("search_index_cache_misses_total", "Searches whose chunks had to be indexed."),
+    Family("search_chunks_total", "Chunks searched."),
+    Family("search_tokens_total", "Tokens in queries and chunks."),
+    Family("search_index_cache_hits_total", "Searches whose chunks were already indexed."),
+    Family("search_index_cache_misses_total", "Searches whose chunks had to be indexed."),
     _gauge("search_index_cache_bytes", "Memory of the cached indexes."),
-    _counter("rate_limit_rejections_total", "Requests rejected because their key made too many."),
-    _counter("rate_limit_storage_failures_total", "Failed requests to the rate limit's storage."),
+    Family("rate_limit_rejections_total", "Requests rejected because their key made too many."),
+    Family("rate_limit_storage_failures_total", "Failed requests to the rate limit's storage."),
     _histogram(
         "time_to_first_token_seconds", "Time from a generation's arrival to its first text."
     ),
     _histogram("generation_seconds", "Time from a generation's arrival to its end."),
-    _counter("prompt_tokens_total", "Tokens of prompts."),
-    _counter("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
-    _counter("generation_cancelled_total", "Generations cancelled before their end."),
-    _counter(
+    Family("prompt_tokens_total", "Tokens of prompts."),
+    Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
+    Family("generation_cancelled_total", "Generations cancelled before their end."),
+    Family(
         "searches_without_encoder_total",
         "Searches that fell back to lexical scoring because the encoder was unavailable.",
     ),
     _gauge("encoder_texts_waiting", "Texts that are queued for the encoder or being encoded."),
     _histogram("encoding_seconds", "Time from a request for vectors to its last vector."),
-    _counter("encoded_texts_total", "Texts encoded."),
-    _counter("encoded_tokens_total", "Tokens of texts encoded."),
-    _counter(
+    Family("encoded_texts_total", "Texts encoded."),
+    Family("encoded_tokens_total", "Tokens of texts encoded."),
+    Family(
         "searches_without_reranker_total",
         "Searches without reranking because the reranker was unavailable.",
     ),
     _gauge("reranker_passages_waiting", "Passages queued for the reranker or being scored."),
     _histogram("reranking_seconds", "Time from a search's request for scores to its last score."),
-    _counter("reranked_texts_total", "Texts scored by the reranker."),
-    _counter("reranked_tokens_total", "Tokens scored by the reranker."),
+    Family("reranked_texts_total", "Texts scored by the reranker."),
+    Family("reranked_tokens_total", "Tokens scored by the reranker."),
 )
 
 PREFIX = "relevance_gen_"
@@ -151,7 +129,7 @@ class Layout:
         statuses: Sequence[int] = (),
         models: Sequence[tuple[str, str]] = (),
     ) -> None:
-        by_model = ("task", "model")
+        by_model: dict[str, Any] = {"labels": ("task", "model"), "series": tuple(models)}
         self.families = (
             Family(
                 "http_requests_total",
@@ -172,21 +150,19 @@ class Layout:
                 "models",
                 "Processes that have a model in a state.",
                 "gauge",
-                labels=(*by_model, "state"),
+                labels=("task", "model", "state"),
                 series=tuple((*model, state) for model in models for state in STATES),
             ),
             Family(
                 "model_requests_total",
                 "Requests for a model.",
-                labels=by_model,
-                series=tuple(models),
+                **by_model,
             ),
             Family(
                 "model_load_seconds",
                 "Time to load a model.",
                 "histogram",
-                labels=by_model,
-                series=tuple(models),
+                **by_model,
             ),
         )
         self.columns: dict[tuple[str, tuple[str, ...]], int] = {}

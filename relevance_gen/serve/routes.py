@@ -19,61 +19,20 @@ from relevance_gen.serve.settings import Settings
 _search = partial(Route, "POST", pool="search", key="always")
 _generation = partial(Route, "POST", pool="generation", key="setting")
 
+_get = partial(Route, "GET")
+
 ROUTES: tuple[Route, ...] = (
+    _get("/", lambda call: pages.front(call.service.settings, call.request, ROUTES)),
+    _search("/search", search.search, own.read_search, aliases=("/distributor/search",)),
+    _search("/explain", search.explain, own.read_explanation),
+    _search("/compress", search.compress, own.read_compression),
+    _search("/cite", search.cite, own.read_citation),
     Route(
-        "GET",
-        "/",
-        lambda call: pages.front(call.service.settings, call.request, ROUTES),
+        "POST", "/extract", extraction.extract, own.read_extraction, pool="extraction", key="always"
     ),
-    _search(
-        "/search",
-        search.search,
-        own.read_search,
-        aliases=("/distributor/search",),
-    ),
-    _search(
-        "/explain",
-        search.explain,
-        own.read_explanation,
-    ),
-    _search(
-        "/compress",
-        search.compress,
-        own.read_compression,
-    ),
-    _search(
-        "/cite",
-        search.cite,
-        own.read_citation,
-    ),
-    Route(
-        "POST",
-        "/extract",
-        extraction.extract,
-        own.read_extraction,
-        pool="extraction",
-        key="always",
-    ),
-    Route(
-        "POST",
-        "/prompt",
-        search.prompt,
-        own.read_prompt,
-        pool="generation",
-        key="always",
-    ),
-    _generation(
-        "/generate",
-        generation.generate,
-        own.read_generation,
-        is_exact=True,
-    ),
-    _generation(
-        "/generate_stream",
-        generation.generate,
-        own.read_stream,
-        is_exact=True,
-    ),
+    Route("POST", "/prompt", search.prompt, own.read_prompt, pool="generation", key="always"),
+    _generation("/generate", generation.generate, own.read_generation, is_exact=True),
+    _generation("/generate_stream", generation.generate, own.read_stream, is_exact=True),
     _search(
         "/rerank",
         search.search,
@@ -82,60 +41,24 @@ ROUTES: tuple[Route, ...] = (
         aliases=("/v1/rerank", "/v2/rerank"),
         write_error=openai.error,
     ),
+    _generation("/v1/completions", generation.complete, completions.read, write_error=openai.error),
+    _generation("/v1/chat/completions", generation.chat, chat.read, write_error=chat.error),
+    _generation("/v1/responses", generation.respond, responses.read, write_error=openai.error),
+    _generation("/v1/messages", generation.chat, messages.read, write_error=blocks.error),
     _generation(
-        "/v1/completions",
-        generation.complete,
-        completions.read,
-        write_error=openai.error,
+        "/v1/messages/count_tokens", generation.chat, messages.read_count, write_error=blocks.error
     ),
-    _generation(
-        "/v1/chat/completions",
-        generation.chat,
-        chat.read,
-        write_error=chat.error,
-    ),
-    _generation(
-        "/v1/responses",
-        generation.respond,
-        responses.read,
-        write_error=openai.error,
-    ),
-    _generation(
-        "/v1/messages",
-        generation.chat,
-        messages.read,
-        write_error=blocks.error,
-    ),
-    _generation(
-        "/v1/messages/count_tokens",
-        generation.chat,
-        messages.read_count,
-        write_error=blocks.error,
-    ),
-    _search(
-        "/v1/embeddings",
-        embedding.embed,
-        embeddings.read,
-        write_error=openai.error,
-    ),
-    Route(
-        "POST",
-        "/mcp",
-        agents.mcp,
-        mcp.read,
-        pool="agents",
-        key="always",
-        write_error=mcp.error,
-    ),
-    Route("GET", "/v1/models", status.models, key="setting", write_error=openai.error),
-    Route("GET", "/v1/models/{id}", status.model, key="setting", write_error=openai.error),
-    Route("GET", "/indexes", status.indexes, key="always"),
-    Route("GET", "/health", status.health, is_on_model_process=True),
-    Route("GET", "/stats", status.stats, key="setting", is_on_model_process=True),
-    Route("GET", "/metrics", status.metrics),
-    Route("GET", "/openapi.json", lambda _: pages.describe(ROUTES)),
-    Route("GET", "/docs", lambda _: pages.page("docs.html")),
-    Route("GET", "/static/{name}", lambda call: pages.part(call.request)),
+    _search("/v1/embeddings", embedding.embed, embeddings.read, write_error=openai.error),
+    Route("POST", "/mcp", agents.mcp, mcp.read, pool="agents", key="always", write_error=mcp.error),
+    _get("/v1/models", status.models, key="setting", write_error=openai.error),
+    _get("/v1/models/{id}", status.model, key="setting", write_error=openai.error),
+    _get("/indexes", status.indexes, key="always"),
+    _get("/health", status.health, is_on_model_process=True),
+    _get("/stats", status.stats, key="setting", is_on_model_process=True),
+    _get("/metrics", status.metrics),
+    _get("/openapi.json", lambda _: pages.describe(ROUTES)),
+    _get("/docs", lambda _: pages.page("docs.html")),
+    _get("/static/{name}", lambda call: pages.part(call.request)),
 )
 
 MODEL_PROCESS_ROUTES = tuple(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 
 from relevance_gen.serve.http.call import Call
 from relevance_gen.serve.http.resources import costs
+from relevance_gen.serve.http.resources.costs import Cost
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.search import SearchReport, SearchTask
 from relevance_gen.types import SearchResponse
@@ -15,38 +18,31 @@ from relevance_gen.types import SearchResponse
 
 async def search(call: Call) -> web.StreamResponse:
     """Rank chunks, or the chunks of an index, by a query."""
-    return await _search(call, explains=False)
+    return await _answer(call, costs.SEARCH, call.service.searcher.search)
 
 
 async def explain(call: Call) -> web.StreamResponse:
     """Explain the score of one chunk."""
-    return await _search(call, explains=True)
-
-
-async def _search(call: Call, *, explains: bool) -> web.StreamResponse:
-    """Search, and answer with the results or with the explanation of a score."""
-    searcher = call.service.searcher
-    async with call.reserve(costs.SEARCH) as reservation:
-        task, present = await reservation.read_body()
-        await searcher.refresh(task.index, call.client)
-        report = SearchReport()
-        run = searcher.explain if explains else searcher.search
-        work = partial(run, task, call.client, report)
-        answer = await reservation.answer(work, present, costs.SEARCH.of_task(task))
-        if not explains:
-            _count_search(call.service.metrics, task, answer.result, reservation.seconds)
-        return answer.with_headers(report.headers)
+    return await _answer(call, costs.SEARCH, call.service.searcher.explain)
 
 
 async def compress(call: Call) -> web.StreamResponse:
     """Select the sentences of chunks that are most relevant to a question."""
-    searcher = call.service.searcher
-    async with call.reserve(costs.COMPRESSION) as reservation:
+    compress = call.service.searcher.compress
+    return await _answer(call, costs.COMPRESSION, lambda task, client, _: compress(task, client))
+
+
+async def _answer(call: Call, cost: Cost, work: Callable[..., Any]) -> web.StreamResponse:
+    """Answer with the result of `work` on a task, a client and a report."""
+    async with call.reserve(cost) as reservation:
         task, present = await reservation.read_body()
-        await searcher.refresh(task.index, call.client)
-        work = partial(searcher.compress, task, call.client)
-        answer = await reservation.answer(work, present, costs.COMPRESSION.of_task(task))
-        return answer.response
+        await call.service.searcher.refresh(task.index, call.client)
+        report = SearchReport()
+        run = partial(work, task, call.client, report)
+        answer = await reservation.answer(run, present, cost.of_task(task))
+        if isinstance(task, SearchTask):
+            _count_search(call.service.metrics, task, answer.result, reservation.seconds)
+        return answer.with_headers(report.headers)
 
 
 async def cite(call: Call) -> web.StreamResponse:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from typing import Any, Final, Generic, TypeVar
 
 from aiohttp import web
-from attrs import frozen
+from attrs import define, frozen
 
 from relevance_gen import wire
 from relevance_gen.request_scope import budget_scope
@@ -75,6 +75,7 @@ class Answer(Generic[T]):
         return self.response
 
 
+@define(eq=False)
 class Reservation:
     """Memory, threads and a model that one request holds.
 
@@ -82,27 +83,21 @@ class Reservation:
     client has received the response: the response itself is the last part of it.
 
     Attributes:
-        memory: the bytes that the request holds.
         seconds: time spent in parsing the body and in `run`, without waiting for a thread.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        cost: Cost,
-        body: Body,
-        pool: ResourcePool,
-        coding: str,
-        leases: AsyncExitStack,
-    ) -> None:
-        self._call = call
-        self._cost = cost
-        self._body = body
-        self._pool = pool
-        self._coding = coding
-        self._leases = leases
-        self.memory: MemoryReservation = body.memory
-        self.seconds = 0.0
+    _call: Call
+    _cost: Cost
+    _body: Body
+    _pool: ResourcePool
+    _coding: str
+    _leases: AsyncExitStack
+    seconds: float = 0.0
+
+    @property
+    def memory(self) -> MemoryReservation:
+        """The bytes that the request holds."""
+        return self._body.memory
 
     async def read_body(self, *extra: object) -> tuple[Any, Any]:
         """Parse the body and return the task and the presenter that the route's adapter makes of it.
@@ -116,7 +111,7 @@ class Reservation:
         """
         memory = self._body.pool.memory
         margin_bytes = max(memory.limit / 2, _SMALL_BODY_PEAK_BYTES)
-        if self._body.is_small and memory.has_capacity(margin_bytes):
+        if self._body.is_small and memory.has_capacity(margin_bytes, self._call.client):
             return self._read_body(0.0, extra)
         return await self._run(lambda: self._read_body(self._pool.memory_timeout_s, extra))
 
@@ -199,10 +194,11 @@ class Reservation:
 
         Threads that `asyncio.to_thread` starts in the context inherit it.
         """
-        return budget_scope(self._reserve_units)
 
-    def _reserve_units(self, unit: str, count: int) -> None:
-        self.memory.acquire(self._cost.of_unit(unit, count), self._pool.memory_timeout_s)
+        def reserve_units(unit: str, count: int) -> None:
+            self.memory.acquire(self._cost.of_unit(unit, count), self._pool.memory_timeout_s)
+
+        return budget_scope(reserve_units)
 
 
 async def run_off_loop(work: Callable[[], T], n_bytes: int) -> T:

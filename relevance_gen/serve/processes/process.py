@@ -254,6 +254,9 @@ def _service(
         identify = _forwarded_key_id
         rate_limit = "off"
         http_metrics = Metrics.for_one_process(metrics.layout)
+    # A single key may use all threads and memory. The keys of a file can change at any time, and
+    # the model process does not know the keys.
+    limits_keys = len(spec.key_digests) != 1 or settings.api_keys_file is not None
     generator = Generator(registry, settings, metrics)
     embedder = EmbeddingService(registry, settings, metrics)
     encoding = SearchEncoderService(settings, embedder, metrics) if settings.encoder else None
@@ -262,7 +265,7 @@ def _service(
         settings=settings,
         identify=identify,
         rate=RateLimit(rate_limit, settings.rate_limit_storage, metrics),
-        pools=make_resource_pools(settings, metrics),
+        pools=make_resource_pools(settings, metrics, limits_keys=limits_keys),
         searcher=make_searcher(settings, metrics, encoding, reranking),
         embedder=embedder,
         generator=generator,

@@ -221,7 +221,8 @@ class ModelRegistry:
             OverloadedError: waiting requests of this client hold too many bytes.
         """
         name = self.name_of(task, name)
-        entry = self._entry(task, name)
+        key = (task, name)
+        entry = next(entry for entry in self._entries if (entry.task, entry.source.name) == key)
         future: Future[Any] = Future()
         has_key = client != ""
         with self._lock:
@@ -242,12 +243,6 @@ class ModelRegistry:
                 del entry.leases[future]
             future.cancel()
             self.update()
-
-    def _entry(self, task: ModelTask, name: str) -> _Entry:
-        for entry in self._entries:
-            if entry.task == task and entry.source.name == name:
-                return entry
-        raise KeyError(name)
 
     def _check_available(self, entry: _Entry, may_evict: bool) -> None:
         if self._is_closed:

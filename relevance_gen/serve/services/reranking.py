@@ -76,32 +76,24 @@ class RerankingService:
         Raises:
             SkippedError: the scores are not available in time.
         """
+        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         try:
-            return self._score(name, query, texts)
+            if n_passages > self._passages.limit:
+                raise SkippedError("too-much")
+            with (
+                self._searches.acquired(refusal=BUSY),
+                self._passages.acquired(n_passages, refusal=BUSY),
+                self._registry.lease("rerank", name, may_evict=False) as loading,
+            ):
+                if not loading.done():
+                    raise SkippedError("loading")
+                return self._wait(loading.result().submit(query, texts))
         except (SkippedError, ModelLoadError, RerankerError) as error:
             with self._lock:
                 self._metrics.add("searches_without_reranker_total")
             if isinstance(error, SkippedError):
                 raise
             raise SkippedError("unavailable") from None
-
-    def _score(
-        self,
-        name: str,
-        query: str,
-        texts: Sequence[str],
-    ) -> npt.NDArray[np.float32]:
-        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-        if n_passages > self._passages.limit:
-            raise SkippedError("too-much")
-        with (
-            self._searches.acquired(refusal=BUSY),
-            self._passages.acquired(n_passages, refusal=BUSY),
-            self._registry.lease("rerank", name, may_evict=False) as loading,
-        ):
-            if not loading.done():
-                raise SkippedError("loading")
-            return self._wait(loading.result().submit(query, texts))
 
     def _wait(self, future: Future[Scores]) -> npt.NDArray[np.float32]:
         started_s = time.perf_counter()

@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -250,6 +251,64 @@ def test_executor_cancelled_caller_cancels_work() -> None:
         await until(begun.is_set)
         caller.cancel()
         assert await tried.run(lambda: "the next") == "the next"
+        tried.close()
+
+    asyncio.run(run())
+
+
+def test_executor_with_one_thread_serves_clients_in_turns() -> None:
+    """A client that queues later is served after one task of another client, before its further tasks."""
+
+    async def run() -> list[str]:
+        tried = gate(1, 20)
+        done: list[str] = []
+        held, begun = threading.Event(), threading.Event()
+        slow = asyncio.create_task(tried.run(lambda: (begun.set(), held.wait()), "greedy"))
+        await asyncio.to_thread(begun.wait)
+        clients = [*["greedy"] * 4, "modest", "modest", "third"]
+        tasks = []
+        for number, client in enumerate(clients):
+            name = f"{client} {number}"
+            work = partial(done.append, name)
+            tasks.append(asyncio.create_task(tried.run(work, client)))
+        await until(lambda: tried.n_queued == len(clients))
+        held.set()
+        await asyncio.gather(slow, *tasks)
+        tried.close()
+        return done
+
+    order = asyncio.run(run())
+    assert order == [
+        "modest 4",
+        "third 6",
+        "greedy 0",
+        "modest 5",
+        "greedy 1",
+        "greedy 2",
+        "greedy 3",
+    ]
+
+
+def test_executor_with_one_thread_leaves_queue_places_to_other_clients() -> None:
+    """With one thread, a client that has used its part of the queue is refused, and others are not."""
+
+    async def run() -> None:
+        tried = BoundedExecutor(
+            "search",
+            1,
+            max_queued=7,
+            max_wait_s=60,
+            metrics=Metrics.for_one_process(),
+            client_limit=1,
+        )
+        held = threading.Event()
+        tasks = [asyncio.create_task(tried.run(held.wait, "greedy")) for _ in range(9)]
+        other = asyncio.create_task(tried.run(lambda: "done", "modest"))
+        await until(lambda: tried.n_queued == 7)
+        held.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [bool] * 7 + [OverloadedError] * 2
+        assert await other == "done"
         tried.close()
 
     asyncio.run(run())

@@ -130,3 +130,34 @@ def test_memory_is_released_by_the_last_user() -> None:
     holding.__exit__(None, None, None)
     with MemoryReservation(memory) as other:
         other.acquire(10)
+
+
+def test_reservations_of_one_key_leave_memory_to_other_keys() -> None:
+    """One key can hold seven eighths of a pool with one request or with several; another key has the rest."""
+    settings = Settings(max_buffered_bytes=800)
+    pools = make_resource_pools(settings, Metrics.for_one_process(), limits_keys=True)
+    for name, pool in pools.items():
+        limit = 800 if name == "anonymous_generation" else 700
+        with ExitStack() as stack:
+            first, second = (
+                stack.enter_context(MemoryReservation(pool.memory, "greedy")) for _ in range(2)
+            )
+            with pytest.raises(TooLargeError, match=f"may take {limit} bytes"):
+                first.acquire(limit + 1)
+            first.acquire(limit - 100)
+            second.acquire(100)
+            with pytest.raises(BusyError):
+                second.acquire(1)
+            if name != "anonymous_generation":
+                other = stack.enter_context(MemoryReservation(pool.memory, "modest"))
+                other.acquire(100)
+        assert pool.memory.held == pool.memory.held_by("greedy") == 0
+        pool.executor.close()
+
+
+def test_pools_of_a_server_with_one_key_have_no_limit_for_it() -> None:
+    """If there is a single key, it can hold the whole memory of a pool."""
+    settings = Settings(max_buffered_bytes=800)
+    pool = make_resource_pools(settings, Metrics.for_one_process())["search"]
+    with MemoryReservation(pool.memory, "only") as reservation:
+        reservation.acquire(800)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import os
 import signal
 import socket
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from relevance_gen.serve.http.resources.resource_pools import make_resource_pools
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
 from tests.serve.harness import (
     HALF_SCRIPTED,
     JSON,
@@ -188,3 +192,51 @@ def test_a_document_that_takes_long_keeps_only_its_own_key_waiting() -> None:
         assert not any(one.done() for one in mine)
         os.kill(reader, signal.SIGCONT)
         assert [one.result().status for one in mine] == [200, 200]
+
+
+@pytest.mark.parametrize("n_threads", ["1", "2"])
+def test_heavy_searches_of_one_key_leave_searches_of_another_key_answered(n_threads: str) -> None:
+    """Before the queued searches of eight connections of one key, a search of another key is answered."""
+    other = {**KEYED, "X-API-Key": "another"}
+    with (
+        Server(
+            "--search-threads",
+            n_threads,
+            "--rate-limit",
+            "off",
+            RELEVANCE_GEN_API_KEYS="a-test-key,another",
+        ) as server,
+        ThreadPoolExecutor(9) as pool,
+        ExitStack() as stack,
+    ):
+        works = [stack.enter_context(Held()) for _ in range(8)]
+        first = pool.submit(server.search, works[0].search)
+        assert eventually(works[0].has_begun)
+        queued = [pool.submit(server.search, work.search) for work in works[1:]]
+        assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 7)
+        answer = pool.submit(server.search, SEARCH, other)
+        if n_threads == "1":
+            # The running search occupies the only thread; of the queued ones, the other key's is next.
+            assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 8)
+            works[0].let_go()
+        assert answer.result().status == 200
+        assert not any(one.done() for one in queued)
+        for work in works[n_threads == "1" :]:
+            work.let_go()
+        assert [one.result().status for one in (first, *queued)] == [200] * 8
+
+
+def test_agents_pool_limits_threads_of_each_key() -> None:
+    """Every pool with several threads keeps one of them free of each key; extraction allows one thread to each."""
+    settings = Settings(search_threads=4)
+    pools = make_resource_pools(settings, Metrics.for_one_process(), limits_keys=True)
+    limits = {name: pool.executor._threads.client_limit for name, pool in pools.items()}
+    assert limits == {
+        "search": 3,
+        "generation": 1,
+        "anonymous_generation": math.inf,
+        "extraction": 1,
+        "agents": 3,
+    }
+    for pool in pools.values():
+        pool.executor.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
@@ -20,6 +21,10 @@ from relevance_gen.serve.metrics import Metrics
 
 T = TypeVar("T")
 
+CLIENT_FRACTION = 7 / 8
+"""Part of the queue and of the memory of a pool that one client may occupy if it has a limit.
+
+With the default settings, the memory suffices for the largest body at 14 times its size."""
 _SMOOTHING = 0.1
 """Weight of the newest task in the running mean of task durations."""
 
@@ -77,7 +82,7 @@ def _settle(future: asyncio.Future[Any] | None, outcome: _Outcome) -> None:
 
 
 class BoundedExecutor:
-    """Runs tasks in threads, first come, first served.
+    """Runs tasks in threads. Clients take turns; the tasks of one client run in order of arrival.
 
     The threads fetch the next task themselves, so that none is idle while the event loop is busy.
     A caller that is cancelled while its task is queued leaves the queue at once. A running thread
@@ -91,7 +96,7 @@ class BoundedExecutor:
         max_wait_s: how long a task may wait for a thread.
         metrics: counts queued and rejected tasks.
         client_limit: threads that one client may occupy at once. It may occupy the same fraction
-            of the queue; tasks of other clients overtake the tasks that it has queued beyond that.
+            of the queue, but at most `CLIENT_FRACTION`.
     """
 
     def __init__(
@@ -105,12 +110,16 @@ class BoundedExecutor:
         client_limit: float = math.inf,
     ) -> None:
         n_slots = n_threads + max_queued
+        client_slots = math.inf
+        if client_limit < math.inf:
+            client_slots = math.ceil(n_slots * min(client_limit / n_threads, CLIENT_FRACTION))
         self._name = name
-        self._slots = Quota(n_slots, client_limit * n_slots / n_threads)
+        self._slots = Quota(n_slots, client_slots)
         self._threads = Quota(n_threads, client_limit)
         self._max_wait_s = max_wait_s
         self._metrics = metrics
-        self._queue: deque[_Task] = deque()
+        # The queued tasks of each client. The first client has the next turn.
+        self._queues: dict[Hashable, deque[_Task]] = defaultdict(deque)
         self._changed = threading.Condition()
         self._closed = False
         self._mean_s = 0.0
@@ -120,7 +129,7 @@ class BoundedExecutor:
     @property
     def n_queued(self) -> int:
         """Tasks that wait for a thread."""
-        return len(self._queue)
+        return sum(map(len, self._queues.values()))
 
     @property
     def n_running(self) -> int:
@@ -156,7 +165,7 @@ class BoundedExecutor:
                 raise OverloadedError(
                     "too much work is waiting", retry_after_s=self._expected_wait_s()
                 )
-            self._queue.append(task)
+            self._queues[task.client].append(task)
             self._show_queued()
             self._changed.notify()
 
@@ -164,8 +173,8 @@ class BoundedExecutor:
         """Accept no more work, and reject the queued tasks."""
         with self._changed:
             self._closed = True
-            rejected = list(self._queue)
-            self._queue.clear()
+            rejected = list(itertools.chain.from_iterable(self._queues.values()))
+            self._queues.clear()
             for task in rejected:
                 task.is_queued = False
                 self._slots.release(1, task.client)
@@ -174,10 +183,10 @@ class BoundedExecutor:
             task.finish(_Outcome(asyncio.Future.set_exception, ShuttingDownError()))
 
     def _show_queued(self) -> None:
-        self._metrics.put("requests_waiting", len(self._queue), self._name)
+        self._metrics.put("requests_waiting", self.n_queued, self._name)
 
     def _expected_wait_s(self) -> int:
-        n_tasks_per_thread = len(self._queue) / self._threads.limit
+        n_tasks_per_thread = self.n_queued / self._threads.limit
         return max(1, math.ceil(self._mean_s * n_tasks_per_thread))
 
     def _withdraw(self, task: _Task) -> bool:
@@ -186,7 +195,7 @@ class BoundedExecutor:
             was_queued = task.is_queued
             if was_queued:
                 task.is_queued = False
-                self._queue.remove(task)
+                self._queues[task.client].remove(task)
                 self._slots.release(1, task.client)
                 self._show_queued()
             return was_queued
@@ -210,12 +219,14 @@ class BoundedExecutor:
             del task  # and with it the body of the request
 
     def _fetch(self) -> _Task | None:
-        """Wait for a task whose client may use another thread. The lock is held."""
+        """Wait for a task of the next client that may use another thread. The lock is held."""
         while True:
-            for task in self._queue:
-                if self._threads.acquire(1, task.client):
-                    self._queue.remove(task)
+            for client, tasks in self._queues.items():
+                if tasks and self._threads.acquire(1, client):
+                    task = tasks.popleft()
                     task.is_queued = False
+                    # The next turn of this client comes after those of all others.
+                    self._queues[client] = self._queues.pop(client)
                     self._show_queued()
                     return task
             if self._closed:
@@ -230,6 +241,8 @@ class BoundedExecutor:
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
             self._threads.release(1, task.client)
             self._slots.release(1, task.client)
+            # Other clients come first, also those whose tasks arrived after the last turn.
+            self._queues[task.client] = self._queues.pop(task.client, deque())
         task.finish(outcome)
         # The traceback of an exception refers to the frames that it passed through. A frame that
         # refers to the exception would keep both, and the body of the request, until the garbage

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from functools import partial
 from typing import Any, Self
 
 from attrs import frozen
 
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
-from relevance_gen.serve.http.resources.bounded_executor import BoundedExecutor
+from relevance_gen.serve.http.resources.bounded_executor import CLIENT_FRACTION, BoundedExecutor
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services import extraction, reranking
 from relevance_gen.serve.settings import Settings
@@ -52,8 +52,16 @@ class ResourcePool:
     memory_timeout_s: float = 0.0
 
 
-def make_resource_pools(settings: Settings, metrics: Metrics) -> dict[str, ResourcePool]:
-    """Create the resource pools of one process, by name, and start their threads."""
+def make_resource_pools(
+    settings: Settings, metrics: Metrics, *, limits_keys: bool = False
+) -> dict[str, ResourcePool]:
+    """Create the resource pools of one process, by name, and start their threads.
+
+    Args:
+        settings: the settings of the server.
+        metrics: shows the state of the pools.
+        limits_keys: whether a key may occupy only a part of each pool, because there are others.
+    """
     n_search_threads = settings.n_search_threads
     if settings.reranker:
         n_search_threads += reranking.MAX_CONCURRENT_SEARCHES
@@ -61,6 +69,11 @@ def make_resource_pools(settings: Settings, metrics: Metrics) -> dict[str, Resou
     def pool(
         name: str, n_threads: int, max_queued: int = _MAX_QUEUED, **options: Any
     ) -> ResourcePool:
+        max_bytes = settings.max_buffered_bytes
+        client_bytes = math.inf
+        if limits_keys and name != "anonymous_generation":
+            client_bytes = int(CLIENT_FRACTION * max_bytes)
+            options.setdefault("client_limit", max(1, n_threads - 1))
         executor = BoundedExecutor(
             name,
             n_threads,
@@ -78,7 +91,11 @@ def make_resource_pools(settings: Settings, metrics: Metrics) -> dict[str, Resou
             max_values = _VALUES_PER_CHUNK * settings.max_chunks
         return ResourcePool(
             executor,
-            Quota(settings.max_buffered_bytes, on_change=partial(_show_held_bytes, metrics, name)),
+            Quota(
+                max_bytes,
+                client_bytes,
+                on_change=lambda n_bytes: metrics.put("request_body_bytes_held", n_bytes, name),
+            ),
             max_body_bytes,
             max_values,
             _MAX_GENERATION_LOOP_VALUES if is_generation else _MAX_LOOP_VALUES,
@@ -94,20 +111,21 @@ def make_resource_pools(settings: Settings, metrics: Metrics) -> dict[str, Resou
     }
 
 
-def _show_held_bytes(metrics: Metrics, pool: str, n_bytes: float) -> None:
-    metrics.put("request_body_bytes_held", n_bytes, pool)
-
-
 class MemoryReservation:
     """Bytes of a pool that one request holds: its body, objects made of it, and its unsent response.
 
     The event loop and each thread that works on the request enter the reservation as a context.
     Leaving the last context releases all bytes: a thread keeps them after its client has
     disconnected.
+
+    Args:
+        memory: the bytes of the pool.
+        client: the id of the client's key, on whose limit the bytes count.
     """
 
-    def __init__(self, memory: Quota) -> None:
+    def __init__(self, memory: Quota, client: str = "") -> None:
         self._memory = memory
+        self._client = client
         self._lock = threading.RLock()
         self._n_users = 0
         self.held_bytes = 0
@@ -135,15 +153,15 @@ class MemoryReservation:
             BusyError: the memory did not become available in time.
         """
         required_bytes = self.held_bytes + n_bytes
-        limit_bytes = self._memory.limit
+        limit_bytes = min(self._memory.limit, self._memory.client_limit)
         if required_bytes > limit_bytes:
             raise TooLargeError(
                 f"a request may take {limit_bytes} bytes of memory, and this one takes {required_bytes}"
             )
         if n_bytes < 0:
-            self._memory.release(-n_bytes)
+            self._memory.release(-n_bytes, self._client)
         # Wait without holding the lock: the event loop needs it when the client disconnects.
-        elif not self._memory.acquire(n_bytes, timeout_s=timeout_s):
+        elif not self._memory.acquire(n_bytes, self._client, timeout_s=timeout_s):
             raise BusyError("too many large requests at once")
         with self._lock:
             self.held_bytes += n_bytes
