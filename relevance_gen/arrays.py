@@ -1,4 +1,7 @@
-"""Array types of search, and operations that numpy lacks: lookup, runs, ragged ranges, radix sort, growing arrays."""
+"""Types of numpy arrays for search, and operations that numpy lacks.
+
+The operations are lookup, runs, ragged ranges, radix sort and growing arrays.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ Number = TypeVar("Number", bound=np.number)
 
 
 class GrowingArray(Generic[Number]):
-    """Collects arrays into one array.
+    """An array to which arrays are appended, of one dimension.
 
     The capacity is doubled when it is used up. Capacity that has not been written takes no memory, because the operating
     system allocates pages on first use. A list of arrays and `numpy.concatenate` would take the memory twice.
@@ -49,7 +52,7 @@ class GrowingArray(Generic[Number]):
         return self._size
 
     def extend(self, values: npt.NDArray[Any]) -> None:
-        """Append elements, which must fit the type."""
+        """Append the elements of an array; the type of this array must be able to hold them."""
         size = self._size + values.size
         if size > self._array.size:
             larger = np.empty(2 * size, self._array.dtype)
@@ -59,7 +62,7 @@ class GrowingArray(Generic[Number]):
         self._size = size
 
     def finish(self) -> npt.NDArray[Number]:
-        """Return the array without unused capacity, and empty this object."""
+        """Return all elements in an array without unused capacity, and empty this object."""
         array = self._array
         array.resize(self._size, refcheck=False)
         self._array = np.empty(0, array.dtype)
@@ -71,7 +74,9 @@ def batch_slices(
     size: int,
     batch_size: int,
 ) -> Iterator[slice]:
-    """Yield slices that divide an array into batches; the last slice may extend past the end.
+    """Return an iterator of slices that divide an array of `size` elements into batches.
+
+    The last slice may extend past the end.
 
     >>> list(batch_slices(5, 3))
     [slice(0, 3, None), slice(3, 6, None)]
@@ -83,7 +88,7 @@ def concat(
     arrays: Iterable[npt.NDArray[Number]],
     dtype: type[Number],
 ) -> npt.NDArray[Number]:
-    """Concatenate any number of arrays of one type; a single array is not copied."""
+    """Concatenate any number of arrays of type `dtype`; return a single array without a copy."""
     parts = list(arrays)
     if len(parts) == 1:
         return parts[0]
@@ -91,7 +96,7 @@ def concat(
 
 
 def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return the start of each of n consecutive pieces, shape (n,).
+    """Return the start of each of n pieces that follow one another from 0, shape (n,).
 
     >>> starts_of(np.array([2, 3, 1])).tolist()
     [0, 2, 5]
@@ -102,7 +107,7 @@ def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
 
 
 def bounds_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return the start of each of n consecutive pieces, then the end of the last, shape (n + 1,)."""
+    """Return `starts_of` n pieces, followed by the end of the last piece, shape (n + 1,)."""
     bounds = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
@@ -124,7 +129,7 @@ def find(
     ascending: npt.NDArray[Any],
     values: npt.NDArray[Any],
 ) -> Offsets:
-    """Return the index of each value in an ascending array, -1 if it is absent.
+    """Return the index of each value in an ascending array, the first of equals; -1 if absent.
 
     >>> find(np.array([3, 5]), np.array([5, 4, 9])).tolist()
     [1, -1, -1]
@@ -141,7 +146,9 @@ def find_all(
     ascending: npt.NDArray[Any],
     values: npt.NDArray[Any],
 ) -> tuple[Offsets, Offsets]:
-    """Return all indices of every value in an ascending array with repetitions, and the number of each value's indices.
+    """Return all indices of each value in an ascending array that can have equal elements.
+
+    Returns the indices, value after value, and the number of indices of each value.
 
     >>> indices, counts = find_all(np.array([3, 5, 5]), np.array([5, 4, 3]))
     >>> indices.tolist(), counts.tolist()
@@ -153,14 +160,14 @@ def find_all(
 
 
 def run_starts(values: npt.NDArray[Any]) -> Flags:
-    """Return whether each element differs from the element before; True for the first."""
+    """Return whether each element differs from the element before it; True for the first."""
     is_start = np.ones(values.size, bool)
     np.not_equal(values[1:], values[:-1], out=is_start[1:])
     return is_start
 
 
 def runs(values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
-    """Return the start and the length of each run of equal values."""
+    """Return the starts and the lengths of the runs of equal adjacent values."""
     is_edge = np.ones(values.size + 1, bool)
     inner = is_edge[1:-1]
     np.not_equal(values[1:], values[:-1], out=inner)
@@ -169,13 +176,20 @@ def runs(values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
 
 
 def unique(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return the distinct values, ascending. `numpy.unique` first imports numpy.ma, which takes 30 ms."""
+    """Return the distinct values, ascending.
+
+    `numpy.unique` is not used because its first call imports numpy.ma, which takes 30 ms.
+    """
     ordered = np.sort(values)
     return ordered[run_starts(ordered)]
 
 
 def inverse(order: npt.NDArray[Any]) -> Offsets:
-    """Return the inverse permutation: the new index of the element at each old index."""
+    """Return the inverse of a permutation: for each old index, the new index of its element.
+
+    Args:
+        order: for each new index, the old index of its element.
+    """
     new_index = np.empty(order.size, np.int64)
     new_index[order] = np.arange(order.size)
     return new_index
@@ -186,12 +200,14 @@ def order_by_digits(
     n_digits: int,
     shift: int = 0,
 ) -> Counts:
-    """Return the stable order by the given 16-bit digits, by radix sort, which is equally fast on every machine.
+    """Return the indices that sort values by some of their bits; the order of equal bits is stable.
+
+    Uses a radix sort by 16-bit digits, which is equally fast on every machine.
 
     Args:
-        values: unsigned integers.
-        n_digits: number of digits.
-        shift: bit where the lowest digit starts.
+        values: unsigned integers, fewer than 2³².
+        n_digits: number of digits to sort by, at least 1.
+        shift: bit at which the lowest of these digits starts.
     """
     first_digit = _digit(values, shift)
     order = np.argsort(first_digit, kind="stable").astype(np.uint32)
@@ -210,7 +226,10 @@ def _digit(
 
 
 def order_by_id(ids: Ids) -> Counts:
-    """Return the stable order of ids, sorted by the fewest leading digits that suffice, usually two of four."""
+    """Return the indices that sort ids; the order of equal ids is stable.
+
+    The ids are sorted by the fewest leading 16-bit digits that suffice, usually two of four.
+    """
     for n_digits in (2, 3):
         order = order_by_digits(ids, n_digits, 64 - 16 * n_digits)
         ordered = ids.take(order)
@@ -224,5 +243,13 @@ def sum_by(
     weights: npt.NDArray[Any],
     n_groups: int,
 ) -> Floats:
-    """Return the sum of the weights of each group, added in the order of the elements, shape (n_groups,)."""
+    """Return the sum of the weights of each group, shape (n_groups,).
+
+    Weights are added in their order, so that equal input gives bit-identical sums.
+
+    Args:
+        group: index of the group of each weight, shape (n,).
+        weights: the weights, shape (n,).
+        n_groups: number of groups.
+    """
     return np.asarray(np.bincount(group, weights, n_groups), np.float64)

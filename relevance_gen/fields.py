@@ -1,4 +1,7 @@
-"""Fields of attrs classes for requests, with default, validator and converter."""
+"""Functions that return fields of attrs classes for requests.
+
+Each field has a default, and a validator that raises an `InvalidRequestError`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from relevance_gen import checks
 
 
 def integer(low: int, high: int | None = None, *, default: int) -> Any:
-    """Return a field for an integer in [low, high]; None: without an upper bound."""
+    """Return a field for an integer in [low, high]; `high` None means no upper limit."""
     validator = checks.integer(low, high)
     return field(default=default, converter=checks.to_python_scalar, validator=validator)
 
@@ -28,6 +31,6 @@ def flag(*, default: bool = False) -> Any:
 
 
 def optional(validator: checks.Validator) -> Any:
-    """Return a field for None, its default, or a value that the validator accepts."""
+    """Return a field for None, which is its default, or a value that `validator` accepts."""
     optional_validator = validators.optional(validator)
     return field(default=None, converter=checks.to_python_scalar, validator=optional_validator)

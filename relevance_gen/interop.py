@@ -23,7 +23,7 @@ _ARROW_TYPES = {
 
 
 class PydanticSerializable:
-    """A mixin that lets pydantic, and so FastAPI, serialize an instance with its ``to_dict``."""
+    """A mixin for a class with a ``to_dict`` method, by which pydantic and FastAPI serialize it."""
 
     __slots__ = ()
 
@@ -39,9 +39,9 @@ class PydanticSerializable:
 
 
 def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of an attrs class as those of a dataclass.
+    """Return the ``__dataclass_fields__`` of a dataclass that has the fields of an attrs class.
 
-    pandas makes one column of each dataclass field, but does not support attrs.
+    With this attribute, pandas makes a column of each field of the attrs class.
     """
     dataclass = dataclasses.make_dataclass(cls.__name__, list(fields_dict(cls)))
     return dataclass.__dataclass_fields__  # type: ignore[attr-defined, no-any-return]

@@ -1,4 +1,4 @@
-"""Caches that evict the least recently used values and hold a bounded number of bytes."""
+"""Caches that hold a bounded number of bytes, and evict the least recently used values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ENTRY_BYTES: Final = 400
 
 
 class LruCache(Generic[Value]):
-    """A thread-safe cache of the most recently used values.
+    """A cache of the most recently used values. Thread-safe.
 
-    Unlike `functools.lru_cache` over a method, it counts bytes and is not part of a reference cycle, so it is freed with
-    its owner.
+    Unlike `functools.lru_cache` over a method, it limits bytes instead of entries, and is not part
+    of a reference cycle, so it is freed with its owner.
 
     Args:
-        limit_bytes: maximum bytes held at once.
-        size_of: returns the bytes of a value.
+        limit_bytes: maximum bytes of all entries together.
+        size_of: returns the bytes of a value; 400 bytes are added for each entry.
 
     Attributes:
-        nbytes: bytes held now.
+        nbytes: bytes of all entries now.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LruCache(Generic[Value]):
             return [(key, value) for key, (value, _) in self._entries.items()]
 
     def get(self, key: Hashable) -> Value | None:
-        """Return the value for `key`, or None."""
+        """Return the value for `key` and mark it as used; None if there is no value."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -61,7 +61,7 @@ class LruCache(Generic[Value]):
             return entry[0]
 
     def get_all(self, keys: Sequence[Key]) -> dict[Key, Value]:
-        """Return the cached values for the given keys."""
+        """Return the values by key, and mark them as used; keys without a value are left out."""
         entries = self._entries
         hits = {}
         with self._lock:
@@ -72,7 +72,10 @@ class LruCache(Generic[Value]):
         return hits
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Store a value, and evict others if necessary; a value larger than the limit is not stored."""
+        """Store a value in place of the value for `key`, if any, and evict others if necessary.
+
+        A value larger than the limit is not stored, but the old value for `key` is removed.
+        """
         n_bytes = self._size_of(value) + _ENTRY_BYTES
         with self._lock:
             if key in self._entries:
@@ -85,7 +88,7 @@ class LruCache(Generic[Value]):
                 self._drop(self._eviction_candidate())
 
     def drop(self, key: Hashable) -> None:
-        """Remove the value for `key`, if any."""
+        """Remove the value for `key`; do nothing if there is none."""
         with self._lock:
             self._drop(key)
 
@@ -104,14 +107,16 @@ class LruCache(Generic[Value]):
 
 
 class SharedCache(LruCache[Value]):
-    """A cache that clients share fairly: the client with the most bytes loses its least recently used value first.
+    """A cache that clients share fairly. Thread-safe.
 
-    Every key is a pair of the client and another value.
+    When space is needed, the client with the most bytes loses its least recently used value.
+    Every key must be a pair of the client and another value.
 
     Args:
-        limit_bytes: maximum bytes held at once.
-        size_of: returns the bytes of a value.
-        evict_first: returns whether the values of a client are evicted before the values of other clients.
+        limit_bytes: maximum bytes of all entries together.
+        size_of: returns the bytes of a value; 400 bytes are added for each entry.
+        evict_first: returns whether the values of a client are evicted before the values of other
+            clients, regardless of their bytes.
     """
 
     def __init__(

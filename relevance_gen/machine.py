@@ -14,13 +14,17 @@ _ROOT = Path("/")
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
-    """Return the number of hardware threads: the CPU affinity, limited by cgroup quotas."""
+    """Return the number of hardware threads that this process may use; at least 1.
+
+    These are the threads of its CPU affinity, limited by cgroup quotas.
+    """
     return _within_quota(len(_affinity()), root)
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Return the number of physical cores: the CPU affinity, limited by cgroup quotas.
+    """Return the number of physical cores that this process may use; at least 1.
 
+    These are the cores of its CPU affinity, limited by cgroup quotas.
     With more threads than cores, every step of a model waits for the slowest thread.
     """
     cpus = root / "sys/devices/system/cpu"
@@ -31,7 +35,10 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Return the bytes that this process can still allocate; ``None`` if that is unknown."""
+    """Return the bytes that this process can still allocate; ``None`` if that is unknown.
+
+    It is the available memory of the machine, limited by the free memory of its cgroups.
+    """
     available: list[int] = []
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -46,7 +53,10 @@ def available_memory(root: Path = _ROOT) -> int | None:
 
 
 def _reclaimable_bytes(group: Path) -> int:
-    """Return the file cache of a cgroup: counted as used, but freed when memory is required."""
+    """Return the bytes of a cgroup's inactive file cache; 0 if they are unknown.
+
+    They are counted as used, but freed when memory is required.
+    """
     for line in _read(group / "memory.stat").splitlines():
         name, value = line.split()
         if name == "inactive_file":
@@ -61,7 +71,7 @@ def _affinity() -> set[int]:
 
 
 def _within_quota(count: int, root: Path) -> int:
-    """Return `count`, limited to the whole CPUs of the tightest cgroup quota; at least 1."""
+    """Return `count`, limited to the tightest cgroup CPU quota, rounded down; at least 1."""
     for group in _cgroups(root, "cpu"):
         quota, _, period = _read(group / "cpu.max").partition(" ")
         quota = quota or _read(group / "cpu.cfs_quota_us")
@@ -72,7 +82,13 @@ def _within_quota(count: int, root: Path) -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's cgroups, v2 and v1, from the innermost outwards."""
+    """Yield the folders of the cgroups of this process, each followed by its parents.
+
+    Args:
+        root: root of the file system.
+        controller: the controller whose cgroups of version 1 to include; cgroups of version 2 are
+            always included.
+    """
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines() or ["0::/"]:
         _, controllers, path = line.split(":", 2)

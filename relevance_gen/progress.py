@@ -21,12 +21,14 @@ _REDRAW_S: Final = 0.1
 
 @contextmanager
 def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterator[Progress | None]:
-    """Yield the function to call with the progress; a bar is closed at the end, also on errors.
+    """Yield the function to call with the progress; None if no reports are wanted.
+
+    A bar is closed at the end of the context, also after an exception.
 
     Args:
         progress: the caller's function; True for a bar on standard error, drawn by tqdm if it is
             installed; None or False for no reports.
-        unit: the counted items.
+        unit: the name of the items that are counted, in the plural.
 
     Raises:
         InvalidRequestError: `progress` has another value.
@@ -48,7 +50,7 @@ def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterato
 
 
 def draw_bar(done: int, total: int) -> str:
-    """Return the progress as a percentage, a bar and numbers.
+    """Return a line with the progress as a percentage, a bar and numbers.
 
     >>> draw_bar(1, 2000)
     '  0% ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 1 of 2,000'
@@ -66,7 +68,11 @@ def _bar(unit: str) -> _PlainBar | _TqdmBar:
 
 
 class _TqdmBar:
-    """A bar of tqdm: a line of text in a terminal, a widget in a notebook."""
+    """A progress bar of tqdm: a line of text in a terminal, a widget in a notebook.
+
+    Raises:
+        ImportError: tqdm is not installed.
+    """
 
     def __init__(self, unit: str) -> None:
         from tqdm.auto import tqdm
@@ -86,7 +92,10 @@ class _TqdmBar:
 
 @define
 class _PlainBar:
-    """A line on standard error that is redrawn in place, and terminated by a newline."""
+    """A progress bar in a line on standard error, which is redrawn in place.
+
+    It is redrawn at most every `_REDRAW_S`. `close` ends the line.
+    """
 
     _unit: str
     _drawn_s: float = 0.0

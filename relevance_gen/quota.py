@@ -56,14 +56,17 @@ class Quota:
             return self._by_client.get(client, 0)
 
     def has_capacity(self, amount: float = 0, client: Hashable = None) -> bool:
-        """Return whether a client can acquire `amount` now."""
+        """Return whether a client can acquire `amount` now without exceeding a limit."""
         with self._changed:
             if self.held + amount > self.limit:
                 return False
             return self.held_by(client) + amount <= self.client_limit
 
     def seconds_until_available(self, client: Hashable = None) -> float:
-        """Return the seconds until refills bring a client to its limit; infinity without refills."""
+        """Return the seconds until refills have reduced a client's amount to its limit.
+
+        0 if it does not exceed its limit; otherwise infinity if there are no refills.
+        """
         excess = max(0.0, self.held_by(client) - self.client_limit)
         if self._refill_per_s:
             return excess / self._refill_per_s
@@ -104,13 +107,16 @@ class Quota:
             self._on_change(self._total)
 
     def release(self, amount: float = 1, client: Hashable = None) -> None:
-        """Return `amount` and wake the threads that wait in `acquire`."""
+        """Release an amount that a client holds, and wake the threads that wait in `acquire`."""
         with self._changed:
             self.charge(-amount, client)
             self._changed.notify_all()
 
     def _refill(self) -> None:
-        """Release the refill for the time since the last call, for every client."""
+        """Reduce the amount of every client by the refill since the last call, but not below 0.
+
+        The caller must hold `_changed`.
+        """
         if not self._refill_per_s:
             return
         now_s = self._clock()

@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 IsRequired: TypeAlias = Callable[[], bool]
 ReserveUnits: TypeAlias = Callable[[str, int], None]
-"""Reserves the memory of a number of units."""
+"""Called with the name of a unit and a number of units, before memory for them is allocated."""
 
 
 def _reserve_nothing(unit: str, count: int) -> None:
-    """Accept any reservation: there is no budget."""
+    """Accept any reservation: used outside of a `budget_scope`."""
 
 
 _IS_REQUIRED: ContextVar[IsRequired | None] = ContextVar("_IS_REQUIRED", default=None)
@@ -53,15 +53,20 @@ def cancel_scope(is_required: IsRequired) -> AbstractContextManager[None]:
 
 
 def budget_scope(reserve_units: ReserveUnits) -> AbstractContextManager[None]:
-    """Call `reserve_units` with each `reserve` of this context; an exception that it raises ends the work."""
+    """Call `reserve_units` for each `reserve` in this context, in this thread or task.
+
+    An exception that it raises is raised by `reserve`, and so ends the work.
+    """
     return _set(_RESERVE, reserve_units)
 
 
 def raise_if_cancelled() -> None:
-    """Continue only if the caller still needs the result.
+    """Raise an exception if the result of the current work is not required any more.
+
+    Without a cancel scope, the result is always required.
 
     Raises:
-        RequestCancelledError: the cancel scope reports that the result is not required.
+        RequestCancelledError: the function of the innermost cancel scope returned false.
     """
     is_required = _IS_REQUIRED.get()
     if is_required is not None and not is_required():
@@ -69,5 +74,8 @@ def raise_if_cancelled() -> None:
 
 
 def reserve(unit: str, count: int) -> None:
-    """Reserve the memory of `count` units, such as spans, before they are allocated."""
+    """Reserve memory for `count` units, such as spans, in the current `budget_scope`.
+
+    The caller must do so before it allocates the memory. Does nothing without a budget scope.
+    """
     _RESERVE.get()(unit, count)

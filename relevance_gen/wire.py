@@ -1,4 +1,4 @@
-"""Conversion between JSON and the types. Only this module imports cattrs."""
+"""Conversion between JSON and `relevance_gen.types`. Only this module imports cattrs."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _converter.register_unstructure_hook(
 
 
 def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
-    """Parse strict JSON.
+    """Parse the JSON body of a request, and return its value.
 
     Lone surrogates are accepted, as the interface requires. NaN, Infinity and numbers beyond the
     range of a float are refused. If a key occurs twice, the last value is used, as in `json`.
 
     Raises:
-        InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to
-            convert.
+        InvalidRequestError: the body is not UTF-8 or not JSON, nests more than `max_depth`
+            containers, or has a number that is too large.
     """
     try:
         with _collector_paused():
@@ -95,9 +95,11 @@ _was_collector_enabled = False
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Disable the garbage collector during parsing, whose values have no cycles.
+    """Disable the garbage collector in this context, in which JSON is parsed.
 
-    It would traverse each of a million lists about six times, and take 7/8 of the time.
+    Parsed values have no reference cycles, and the collector would traverse each of a million lists
+    about six times, which takes 7/8 of the time. It is enabled again, if it was enabled before,
+    when the last thread has left the context.
     """
     global _n_pauses, _was_collector_enabled
     with _pause_lock:
@@ -144,7 +146,10 @@ def _finite_float(digits: str) -> float:
 
 
 def _integer(digits: str) -> int:
-    """Convert an integer. A Python function, unlike `int`, lets other threads acquire the GIL."""
+    """Return the integer with these digits.
+
+    Unlike `int`, a Python function lets other threads acquire the GIL when the parser calls it.
+    """
     return int(digits)
 
 
@@ -205,20 +210,28 @@ def _suggest_field(prefix: str, name: str, known: list[str]) -> str:
 
 
 def unstructure(value: object) -> Any:
-    """Convert a type to plain dicts and lists; fields that were not requested are absent."""
+    """Convert a value of `relevance_gen.types` to plain dicts and lists.
+
+    Fields that the request did not ask for are left out.
+    """
     return _converter.unstructure(value)
 
 
 def serialize(value: object) -> bytes:
-    """Return JSON bytes of a type, or of plain dicts and lists.
+    """Return the JSON of a value of `relevance_gen.types`, or of plain dicts and lists.
 
-    The JSON is ASCII, so that lone surrogates are preserved.
+    The JSON is ASCII, with other characters escaped, so that lone surrogates are preserved.
     """
     return "".join(_encode(unstructure(value), 0)).encode("ascii")
 
 
 def event(value: object, name: str = "") -> bytes:
-    """Return a server-sent event with a type as data; an event without a name is a message."""
+    """Return the bytes of a server-sent event, with the JSON of a value as data.
+
+    Args:
+        value: as for `serialize`.
+        name: type of the event; "" leaves it out, so that clients receive a ``message`` event.
+    """
     header = f"event: {name}\n" if name else ""
     return header.encode() + b"data: " + serialize(value) + b"\n\n"
 
@@ -227,7 +240,7 @@ _MAX_PIECE_CHARS = 1 << 18
 
 
 def _encode_string(text: str) -> str:
-    """Return the JSON of a string.
+    """Return the ASCII JSON of a string, encoded in pieces.
 
     The encoder of `json` holds the GIL until it has written all strings, 1 s for 30 MiB. When it
     calls a Python function such as this one, other threads can acquire the GIL.

@@ -1,5 +1,6 @@
-"""Divide texts into blocks that are tokenized at once, and long texts into pieces with the same terms.
+"""Divide texts into blocks that are tokenized at once, and long texts into pieces.
 
+A text and its pieces have the same terms.
 All arrays of a block fit in the cache of a CPU core, and memory is bounded for texts of any length.
 """
 
@@ -17,7 +18,8 @@ from relevance_gen.arrays import Offsets, unique
 from relevance_gen.text.scripts import PAIRED, TRIPLED
 
 BLOCK_CHARS: Final = 1 << 18
-"""Characters of a block: with all temporary arrays about the size of a core's cache."""
+"""Approximate number of characters in a block: its text and all temporary arrays fit in the cache
+of a CPU core."""
 
 _SEPARATORS: Final = (
     r"\x00-/:-@\[-^`{-\x7f"  # all ASCII except letters, digits and the underscore
@@ -27,16 +29,18 @@ _SEPARATORS: Final = (
 _SPLIT: Final = (
     f"[{_SEPARATORS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
 )
-"""Positions to split a text: after a character that ends every term, or within a run of n-grams; in the second case the
-next piece repeats one character or two. Rare characters are omitted."""
+"""Matches the positions where a text can be split: after a character that ends every term, or
+within a run of characters that are tokenized as n-grams; then the next piece repeats one character
+or two. Rare characters are left out."""
 _MIN_PIECE_CHARS: Final = 4
 """Minimum characters of a piece, which must be longer than the repeated characters."""
 
 
 def pieces(text: str, n_chars: int) -> Iterator[str]:
-    """Split a text into pieces of at least `n_chars` characters, at positions that change no term.
+    """Split a text into pieces that have the same terms as the text.
 
-    A text without such a position, one very long word, is not split.
+    Each piece has at least `n_chars` characters, except the last, and ends at the first possible
+    position after these. A text without such a position, one very long word, is not split.
 
     >>> list(pieces("one two three", 5))
     ['one two ', 'three']
@@ -63,7 +67,10 @@ def _find_split(
     text: str,
     start: int,
 ) -> re.Match[str] | None:
-    """Return the first split at `start` or later. Searches block by block, so that other threads can run in between."""
+    """Return the match of the first split at `start` or later; None if there is none.
+
+    The text is searched block by block, so that other threads can run in between.
+    """
     pattern = re.compile(_SPLIT)  # compiled on first use, which takes 3 ms, and cached by `re`
     for low in range(start, len(text), BLOCK_CHARS):
         match = pattern.search(text, low, low + BLOCK_CHARS)
@@ -73,7 +80,7 @@ def _find_split(
 
 
 def lengths(texts: Sequence[str]) -> Offsets:
-    """Return the number of characters of each text."""
+    """Return the number of characters of each of n texts, shape (n,)."""
     return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
@@ -82,13 +89,14 @@ def batch_by_size(
     batch_chars: int,
     max_texts: int = sys.maxsize,
 ) -> Iterator[tuple[int, int]]:
-    """Yield start and end of batches of consecutive texts with about `batch_chars` characters together.
+    """Yield the index of the first text, and the index after the last, of each batch of texts.
 
-    A text with more characters is a batch of its own.
+    The texts of a batch are consecutive and have at most `batch_chars` characters together, one
+    separator per text included. A text with more characters is a batch of its own.
 
     Args:
-        n_chars: characters of each text.
-        batch_chars: characters of a batch.
+        n_chars: number of characters of each of n texts, shape (n,).
+        batch_chars: maximum number of characters of a batch of several texts.
         max_texts: maximum number of texts in a batch.
     """
     ends = np.cumsum(n_chars + 1)
@@ -102,7 +110,7 @@ def batch_by_size(
 
 
 def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield texts, and the pieces of long texts, block by block and in order."""
+    """Yield the texts of each block, in order; each piece of a long text is a block of its own."""
     for start, end in batch_by_size(lengths(texts), BLOCK_CHARS):
         if end - start > 1:
             yield list(texts[start:end])
@@ -115,7 +123,10 @@ def split_evenly(
     texts: Sequence[str],
     n_parts: int,
 ) -> Iterator[slice]:
-    """Divide texts, none of them empty, into at most `n_parts` non-empty runs of about equal numbers of characters."""
+    """Yield slices that divide texts into at most `n_parts` runs of about equal size in characters.
+
+    No run is empty. The texts must not be empty strings.
+    """
     ends = np.cumsum(lengths(texts))
     n_chars = ends[-1:].sum()
     targets = n_chars * np.arange(1, n_parts) // n_parts

@@ -71,7 +71,10 @@ def spans(
     tokens: int | None = None,
     encoding: Encoding | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each chunk that `split` returns."""
+    """Yield the start and end offset in `text` of each chunk that `split` returns.
+
+    Arguments and errors are as for `split`.
+    """
     string.check("text", text)
     if max_chars is None:
         max_chars = _DEFAULT_MAX_CHARS if tokens is None else max(len(text), 1)
@@ -88,7 +91,13 @@ def spans_of_tokens(
     tokens: int,
     count: Callable[[str], int],
 ) -> Iterator[tuple[int, int]]:
-    """Yield start and end of chunks of at most `tokens` tokens, at least 1, as `count` counts them; see `split`."""
+    """Yield the start and end offset of chunks of at most `tokens` tokens; see `split`.
+
+    Args:
+        text: the text.
+        tokens: maximum number of tokens, at least 1.
+        count: returns the number of tokens of a text.
+    """
     return _spans(text, 0, _ChunkLimit(max(len(text), 1), tokens, count))
 
 
@@ -96,13 +105,13 @@ def sentences(
     text: str,
     ends: Iterable[int] | None = None,
 ) -> Iterator[tuple[int, int]]:
-    r"""Yield start and end of each sentence of `text`, without the white space between sentences.
+    r"""Yield the start and end offset of each sentence of `text`, without white space around it.
 
     A sentence of more than 500 characters, for example a table or code, is split as `split` does.
 
     Args:
         text: the text.
-        ends: end of each sentence; by default the result of `sentence_ends`.
+        ends: offset of each sentence's end, ascending; by default the result of `sentence_ends`.
 
     >>> [" One. Two!\n\nA title"[start:end] for start, end in sentences(" One. Two!\n\nA title")]
     ['One.', 'Two!', 'A title']
@@ -117,7 +126,13 @@ def sentences(
 
 
 class _ChunkLimit:
-    """Limit of a chunk in characters, and optionally in tokens."""
+    """The limit of a chunk in characters, and also in tokens if `count` is given.
+
+    Args:
+        max_chars: maximum number of characters.
+        max_tokens: maximum number of tokens; unused without `count`.
+        count: returns the number of tokens of a text; None for a limit in characters only.
+    """
 
     def __init__(
         self,
@@ -131,9 +146,11 @@ class _ChunkLimit:
         self._last_size = max_tokens * _CHARS_PER_TOKEN
 
     def size(self, text: str, start: int) -> int:
-        """Return how many characters from `start` fit in a chunk: never too many, at most 1/32 too few.
+        """Return how many characters of `text` from `start` are within the limit; at least 1.
 
-        The size is found by interpolation search, starting at the size of the chunk before.
+        With a limit in tokens, the result can be up to 1/32 less than the maximum, and a single
+        character can exceed the limit. It is found by interpolation search, which starts at the
+        size of the chunk before.
         """
         if self._count is None:
             return self._max_chars
@@ -159,7 +176,10 @@ class _ChunkLimit:
         return self._last_size
 
     def allows(self, chunk: str) -> bool:
-        """Return whether a chunk has few enough tokens; it can have more than the longer text that was counted."""
+        """Return whether a chunk is within the limit in tokens; True without such a limit.
+
+        A chunk is checked after it was shortened, because a shorter text can have more tokens.
+        """
         return self._count is None or self._count(chunk) <= self._max_tokens
 
 
@@ -191,18 +211,21 @@ def _spans(
 
 
 class _Breaks:
-    """Positions where chunks of a text can begin and end."""
+    """Finds the best positions to begin and end the chunks of a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     @cached_property
     def _sentence_ends(self) -> list[int]:
-        """Ends of sentences; computed when a chunk has to end before the text does."""
+        """Ends of all sentences, ascending; computed when a chunk must end before the text."""
         return sentence_ends(self._text)
 
     def first_start(self, low: int, high: int) -> int:
-        """Return the first start of a sentence in [low, high), otherwise that of a word, otherwise of a character."""
+        """Return the first start of a sentence in [low, high), else of a word, else of a character.
+
+        Returns `high` if there is none.
+        """
         index = bisect.bisect_left(self._sentence_ends, low)
         if self._sentence_ends[index] < high:
             low = self._sentence_ends[index]
@@ -234,7 +257,10 @@ class _Breaks:
         low: int,
         limit: int,
     ) -> int:
-        """Return the end of the last match in [low, limit], at most `limit`; 0 if there is none."""
+        """Return the end of the last match of `pattern` in [low, limit], at most `limit`.
+
+        Returns 0 if there is no match.
+        """
         # One character more, so that white space immediately after a full chunk counts as its end.
         matches = pattern.finditer(self._text, low, limit + 1)
         ends = [match.end() for match in matches]
@@ -249,7 +275,7 @@ class _Breaks:
         return end if end > low else 0
 
     def _last_boundary(self, low: int, limit: int) -> int:
-        """Return the last boundary of visible characters in (low, limit]; `limit` if there is none."""
+        """Return the last position in (low, limit] between two visible characters, or `limit`."""
         for end in range(limit, low, -1):
             if _is_boundary(self._text, end):
                 return end
@@ -261,18 +287,30 @@ def _line_start(
     previous_end: int,
     first: int,
 ) -> int:
-    """Return the start of the line of the character at `first`, if only indentation is before it, otherwise `first`."""
+    """Return where a chunk begins so that it has the indentation of its first line.
+
+    It is the start of the line of the character at `first`, or `first` if the chunk before ends in
+    that line.
+
+    Args:
+        text: the text.
+        previous_end: the end of the chunk before, 0 for the first chunk.
+        first: the first character after `previous_end` that is not white space.
+    """
     line_start = text.rfind("\n", max(previous_end - 1, 0), first) + 1
     return line_start if line_start > 0 or previous_end == 0 else first
 
 
 def _is_boundary(text: str, position: int) -> bool:
-    """Return whether `position` is between two visible characters."""
+    """Return whether `position` is between two visible characters, and not within one of them."""
     return not _extends(text[position]) and text[position - 1] != "\u200d"
 
 
 def _extends(char: str) -> bool:
-    """Return whether `char` is part of the visible character before it: mark, joiner, skin tone, low surrogate."""
+    """Return whether `char` is part of the visible character before it.
+
+    Such characters are marks, joiners, skin tones and low surrogates.
+    """
     if unicodedata.category(char).startswith("M") or char == "\u200d":
         return True
     return "\U0001f3fb" <= char <= "\U0001f3ff" or "\udc00" <= char <= "\udfff"

@@ -103,8 +103,9 @@ _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
 def fold_character(character: str) -> str:
-    """Return the folded string of one character, before blocks of characters are moved.
+    """Return the folded form of one character, before blocks of characters are moved.
 
+    The result is "" for a character that is removed, and can have several characters.
     Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` must not contain a camel-case boundary.
 
     >>> [fold_character(c) for c in "éÉßЙ、٣"]
@@ -140,7 +141,7 @@ def _letter_or_space(character: str) -> str:
 
 
 def add_toneless(folded: str) -> str:
-    """Repeat every Vietnamese word with tones without them.
+    """Return a folded text with a toneless copy after each Vietnamese word that has tones.
 
     >>> add_toneless("tiếng Việt nam")
     'tiếng tieng Việt viet nam'
@@ -150,7 +151,7 @@ def add_toneless(folded: str) -> str:
 
 @functools.cache
 def _toned_word() -> re.Pattern[str]:
-    """Return the pattern of a Vietnamese word with tones; it is compiled on first use, which takes 15 ms.
+    """Return the pattern of a Vietnamese word with tones; compiled on first use, which takes 15 ms.
 
     It matches only from the first letter of a word: matching from every letter would take quadratic time.
     """
@@ -158,7 +159,10 @@ def _toned_word() -> re.Pattern[str]:
 
 
 def without_tones(text: str) -> str:
-    """Replace Vietnamese letters by plain letters; the number of code points does not change."""
+    """Return a text with its Vietnamese letters replaced by plain letters.
+
+    The number of code points does not change.
+    """
     return _TONED_LETTER.sub(lambda match: _fold_plainly(match[0]), text)
 
 
@@ -169,7 +173,10 @@ def _is_emoji(character: str) -> bool:
 
 
 def _fold_astral(match: re.Match[str]) -> str:
-    """Fold a character outside the BMP; emoji and rare Han become terms of their own."""
+    """Return the folded form of the matched character, which is outside the BMP.
+
+    Emoji and rare Han get spaces around them, so that each is a term.
+    """
     character = match[0]
     if _is_emoji(character):
         return f" {character} "
@@ -178,7 +185,12 @@ def _fold_astral(match: re.Match[str]) -> str:
 
 
 class _FoldTable:
-    """Map from UTF-16 code units to folded code units, filled as code units occur."""
+    """The folded code unit of each UTF-16 code unit, computed when a code unit first occurs.
+
+    Attributes:
+        units: the folded code units, or `_UNKNOWN`, `_DROP` or `_EXPAND`, shape (65536,).
+        expansions: the string that replaces each code unit whose entry is `_EXPAND`.
+    """
 
     def __init__(self) -> None:
         self.units = np.full(_BMP, _UNKNOWN, np.uint16)
@@ -192,7 +204,7 @@ class _FoldTable:
             self.units[first:end] = np.arange(first, end)
 
     def fold(self, codes: _CodeUnits) -> _CodeUnits:
-        """Return the folded code unit of each code unit, or `_DROP` or `_EXPAND`."""
+        """Return for each code unit its folded code unit, or `_DROP` or `_EXPAND`."""
         folded = self.units.take(codes)
         unknown = codes[folded == _UNKNOWN]
         if not unknown.size:
@@ -204,7 +216,10 @@ class _FoldTable:
         return self.units.take(codes)
 
     def _fold_code(self, code: int) -> int:
-        """Return the folded code unit of one code unit; store its expansion if it folds to several."""
+        """Return the folded code unit of one code unit, or `_DROP` or `_EXPAND`.
+
+        If it folds to several code units, they are stored in `expansions`.
+        """
         character = chr(code)
         folded = character
         if not _is_emoji(character):
@@ -229,7 +244,7 @@ def _move(code: int) -> int:
 
 @frozen(eq=False)
 class FoldedTexts:
-    """Folded texts.
+    """The result of folding n texts.
 
     Attributes:
         content: UTF-8 of all texts, each followed by one byte that is not part of a term; ASCII keeps its case and
@@ -246,7 +261,7 @@ def fold(
     *,
     toneless: bool = True,
 ) -> FoldedTexts:
-    """Fold any strings; the docstring of the module has the rules.
+    """Fold texts, which can be any strings, by the rules in the docstring of this module.
 
     Args:
         texts: the texts.
@@ -267,7 +282,8 @@ def fold(
 def folded_sizes(text: str) -> Offsets:
     """Return the number of bytes that each code point of a text folds to, shape (len(text),).
 
-    Vietnamese words are not repeated. Of code points that are folded together the first has all the bytes.
+    Vietnamese words are not repeated. If code points are folded together, all their bytes are
+    counted for the first, and 0 for the rest.
     """
     if text.isascii():
         return np.ones(len(text), np.int64)
@@ -308,7 +324,10 @@ def _fold_text(text: str) -> bytes:
 
 
 def _join_surrogates(text: str) -> str:
-    """Join surrogate pairs; a lone surrogate becomes a space, because decoders refuse it and readers see nothing."""
+    """Return a text with its surrogate pairs joined and each lone surrogate replaced by a space.
+
+    Decoders refuse a lone surrogate, and it has no visible form.
+    """
     code_units = text.encode("utf-16-le", "surrogatepass")
     return code_units.decode("utf-16-le", "replace").replace("\ufffd", " ")
 
@@ -327,7 +346,13 @@ def _expand(
     codes: set[int],
     expansions: dict[int, str],
 ) -> str:
-    """Replace the characters that fold to more than one code unit."""
+    """Return a text with some characters replaced by their expansions.
+
+    Args:
+        text: the text.
+        codes: the code units to replace.
+        expansions: the string that replaces each code unit.
+    """
     if len(codes) > _MAX_REPLACED_CHARACTERS:
         return text.translate({code: expansions[code] for code in codes})
     for code in sorted(codes):

@@ -84,14 +84,20 @@ _MAX_DISTANCE: Final = 8
 
 @functools.cache
 def other_question_words(*, latin: bool) -> frozenset[str]:
-    """Return the words of `OTHER_QUESTION_WORDS` as terms are spelled; those in Latin letters only if `latin`."""
+    """Return the words of `OTHER_QUESTION_WORDS` in the folded spelling of terms.
+
+    Args:
+        latin: whether to include the words in Latin letters.
+    """
     folded = fold([" ".join(OTHER_QUESTION_WORDS)]).content
     words = folded[:-1].decode().split()
     return frozenset(word for word in words if latin or not "a" <= word[0] <= "z")
 
 
 def question_frame(words: Sequence[str]) -> set[int]:
-    """Return the indices of the words that are the frame of an English question.
+    """Return the indices of the words that belong to the frame of an English question.
+
+    Interrogatives are not part of the frame. The words must be folded and in lower case.
 
     >>> question_frame("how many kinds of whales are there".split())
     {1}

@@ -26,17 +26,20 @@ MOVED: Final = (
 
 FIRST_NGRAM_LEAD: Final = 0xE3
 TRIPLE_LEAD: Final = 0xEE
-"""Characters with lead bytes from `FIRST_NGRAM_LEAD` to `TRIPLE_LEAD` are tokenized as n-grams."""
+"""Characters with lead bytes from `FIRST_NGRAM_LEAD` to `TRIPLE_LEAD` are tokenized as n-grams:
+triples for `TRIPLE_LEAD`, pairs for the others."""
 NGRAM_CHARACTER_BYTES: Final = 3
 
 PAIRED: Final = "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
 TRIPLED: Final = "\u0e01-\u0e32\u0e34-\u0e3a\u0e40-\u0e4e\u1000-\u1020\u1780-\u17a2"
-"""The frequent characters that are tokenized as pairs, and as triples, before folding, for the brackets of a regular
-expression: a long text is split into pieces between them."""
+"""The frequent characters that are tokenized as pairs (`PAIRED`) and as triples (`TRIPLED`), before
+folding, for the brackets of a regular expression: a long text is split into pieces between them."""
 
 
 def ngram_size(folded: str) -> int:
-    """Return the number of characters of the n-grams of a folded term's script; 0 for scripts with words.
+    """Return the number of characters in the n-grams of a folded term's script.
+
+    0 for a script that is tokenized as words.
 
     >>> ngram_size("猫"), ngram_size("cat")
     (2, 0)

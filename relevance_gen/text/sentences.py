@@ -98,7 +98,10 @@ def sentence_ends(
 
 
 def unwrapped(text: str) -> str:
-    """Return a text with its lines joined, except at line ends that end a sentence."""
+    """Return a text with the line breaks removed that do not end a sentence.
+
+    A space replaces the line break, except after a character of Chinese or Japanese.
+    """
     ends = set(_ends_of_lines(text))
     parts = []
     line_end = -1
@@ -118,7 +121,12 @@ def _ends_by_stops(
     *,
     is_lower_case: bool,
 ) -> Iterator[int]:
-    """Yield the ends of sentences that end with a stop before white space."""
+    """Yield the ends of sentences that end with ``. ! ? …`` before white space.
+
+    Args:
+        text: the text.
+        is_lower_case: whether sentences can begin with a small letter.
+    """
     for stop in _STOP.finditer(text):
         more_stops, next_character = stop.groups()
         if next_character.islower() and not is_lower_case:
@@ -133,7 +141,12 @@ def _ends_sentence(
     text: str,
     stop: re.Match[str],
 ) -> bool:
-    """Return whether a full stop ends a sentence, and is not part of the word before it."""
+    """Return whether a full stop ends a sentence, and not only an abbreviation or a number.
+
+    Args:
+        text: the text.
+        stop: the match of `_STOP` for the full stop.
+    """
     before = text[max(stop.start() - _MAX_ABBREVIATION_CHARS, 0) : stop.start()]
     word = ""
     if before and not before[-1].isspace():
@@ -148,7 +161,12 @@ def _ends_sentence(
 
 @functools.lru_cache(maxsize=1 << 13)
 def _can_have_full_stop(word: str, before_number: bool) -> bool:
-    """Return whether a full stop after a word can be part of it."""
+    """Return whether a word before a full stop is an initial, a short number or an abbreviation.
+
+    Args:
+        word: the word; "" if white space is before the full stop.
+        before_number: whether a digit follows the full stop.
+    """
     if _INITIALS.fullmatch(word) is not None:
         return True
     lower = word.lower()
@@ -156,7 +174,7 @@ def _can_have_full_stop(word: str, before_number: bool) -> bool:
 
 
 def _ends_of_lines(text: str) -> Iterator[int]:
-    """Yield the ends of lines that end a sentence."""
+    """Yield the ends of the lines that end a sentence, without white space at the line's end."""
     start = 0
     for blank in _BLANK.finditer(text):
         yield from _ends_in_paragraph(text[start : blank.start()], start)
@@ -168,7 +186,14 @@ def _ends_in_paragraph(
     paragraph: str,
     start: int,
 ) -> Iterator[int]:
-    """Yield the end of a paragraph that begins at `start`, and of each of its lines that ends a sentence."""
+    """Yield the end in the text of each line of a paragraph that ends a sentence.
+
+    The last line always ends a sentence, unless it is blank.
+
+    Args:
+        paragraph: the paragraph.
+        start: its offset in the text.
+    """
     lines = paragraph.split("\n")
     if len(lines) == 1:
         if line := paragraph.rstrip():
@@ -191,7 +216,7 @@ def _ends_in_paragraph(
 
 
 def _are_mostly_code(lines: list[str]) -> bool:
-    """Return whether at least half of the given lines look like code or a table."""
+    """Return whether at least half of the lines of a paragraph look like code or a table."""
     n_other = 0
     for line in lines:
         n_other += _CODE.search(line) is None
@@ -201,7 +226,7 @@ def _are_mostly_code(lines: list[str]) -> bool:
 
 
 def _are_verse(lines: list[str]) -> bool:
-    """Return whether there are four or more lines, and all begin with a capital."""
+    """Return whether a paragraph looks like verse: four or more lines that begin with a capital."""
     if len(lines) < _MIN_VERSE_LINES:
         return False
     return all(line.lstrip(_OPENING)[:1].isupper() for line in lines)
@@ -212,7 +237,15 @@ def _had_space(
     next_line: str,
     line_width: int,
 ) -> bool:
-    """Return whether the first word of the next line would fit in a line, if the text was wrapped."""
+    """Return whether a line had space for the first word of the next line.
+
+    Then the line was not wrapped there, but ends on purpose.
+
+    Args:
+        line: the line.
+        next_line: the line after it.
+        line_width: the usual width of the paragraph's long lines.
+    """
     if len(line) + 1 > _MAX_BROKEN_RATIO * line_width:
         return False
     word = _FIRST_WORD.match(next_line)

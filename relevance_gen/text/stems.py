@@ -1,4 +1,7 @@
-"""Stem English words, and determine which terms can be inflected."""
+"""Stem English words, and determine which terms can be inflected.
+
+Only terms that can be inflected are compared with other terms by stem, prefix and misspelling.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ _stemmers = threading.local()
 
 @functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
-    """Return the English stem of a folded word; words in other alphabets are returned unchanged.
+    """Return the English stem of a folded word.
+
+    A word that is not ASCII, or has `MAX_SPELLING_BYTES` or more, is returned unchanged.
 
     >>> stem("connections"), stem("связь")
     ('connect', 'связь')
@@ -28,14 +33,17 @@ def stem(word: str) -> str:
 
 
 def stem_all(words: list[str]) -> list[str]:
-    """Return the stem of each word, for words that can be inflected."""
+    """Return the English stem of each word, in order; words that are not ASCII are unchanged.
+
+    Unlike `stem`, does not check the length: every word must satisfy `can_inflect`.
+    """
     stems: list[str] = _stemmer().stemWords(words)
     pairs = zip(words, stems, strict=True)
     return [root if word.isascii() else word for word, root in pairs]
 
 
 def _stemmer() -> Any:
-    """Return the stemmer of this thread: stemmers are not thread-safe."""
+    """Return this thread's stemmer, created on first use: stemmers are not thread-safe."""
     if not hasattr(_stemmers, "english"):
         import Stemmer
 
@@ -44,7 +52,11 @@ def _stemmer() -> Any:
 
 
 def can_inflect(word: str) -> bool:
-    """Return whether a folded word can be inflected: three letters to 63 bytes, no digit, no script of n-grams."""
+    """Return whether a folded word can be inflected.
+
+    It has three letters or more and at most 63 bytes, no digit or underscore, and its script is
+    not tokenized as n-grams.
+    """
     if len(word) < MIN_LETTERS or len(word.encode()) >= MAX_SPELLING_BYTES:
         return False
     if not word.isascii() and ngram_size(word):
@@ -53,5 +65,8 @@ def can_inflect(word: str) -> bool:
 
 
 def is_partial_ngram(word: str) -> bool:
-    """Return whether a folded term is of a script without spaces and shorter than the n-grams of that script."""
+    """Return whether a folded term is shorter than the n-grams of its script.
+
+    False for terms of scripts that are tokenized as words.
+    """
     return not word.isascii() and len(word) < ngram_size(word)

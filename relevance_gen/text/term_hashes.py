@@ -21,7 +21,7 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MASKS: Final = [(1 << 8 * n_bytes) - 1 for n_bytes in range(9)]
 LOW_BYTES: Final = np.array(_MASKS, np.uint64)
-"""Masks that keep the first n of 8 bytes (little-endian)."""
+"""For each n from 0 to 8, the mask that keeps the first n of 8 bytes (little-endian)."""
 _MULTIPLIERS: Final = np.array(
     [0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64
 )
@@ -34,9 +34,11 @@ fly and flies, dying and die, using and use have one prefix bucket."""
 _OTHER_PREFIX_MASK: Final = np.uint64(0xFFFFFFFFFFFF)
 """Keeps the first six bytes: three letters of a two-byte alphabet."""
 LONG_BYTES: Final = 64
-"""Longer terms are hashed separately: a loop over 8-byte words would take quadratic time for a text without spaces."""
+"""Terms of more bytes are hashed one by one: in the loop over 8-byte words, the terms of a text
+without spaces would take quadratic time."""
 MAX_SPELLING_BYTES: Final = 64
-"""Number of bytes of a term that its spelling shows. Longer terms cannot be inflected."""
+"""Maximum number of bytes of a term that its spelling in a lexicon has. Terms of this many bytes or
+more cannot be inflected."""
 N_PREFIX_BUCKETS: Final = 256
 """Number of prefix buckets."""
 _PREFIX_LETTERS: Final = 5
@@ -50,7 +52,7 @@ def prefix_buckets(ids: Ids) -> npt.NDArray[np.uint8]:
 
 
 def prefix_bucket_bounds() -> Ids:
-    """Return the least id of each prefix bucket, shape (N_PREFIX_BUCKETS,)."""
+    """Return the least possible id in each prefix bucket, shape (N_PREFIX_BUCKETS,)."""
     return np.arange(N_PREFIX_BUCKETS, dtype=np.uint64) << _PREFIX_BUCKET_SHIFT
 
 
@@ -60,13 +62,19 @@ def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
 
 
 def eight_bytes(lowered: bytes) -> Ids:
-    """Return a view of the eight bytes from each offset as one integer, shape (len(lowered) - 7,)."""
+    """Return, for each offset, the eight bytes from there as a little-endian integer.
+
+    The result is a view of `lowered` of shape (len(lowered) - 7,).
+    """
     n_offsets = len(lowered) - 7
     return np.ndarray((n_offsets,), "<u8", lowered, strides=(1,))
 
 
 def hash_term(word: str) -> int:
-    """Return the id of one ASCII word of lower-case letters and digits, shorter than `MAX_SPELLING_BYTES`."""
+    """Return the id of one word, equal to the id that `hash_terms` returns.
+
+    The word must be ASCII, of lower-case letters and digits, and shorter than `MAX_SPELLING_BYTES`.
+    """
     spelling = word.encode()
     first = int.from_bytes(spelling[:8], "little")
     multipliers: list[int] = _MULTIPLIERS.tolist()
@@ -129,7 +137,7 @@ def _mix_longer(
     start: Offsets,
     length: Offsets,
 ) -> None:
-    """Mix the bytes after the eighth into the hashes of longer terms.
+    """Mix the bytes after the eighth into the hashes of the terms that have more bytes.
 
     Args:
         hashed: hashes of all terms, modified in place, shape (T,).
@@ -169,8 +177,9 @@ def hash_prefixes(
     start: Offsets,
     length: Offsets,
 ) -> Hashes:
-    """Return a hash of the first five letters of each of n words, shape (n,); 0 for English stop words.
+    """Return a hash of the first five letters of each of n words, shape (n,).
 
+    The hash of an English stop word is 0.
     For words that mix scripts, the prefix has the bytes of five characters of the first character's script.
 
     Args:

@@ -47,7 +47,7 @@ _ARABIC_LETTER_BYTES: Final = 2
 
 @frozen
 class Occurrences:
-    """The tokens of the given texts, in text order: T occurrences of terms in n texts.
+    """The tokens of n texts, text after text: T occurrences of terms.
 
     Attributes:
         folded: the folded, lower-cased bytes of all texts.
@@ -64,7 +64,7 @@ class Occurrences:
     counts: Offsets
 
     def decode_term(self, occurrence: int) -> str:
-        """Return the folded spelling of an occurrence, at most `MAX_SPELLING_BYTES` of it."""
+        """Return the folded spelling of the occurrence at an index, cut to `MAX_SPELLING_BYTES`."""
         start = int(self.start[occurrence])
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")
@@ -72,7 +72,7 @@ class Occurrences:
 
 @frozen(eq=False)
 class _Slices:
-    """Start and length of slices of the text, shape (n,) each."""
+    """Start and length in bytes of n slices of the padded folded text, shape (n,) each."""
 
     start: Offsets
     length: Offsets
@@ -83,7 +83,10 @@ def tokenize(
     *,
     toneless: bool = True,
 ) -> Occurrences:
-    """Tokenize any strings, a few hundred kilobytes at once so that all arrays stay in the cache of a CPU core.
+    """Return the tokens of texts, which can be any strings.
+
+    The caller should pass at most some hundred kilobytes at a time, so that all arrays stay in the
+    cache of a CPU core.
 
     Args:
         texts: the texts.
@@ -120,7 +123,10 @@ def tokenize(
 
 
 def _word_slices(is_word: Flags) -> _Slices:
-    """Return the runs of bytes that are part of words."""
+    """Return the words: the runs of bytes for which `is_word` is True.
+
+    The first and the last element of `is_word` must be False.
+    """
     is_edge = np.zeros(is_word.size, bool)
     np.not_equal(is_word[1:], is_word[:-1], out=is_edge[1:])
     edges = np.flatnonzero(is_edge)
@@ -133,7 +139,13 @@ def _without_articles(
     words: _Slices,
     splits: Offsets,
 ) -> _Slices:
-    """Remove the Arabic article from words that keep two letters or more; identifiers with `splits` are unchanged."""
+    """Return the words without the Arabic article, if two letters or more remain.
+
+    Args:
+        lowered: folded, lower-cased text.
+        words: the words.
+        splits: offsets where identifiers are split, ascending; these words remain unchanged.
+    """
     first = eight_bytes(lowered)[words.start]
     n_removed = np.zeros(words.start.size, np.int64)
     for article in _ARTICLES:
@@ -147,13 +159,14 @@ def _without_articles(
 
 
 def _owners(words: _Slices, offsets: Offsets) -> Offsets:
-    """Return the index of the word that contains each offset."""
+    """Return the index of the word that contains each offset; each must be within a word."""
     return words.start.searchsorted(offsets, "right") - 1
 
 
 def _split_ngrams(letters: Bytes, is_word: Flags) -> _Slices:
-    """Split runs of scripts without spaces into overlapping n-grams, and remove their bytes from `is_word`.
+    """Return the overlapping n-grams of the runs of scripts without spaces.
 
+    Their bytes are removed from `is_word`, which is modified in place.
     A run shorter than its n-gram is one token.
     """
     is_lead = (letters - np.uint8(FIRST_NGRAM_LEAD)) <= TRIPLE_LEAD - FIRST_NGRAM_LEAD
@@ -183,9 +196,15 @@ def _find_splits(
     letters: Bytes,
     is_word: Flags,
 ) -> Flags:
-    """Return where identifiers are split, and add single underscores between letters to `is_word`.
+    """Return whether an identifier is split at each byte, and add joining underscores to `is_word`.
 
-    Splits are at these underscores, and at camel-case boundaries: a capital in a word next to a small letter.
+    A joining underscore is a single underscore between two bytes of words. Splits are at these
+    underscores, and at camel-case boundaries: a capital in a word next to a small letter.
+
+    Args:
+        cased: folded text before lower-casing.
+        letters: the same text in lower case.
+        is_word: whether each byte is part of a word, modified in place.
     """
     is_small = _is_lower(cased)
     is_split = np.zeros(is_word.size, bool)
@@ -206,7 +225,13 @@ def _identifier_parts(
     words: _Slices,
     splits: Offsets,
 ) -> _Slices:
-    """Return the parts of every word that is split."""
+    """Return the parts of the words that are split, in text order.
+
+    Args:
+        letters: folded, lower-cased text.
+        words: all words.
+        splits: offsets where words are split, ascending.
+    """
     owner = _owners(words, splits)
     is_first = run_starts(owner)
     is_last = np.append(is_first[1:], True)
@@ -226,7 +251,10 @@ def _is_lower(letters: Bytes) -> Flags:
 
 
 def _merge(tokens: _Slices, more: _Slices) -> _Slices:
-    """Merge two lists of slices in text order; of two with the same start, that of the first list comes first."""
+    """Merge two lists of slices by their starts; for equal starts, a slice of `tokens` comes first.
+
+    The starts of each list must ascend.
+    """
     if more.start.size > _MAX_INSERTIONS:
         starts = np.concatenate((tokens.start, more.start))
         lengths = np.concatenate((tokens.length, more.length))
@@ -244,7 +272,10 @@ def _insert(
     more: Offsets,
     bounds: list[int],
 ) -> Offsets:
-    """Insert ``more[i]`` at index ``bounds[i + 1]``; the first and last bound are 0 and the size of `values`."""
+    """Return `values` with ``more[i]`` inserted before the element at index ``bounds[i + 1]``.
+
+    `bounds` begins with 0 and ends with the size of `values`.
+    """
     parts = []
     for index, (low, high) in enumerate(itertools.pairwise(bounds)):
         parts += [values[low:high], more[index : index + 1]]

@@ -41,7 +41,7 @@ characters of English, bounds the cache to 200 MiB in any script, and to 50 MiB 
 
 
 def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
-    """Return the function that counts with tiktoken."""
+    """Return the function that counts the tokens of texts under an encoding with tiktoken."""
 
     def count(texts: list[str]) -> int:
         try:
@@ -58,7 +58,10 @@ def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
-    """Yield the path of a temporary file with this content, in memory if the system supports it."""
+    """Yield the path of a temporary file with this content, which exists until the context ends.
+
+    The file is in memory if the system supports it.
+    """
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
         with os.fdopen(os.memfd_create("ranks.tiktoken"), "wb") as stream:
             stream.write(content)
@@ -74,7 +77,15 @@ def _as_file(content: bytes) -> Iterator[Path]:
 
 
 class GigatokenBackend:
-    """Counts with gigatoken, with a new tokenizer after every `_RENEW_AFTER_TOKENS` tokens."""
+    """Counts the tokens of texts with gigatoken. Thread-safe.
+
+    The tokenizer is replaced after every `_RENEW_AFTER_TOKENS` tokens, because its cache grows.
+
+    Raises:
+        ImportError: gigatoken is not installed.
+        LookupError: gigatoken does not support the encoding's pattern.
+        OSError, RuntimeError: gigatoken cannot read the ranks, or no temporary file can be written.
+    """
 
     def __init__(self, definition: EncodingDefinition) -> None:
         self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
@@ -84,10 +95,10 @@ class GigatokenBackend:
         self._renew()
 
     def _renew(self) -> None:
-        """Load a new tokenizer, in a thread.
+        """Load a new tokenizer, in a thread other than the main thread, and wait for it.
 
-        Its first count imports parts of numpy. A KeyboardInterrupt during that would become a Rust panic; threads
-        other than the main thread do not receive KeyboardInterrupts.
+        The tokenizer's first count imports parts of numpy. A KeyboardInterrupt during the import
+        would become a Rust panic; only the main thread receives KeyboardInterrupts.
         """
         with ThreadPoolExecutor(1) as executor:
             backend = executor.submit(self._load).result()

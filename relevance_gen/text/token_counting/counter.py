@@ -34,7 +34,8 @@ _SPLIT_WINDOW_CHARS: Final = 1 << 12
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _BATCH_CHARS: Final = 1 << 20
-"""Approximate characters of a batch of texts for the library, which bounds the token ids held at once."""
+"""Approximate number of characters that are passed to tiktoken or gigatoken at once, which bounds
+the token ids held in memory."""
 
 
 class TokenCounter:
@@ -70,7 +71,11 @@ class TokenCounter:
 
     @functools.cached_property
     def _loaded(self) -> tuple[Backend, Count]:
-        """The library that counts, and its function; loaded on first use, which takes 0.1 s."""
+        """The name of the library that counts, and its function; loaded on first use, in 0.1 s.
+
+        Raises:
+            InvalidRequestError: the caller requested gigatoken, and it cannot count this encoding.
+        """
         definition = self._definition
         if self._requested_backend != "tiktoken":
             try:
@@ -92,7 +97,7 @@ class TokenCounter:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the library that counts has been loaded."""
+        """Whether the library that counts has been loaded for this counter."""
         return "_loaded" in vars(self)
 
     @property
@@ -114,7 +119,7 @@ class TokenCounter:
         return self._count_batch([text])
 
     def count_all(self, texts: Iterable[str]) -> int:
-        """Return the number of tokens in all texts together, each counted separately."""
+        """Return the sum of the numbers of tokens of the texts."""
         return sum(map(self._count_batch, _batches(texts)))
 
     def _count_batch(self, texts: list[str]) -> int:
@@ -127,12 +132,13 @@ class TokenCounter:
 def token_counter(
     encoding: Encoding | None = None, *, backend: Backend | None = None
 ) -> TokenCounter:
-    """Return the counter of an encoding; counters are cached.
+    """Return the counter of an encoding; the last eight counters are cached.
 
     Args:
-        encoding: ``None`` for the embedded encoding, which needs no network; the name of a tiktoken encoding, such as
-            ``"o200k_base"``, which tiktoken downloads on first use; the path of a rank file in tiktoken's format,
-            read with the cl100k split pattern (a file named ``o200k_base`` with its own); or a `tiktoken.Encoding`.
+        encoding: ``None`` for the encoding in this package, which needs no network; the name of a
+            tiktoken encoding, such as ``"o200k_base"``, which tiktoken downloads on first use; the
+            path of a rank file in tiktoken's format, read with the cl100k split pattern (a file
+            named ``o200k_base`` with its own pattern); or a `tiktoken.Encoding`.
         backend: the library to count with; by default gigatoken if it is installed and supports the encoding's split
             pattern, otherwise tiktoken. Both give the same counts.
 
@@ -165,13 +171,14 @@ def counter_of_saved(
     """Return the counter of the encoding that counted the tokens of a saved index.
 
     Args:
-        name: saved name of the encoding.
-        fingerprint: saved fingerprint of the encoding.
-        encoding: the caller's encoding; None for the embedded or a published encoding.
-        path: path of the index.
+        name: name of the encoding in the index.
+        fingerprint: fingerprint of the encoding in the index.
+        encoding: the caller's encoding; None for the encoding in this package or a published
+            encoding, by `name`.
+        path: path of the index, for errors.
 
     Raises:
-        InvalidRequestError: the caller's encoding is different, or cannot be loaded.
+        InvalidRequestError: the encoding differs from that of the index, or cannot be loaded.
     """
     if encoding is None and name != token_counter().name:
         encoding = name
@@ -188,7 +195,16 @@ def _counter(
     _modified: int,
     backend: Backend | None,
 ) -> TokenCounter:
-    """Return the counter of a published name, a file with its modification time, or a tiktoken encoding."""
+    """Return the counter of an encoding; the cache distinguishes files by modification time.
+
+    Args:
+        source: the path of a rank file, the name of a published encoding, or a `tiktoken.Encoding`.
+        _modified: modification time of the file in ns; 0 for the file in this package and others.
+        backend: as for `token_counter`.
+
+    Raises:
+        InvalidRequestError: the encoding or the backend cannot be loaded.
+    """
     counter = TokenCounter(define(source), backend)
     if source != EMBEDDED or backend is not None:
         counter.count("")  # raises an error if the encoding cannot be loaded
@@ -199,7 +215,7 @@ def _counter(
 
 
 def _well_formed(text: str) -> str:
-    """Join surrogate pairs, and replace each lone surrogate by U+FFFD."""
+    """Return a text with its surrogate pairs joined and each lone surrogate replaced by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -223,7 +239,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Split `text` into pieces of at most `PIECE_CHARS`, by the rule in the docstring of `TokenCounter`."""
+    """Yield pieces of `text` of at most `PIECE_CHARS`, by the rule that `TokenCounter` states."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         end = start + PIECE_CHARS

@@ -1,4 +1,7 @@
-"""Define encodings: name, the pattern that splits text, and the ranks of the tokens."""
+"""Define the encodings by which tokens are counted.
+
+A definition has a name, the pattern that splits text, and the ranks of the tokens.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ _PATTERN_OF_FILE: Final = {"o200k_base": O200K_PATTERN}
 
 @frozen
 class EncodingDefinition:
-    """Definition of an encoding.
+    """The definition of an encoding by which tokens are counted.
 
     Attributes:
-        source: the encoding as `token_counter` accepts it.
-        name: its name, which is not unique.
+        source: the name, path or `tiktoken.Encoding` that the definition was made from.
+        name: the encoding's name, which is not unique.
         pattern: the regular expression that splits text.
         ranks: returns the rank of each token.
         rank_file: returns the ranks in tiktoken's file format.
@@ -56,7 +59,7 @@ class EncodingDefinition:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of pattern and ranks: encodings that count differently have different hashes."""
+        """A hash of pattern and ranks: definitions that count differently have different hashes."""
         digest = hashlib.sha256(self.pattern.encode())
         # The embedded file equals the output of `_rank_file`; parsing and writing it would take 0.1 s.
         content = self.rank_file() if self.source == EMBEDDED else _rank_file(self.ranks())
@@ -65,7 +68,16 @@ class EncodingDefinition:
 
 
 def define(source: Encoding) -> EncodingDefinition:
-    """Return the definition of an encoding; a string is a published name."""
+    """Return the definition of an encoding.
+
+    Args:
+        source: the path of a rank file, the name of a published encoding as a string, or a
+            `tiktoken.Encoding`.
+
+    Raises:
+        InvalidRequestError: the file cannot be read or is damaged, or tiktoken cannot load the
+            encoding.
+    """
     match source:
         case PathLike():
             return _define_file(Path(source))
@@ -76,7 +88,7 @@ def define(source: Encoding) -> EncodingDefinition:
 
 
 def is_tiktoken_encoding(value: object) -> bool:
-    """Return whether `value` is a `tiktoken.Encoding`."""
+    """Return whether `value` is a `tiktoken.Encoding`; imports tiktoken."""
     import tiktoken
 
     return isinstance(value, tiktoken.Encoding)
@@ -114,7 +126,7 @@ def _define_encoding(source: Encoding, encoding: tiktoken.Encoding) -> EncodingD
 
 
 def _rank_file(ranks: Mapping[bytes, int]) -> bytes:
-    """Return ranks in tiktoken's rank format, in the order of the ranks."""
+    """Return the content of a rank file in tiktoken's format, in the order of the ranks."""
     pairs = sorted(ranks.items(), key=lambda item: item[1])
     return b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in pairs)
 
@@ -123,9 +135,14 @@ def _parse_ranks(
     content: bytes,
     path: Path,
 ) -> dict[bytes, int]:
-    """Parse tiktoken's rank format: a line for each token, its bytes in base64 and its rank.
+    """Return the rank of each token in a rank file in tiktoken's format.
 
-    `tiktoken.load` is not used, because it caches files by name and ignores changes.
+    The file has a line for each token: its bytes in base64, and its rank. `tiktoken.load` is not
+    used, because it caches files by name and ignores changes.
+
+    Raises:
+        InvalidRequestError: the content is not in this format, a rank is repeated, or a byte is not
+            a token; the error has the path.
     """
     try:
         pairs = (line.split() for line in content.splitlines())
@@ -140,14 +157,18 @@ def _parse_ranks(
 
 
 def published_names() -> list[str]:
-    """Return the names of tiktoken's encodings."""
+    """Return the names of the encodings that tiktoken can download."""
     import tiktoken
 
     return tiktoken.list_encoding_names()
 
 
 def _published(name: str) -> tiktoken.Encoding:
-    """Load an encoding of tiktoken by name, from tiktoken's cache or the network."""
+    """Return tiktoken's encoding with this name, from tiktoken's cache or the network.
+
+    Raises:
+        InvalidRequestError: tiktoken cannot load it.
+    """
     import tiktoken
 
     try:
@@ -158,7 +179,11 @@ def _published(name: str) -> tiktoken.Encoding:
 
 
 def _load_remedy(error: Exception) -> str:
-    """Return why tiktoken did not load an encoding, and how to provide its file without a network."""
+    """Return why tiktoken did not load an encoding, and how to provide its file without a network.
+
+    Args:
+        error: the error that tiktoken raised.
+    """
     request = getattr(error, "request", None)  # errors of requests have the request
     url = getattr(request, "url", None)
     if url is None:
