@@ -488,6 +488,17 @@ def test_invalid_embedding_field_is_400(real: Server, change: dict[str, Any], pa
     assert answer.json["message"].startswith(param)
 
 
+def test_text_longer_than_encoder_context_is_400(real: Server) -> None:
+    """A long text is refused by its position instead of being truncated."""
+    with Encoder(ENCODER, n_threads=1) as encoder:
+        n_ctx = encoder.n_ctx
+    answer = real.call("POST", EMBEDDINGS, {"input": ["cat", "cat " * n_ctx]}, KEYED)
+    error = peer_error(answer.json)
+    assert (answer.status, error["param"]) == (400, "input[1]")
+    assert error["code"] == "context_length_exceeded"
+    assert f"fewer than {n_ctx} tokens" in error["message"]
+
+
 def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
     """Without a key it is a 401; without an encoder a 400, which clients do not retry; too many texts are a 413."""
     refused = server.call("POST", EMBEDDINGS, {"input": "x"}, JSON)

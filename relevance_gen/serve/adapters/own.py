@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -37,8 +37,8 @@ _ERROR_TYPES = {"context_length_exceeded": "invalid_request"}
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
-    target = _read_index(body, "index", "allow_partial")
-    request = wire.structure(SearchRequest, target.body, removed=("index",))
+    target = _read_target(SearchRequest, body, "index", "allow_partial")
+    request = target.request
     params = _search_params(request.query, request)
     task = SearchTask(
         params, request.chunk_txts, index=target.index, cache_index=request.cache_index
@@ -63,8 +63,8 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
 
 def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
     """Read the body of ``POST /explain``."""
-    target = _read_index(body, "index")
-    request = wire.structure(ExplanationRequest, target.body, removed=("index",))
+    target = _read_target(ExplanationRequest, body, "index")
+    request = target.request
     task = ExplanationTask(
         _search_params(request.query, request),
         request.chunk_txts,
@@ -77,29 +77,34 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Exp
 
 @frozen
 class _SearchTarget:
-    """The body of a request without the fields that name an index, and that index, if any."""
+    """A request, and the index that its body names, if any."""
 
-    body: object
+    request: Any
     index: IndexRef | None
 
 
-def _read_index(body: object, *fields: str) -> _SearchTarget:
-    """Remove the `fields` that name an index from a body."""
-    if not isinstance(body, dict) or "index" not in body:
-        return _SearchTarget(body, None)
-    if "chunk_txts" in body:
-        raise InvalidRequestError("cannot be combined with index", "chunk_txts")
-    index = wire.structure(IndexRef, {name: body[name] for name in fields if name in body})
-    rest = {name: value for name, value in body.items() if name not in fields}
-    return _SearchTarget({**rest, "chunk_txts": ()}, index)
+def _read_target(
+    cls: type, body: object, *index_fields: str, removed: Sequence[str] = ("index",)
+) -> _SearchTarget:
+    """Read a body of which `index_fields` may name an index; errors also know the `removed` fields."""
+    index = None
+    if isinstance(body, dict) and "index" in body:
+        if "chunk_txts" in body:
+            raise InvalidRequestError("cannot be combined with index", "chunk_txts")
+        index = wire.structure(
+            IndexRef, {name: body[name] for name in index_fields if name in body}
+        )
+        body = {name: value for name, value in body.items() if name not in index_fields}
+        body["chunk_txts"] = ()
+    return _SearchTarget(wire.structure(cls, body, removed=removed), index)
 
 
 def read_compression(
     body: object,
 ) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
-    target = _read_index(body, "index")
-    request = wire.structure(CompressionRequest, target.body, removed=("index",))
+    target = _read_target(CompressionRequest, body, "index")
+    request = target.request
     task = CompressionTask(
         SearchParams(request.question, DEFAULT_NUM_CANDIDATES, rerank_top_n=0),
         request.chunk_txts,
@@ -128,8 +133,8 @@ def read_extraction(
 
 def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptResponse], object]]:
     """Read the body of ``POST /prompt``."""
-    target = _read_index(_without_model(body), "index")
-    request = wire.structure(PromptRequest, target.body, removed=("index", "model"))
+    target = _read_target(PromptRequest, _without_model(body), "index", removed=("index", "model"))
+    request = target.request
     task = PromptTask(
         _search_params(request.question, request, true_order=False, spans=True),
         request.chunk_txts,

@@ -17,7 +17,12 @@ from attrs import frozen
 
 from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Embeddings
-from relevance_gen.errors import OverloadedError, TimedOutError, TooLargeError
+from relevance_gen.errors import (
+    ContextLengthError,
+    OverloadedError,
+    TimedOutError,
+    TooLargeError,
+)
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
@@ -68,11 +73,12 @@ class EmbeddingService:
     async def embed(self, task: EmbeddingTask) -> Embeddings:
         """Return the vectors of texts, and the number of tokens of each that were encoded.
 
-        A long text is truncated. If the task has a kind, the model's prefix for that kind is added
+        If the task has a kind, the model's prefix for that kind is added
         to each text. Cancelling this coroutine discards the remaining texts.
 
         Raises:
             RelevanceGenError: the exceptions of the registry; an `EncoderError` if encoding failed.
+            ContextLengthError: a text fills the encoder's context, so that its end may be missing.
             TooLargeError: more texts than may ever wait.
             OverloadedError: too many texts wait already.
             TimedOutError: the texts were not encoded in time.
@@ -85,9 +91,14 @@ class EmbeddingService:
                     with self.registry.lease("embed", name, n_bytes=n_bytes) as loading:
                         encoder = await asyncio.wrap_future(loading)
                         with self._encoding(task, encoder) as future:
-                            return await asyncio.wrap_future(future)
+                            embeddings = await asyncio.wrap_future(future)
             except TimeoutError:
                 raise _timed_out(self._timeout_s) from None
+        for index, n_tokens in enumerate(embeddings.n_tokens):
+            if n_tokens >= encoder.n_ctx:
+                rule = f"must hold fewer than {encoder.n_ctx} tokens for this encoder"
+                raise ContextLengthError(rule, f"{task.path}[{index}]", remedy="split it")
+        return embeddings
 
     def embed_in_thread(
         self, task: EmbeddingTask, encoder: Encoder, timeout_s: float
