@@ -128,7 +128,7 @@ def test_a_key_that_no_chunk_has_is_named() -> None:
 
 
 def test_a_value_that_nests_too_deeply_is_refused() -> None:
-    """`distinct` and a filter with values that cannot be compared raise an error that names them."""
+    """`distinct` and a filter raise an error if values nest too deeply to be compared."""
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]

@@ -454,7 +454,7 @@ def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int |
 
 
 def test_an_index_is_loaded_with_its_own_encoder_or_with_none(tmp_path: Path) -> None:
-    """A different encoder is refused; without an encoder an index ranks by words only."""
+    """A saved index refuses a different encoder, or any if it has no vectors; without an encoder it ranks by words."""
     encoder, chunks = LetterEncoder(), ["Cats purr.", "Dogs bark."]
     ChunkIndex(chunks, encoder=encoder).save(tmp_path / "vectors")
     ChunkIndex(chunks).save(tmp_path / "words")

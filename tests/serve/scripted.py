@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
@@ -25,6 +26,7 @@ from relevance_gen.generation.queue.request import DEFAULT_CONTEXT, RequestConte
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
+from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
@@ -61,22 +63,27 @@ def is_held(text: str) -> bool:
 
 
 class ObviousIndex:
-    """Scores a chunk by the share of the query's words that it has."""
+    """Scores a chunk by the share of the query's words that it has, and filters chunks as a real index does."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
-        self.nbytes = sum(map(len, texts))
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._texts = chunks.texts
+        self.nbytes = sum(map(len, chunks.texts))
 
     def answer_all(
-        self, asked: Sequence[SearchParams], encoder: object = None
+        self, searches: Sequence[SearchParams], models: SearchModels = NO_MODELS
     ) -> list[SearchResponse]:
         """Rank the chunks for each query."""
-        del encoder
-        return [self._answer(question) for question in asked]
+        responses = []
+        for params in searches:
+            models.rerank_stages(params)  # raises an error if a model is missing
+            responses.append(self._answer(params))
+        return responses
 
-    def _answer(self, question: SearchParams) -> SearchResponse:
-        """Rank the chunks; the query ``"hold FILE"`` lasts while the file is there, and ``"crash"`` is a bug."""
-        query, where = question.query, question.where
+    def _answer(self, params: SearchParams) -> SearchResponse:
+        """Rank the chunks; the query ``"hold FILE"`` takes until the file is deleted, and ``"crash"`` is a bug."""
+        query, n_chunks = params.query, len(self._texts)
+        chunk_filter = Filter.read(params.where, n_chunks)
         words = query.lower().split()
         if is_held(query):
             begin(query)
@@ -84,31 +91,32 @@ class ObviousIndex:
             time.sleep(0.005)
         if words[0] == "crash":
             raise ZeroDivisionError("secret internals")
-        scores = [
-            sum(word in text.lower().split() for word in words) / len(words) for text in self._texts
-        ]
-        scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
-        least = question.min_relative_score * max(scores, default=0.0)
-        kept = [i for i, score in enumerate(scores) if score and score >= least]
-        best = sorted(kept, key=lambda i: (-scores[i], i))[: question.top_n]
-        shown = (Span(0, 1, 1.0),) if question.spans else None
+        allowed = chunk_filter.flags(np.arange(n_chunks), self._chunks).tolist()
+        scores = []
+        for text, is_allowed in zip(self._texts, allowed, strict=True):
+            n_words = sum(word in text.lower().split() for word in words)
+            scores.append(n_words / len(words) if is_allowed else 0.0)
+        min_score = params.min_relative_score * max(scores, default=0.0)
+        positions = [i for i, score in enumerate(scores) if score and score >= min_score]
+        best = sorted(positions, key=lambda i: (-scores[i], i))[: params.top_n]
+        spans = (Span(0, 1, 1.0),) if params.spans else None
         results = tuple(
-            SearchResult(k, self._texts[i], scores[i], {}, i, shown)
-            for k, i in enumerate(sorted(best) if question.true_order else best)
+            SearchResult(k, self._texts[i], scores[i], {}, i, spans)
+            for k, i in enumerate(sorted(best) if params.true_order else best)
         )
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
         return SearchResponse(results, counts, 0.5)
 
-    def explain_one(self, question: SearchParams, chunk: int, *_: object) -> Explanation:
-        """Give each word of the query that the chunk has the same share."""
-        words, held = question.query.lower().split(), self._texts[chunk].lower().split()
+    def explain_one(self, params: SearchParams, chunk: int, *_: object) -> Explanation:
+        """Give each word of the query that the chunk has the same contribution."""
+        words, chunk_words = params.query.lower().split(), self._texts[chunk].lower().split()
         share = 1 / len(words)
-        terms = tuple(
-            TermContribution(word, (word,), held.count(word), 1, 1.0, share * (word in held))
-            for word in words
-        )
+        terms = []
+        for word in words:
+            tf = chunk_words.count(word)
+            terms.append(TermContribution(word, (word,), tf, 1, 1.0, share if tf else 0.0))
         score = sum(term.contribution for term in terms)
-        return Explanation(score, terms, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Explanation(score, tuple(terms), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class ScriptedSearcher(Searcher):
@@ -118,11 +126,11 @@ class ScriptedSearcher(Searcher):
         self, params: SearchParams, chunks: Chunks, models: SearchModels = NO_MODELS
     ) -> SearchResponse:
         """Rank `chunks`."""
-        return ObviousIndex(chunks.texts).answer_all([params], models)[0]
+        return ObviousIndex(chunks).answer_all([params], models)[0]
 
     def build_index(self, chunks: Chunks, encoder: object = None) -> Any:  # noqa: ARG002
         """Index `chunks`."""
-        return ObviousIndex(chunks.texts)
+        return ObviousIndex(chunks)
 
 
 @define(eq=False)
