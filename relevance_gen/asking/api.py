@@ -18,11 +18,10 @@ from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.queue.request import RequestFields
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.query.filters import Where
-from relevance_gen.retrieval.stages.cross_encoder import TextReranker
+from relevance_gen.retrieval.params import SearchOptions
+from relevance_gen.retrieval.signatures import with_options
 from relevance_gen.types import (
     MIN_CONFIDENCE,
     Chunk,
@@ -30,8 +29,12 @@ from relevance_gen.types import (
     GenerationRequest,
     Metadata,
     SearchResponse,
-    Syntax,
 )
+
+
+class AskOptions(SearchOptions, RequestFields, total=False):
+    """Types of the options of `ask`, for type checkers: options of a search, and fields of a generation request."""
+
 
 SearchableChunks: TypeAlias = BaseIndex | Iterable[str | Metadata | Chunk]
 
@@ -138,31 +141,29 @@ class AnswerStream(Iterator[str]):
         self.cancel()
 
 
+@with_options(SearchOptions, without=("spans",))
 def ask_stream(
     question: str,
     chunks: SearchableChunks,
     *,
     runner: Runner | None = None,
     top_n: int = 5,
-    where: Where | None = None,
-    min_relative_score: float = 0.0,
-    distinct: str | None = None,
-    encoder: TextEncoder | None = None,
-    reranker: TextReranker | None = None,
-    syntax: Syntax = "plain",
-    correct_spelling: bool = True,
     only_from_sources: bool = True,
     min_confidence: float = MIN_CONFIDENCE,
     copy: bool | None = None,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
-    **fields: Unpack[RequestFields],
+    **options: Unpack[AskOptions],
 ) -> AnswerStream:
     """Answer a question as `ask` does, piece by piece; with the same parameters.
 
     Errors of the generation are raised by the iteration, all other errors by this function.
     """
+    fields: dict[str, Any] = dict(options)
+    search_options = {}
+    for name in (SearchOptions.__annotations__.keys() - {"spans"}) & fields.keys():
+        search_options[name] = fields.pop(name)
     refuse_fields_of_runner(fields)
     for name in fields.keys() & {"text", "num_samples"}:
         raise InvalidRequestError(
@@ -177,19 +178,7 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
-    found = find(
-        question,
-        top_n=top_n,
-        true_order=False,
-        where=where,
-        spans=True,
-        min_relative_score=min_relative_score,
-        distinct=distinct,
-        encoder=encoder,
-        reranker=reranker,
-        syntax=syntax,
-        correct_spelling=correct_spelling,
-    )
+    found = find(question, top_n=top_n, true_order=False, spans=True, **search_options)
     if only_from_sources and (not found.results or found.confidence < min_confidence):
         near = tuple(passage_of(Source.whole(result)) for result in found.results)
         return AnswerStream(near, found.confidence, None)
@@ -238,13 +227,6 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         top_n: maximum number of sources. Sources are complete chunks, best first, while the context
             of the model has space for them and the answer; a chunk that does not fit is shortened
             to the sentences around its best passage, or dropped.
-        where: as in `search`.
-        min_relative_score: as in `search`.
-        distinct: as in `search`.
-        syntax: as in `search`.
-        correct_spelling: as in `search`.
-        encoder: as in `search`; None uses the encoder of the index.
-        reranker: as in `search`.
         only_from_sources: whether to generate nothing if the search finds no answer; False lets the
             model answer from its own knowledge.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
@@ -255,7 +237,8 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         chat_template: a Jinja template instead of the one in the model's file.
         template_variables: further variables of the template; ``enable_thinking`` is false by
             default.
-        fields: fields of a `GenerationRequest` except ``text``. The default of ``temperature`` is 0,
+        options: all options of `search` except ``spans``; with ``encoder=None`` the encoder of the index
+            is used. Also all fields of a `GenerationRequest` except ``text``. The default of ``temperature`` is 0,
             that of ``max_tokens`` 512 for a chat model and 128 for other models. At most half of
             the context is reserved for the answer.
 

@@ -35,21 +35,21 @@ def _default_of(name: str) -> Any:
     return inspect.Parameter.empty if attribute.default is NOTHING else attribute.default
 
 
-def with_options(options_class: type) -> Callable[[Function], Function]:
-    """Return a decorator of functions whose last parameter is ``**options: Unpack[options_class]``.
+def with_options(
+    options_class: type, without: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
+    """Return a decorator of functions whose last parameter is ``**options: Unpack[options_class]``, or of a subclass.
 
     It replaces that parameter by the options in ``__signature__``, and the entry ``options:`` of the docstring by their
-    documentation.
+    documentation. A parameter of a subclass remains after the options; options in `without` are not shown.
     """
 
     def decorate(function: Function) -> Function:
         names = dict(options_class.__annotations__)
+        for name in without:
+            del names[name]
         signature = inspect.signature(function)
-        parameters = [
-            parameter
-            for parameter in signature.parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
+        *parameters, options = signature.parameters.values()
         for name in names:
             parameter = inspect.Parameter(
                 name,
@@ -58,6 +58,8 @@ def with_options(options_class: type) -> Callable[[Function], Function]:
                 annotation=getattr(names[name], "__forward_arg__", names[name]),
             )
             parameters.append(parameter)
+        if options.annotation != f"Unpack[{options_class.__name__}]":
+            parameters.append(options)
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         if function.__doc__:
             documentation = _documentation()
