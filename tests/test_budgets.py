@@ -21,50 +21,50 @@ TOTAL_TOKENS = 275_000
 MAX_LINE_TOKENS = 25
 """A line with more tokens is dense: it usually holds two thoughts."""
 MAX_LINE_CHARS = 100
-LONG_LINES = 1_630
+LONG_LINES = 1_500
 """Ceiling of lines longer than `MAX_LINE_CHARS`. The goal is 0."""
 
 TOKENS_PER_LINE = {
-    "(top level)": 8.0,
-    "agents": 8.9,
-    "asking": 8.7,
-    "cli": 7.9,
-    "cluster": 8.5,
-    "display": 8.2,
-    "documents": 8.6,
-    "embedding": 8.7,
-    "folders": 8.8,
-    "generation": 8.4,
-    "index": 8.6,
-    "llama": 8.5,
+    "(top level)": 7.6,
+    "agents": 8.8,
+    "asking": 7.9,
+    "cli": 7.7,
+    "cluster": 8.3,
+    "display": 7.9,
+    "documents": 8.4,
+    "embedding": 8.0,
+    "folders": 8.6,
+    "generation": 8.2,
+    "index": 8.5,
+    "llama": 8.1,
     "retrieval": 9.0,
-    "sandbox": 7.9,
+    "sandbox": 7.5,
     "serve": 8.2,
-    "shards": 8.9,
-    "text": 8.0,
-    "types": 7.0,
+    "shards": 8.6,
+    "text": 7.8,
+    "types": 6.7,
 }
 """Ceiling of the average number of tokens per code line. The goal is 8.3 for each package."""
 
 DENSE_LINES = {
-    "(top level)": 11,
-    "agents": 4,
-    "asking": 25,
-    "cli": 10,
-    "cluster": 12,
-    "display": 5,
-    "documents": 10,
-    "embedding": 10,
-    "folders": 23,
-    "generation": 20,
-    "index": 4,
-    "llama": 29,
+    "(top level)": 0,
+    "agents": 0,
+    "asking": 0,
+    "cli": 0,
+    "cluster": 0,
+    "display": 0,
+    "documents": 0,
+    "embedding": 0,
+    "folders": 0,
+    "generation": 1,
+    "index": 0,
+    "llama": 0,
     "retrieval": 0,
-    "sandbox": 4,
+    "sandbox": 0,
     "serve": 12,
-    "shards": 11,
-    "text": 7,
-    "types": 6,
+    "shards": 0,
+    "text": 0,
+    "types": 0,
 }
 """Ceiling of the number of dense lines. The goal is none except in `DATA_TABLES`."""
 DATA_TABLES: set[str] = set()

@@ -1,4 +1,4 @@
-"""Several folders as one; paths begin with the name of the folder, except for a single folder."""
+"""Searches several folders together; paths begin with the name of the folder, except for a single folder."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class _ToolServer:
 def _server(
     handlers: _ToolServer, instructions: str, scope: Literal["public", "private"]
 ) -> Server:
-    """Return a server of tools; `scope` says which clients have the same tools."""
+    """Return a server of tools; with a public `scope`, all clients have the same tools."""
     return Server(
         _NAME,
         version=relevance_gen.__version__,
@@ -153,7 +153,7 @@ async def _run_here(function: Callable[[], str]) -> str:
 
 
 class McpExchange:
-    """Answers messages that come one at a time over HTTP, each in the calling thread.
+    """Answers single messages that arrive over HTTP, each in the calling thread.
 
     The folders are read in the background from the start.
     """

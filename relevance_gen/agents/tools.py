@@ -1,7 +1,7 @@
 """The tools of agents: their parameters, descriptions and answers.
 
 Answers are text. Locations are written ``path:first-last``, or ``index[position]`` for results
-without a path; lines follow their numbers; the last line says how much of the result is shown. An
+without a path; lines follow their numbers; the last line has the number of results that are shown. An
 answer has at most the tokens that its caller allows, in the embedded encoding, not counting its
 last line.
 """
@@ -123,7 +123,7 @@ class AgentTool:
     """A tool of an agent.
 
     Attributes:
-        purpose: what the tool does, and when to use it.
+        purpose: the effect of the tool, and when to use it.
         call_type: the class of its parameters.
         run: the function from the parameters to the answer.
         indexes: names of the indexes that a call may name.
@@ -188,7 +188,7 @@ class _CountedText:
 
 
 class Tools:
-    """The tools for folders and indexes, by name; with a runner, ``ask`` is one of them."""
+    """The tools for folders and indexes, by name; with a runner, they include ``ask``."""
 
     def __init__(
         self, folders: Folders, runner: Runner | None = None, indexes: NamedSearches | None = None

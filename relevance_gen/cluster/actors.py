@@ -116,9 +116,9 @@ def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
             raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
 
 
-def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
+def get_from(handle: Any, answer: Any) -> Any:
     """Wait for a response as `wait_for` does, and return it as `get` does."""
-    wait_for(handle, answer, silent_s)
+    wait_for(handle, answer)
     return get(answer)
 
 

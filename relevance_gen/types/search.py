@@ -220,11 +220,10 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
 
         If scores are equal, the earlier chunk precedes.
         """
-
-        def by_rank(result: SearchResult) -> tuple[float, int]:
-            return -result.chunk_score, result.original_index
-
-        return tuple(sorted(self.results, key=by_rank))
+        ranked = sorted(
+            self.results, key=lambda result: (-result.chunk_score, result.original_index)
+        )
+        return tuple(ranked)
 
     def by_score(self) -> SearchResponse:
         """Return this response with its results best first, as with ``true_order=False``."""

@@ -111,7 +111,11 @@ class _OpenIndex:
         opened = self._opener.open(version.weighting, shards)
         weighting, statistics = weighting_named(version.weighting), self._statistics_of(version)
         # Postings that were looked up for other versions remain valid.
-        cached = {id(scorer.segment): scorer.postings_cache for scorer in self._scorers()}
+        cached = {
+            id(scorer.segment): scorer.postings_cache
+            for opened_group in self._groups.values()
+            for scorer in opened_group.scorers
+        }
         scorers = [
             SegmentScorer(segment, weighting, statistics, cached.get(id(segment)))
             for segment in self._merge_small(shards, opened.segments)
@@ -160,9 +164,6 @@ class _OpenIndex:
         names = frozenset(unmerged).union(*(earlier.shards for earlier in merged))
         self._merged.appendleft(_MergedShards(names, merge(parts)))
         return [*result, self._merged[0].segment]
-
-    def _scorers(self) -> list[SegmentScorer]:
-        return [scorer for group in self._groups.values() for scorer in group.scorers]
 
     def _version(self, name: str) -> IndexVersion:
         for opened in self._groups.values():

@@ -14,7 +14,6 @@ from relevance_gen.errors import InvalidRequestError
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
-_NAME_RULE = "1 to 128 letters, digits, dots, hyphens and underscores"
 _MODES = ("auto", "none", "required")
 
 ChatMessage: TypeAlias = Mapping[str, Any]
@@ -27,12 +26,14 @@ message of a tool has ``tool_call_id``, and optionally ``name``.
 """
 
 
-def _is_tool_name(value: Any) -> bool:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-def _is_object_schema(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type", "object") == "object"
+_tool_name = checks.Rule(
+    "1 to 128 letters, digits, dots, hyphens and underscores",
+    lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None,
+)
+_object_schema = checks.Rule(
+    "a JSON schema of an object",
+    lambda value: isinstance(value, Mapping) and value.get("type", "object") == "object",
+)
 
 
 def _as_object_schema(schema: Any) -> Any:
@@ -50,12 +51,12 @@ class ToolDefinition:
         strict: whether its arguments must match that schema even if the model is free to call it or not.
     """
 
-    name: str = field(validator=checks.Rule(_NAME_RULE, _is_tool_name))
+    name: str = field(validator=_tool_name)
     description: str = field(default="", validator=checks.string)
     parameters: Mapping[str, Any] = field(
         factory=dict,
         converter=_as_object_schema,
-        validator=checks.Rule("a JSON schema of an object", _is_object_schema),
+        validator=_object_schema,
     )
     strict: bool = field(default=False, validator=checks.flag)
 
