@@ -147,8 +147,8 @@ class ChunkIndex(BaseIndex):
         n_jobs: int | None = 1,
         progress: Progress | bool | None = None,
     ) -> None:
-        checked = read_chunks(chunks, blank=blank, text=text)
-        kept, positions = checked.without_blank()
+        validated = read_chunks(chunks, blank=blank, text=text)
+        kept, positions = validated.without_blank()
         weigher = weighting_named(weighting)
         encoder = SearchModels(encoder).encoder
         counter = token_counter(encoding)
@@ -158,7 +158,7 @@ class ChunkIndex(BaseIndex):
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.cache_stems()
         local = LocalSegments(segments, weigher)
-        self._keep(_State(local, len(checked.texts), counter), encoder)
+        self._keep(_State(local, len(validated.texts), counter), encoder)
 
     def _keep(self, state: _State, encoder: TextEncoder | None) -> None:
         self._state, self._counter, self._encoder = state, state.counter, encoder
@@ -235,7 +235,7 @@ class ChunkIndex(BaseIndex):
 
     def answer_all(
         self,
-        asked: Sequence[SearchParams],
+        searches: Sequence[SearchParams],
         models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
@@ -247,12 +247,16 @@ class ChunkIndex(BaseIndex):
         """
         del allow_partial
         state, models = self._state, self._with_encoder(models)
-        return [self._answer(state, one, models.rerank_stages(one, rerankings)) for one in asked]
+        responses = []
+        for params in searches:
+            rerank_stages = models.rerank_stages(params, rerankings)
+            responses.append(self._answer(state, params, rerank_stages))
+        return responses
 
     def _answer(
-        self, state: _State, question: SearchParams, rerankings: Sequence[RerankStage]
+        self, state: _State, params: SearchParams, rerank_stages: Sequence[RerankStage]
     ) -> SearchResponse:
-        of_query = partial(self._counter.count, question.query)
+        of_query = partial(self._counter.count, params.query)
         if state.is_counted and self._counter.is_loaded:
             token_counts = SearchMetadata(of_query(), state.n_tokens())
         else:
@@ -260,11 +264,11 @@ class ChunkIndex(BaseIndex):
             token_counts = SearchMetadata.lazy(
                 num_query_tokens=of_query, num_context_tokens=of_chunks
             )
-        return answer(question, state.segments, state.n_positions, token_counts, rerankings)
+        return answer(params, state.segments, state.n_positions, token_counts, rerank_stages)
 
     def explain_one(
         self,
-        question: SearchParams,
+        params: SearchParams,
         chunk: int,
         models: SearchModels = NO_MODELS,
         *,
@@ -272,9 +276,9 @@ class ChunkIndex(BaseIndex):
     ) -> Explanation:
         """Explain the score of the chunk at a position for one search."""
         state = self._state
-        rerankings = self._with_encoder(models).rerank_stages(question, rerankings)
-        at = check_position("chunk", chunk, state.n_positions, state.segments)
-        return explain(question, at, state.segments, rerankings)
+        rerank_stages = self._with_encoder(models).rerank_stages(params, rerankings)
+        position = check_position("chunk", chunk, state.n_positions, state.segments)
+        return explain(params, position, state.segments, rerank_stages)
 
     def _with_encoder(self, models: SearchModels) -> SearchModels:
         """Return the models of a search, with the index's own encoder if the search has none."""
@@ -307,8 +311,8 @@ class ChunkIndex(BaseIndex):
             InvalidRequestError: a chunk is invalid; none was added.
             EncoderError: the encoder failed; none was added.
         """
-        checked = read_chunks(chunks, blank=blank)
-        kept, numbers = checked.without_blank()
+        validated = read_chunks(chunks, blank=blank)
+        kept, numbers = validated.without_blank()
         passages = (
             None
             if self._encoder is None
@@ -317,7 +321,7 @@ class ChunkIndex(BaseIndex):
         new = evolve(build(kept, numbers), passages=passages)
         with self._changing:
             state = self._state
-            added = range(state.n_positions, state.n_positions + len(checked.texts))
+            added = range(state.n_positions, state.n_positions + len(validated.texts))
             if added:
                 new = evolve(new, positions=added.start + numbers)
                 segments = merge_tiered([*state.segments.segments, new])
@@ -365,7 +369,7 @@ class ChunkIndex(BaseIndex):
         Raises:
             InvalidRequestError: a chunk is invalid, or a position has no chunk.
         """
-        state, checked = self._state, read_chunks(chunks)
+        state, validated = self._state, read_chunks(chunks)
         gone = check_positions(removed, state.n_positions, state.segments)
         removal = remove_chunks(state.segments.segments, gone)
         segments = removal.segments
@@ -374,7 +378,7 @@ class ChunkIndex(BaseIndex):
         )
         places = np.fromiter(at, np.int64)
         n_positions = before.size + places.size
-        if len(checked.texts) != places.size or not np.array_equal(
+        if len(validated.texts) != places.size or not np.array_equal(
             places, unique(places[(places >= 0) & (places < n_positions)])
         ):
             allowed = f"a position in [0, {n_positions}) for each chunk, ascending"
@@ -390,11 +394,11 @@ class ChunkIndex(BaseIndex):
             )
             for segment in segments
         ]
-        new = evolve(build(checked, np.arange(places.size)), positions=places)
+        new = evolve(build(validated, np.arange(places.size)), positions=places)
         index = ChunkIndex.__new__(ChunkIndex)
         segments = merge_tiered([*moved, new]) if places.size else moved
         index._keep(
-            state.replace(segments, n_positions, added=checked.texts, removed=removal.texts), None
+            state.replace(segments, n_positions, added=validated.texts, removed=removal.texts), None
         )
         return index
 
