@@ -178,7 +178,13 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
-    found = find(question, top_n=top_n, true_order=False, spans=True, **search_options)
+    found = find(
+        question,
+        top_n=top_n,
+        true_order=False,
+        spans=True,
+        **search_options,
+    )
     if only_from_sources and (not found.results or found.confidence < min_confidence):
         near = tuple(passage_of(Source.whole(result)) for result in found.results)
         return AnswerStream(near, found.confidence, None)
