@@ -11,22 +11,26 @@ from typing import Any
 from attrs import evolve
 
 from relevance_gen import wire
+from relevance_gen.serve.adapters.openai.tools import ClientTool, custom_input
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 _ENCODED_PREFIX = "base64:"
 """Prefix of reasoning that this server encoded; only another server can read its own encoding."""
-_ITEM_TYPES = {"text": "message", "reasoning": "reasoning", "tool_call": "function_call"}
-_ID_PREFIXES = {"text": "msg", "reasoning": "rs", "tool_call": "fc"}
+_CUSTOM_CALL = "custom_tool_call"
+_ITEM_TYPES = {
+    "text": "message",
+    "reasoning": "reasoning",
+    "tool_call": "function_call",
+    _CUSTOM_CALL: _CUSTOM_CALL,
+}
+"""Types of items by the kind of the part; the call of a custom tool is a kind of its own."""
+_ID_PREFIXES = {"text": "msg", "reasoning": "rs", "tool_call": "fc", _CUSTOM_CALL: "ctc"}
 _EVENT_NAMES = {
     "text": "output_text",
     "reasoning": "reasoning_text",
     "tool_call": "function_call_arguments",
-}
-_EVENT_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "text": {"logprobs": []},
-    "reasoning": {},
-    "tool_call": {},
+    _CUSTOM_CALL: "custom_tool_call_input",
 }
 
 
@@ -49,11 +53,18 @@ class ItemEvents:
 
     Args:
         request_fields: fields of the request that the response repeats.
+        tools: the tools of the request, by the names of their functions.
         encodes_reasoning: whether reasoning is also written in ``encrypted_content``, the field
             that clients send back.
     """
 
-    def __init__(self, request_fields: Mapping[str, Any], *, encodes_reasoning: bool) -> None:
+    def __init__(
+        self,
+        request_fields: Mapping[str, Any],
+        tools: Mapping[str, ClientTool],
+        *,
+        encodes_reasoning: bool,
+    ) -> None:
         self._nonce = uuid.uuid4().hex
         self._identity = {
             "id": f"resp_{self._nonce}",
@@ -61,6 +72,7 @@ class ItemEvents:
             "created_at": int(time.time()),
             **request_fields,
         }
+        self._tools = tools
         self._encodes_reasoning = encodes_reasoning
         self._n_events = 0
         self._part: ContentPart | None = None
@@ -95,12 +107,8 @@ class ItemEvents:
             events += self._close_item("completed") + self._open_item(piece)
         if piece.text:
             self._texts.append(piece.text)
-            events += self._event(
-                f"{_EVENT_NAMES[piece.kind]}.delta",
-                **self._item_ref(piece),
-                delta=piece.text,
-                **_EVENT_FIELDS[piece.kind],
-            )
+            if self._kind(piece) != _CUSTOM_CALL:
+                events += self._delta(piece, piece.text)
         return events
 
     def end(self, responses: Responses) -> bytes:
@@ -129,15 +137,16 @@ class ItemEvents:
 
     def _item(self, part: ContentPart, status: str) -> dict[str, object]:
         """Return the item of a part; its content is empty while the item is in progress."""
+        kind = self._kind(part)
         item: dict[str, object] = {
             "id": self._item_ref(part)["item_id"],
-            "type": _ITEM_TYPES[part.kind],
+            "type": _ITEM_TYPES[kind],
             "status": status,
         }
         content = [] if status == "in_progress" else [_content(part)]
         match part.kind:
             case "tool_call":
-                item |= {"call_id": part.id, "name": part.name, "arguments": part.text}
+                item |= {"call_id": part.id, **self._tool_name(part), **self._call_fields(part)}
             case "text":
                 item |= {"role": "assistant", "content": content}
             case "reasoning":
@@ -149,7 +158,7 @@ class ItemEvents:
     def _item_ref(self, part: ContentPart) -> dict[str, object]:
         """Return the fields by which an event refers to the item of a part."""
         ref: dict[str, object] = {
-            "item_id": f"{_ID_PREFIXES[part.kind]}_{self._nonce}{part.place}",
+            "item_id": f"{_ID_PREFIXES[self._kind(part)]}_{self._nonce}{part.place}",
             "output_index": part.place,
         }
         if part.kind != "tool_call":
@@ -179,18 +188,49 @@ class ItemEvents:
             return b""
         part = evolve(self._part, text="".join(self._texts))
         self._part = None
-        if part.kind == "tool_call":
-            fields = {"arguments": part.text, "name": part.name}
-        else:
-            fields = {"text": part.text}
+        kind = self._kind(part)
+        events = b""
+        fields: dict[str, Any] = {}
+        match kind:
+            case "tool_call":
+                fields = {"arguments": part.text, "name": self._tool_name(part)["name"]}
+            case "custom_tool_call":
+                # The text can only be read from complete arguments.
+                fields = self._call_fields(part)
+                events = self._delta(part, fields["input"]) if fields["input"] else b""
+            case "text":
+                fields = {"text": part.text, "logprobs": []}
+            case "reasoning":
+                fields = {"text": part.text}
         item_ref = self._item_ref(part)
-        events = self._event(
-            f"{_EVENT_NAMES[part.kind]}.done", **item_ref, **fields, **_EVENT_FIELDS[part.kind]
-        )
+        events += self._event(f"{_EVENT_NAMES[kind]}.done", **item_ref, **fields)
         if part.kind != "tool_call":
             events += self._event("content_part.done", **item_ref, part=_content(part))
         item = self._item(part, status)
         return events + self._event("output_item.done", output_index=part.place, item=item)
+
+    def _kind(self, part: ContentPart) -> str:
+        """Return the kind of a part; the call of a custom tool is a kind of its own."""
+        tool = self._tools.get(part.name)
+        return _CUSTOM_CALL if tool is not None and tool.is_custom else part.kind
+
+    def _tool_name(self, part: ContentPart) -> dict[str, Any]:
+        """Return the client's name of a tool, and its namespace, if any."""
+        tool = self._tools.get(part.name)
+        if tool is None or tool.namespace is None:
+            return {"name": part.name}
+        return {"name": tool.name, "namespace": tool.namespace}
+
+    def _call_fields(self, part: ContentPart) -> dict[str, Any]:
+        """Return the arguments of a call, or the text for a custom tool."""
+        if self._kind(part) == _CUSTOM_CALL:
+            return {"input": custom_input(part.text) if part.text else ""}
+        return {"arguments": part.text}
+
+    def _delta(self, part: ContentPart, text: str) -> bytes:
+        fields: dict[str, Any] = {"logprobs": []} if part.kind == "text" else {}
+        name = f"{_EVENT_NAMES[self._kind(part)]}.delta"
+        return self._event(name, **self._item_ref(part), delta=text, **fields)
 
     def _event(self, kind: str, **fields: object) -> bytes:
         name = kind if kind == "error" else f"response.{kind}"

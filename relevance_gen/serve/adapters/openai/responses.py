@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -12,11 +12,9 @@ from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     Conversation,
-    ToolDefinition,
     choice_of,
     messages_of,
     texts_of,
-    tool_of,
     tools_of,
     turn_of,
 )
@@ -28,6 +26,13 @@ from relevance_gen.serve.adapters.openai.requests import (
     REFUSED,
     SamplingRequest,
     read_as,
+)
+from relevance_gen.serve.adapters.openai.tools import (
+    CUSTOM_ARGUMENT,
+    ClientTool,
+    choice_of_functions,
+    client_tools,
+    function_name,
 )
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 
@@ -51,18 +56,6 @@ _REFUSED = {
 """Unsupported fields, most of which need stored turns."""
 _ENCODED_REASONING = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
-_SKIPPED_TOOLS = (
-    "code_interpreter",
-    "computer",
-    "custom",
-    "file_search",
-    "image_generation",
-    "local_shell",
-    "namespace",
-    "tool_search",
-    "web_search",
-)
-"""Prefixes of the types of tools that agents send by default and that this server does not offer."""
 _TEXT_FIELDS = {
     "input_text": "text",
     "output_text": "text",
@@ -96,7 +89,7 @@ class ResponsesRequest(SamplingRequest):
     reasoning: Mapping[str, Any] | None = fields.optional(checks.an_object)
     include: Sequence[str] = field(default=(), validator=checks.a_list)
 
-    def conversation(self) -> Conversation:
+    def conversation(self, client_tools: Sequence[ClientTool]) -> Conversation:
         """Return the items as turns, with the tools and the variables of the chat template."""
         turns: Turns = []
         if self.instructions:
@@ -106,18 +99,14 @@ class ResponsesRequest(SamplingRequest):
         else:
             for index, item in enumerate(self.input):
                 _add_item(item, turns, f"input[{index}]")
-        tools = tools_of([*_functions(self.tools)])
-        schema_fields = {
-            tool["name"]: f"tools[{index}].parameters"
-            for index, tool in enumerate(self.tools)
-            if isinstance(tool, dict) and isinstance(tool.get("name"), str)
-        }
+        tools = tools_of([tool.function for tool in client_tools])
+        tool_choice = choice_of_functions(self.tool_choice)
         return Conversation(
             messages_of(turns),
             tools,
-            choice=choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls),
+            choice=choice_of(tool_choice, tools, is_parallel=self.parallel_tool_calls),
             variables=self._template_variables(),
-            schema_fields=schema_fields,
+            schema_fields={tool.function.name: f"{tool.path}.parameters" for tool in client_tools},
         )
 
     def _template_variables(self) -> dict[str, object]:
@@ -157,7 +146,9 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         text_format = {"type": "json_object", "schema": request.schema}
         request = attrs.evolve(request, response_format=text_format)
     max_tokens = request.max_output_tokens or AS_MUCH_AS_FITS
-    conversation = request.conversation()
+    tool_list = [*client_tools(request.tools)]
+    conversation = request.conversation(tool_list)
+    tools = {tool.function.name: tool for tool in tool_list}
     task = GenerationTask(
         (request.generation("", max_tokens, None, names),),
         conversation=conversation,
@@ -168,13 +159,14 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     choice = conversation.choice
     tool_choice: object = choice.mode
     if choice.mode == "required" and len(choice.names) == 1:
-        tool_choice = {"type": "function", "name": choice.names[0]}
+        tool_choice = tools[choice.names[0]].choice()
     request_fields = {
         "model": request.model,
         "parallel_tool_calls": request.parallel_tool_calls,
         "tool_choice": tool_choice,
     }
-    events = ItemEvents(request_fields, encodes_reasoning=_ENCODED_REASONING in request.include)
+    encodes_reasoning = _ENCODED_REASONING in request.include
+    events = ItemEvents(request_fields, tools, encodes_reasoning=encodes_reasoning)
     return task, events if request.stream else events.whole
 
 
@@ -195,22 +187,29 @@ def _add_item(item: object, turns: Turns, path: str) -> None:
             texts = texts_of(content, f"{path}.content", _TEXT_FIELDS)
             turn_of("assistant", turns)["reasoning_content"] += texts
         case "function_call":
-            call = {
-                "id": _string(item, "call_id", path),
-                "type": "function",
-                "function": {
-                    "name": _string(item, "name", path),
-                    "arguments": _string(item, "arguments", path),
-                },
-            }
-            turn_of("assistant", turns)["tool_calls"].append(call)
-        case "function_call_output":
+            _add_call(item, _string(item, "arguments", path), turns, path)
+        case "custom_tool_call":
+            arguments = {CUSTOM_ARGUMENT: _string(item, "input", path)}
+            _add_call(item, arguments, turns, path)
+        case "function_call_output" | "custom_tool_call_output":
             texts = texts_of(item.get("output"), f"{path}.output", _TEXT_FIELDS)
             call_id = _string(item, "call_id", path)
             turn_of("tool", turns).update(tool_call_id=call_id, content=texts)
         case kind:
-            allowed = '"message", "function_call", "function_call_output" or "reasoning"'
+            allowed = (
+                '"message", "function_call", "function_call_output", "custom_tool_call",'
+                ' "custom_tool_call_output" or "reasoning"'
+            )
             raise InvalidRequestError.must_be(f"{path}.type", allowed, kind)
+
+
+def _add_call(item: Mapping[str, Any], arguments: object, turns: Turns, path: str) -> None:
+    """Append a call of a function, which stands for the client's tool, to the turns."""
+    for name in ("call_id", "name"):
+        _string(item, name, path)
+    function = {"name": function_name(item), "arguments": arguments}
+    call = {"id": item["call_id"], "type": "function", "function": function}
+    turn_of("assistant", turns)["tool_calls"].append(call)
 
 
 def _string(item: Mapping[str, Any], name: str, path: str) -> str:
@@ -218,13 +217,3 @@ def _string(item: Mapping[str, Any], name: str, path: str) -> str:
     if not isinstance(text, str):
         raise InvalidRequestError.must_be(f"{path}.{name}", "a string", text)
     return text
-
-
-def _functions(tools: Sequence[Any]) -> Iterator[ToolDefinition]:
-    for index, tool in enumerate(tools):
-        kind = tool.get("type") if isinstance(tool, dict) else tool
-        if kind == "function":
-            yield tool_of(tool, f"tools[{index}]")
-        elif not isinstance(kind, str) or not kind.startswith(_SKIPPED_TOOLS):
-            allowed = 'an object of type "function": other types are not supported'
-            raise InvalidRequestError.must_be(f"tools[{index}]", allowed, kind)
