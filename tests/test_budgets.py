@@ -27,7 +27,7 @@ LONG_LINES = 1_500
 TOKENS_PER_LINE = {
     "(top level)": 7.6,
     "agents": 8.8,
-    "asking": 7.9,
+    "asking": 8.0,
     "cli": 7.7,
     "cluster": 8.3,
     "display": 7.9,
