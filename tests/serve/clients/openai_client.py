@@ -142,7 +142,7 @@ long = {**chat, "messages": [{"role": "user", "content": "hello " * 900}]}
 refused(
     lambda: list(client.chat.completions.create(**long, stream=True)),
     openai.BadRequestError,
-    "fewer",
+    "is too long",
     "messages",
 )
 refused(
