@@ -57,7 +57,10 @@ class Job(Generic[Outcome]):
             self.settle(self.outcome)
 
     def settle(self, outcome: Outcome | BaseException) -> None:
-        """Set the result or the error of the future."""
+        """Set the result of the future, or its error if `outcome` is an exception.
+
+        Does nothing if the future was cancelled or already has a result.
+        """
         with suppress(InvalidStateError):  # it was cancelled
             if isinstance(outcome, BaseException):
                 self.future.set_exception(outcome)
@@ -109,7 +112,7 @@ class Jobs:
             self._changed.notify()
 
     def take(self) -> Job[Any] | None:
-        """Wait for the next job and return it; None once the queue is closed."""
+        """Wait for the next job whose future is not done; return None if the queue is closed."""
         with self._changed:
             while True:
                 if self.closed is not None:
@@ -121,7 +124,7 @@ class Jobs:
                 self._changed.wait()
 
     def put_back(self, job: Job[Any]) -> None:
-        """Queue an unfinished job after the other jobs."""
+        """Queue a job again unless its future is done; fail the job if the queue is closed."""
         with self._changed:
             if self.closed is None and not job.future.done():
                 self._waiting.append(job)

@@ -93,7 +93,7 @@ class SharedModel(Generic[Model]):
                 job.future.cancel()  # after a KeyboardInterrupt the caller discards the remaining results
 
     def _fingerprint(self, *settings: object) -> str:
-        """Hash the model's file and the settings that its results depend on."""
+        """Return a hexadecimal SHA-256 digest of the model's file and of `settings`."""
         with self._path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         digest.update("".join(f"\n{setting}" for setting in settings).encode(errors="replace"))
@@ -110,7 +110,10 @@ class SharedModel(Generic[Model]):
         return self._jobs.closed is not None
 
     def close(self) -> None:
-        """Fail all waiting jobs, and free the model; may be called more than once."""
+        """Fail all unfinished jobs, and end the thread, which frees the model.
+
+        Waits at most `GRACE_S` seconds for the thread. Does nothing in a forked process.
+        """
         if not self._jobs.forked:
             self._thread.stop()
             self._thread.join(GRACE_S)

@@ -14,7 +14,7 @@ from relevance_gen.llama.runtime.library import lib, pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
 OutputMask: TypeAlias = bool | NDArray[np.bool_]
-"""The rows of a batch whose logits are returned."""
+"""Whether the logits of each row of a batch are returned: a boolean for all rows, or an array."""
 
 
 class Batch:
@@ -38,7 +38,7 @@ class Batch:
         )
 
     def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int) -> None:
-        """Replace the tokens of the batch."""
+        """Replace the tokens of the batch, with the position and the sequence id of each token."""
         n = len(tokens)
         self.token[:n] = tokens
         self.position[:n] = positions

@@ -81,7 +81,10 @@ class ModelThread(ABC):
         atexit.register(self._stop_at_exit)
 
     def wait_loaded(self, timeout_s: float | None = None) -> bool:
-        """Wait until loading has succeeded or failed; return whether it has."""
+        """Wait until loading has succeeded, failed or been stopped; return False after a timeout.
+
+        Without `timeout_s`, waits as long as loading takes.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: self.state is not ThreadState.LOADING, timeout_s)
 
@@ -91,7 +94,7 @@ class ModelThread(ABC):
             self._leave(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread has ended or is lost; return whether it has.
+        """Wait until the thread has ended or is lost; return False after a timeout.
 
         Returns True at once in this thread itself, and if the thread was never started.
         """

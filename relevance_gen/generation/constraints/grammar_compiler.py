@@ -94,7 +94,10 @@ class Grammars:
         self._queue_of(client).discard(source, client, seconds)
 
     def close(self) -> None:
-        """End the threads after their current grammars."""
+        """Cancel the waiting grammars; each thread ends after the grammar that it compiles now.
+
+        Does not wait for the threads.
+        """
         for queue in (self._authenticated, self._anonymous):
             queue.thread.shutdown(wait=False, cancel_futures=True)
 
@@ -216,7 +219,10 @@ class _CompilerQueue:
         return grammar
 
     def _try(self, grammar: str) -> _Trial:
-        """Compile a grammar in the trial process."""
+        """Compile a grammar in the trial process, and return its result.
+
+        A trial that runs out of memory or time is a result with an error, not an exception.
+        """
         try:
             result = self._trial_sandbox.call({"grammar": grammar})
         except EOFError:

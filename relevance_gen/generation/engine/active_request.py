@@ -109,7 +109,7 @@ class ActiveRequest:
 
     @property
     def n_prompt_tokens(self) -> int:
-        """Tokens of the prompt; 0 until `tokenize`."""
+        """The number of tokens of the prompt; 0 before the call of `tokenize`."""
         return len(self.tokens)
 
     @property
@@ -119,17 +119,17 @@ class ActiveRequest:
 
     @property
     def n_samples(self) -> int:
-        """Requested samples."""
+        """The number of requested samples."""
         return self.params.num_samples
 
     @property
     def n_pending_samples(self) -> int:
-        """Samples without a first token."""
+        """The number of requested samples that do not have their first token yet."""
         return self.n_samples - self.n_started
 
     @property
     def n_running(self) -> int:
-        """Samples that have a first token and are not finished."""
+        """The number of samples that have their first token and are not finished."""
         return self.n_started - len(self.completions)
 
     def tokenize(self, model: LanguageModel) -> None:
@@ -221,7 +221,7 @@ class ActiveRequest:
                 self.prompt_top_logprobs.append(sampler.top_logprobs(row, min(n_top, len(row))))
 
     def start_sample(self, model: LanguageModel) -> SampleState:
-        """Return the next sample, which starts now."""
+        """Return the state of the next sample, and count that sample as started."""
         index = self.n_started
         self.n_started += 1
         constraint = counter = None
@@ -251,7 +251,10 @@ class ActiveRequest:
         self.prompt_top_logprobs.clear()
 
     def release(self) -> None:
-        """Free the memory that only further samples would need."""
+        """Free the logits and the saved state of a request that will start no more samples.
+
+        The request also forgets the slot of its prompt; the engine must rewind that slot first.
+        """
         self.slot = None
         self.logits, self.state = NO_LOGITS, NO_STATE
 

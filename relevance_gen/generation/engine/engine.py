@@ -408,7 +408,7 @@ class Engine:
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
     def _dequeue(self, request: ActiveRequest) -> None:
-        """Remove a request from the queue, and free the memory that only further samples would need."""
+        """Remove a request that will start no more samples from the queue, and free its prompt's memory."""
         self._queue.remove(request)
         if request.slot is not None:
             self._model.rewind(request.slot, 0)

@@ -82,19 +82,22 @@ class PendingCompilations:
         return finished
 
     def give_up(self, request: ActiveRequest) -> None:
-        """Drop a grammar whose masks take too much time, and count that time for its client."""
+        """Remove a request's grammar from the cache because its masks took too much CPU time.
+
+        The CPU time of the masks is charged to the client. Does nothing for a request with choices.
+        """
         if self._grammars is not None and isinstance(request.grammar, Grammar):
             source, n_seconds = request.grammar.source, request.mask_budget.seconds
             self._grammars.discard(source, request.client, n_seconds)
 
     def drop(self, request_id: int) -> None:
-        """Drop a request, if it is waiting here."""
+        """Cancel the compilation for a request, and remove the request; ignore an unknown id."""
         for request in list(self.futures):
             if request.id == request_id:
                 self.futures.pop(request).cancel()
 
     def clear(self) -> None:
-        """Drop all requests and end the threads."""
+        """Cancel all compilations, remove their requests, and close the compiler of grammars."""
         while self.futures:
             self.futures.popitem()[1].cancel()
         if self._grammars is not None:

@@ -58,7 +58,10 @@ class PrefixCache:
         return self._prompts.nbytes
 
     def longest_match(self, prompt: Tokens, client: str | None = None) -> PrefixMatch:
-        """Return the longest prefix of `prompt` that a cached prompt of the client shares, and mark that as used."""
+        """Return the longest prefix that `prompt` shares with a cached prompt of the client.
+
+        The matching cached prompt becomes the most recently used.
+        """
         n_best, best_key = 0, None
         for key, cached in self._prompts.items():
             if cached.client == client:

@@ -77,7 +77,7 @@ class TextAssembler:
         return self._release(self._decoder.decode(piece), may_stop)
 
     def flush(self, *, may_stop: bool = True) -> str:
-        """Return the text that was held back; no token follows."""
+        """Return the text that was held back. The caller must not push another token afterwards."""
         released = self._release(self._decoder.decode(b"", final=True), may_stop)
         if not self.stop_string:
             released, self._held = released + self._held, ""

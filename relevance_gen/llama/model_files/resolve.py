@@ -57,7 +57,14 @@ def check_is_gguf(path: Path) -> None:
 
 
 def files_of(model: str | None) -> list[Path]:
-    """Return the parts of a local GGUF file, or of the embedded model for None; empty if the file does not exist."""
+    """Return the paths of a model file and, if the model is split, of all its parts.
+
+    Parts that do not exist are left out, so the list is empty for a model that is not on this
+    machine.
+
+    Args:
+        model: the path of a GGUF file, or of one part of it; None for the model in this package.
+    """
     path = EMBEDDED_MODEL if model is None else Path(model)
     paths = [path.parent / name for name in parts(path.name)]
     return [part for part in paths if part.is_file()]
