@@ -69,7 +69,7 @@ class TextStream(Iterator[TextPiece]):
         raise StopIteration
 
     def cancel(self) -> None:
-        """Cancel the request; its slots are free at the next step."""
+        """Cancel the request unless it has ended; the engine frees its slots at its next step."""
         self._future.cancel()
 
     def __enter__(self) -> Self:

@@ -408,7 +408,10 @@ class Engine:
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
     def _dequeue(self, request: ActiveRequest) -> None:
-        """Remove a request that will start no more samples from the queue, and free its prompt's memory."""
+        """Remove a request from the queue, and free its logits, its saved state and its prompt's slot.
+
+        The request will start no more samples.
+        """
         self._queue.remove(request)
         if request.slot is not None:
             self._model.rewind(request.slot, 0)

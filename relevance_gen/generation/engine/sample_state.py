@@ -104,7 +104,10 @@ class SampleState:
 
     @property
     def has_fast_mask(self) -> bool:
-        """Whether `mask` returns at once, or soon as at the previous token."""
+        """Whether `mask` is expected to return soon.
+
+        False only while another thread computes the mask and the previous mask took 2 ms or longer.
+        """
         if self._next_mask is None or self._next_mask.done():
             return True
         return self.constraint is None or self.constraint.is_fast
@@ -196,7 +199,7 @@ class SampleState:
 
 
 def sample_tokens(samples: Sequence[SampleState], logits: Logits) -> list[SampledToken]:
-    """Sample the next token of each of B samples; row i of `logits`, shape (B, V), belongs to the i-th."""
+    """Sample the next token of each of B samples; `logits`, shape (B, V), has a row for each sample."""
     replacements = {}
     masks = {}
     for row, sample in enumerate(samples):

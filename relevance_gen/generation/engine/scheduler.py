@@ -204,7 +204,10 @@ def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume |
 def _preempt_if_needed(
     state: EngineState, clients_by_slot: Mapping[int, str | None], n_usable: Sequence[int]
 ) -> Preempt | None:
-    """Preempt an anonymous client if an authenticated request can use its slot; no slot is free."""
+    """Return the preemption of an anonymous client's slot if an authenticated request can use it.
+
+    Otherwise return None. Called only if no slot is free.
+    """
     anonymous_slots = [slot for slot, client in clients_by_slot.items() if _is_anonymous(client)]
     is_needed = any(
         n_slots and not _is_anonymous(request.client)
@@ -285,7 +288,11 @@ def _count_usable_slots(state: EngineState) -> list[int]:
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
-    """Tokenize the prompts that have slots, then compute the first chunk and further chunks of about the same length."""
+    """Return the next action for prompts that have slots but are not computed; None if there is none.
+
+    The action tokenizes a prompt, or computes the first chunk that is due as a batch with other
+    chunks of about the same length.
+    """
     by_priority = sorted(
         enumerate(state.waiting), key=lambda indexed: priority_of(indexed[1].client)
     )

@@ -115,7 +115,10 @@ class RequestQueue:
 
     @property
     def n_pending_samples(self) -> int:
-        """Samples without a first token, of requests that wait and of requests that a worker has."""
+        """The number of samples that do not have their first token yet.
+
+        Counts the samples of waiting requests and of requests that a worker has taken.
+        """
         with self._changed:
             n_taken = sum(
                 pending.n_pending_samples
@@ -246,7 +249,7 @@ class RequestQueue:
     # ── Choosing requests ────────────────────────────────────────────────────────────────────────
 
     def _choose(self, worker: _RegisteredWorker) -> list[QueuedRequest]:
-        """Remove and return the next requests for a worker."""
+        """Remove and return the next requests for a worker. The caller must hold the lock."""
         in_turn = self._in_turn()
         max_requests = -(-len(in_turn) // len(self._workers))
         retaining_clients = {
@@ -335,7 +338,7 @@ class RequestQueue:
         self._changed.notify_all()
 
     def _stop_queueing(self, pending: PendingRequest) -> None:
-        """Count the samples of a request as waiting no more."""
+        """Stop counting the samples of a request as waiting. The caller must hold the lock."""
         if pending.is_queued:
             pending.is_queued = False
             queued = pending.queued

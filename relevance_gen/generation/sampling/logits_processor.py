@@ -61,7 +61,7 @@ class LogitsProcessor:
         return self._n_generated < self._request.min_tokens
 
     def count(self, token: int) -> None:
-        """Count a generated token."""
+        """Update the number of generated tokens and, if the request has penalties, the count of `token`."""
         self._n_generated += 1
         if not self._has_penalty:
             return
