@@ -71,7 +71,7 @@ class ModelThread(ABC):
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
-        """Accept no more work, and fail all unfinished work with `error`; None means it was closed."""
+        """Accept no more work, and fail all unfinished work: with `error`, or as closed if None."""
 
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -408,9 +408,9 @@ class Engine:
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
     def _dequeue(self, request: ActiveRequest) -> None:
-        """Remove a request from the queue, and free its logits, its saved state and its prompt's slot.
+        """Remove a request from the queue, and free its logits and its saved state.
 
-        The request will start no more samples.
+        Its prompt's slot is rewound, if it has one. The request will start no more samples.
         """
         self._queue.remove(request)
         if request.slot is not None:

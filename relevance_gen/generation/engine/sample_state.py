@@ -199,7 +199,7 @@ class SampleState:
 
 
 def sample_tokens(samples: Sequence[SampleState], logits: Logits) -> list[SampledToken]:
-    """Sample the next token of each of B samples; `logits`, shape (B, V), has a row for each sample."""
+    """Sample the next token of each of B samples; `logits`, shape (B, V), has a row for each."""
     replacements = {}
     masks = {}
     for row, sample in enumerate(samples):

@@ -288,7 +288,7 @@ def _count_usable_slots(state: EngineState) -> list[int]:
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
-    """Return the next action for prompts that have slots but are not computed; None if there is none.
+    """Return the next action for prompts that have slots and are not computed; None without one.
 
     The action tokenizes a prompt, or computes the first chunk that is due as a batch with other
     chunks of about the same length.

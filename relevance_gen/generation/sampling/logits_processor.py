@@ -61,7 +61,7 @@ class LogitsProcessor:
         return self._n_generated < self._request.min_tokens
 
     def count(self, token: int) -> None:
-        """Update the number of generated tokens and, if the request has penalties, the count of `token`."""
+        """Count a generated token in total and, if the request has penalties, by its token id."""
         self._n_generated += 1
         if not self._has_penalty:
             return
