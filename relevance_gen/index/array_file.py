@@ -44,7 +44,7 @@ _CRC_BATCH_BYTES: Final = 1 << 20
 
 @frozen(eq=False)
 class StoredArrays:
-    """Content of a file.
+    """The content of a file of arrays.
 
     Attributes:
         settings: the settings, and under ``arrays`` the layout of the arrays.
@@ -98,7 +98,7 @@ class Writer:
         name: str,
         values: Array,
     ) -> None:
-        """Write the next elements of an array."""
+        """Write the next elements of the array with this name, converted to its type."""
         array = np.ascontiguousarray(values, self._types[name])
         if array.size:
             self._file.seek(self._offsets[name])
@@ -106,7 +106,7 @@ class Writer:
             self._offsets[name] += array.nbytes
 
     def seal(self) -> None:
-        """Read the written bytes, and write their checksum."""
+        """Read what was written, and write its checksum; call this after the last `extend`."""
         self._file.seek(self._start + _CRC_END)
         crc = 0
         while batch := self._file.read(_CRC_BATCH_BYTES):
@@ -130,7 +130,10 @@ def write(
 
 
 def map_file(file: BinaryIO) -> Bytes:
-    """Return the content of a file that was just written, memory-mapped; it stays valid when the file is closed."""
+    """Return the memory-mapped content of a file, which remains valid after the file is closed.
+
+    The current position must be the end of the written content: at 0, the result is empty.
+    """
     file.flush()
     if not file.tell():  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)
@@ -148,7 +151,12 @@ def _layout(
     types: Types,
     sizes: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the header's description of arrays of these sizes."""
+    """Return the description of arrays in a header: type, shape and offset of each, by name.
+
+    Args:
+        types: names and types of the arrays.
+        sizes: number of elements of each array.
+    """
     layout = {}
     offset = 0
     for name, dtype in types.items():
@@ -162,7 +170,7 @@ def _stored_bytes(size: int, dtype: str) -> int:
 
 
 def padded(n_bytes: int) -> int:
-    """Return the bytes that an array takes with the padding that aligns the array after it."""
+    """Return `n_bytes` rounded up to a multiple of 64, so that the next array is aligned."""
     return n_bytes + -n_bytes % _ALIGNMENT_BYTES
 
 

@@ -34,7 +34,7 @@ def _are_ends(array: Array, size: int) -> bool:
 
 
 def _are_ends_of_any(array: Array, size: int) -> bool:
-    """Return the same for items that can be empty."""
+    """Return whether an array never descends and ends at `size`: ends of items that may be empty."""
     bounds = np.concatenate(([0], array))
     is_ordered = bounds[1:] >= bounds[:-1]
     return int(bounds[-1]) == size and bool(is_ordered.all())
@@ -75,7 +75,7 @@ class ArraySpec:
 
     @property
     def attribute(self) -> str:
-        """Attribute of that object."""
+        """Name of the attribute of that object that has the array."""
         return self.path.rpartition(".")[2]
 
 
@@ -135,7 +135,10 @@ CHUNK_ATTRIBUTES: Final = tuple(
 
 
 def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
-    """Yield name and array for each array that a segment has, except texts, metadata and titles."""
+    """Yield the name in a file and the array for each array of a segment, except of its chunks.
+
+    Arrays that the segment lacks, such as vectors, are skipped.
+    """
     for spec in _SPECS:
         if not spec.path:
             continue
@@ -149,7 +152,12 @@ def attributes(
     arrays: Mapping[str, Array],
     owner_path: str,
 ) -> dict[str, Any]:
-    """Return the arrays of a file that belong to one object of a segment, by attribute."""
+    """Return the arrays of a file that belong to one object of a segment, by its attributes.
+
+    Args:
+        arrays: all arrays of the file, by name.
+        owner_path: path of the object, as in `ArraySpec.owner_path`.
+    """
     return {
         spec.attribute: arrays[spec.name]
         for spec in STORED
@@ -162,7 +170,12 @@ def are_valid(
     *,
     has_passages: bool,
 ) -> bool:
-    """Return whether the sizes and elements of the arrays of a file are valid."""
+    """Return whether the arrays of a file have valid sizes and elements; see `ArraySpec`.
+
+    Args:
+        arrays: all arrays of the file, by name.
+        has_passages: whether to check the arrays of passages, too.
+    """
     sizes = sizes_of(arrays)
     specs = [spec for spec in STORED if has_passages or spec.owner_path != "passages"]
     for spec in specs:
@@ -176,7 +189,7 @@ def are_valid(
 
 
 def sizes_of(arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Return the size of each axis of the arrays of a file."""
+    """Return the number of items of each axis, by the sizes of the arrays that are present."""
     sizes = {}
     for spec in STORED:
         if spec.name in arrays and not spec.is_bounds:

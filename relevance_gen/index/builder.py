@@ -53,12 +53,12 @@ Merge: TypeAlias = Callable[[Sequence[Segment]], Segment]
 
 @frozen
 class _Block:
-    """Texts that are tokenized together: all of a chunk or more, or one piece of a long chunk.
+    """Texts that are tokenized together: of n complete chunks, or one piece of a long chunk.
 
     Attributes:
         chunk_ords: ordinals of the chunks, ascending, shape (n,).
-        texts: the text of each, or the piece.
-        is_last: whether no other piece of the chunk follows.
+        texts: the text of each chunk, or the piece.
+        is_last: whether no other piece of the last chunk follows.
     """
 
     chunk_ords: Offsets
@@ -86,7 +86,7 @@ def build(
 
     Args:
         chunks: the chunks, N of them, none blank.
-        positions: position of each chunk in the collection, ascending, shape (N,).
+        positions: position of each chunk in its index, ascending, shape (N,).
         keep_occurrences: whether to store the term of each occurrence. One-shot search does not: it tokenizes the few
             candidates again.
         prefix_bucket_filter: the prefix buckets whose terms get postings, shape (N_PREFIX_BUCKETS,); None for all.
@@ -158,7 +158,7 @@ def _hash_title(title: str) -> int:
 
 
 def _title_sizes(chunks: Chunks) -> Counts:
-    """Return the number of occurrences in each chunk's title, shape (N,)."""
+    """Return the number of occurrences in each chunk's title, 0 without a title, shape (N,)."""
     sizes = np.zeros(len(chunks.texts), np.uint32)
     if not chunks.titles:
         return sizes
@@ -174,7 +174,10 @@ def _title_sizes(chunks: Chunks) -> Counts:
 
 
 def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
-    """Return the index of each chunk's first occurrence: ASCII texts come first, because they are tokenized first."""
+    """Return the index of each chunk's first occurrence, shape (N,).
+
+    The occurrences of all ASCII texts precede those of other texts, in the order of tokenization.
+    """
     order = np.argsort(~is_ascii, kind="stable")
     first = np.empty(order.size, np.int64)
     first[order] = starts_of(n_occurrences[order])
@@ -182,7 +185,10 @@ def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
 
 
 def _sum_ids(tokens: Occurrences) -> Ids:
-    """Return the sum of the term ids of each text, which does not depend on their order, shape (n,)."""
+    """Return the sum modulo 2⁶⁴ of the term ids of each of n texts, shape (n,).
+
+    It does not depend on the order of the terms.
+    """
     sums = np.zeros(tokens.counts.size, np.uint64)
     rows = np.flatnonzero(tokens.counts)
     if rows.size:
@@ -192,9 +198,13 @@ def _sum_ids(tokens: Occurrences) -> Ids:
 
 
 def _square_sum(pieces: Sequence[_PieceCounts]) -> float:
-    """Return the sum of squares of a chunk's saturated counts, added in the order of a chunk that is counted at once.
+    """Return the sum of the squares of a long chunk's saturated counts.
 
-    Then the sum is bit-identical however a chunk is divided into pieces.
+    The squares are added in the same order as for a chunk that is counted at once, so that the sum
+    is bit-identical for any division of the chunk into pieces.
+
+    Args:
+        pieces: the counts of all pieces of the chunk, in order.
     """
     range_starts = np.arange(_N_ID_RANGES + 1)
     bounds = [np.searchsorted(piece.ids >> np.uint64(60), range_starts) for piece in pieces]
@@ -222,7 +232,12 @@ def _blocks(
     texts: Sequence[str],
     is_ascii: Flags,
 ) -> Iterator[_Block]:
-    """Yield blocks of limited size, each of only ASCII texts, which need no folding, or of only other texts."""
+    """Yield blocks of limited size: first of ASCII texts, which need no folding, then of the rest.
+
+    Args:
+        texts: the texts of all chunks.
+        is_ascii: whether each text is ASCII, shape (N,).
+    """
     n_chars = blocks.lengths(texts)
     ascii_chars = blocks.BLOCK_CHARS
     other_chars = blocks.BLOCK_CHARS // 2  # other characters have two bytes or three
@@ -247,7 +262,12 @@ def _english_margin(
     counts: TermCounts,
     n_chunks: int,
 ) -> npt.NDArray[np.int32]:
-    """Return the number of English markers minus the number of other markers in each chunk, shape (n_chunks,)."""
+    """Return the English markers minus the other languages' markers in each chunk of a block.
+
+    Args:
+        counts: the counts of the block, as `count_terms` returns them.
+        n_chunks: number of chunks of the block, the size of the result.
+    """
     marker_ids = _marker_ids()
     sign = np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
     # The counts ascend by bucket, so their markers are found by bucket; other terms of the bucket count 0.
@@ -267,7 +287,11 @@ def _marker_ids() -> Ids:
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
-    """Merge segments that store occurrences into a single segment, without removed chunks."""
+    """Return one segment with the chunks of several segments, ordered by position.
+
+    Removed chunks are left out. A single segment without removed chunks is returned unchanged;
+    otherwise each segment must store occurrences.
+    """
     if len(segments) == 1 and segments[0].postings.live is None:
         return segments[0]
     live_ords = [np.flatnonzero(segment.live) for segment in segments]
@@ -308,7 +332,13 @@ def _merge_passages(
     live_ords: Sequence[Offsets],
     order: Offsets,
 ) -> Passages | None:
-    """Return the passages of the merged chunks; None if a segment lacks passages, or without segments."""
+    """Return the passages of the merged chunks; None if a segment lacks passages.
+
+    Args:
+        segments: the segments that are merged.
+        live_ords: ordinals of the chunks of each segment that are not removed.
+        order: for each merged chunk, its index among these chunks, segment after segment.
+    """
     parts = []
     for segment, chunk_ords in zip(segments, live_ords, strict=True):
         if segment.passages is None:
@@ -321,9 +351,14 @@ def merge_tiered(
     segments: list[Segment],
     merge: Merge = merge,
 ) -> list[Segment]:
-    """Merge the last segments until each is much smaller than the segment before it.
+    """Merge the last two segments until the last is much smaller than the segment before it.
 
-    The number of segments stays small, and each chunk is copied only a few times in its life.
+    Modifies and returns the list. The number of segments stays small, and each chunk is copied only
+    a few times.
+
+    Args:
+        segments: the segments; a new segment was appended.
+        merge: merges two segments.
     """
     while len(segments) > 1:
         last_size = segments[-1].statistics.n_chunks
@@ -339,7 +374,7 @@ class Removal:
 
     Attributes:
         segments: the segments without the removed chunks.
-        texts: texts of the removed chunks.
+        texts: texts of the chunks that were removed.
     """
 
     segments: list[Segment]
@@ -351,9 +386,10 @@ def remove_chunks(
     positions: Offsets,
     merge: Merge = merge,
 ) -> Removal:
-    """Remove the chunks at the given positions.
+    """Return segments without the chunks at these positions; positions without a chunk are ignored.
 
-    A segment that loses most of its chunks is rebuilt. Empty segments are dropped, but one segment is always returned.
+    A segment in which fewer than half of the chunks remain is rebuilt without the removed chunks.
+    Empty segments are dropped, except one if all are empty.
     """
     remaining = []
     texts = []

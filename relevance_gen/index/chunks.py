@@ -60,7 +60,7 @@ class Chunks:
         return self.take(positions), np.array(positions, np.int64)
 
     def take(self, chunk_ords: Sequence[int]) -> Chunks:
-        """Return some of the chunks, in the order of `chunk_ords`."""
+        """Return the chunks with these ordinals, in the order of `chunk_ords`."""
         texts = [self.texts[chunk_ord] for chunk_ord in chunk_ords]
         metadata = _reindex(self.metadata, chunk_ords)
         return Chunks(texts, metadata, _reindex(self.titles, chunk_ords))
@@ -89,7 +89,12 @@ def _reindex(
     values: Mapping[int, T],
     chunk_ords: Sequence[int],
 ) -> dict[int, T]:
-    """Return the values of the given chunks by their new ordinals, which are the indices in `chunk_ords`."""
+    """Return the values of some chunks by new ordinals; chunks without a value are left out.
+
+    Args:
+        values: values by old ordinal.
+        chunk_ords: the old ordinal of each chunk; its index is the new ordinal.
+    """
     if not values:
         return {}
     return {

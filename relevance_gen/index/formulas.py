@@ -56,8 +56,9 @@ def smoothed_idf(
 
 
 def pivot(norms: Floats, mean_norm: float) -> Floats:
-    """Return the pivoted norms ``0.4 m + 0.6 n`` of chunks with norms n, with the mean norm m; a result of 0 is replaced by 1.
+    """Return the pivoted norm ``0.4 m + 0.6 n`` for each norm n of a chunk and the mean norm m.
 
+    1 replaces a result of 0.
     Source: Singhal, Buckley, Mitra: Pivoted document length normalization (SIGIR 1996).
     """
     mixed = (1.0 - SLOPE) * mean_norm + SLOPE * norms
@@ -82,5 +83,5 @@ def soft_clip_to_one(ratios: Floats) -> Floats:
 
 
 def clip_to_one(ratios: Floats) -> Floats:
-    """Clip ratios that exceed 1 by rounding errors."""
+    """Return the ratios, with 1 for those that exceed 1, which they do only by rounding errors."""
     return np.minimum(ratios, 1.0)

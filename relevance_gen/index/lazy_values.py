@@ -12,7 +12,7 @@ from relevance_gen.arrays import Flags
 T = TypeVar("T")
 
 _MAX_CACHED_VALUES: Final = 1 << 17
-"""Number of values that a mapping caches: filters stay fast and memory stays bounded."""
+"""Maximum number of values that a mapping caches: filters stay fast and memory stays bounded."""
 
 
 class LazyTexts(Sequence[str]):
@@ -51,7 +51,9 @@ class LazyTexts(Sequence[str]):
 
 
 class LazyValues(Mapping[int, T]):
-    """A mapping from chunk ordinals to values that are computed when they are read; the first values are cached.
+    """A mapping from chunk ordinals to values that are computed when they are read.
+
+    The first `_MAX_CACHED_VALUES` values that are read are cached.
 
     Args:
         present: whether each chunk has a value, shape (N,).

@@ -92,12 +92,12 @@ class Lexicon:
         return arrays.find(self.ids, ids)
 
     def find_exact(self, term_id: int) -> Offsets:
-        """Return the ordinal of the term with an id, shape (1,), or an empty array."""
+        """Return the ordinal of the term with an id, shape (1,), or an empty array if absent."""
         term_ords = self.find(np.array([term_id], np.uint64))
         return term_ords[term_ords >= 0]
 
     def decode_terms(self, term_ords: Offsets) -> list[str]:
-        """Return the spellings of the given terms."""
+        """Return the spellings of the terms with these ordinals, in order."""
         first = self.spelling_first[term_ords]
         n_bytes = self.spelling_first[term_ords + 1] - first
         letters = self.spelling[arrays.ragged_ranges(first, n_bytes)]
@@ -116,7 +116,10 @@ class Lexicon:
         return [*self.ids.searchsorted(prefix_bucket_bounds()).tolist(), self.size]
 
     def find_by_stem(self, term_id: int, stem: str) -> Offsets:
-        """Return the ordinals of the terms in the prefix bucket of an id that have a stem; stop words are excluded."""
+        """Return the ordinals of the terms with a stem in the prefix bucket of an id, ascending.
+
+        Stop words and terms that cannot be inflected are left out.
+        """
         bucket = term_id >> 56
         low = self._bucket_bounds[bucket]
         stems = self._stems.get(bucket)
@@ -127,7 +130,7 @@ class Lexicon:
         return term_ords
 
     def cache_stems(self) -> None:
-        """Compute the stems of all terms, so that queries do not have to compute the stems of their prefix buckets."""
+        """Compute and cache the stems of all terms; otherwise queries compute those they need."""
         stems = self._hash_stems(0, self.size)
         for bucket, (low, high) in enumerate(itertools.pairwise(self._bucket_bounds)):
             self._stems[bucket] = stems[low:high]
@@ -137,8 +140,9 @@ class Lexicon:
         low: int,
         high: int,
     ) -> npt.NDArray[np.int64]:
-        """Return hashes of the stems of the terms in [low, high), and 0 for stop words and terms without inflections.
+        """Return a hash of the stem of each term with an ordinal in [low, high).
 
+        0 for stop words and for terms that cannot be inflected.
         The hashes are Python's, which differ between processes: they are never saved nor sent.
         """
         stems = np.zeros(high - low, np.int64)
@@ -191,7 +195,11 @@ class Lexicon:
         *,
         step: int,
     ) -> Offsets:
-        """Return how many bytes from each offset equal `letters`, reading forwards (step 1) or backwards (step -1)."""
+        """Return the number of bytes from each offset in `spelling` that equal `letters` in order.
+
+        Counting stops at the first byte that differs. `step` 1 reads the spelling forwards, and -1
+        backwards.
+        """
         n_shared = np.zeros(offsets.size, np.int64)
         open_rows = np.arange(offsets.size)
         # No comparison crosses into another spelling: a line end is between two spellings.
@@ -204,10 +212,10 @@ class Lexicon:
         return n_shared
 
     def fuzzy_matches(self, word: str) -> Offsets:
-        """Return the ordinals of the terms at Damerau–Levenshtein distance 1 from a word, ascending.
+        """Return the ordinals of the terms that may be the correct spelling of a word, ascending.
 
-        They have the first letter of the word, and can be inflected; the other letters differ by one insertion,
-        deletion, substitution or transposition of neighbors.
+        They can be inflected, begin with the word's first letter, and differ from the word by at
+        most one insertion, deletion, substitution or transposition of adjacent letters.
         """
         is_candidate = self.can_inflect & (np.abs(self.n_letters - len(word)) <= 1)
         term_ords: Offsets = is_candidate.nonzero()[0]
@@ -282,12 +290,15 @@ class Lexicon:
 
     @property
     def prefixes(self) -> Hashes:
-        """Distinct prefix hashes of all terms, ascending; the first is 0. See `hash_prefixes`."""
+        """Distinct prefix hashes of all terms, ascending; see `hash_prefixes`. The first is 0."""
         return self._prefixes[0]
 
     @property
     def prefix_ords(self) -> TermOrds:
-        """Index in `prefixes` of each term's prefix, and 0 as last element, for an empty element; shape (V + 1,)."""
+        """Index in `prefixes` of each term's prefix hash, shape (V + 1,).
+
+        The last element is 0, for the empty elements of `TokenSequences`, whose value is V.
+        """
         return self._prefixes[1]
 
     @functools.cached_property
@@ -308,9 +319,10 @@ class Lexicon:
         return prefixes, hashes
 
     def char_ngrams(self, term_ords: Offsets) -> tuple[Hashes, Offsets]:
-        """Return hashes of the character 4-grams of the given terms, term after term, and the number of each term's n-grams.
+        """Return hashes of the character 4-grams of n terms, and the number of each term's hashes.
 
-        A shorter word is an n-gram of its own. Terms of scripts without spaces have none: they are n-grams already.
+        The hashes are in the order of the terms. A shorter word has one hash, of all its letters.
+        Terms of scripts without spaces have none, because they are n-grams already.
         Hashes are above 0.
         """
         first = self.spelling_first[term_ords]
@@ -339,7 +351,7 @@ class Lexicon:
 
 
 def _count_leading(flags: Flags) -> Offsets:
-    """Return the number of true elements before the first false element of each row, shape (m,)."""
+    """Return for each of m rows the number of true elements before its first false element."""
     n_leading: Offsets = np.logical_and.accumulate(flags, axis=1).sum(axis=1)
     return n_leading
 
@@ -372,7 +384,7 @@ def _gather_lines(
     start: Offsets,
     n_bytes: Offsets,
 ) -> Bytes:
-    """Concatenate slices of text, and replace the last byte of each by a line end."""
+    """Concatenate slices of a text, with the last byte of each replaced by a line end."""
     lines = letters.take(arrays.ragged_ranges(start, n_bytes), mode="clip")
     lines[np.cumsum(n_bytes) - 1] = _LINE_END
     return lines
@@ -381,7 +393,7 @@ def _gather_lines(
 class LexiconBuilder:
     """Collects the terms of several blocks or lexicons into one lexicon.
 
-    A term has an entry for each time that it is added.
+    Each term that is added makes an entry, also if the term was added before.
 
     Args:
         n_expected: expected number of entries; there may be more.
@@ -409,7 +421,10 @@ class LexiconBuilder:
         return first_entry
 
     def build(self) -> tuple[Lexicon, TermOrds]:
-        """Return the lexicon of the distinct terms, and the ordinal of each entry's term; empties this builder."""
+        """Return the lexicon of the distinct terms, and the ordinal in it of each entry's term.
+
+        This builder is empty afterwards.
+        """
         entry_ids = self._ids.finish()
         order = arrays.order_by_id(entry_ids)
         ids = entry_ids.take(order)

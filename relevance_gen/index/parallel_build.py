@@ -128,9 +128,10 @@ def _can_fork() -> bool:
 
 @contextmanager
 def _starting_workers() -> Iterator[None]:
-    """Start processes with SIGINT blocked, so that ^C in a terminal does not print tracebacks of processes that start.
+    """Block SIGINT in this context, in which worker processes are started.
 
-    Python warns of any thread during a fork; the threads of numpy do no harm.
+    Otherwise ^C in a terminal would print tracebacks of workers that are starting. Python's warning
+    about threads during a fork is suppressed, too: the threads of numpy do no harm.
     """
     resource_tracker.ensure_running()  # its start would unblock SIGINT
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -148,7 +149,14 @@ def _wait(
     n_chunks: int,
     progress: Progress | None,
 ) -> None:
-    """Wait for all futures, report progress, and raise the error of a future that failed."""
+    """Wait until all workers are done, and report progress; raise the error of one that failed.
+
+    Args:
+        futures: the results of the workers.
+        shared: as `_shared`.
+        n_chunks: number of all chunks, for `progress`.
+        progress: called with the number of chunks done and `n_chunks`; None for no reports.
+    """
     n_reported = 0
     pending = set(futures)
     while pending:
@@ -191,7 +199,17 @@ def _build_part(
     chunks: Chunks,
     path: Path,
 ) -> None:
-    """Build the segment of the given chunks and write its arrays to a file."""
+    """Build the segment of a part of the chunks in a worker, and write its arrays to a file.
+
+    Args:
+        part_index: index of the part, for the shared number of finished chunks.
+        first_position: position of the first chunk.
+        chunks: the chunks.
+        path: the file to create.
+
+    Raises:
+        _CancelledBuildError: the parent process has cancelled the build.
+    """
 
     def report(n_done: int, _: int) -> None:
         if _shared[-1]:

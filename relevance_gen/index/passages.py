@@ -56,7 +56,7 @@ class TextEncoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that the vector of a passage depends on."""
+        """A hash of everything that determines the vector of a text."""
 
     def encode(
         self,
@@ -157,7 +157,7 @@ class Passages:
         )
 
     def take(self, chunk_ords: Offsets) -> Passages:
-        """Return the passages of the given chunks, in the order of `chunk_ords`."""
+        """Return the passages of the chunks with these ordinals, in the order of `chunk_ords`."""
         counts = np.diff(self.first)[chunk_ords]
         rows = ragged_ranges(self.first[chunk_ords], counts)
         return Passages(
@@ -205,10 +205,10 @@ def _encode(
     texts: Sequence[str],
     kind: Literal["query", "passage"],
 ) -> Halves:
-    """Return the vectors of n texts, shape (n, d).
+    """Return the vectors of n texts in half precision, shape (n, d); identifiers are split first.
 
     Raises:
-        EncoderError: the encoder returns something else.
+        EncoderError: the encoder does not return n vectors of floats of length 1 or less.
     """
     split_texts = [_split_identifiers(text) for text in texts]
     vectors = np.asarray(encoder.encode(split_texts, kind=kind))
@@ -247,7 +247,13 @@ def _passage_spans(
     title_line: str,
     encoder: TextEncoder,
 ) -> list[tuple[int, int]]:
-    """Return start and end of each passage of a chunk's text."""
+    """Return the start and end offset of each passage of a chunk's text; at least one passage.
+
+    Args:
+        text: the text.
+        title_line: the line before each passage, whose tokens count; "" for none.
+        encoder: the encoder of the passages.
+    """
     full_text = [(0, len(text))]
     if isinstance(encoder, CountsTokens):
 

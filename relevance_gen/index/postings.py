@@ -58,14 +58,15 @@ def count_terms(
     *,
     keep_occurrences: bool = False,
 ) -> TermCounts:
-    """Count the terms of each chunk of one block.
+    """Count the occurrences of each term in each chunk of one block.
 
-    The counts of a chunk and their order do not depend on the other chunks of the block.
+    The counts ascend by the top 16 bits of their ids. The counts of a chunk and their order do not
+    depend on the other chunks of the block.
 
     Args:
         ids: ids of the occurrences, chunk after chunk, shape (T,).
         counts: number of occurrences of each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum is T.
-        keep_occurrences: whether to return the pair of each occurrence.
+        keep_occurrences: whether the result has `of_occurrence`.
     """
     order = np.argsort(buckets(ids), kind="stable")  # a radix sort, because buckets have 16 bits
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
@@ -89,10 +90,10 @@ def count_terms(
 
 
 def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
-    """Join runs that count the same term in the same chunk; modifies the arrays of `runs`.
+    """Return the counts with one pair for each term and chunk; modifies the arrays of `runs`.
 
     Args:
-        runs: counts of runs of equal occurrences.
+        runs: counts of runs of equal occurrences, of which several can be of one term and chunk.
         suspects: indices of the runs between two runs of the same bucket and chunk.
     """
     candidates = arrays.unique(np.concatenate((suspects - 1, suspects, suspects + 1)))
@@ -128,12 +129,12 @@ def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
 
 @frozen(eq=False)
 class PostingsOfTerms:
-    """Postings of the given terms, term after term.
+    """The P postings of a list of terms, term after term, without removed chunks.
 
     Attributes:
-        chunk: ordinal of the chunk of each posting, shape (P,).
-        tf: occurrences of the term in the chunk, shape (P,).
-        counts: number of postings of each term.
+        chunk: ordinal of the chunk of each posting, ascending for each term, shape (P,).
+        tf: number of occurrences of the term in the chunk, shape (P,).
+        counts: number of postings of each term, in the order of the list.
     """
 
     chunk: ChunkOrds
@@ -162,7 +163,7 @@ class Postings:
     live: Flags | None = None
 
     def of_terms(self, term_ords: Sequence[int]) -> PostingsOfTerms:
-        """Return the postings of the given terms, term after term."""
+        """Return the postings of the terms with these ordinals, term after term."""
         chunks, tfs, counts = [], [], []
         for term_ord in term_ords:
             start, end = int(self.first[term_ord]), int(self.first[term_ord + 1])
@@ -182,7 +183,11 @@ class Postings:
         return PostingsOfTerms(chunk[is_live], tf[is_live], live_counts)
 
     def df(self, term_ords: Offsets) -> Offsets:
-        """Return the document frequency of the given terms: the number of chunks that contain each, shape (n,)."""
+        """Return the number of chunks that contain each of n terms, their document frequency.
+
+        Args:
+            term_ords: ordinals of the terms, shape (n,).
+        """
         if self.live is None:
             return self.first[term_ords + 1] - self.first[term_ords]
         return np.array(self.of_terms(term_ords.tolist()).counts, np.int64)
@@ -292,7 +297,10 @@ class PostingsBuilder:
             self._occurrences.extend(entries.take(occurrences))
 
     def build(self) -> tuple[Postings, TermOrds | None]:
-        """Return the postings sorted by term, and the term of each occurrence if collected; empties this builder."""
+        """Return the postings sorted by term, and the ordinal of each occurrence's term.
+
+        The ordinals are None if occurrences are not kept. This builder is empty afterwards.
+        """
         lexicon, term_ords = self._lexicon.build()
         occurrences = None
         if self._occurrences is not None:
@@ -320,7 +328,14 @@ class PostingsBuilder:
 
 
 def _filter_counts(counts: TermCounts, bucket_list: Bytes) -> TermCounts:
-    """Return the counts of the terms in the given prefix buckets, ascending. Counts ascend by the top 16 bits of their ids."""
+    """Return only the counts of the terms whose ids are in one of the prefix buckets.
+
+    The result has no `of_occurrence`.
+
+    Args:
+        counts: counts whose prefix buckets ascend, as `count_terms` returns them.
+        bucket_list: the prefix buckets to keep, ascending.
+    """
     rows, _ = arrays.find_all(prefix_buckets(counts.ids), bucket_list)
     return TermCounts(
         counts.occurrence[rows],
@@ -331,6 +346,6 @@ def _filter_counts(counts: TermCounts, bucket_list: Bytes) -> TermCounts:
 
 
 def _renumber(values: TermOrds, new_values: TermOrds) -> None:
-    """Replace each value v by ``new_values[v]``, batch by batch, to bound the memory for indices."""
+    """Replace each value v by ``new_values[v]`` in place, in batches that bound the memory."""
     for batch in arrays.batch_slices(values.size, _BATCH_OCCURRENCES):
         values[batch] = new_values.take(values[batch])

@@ -46,7 +46,9 @@ _MIN_EXPONENT: Final = -1073
 
 @frozen(eq=False)
 class Statistics:
-    """Facts about a set of chunks that scores need. The sum of the statistics of disjoint sets is the statistics of their union.
+    """Facts about a set of chunks that scores need.
+
+    The sum of the statistics of disjoint sets is the statistics of their union.
 
     Attributes:
         n_chunks: number of chunks, N.
@@ -84,7 +86,7 @@ class Statistics:
 
     @functools.cached_property
     def scalars(self) -> Statistics:
-        """The same statistics without the arrays: small, and all that weighting a query needs."""
+        """The same statistics without the arrays; the weights of a query need no more."""
         return Statistics(
             n_chunks=self.n_chunks,
             norm_sum=self.norm_sum,
@@ -94,7 +96,7 @@ class Statistics:
 
     @functools.cached_property
     def mean_norm(self) -> float:
-        """Mean of the norms; 0 without chunks."""
+        """Mean of the chunks' norms; 0 without chunks."""
         if not self.n_chunks:
             return 0.0
         return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _MIN_EXPONENT))
@@ -111,7 +113,10 @@ def _add_counts(
     other_ids: Ids,
     other_counts: Offsets,
 ) -> tuple[Ids, Offsets]:
-    """Return the union of two ascending arrays of ids, and the sum of the counts of each id."""
+    """Return the union of two arrays of ids, ascending, and the sum of the counts of each id.
+
+    Each array of ids must ascend without repetitions; it has a count for each id.
+    """
     if not other_ids.size:
         return ids, counts
     if not ids.size:
@@ -165,7 +170,7 @@ class TokenSequences:
 
 @frozen(eq=False)
 class Segment:
-    """N indexed chunks. A chunk has an ordinal in its segment and a position in the collection.
+    """N indexed chunks. A chunk has an ordinal in its segment and a position in its index.
 
     Attributes:
         positions: position of each chunk, ascending, shape (N,).
@@ -207,7 +212,7 @@ class Segment:
         return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
 
     def live_texts(self) -> list[str]:
-        """Return the texts of the chunks that were not removed."""
+        """Return the texts of the chunks that were not removed, in the order of their ordinals."""
         if self.postings.live is None:
             return list(self.chunks.texts)
         texts = self.chunks.texts
@@ -215,7 +220,7 @@ class Segment:
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """Statistics of the chunks, without `ids` and `df`."""
+        """Statistics of the chunks that were not removed, without `ids` and `df`."""
         live = self.live
         statistics = Statistics(
             n_chunks=int(live.sum()),
@@ -235,12 +240,15 @@ class Segment:
 
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
-        """Distinct numbers of occurrences of the chunks."""
+        """The distinct values of `n_occurrences`, those of removed chunks included."""
         return frozenset(self.n_occurrences.tolist())
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Bytes of texts, titles, arrays, and values that queries derive from the terms; without metadata."""
+        """Bytes of the segment in memory, without metadata.
+
+        These are the texts, titles and arrays, and the maximum that queries derive from the terms.
+        """
         n_bytes = self.array_bytes + DERIVED_BYTES_PER_TERM * self.postings.lexicon.size
         n_bytes += sum(map(sys.getsizeof, self.chunks.texts))
         titles = self.chunks.titles
@@ -250,11 +258,11 @@ class Segment:
 
     @functools.cached_property
     def array_bytes(self) -> int:
-        """Bytes of the arrays."""
+        """Bytes of all arrays of the segment, without texts, titles and metadata."""
         return sum(array.nbytes for _, array in array_layout.arrays_of(self))
 
     def token_sequences(self, chunk_ords: Offsets) -> TokenSequences:
-        """Return the terms of the given chunks."""
+        """Return the terms of the chunks with these ordinals, in text order."""
         counts = self.n_occurrences[chunk_ords]
         if self.occurrences is None:
             lexicon, occurrences = self._tokenize_again(chunk_ords)
@@ -273,7 +281,11 @@ class Segment:
         return TokenSequences(lexicon, np.concatenate(parts), new_starts, counts)
 
     def _tokenize_again(self, chunk_ords: Offsets) -> tuple[Lexicon, TermOrds]:
-        """Return the terms of the given chunks, and the ordinal of each occurrence's term, from the texts."""
+        """Tokenize the texts of chunks, for a segment that stores no occurrences.
+
+        Returns a lexicon of their terms, and the ordinal of each occurrence's term in it, chunk
+        after chunk.
+        """
         builder = LexiconBuilder(0)
         entries = GrowingArray(np.uint32, int(self.n_occurrences[chunk_ords].sum()))
         for tokens in self._tokens(chunk_ords):
@@ -286,7 +298,7 @@ class Segment:
         return lexicon, term_ords.take(entries.finish())
 
     def prefix_hashes(self, chunk_ords: Offsets) -> Hashes:
-        """Return the prefix hashes of the words of the given chunks, chunk after chunk, from the texts."""
+        """Tokenize chunks again, and return the prefix hash of each token, chunk after chunk."""
         hashes = (
             hash_prefixes(tokens.ids, tokens.folded, tokens.start, tokens.length)
             for tokens in self._tokens(chunk_ords)
@@ -298,14 +310,14 @@ class Segment:
         return map(tokenize, blocks([texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
-        """Return the ordinals of the chunks at the given positions; -1 for a missing or removed chunk."""
+        """Return the ordinal of the chunk at each position; -1 if it is removed or not in here."""
         chunk_ords = arrays.find(self.positions, positions)
         if self.postings.live is not None and self.size:
             chunk_ords[~self.postings.live.take(chunk_ords)] = -1
         return chunk_ords
 
     def occurrences_of(self, chunk_ords: Offsets) -> TermOrds:
-        """Return the term of every occurrence in the given chunks, chunk after chunk.
+        """Return the ordinal of the term of each occurrence in some chunks, chunk after chunk.
 
         Raises:
             ValueError: the segment stores no occurrences.
@@ -317,7 +329,10 @@ class Segment:
         return self.occurrences[arrays.ragged_ranges(first, counts)]
 
     def without(self, chunk_ords: Offsets) -> Segment:
-        """Return the segment with the given chunks marked as removed; it shares the arrays of this segment."""
+        """Return a segment in which the chunks with these ordinals are marked as removed, too.
+
+        It shares the other arrays of this segment, which does not change.
+        """
         live = self.live.copy()
         live[chunk_ords] = False
         return evolve(self, postings=evolve(self.postings, live=live))

@@ -65,7 +65,10 @@ class Spill:
         self._open_files.close()
 
     def add(self, segment: Segment) -> None:
-        """Write a segment without its chunks, which follow the chunks of the segments before."""
+        """Write the arrays of a segment to a file.
+
+        Its chunks follow those of the segments before; the caller must add them to `content`.
+        """
         self._segments_file.seek(self._segment_bounds[-1])
         arrays = storage.arrays_of(segment)
         writer = array_file.write(self._segments_file, array_layout.TYPES, {}, arrays)
@@ -83,7 +86,10 @@ class Spill:
         self._n_chunks += segment.size
 
     def open_mapped(self) -> Segment:
-        """Merge the segments of `add_with_chunks`; the result is mapped from a file that is deleted with it."""
+        """Merge all segments, which `add_with_chunks` has written, and return the merged segment.
+
+        Its arrays are mapped from an unnamed file, which the system deletes when they are freed.
+        """
         file = self._open()
         self.merge(file, {})
         content = array_file.map_file(file)
@@ -98,7 +104,12 @@ class Spill:
         file: BinaryIO,
         settings: Mapping[str, Any],
     ) -> None:
-        """Write the chunks and all segments (1 or more) to a file as a single segment."""
+        """Write the chunks and all segments, at least one, to a file as a single segment.
+
+        Args:
+            file: a file open for reading and writing.
+            settings: the settings of the file, as for `array_file.Writer`.
+        """
         mapped = array_file.map_file(self._segments_file)
         segments = [
             array_file.read(mapped[start:end], array_layout.TYPES).arrays
@@ -130,7 +141,12 @@ def _stored_sizes(
     segments: Sequence[SegmentArrays],
     axes: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return the number of elements of each array of the merged file; 0 for arrays that all segments lack."""
+    """Return the number of elements of each array of the merged file.
+
+    Args:
+        segments: the arrays of the segments; the result is 0 for an array that all of them lack.
+        axes: number of items of each axis in the merged file.
+    """
     sizes = {}
     for spec in array_layout.STORED:
         is_present = not spec.path or any(segment[spec.name].size for segment in segments)
@@ -152,7 +168,15 @@ def _copy_other_arrays(
     sizes: Sequence[Mapping[str, int]],
     writer: array_file.Writer,
 ) -> None:
-    """Copy the arrays that are not of terms, segment after segment, and increase their offsets."""
+    """Copy the arrays that do not depend on terms, segment after segment.
+
+    Offsets and ordinals are increased by the sizes of the segments before.
+
+    Args:
+        segments: the arrays of the segments.
+        sizes: number of items of each axis of each segment.
+        writer: writes the merged file.
+    """
     for spec in array_layout.STORED:
         if not spec.path or spec.name in _TERM_ARRAYS:
             continue
@@ -189,13 +213,13 @@ class _EntryRange:
         segments: Sequence[SegmentArrays],
         name: str,
     ) -> Array:
-        """Return an array of the entries."""
+        """Return the elements of the array `name` for the entries, one for each entry."""
         return segments[self.segment_index][name][self.entries]
 
 
 @frozen(eq=False)
 class _Window:
-    """The entries that all segments have for the given terms that are consecutive by id.
+    """All entries, in all segments, of terms with consecutive ids.
 
     Attributes:
         segments: all segments.
@@ -234,7 +258,7 @@ class _Window:
 
     @property
     def first_entries(self) -> Offsets:
-        """The first entry of each term."""
+        """Index of the first entry of each term among the n entries, in the order of the terms."""
         return self.order[self.is_first]
 
     def ids(self) -> Array:
@@ -242,7 +266,7 @@ class _Window:
         return np.concatenate([part.gather(self.segments, "ids") for part in self.ranges])
 
     def sizes(self, bounds: str) -> Offsets:
-        """Return the number of elements of each entry, given the name of an array of bounds, shape (n,)."""
+        """Return the number of elements of each entry in the array of `bounds`, shape (n,)."""
         sizes = []
         for entry_range in self.ranges:
             entries = entry_range.entries
@@ -255,7 +279,10 @@ class _Window:
         name: str,
         bounds: str,
     ) -> Iterator[Array]:
-        """Yield the elements of all entries of an array, one array for each range."""
+        """Yield for each range the elements of its entries in the array `name`.
+
+        `bounds` is the name of the array of their bounds.
+        """
         for entry_range in self.ranges:
             entries = entry_range.entries
             segment = self.segments[entry_range.segment_index]
@@ -264,7 +291,10 @@ class _Window:
 
 
 def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
-    """Yield windows that cover all terms; a window has fewer terms if they have many postings, at least one term."""
+    """Yield windows that together cover all terms, in the order of their ids.
+
+    A window has at most `_BATCH_ELEMENTS` postings, unless it has only one term.
+    """
     starts = [0] * len(segments)
     n_read = max(_BATCH_ELEMENTS // len(segments), 1)
     while True:
@@ -302,7 +332,10 @@ def _counts_up_to(
 
 
 def _term_ords_types(segments: Sequence[SegmentArrays]) -> dict[str, str]:
-    """Return names and types of the arrays that map each segment's term ordinals to term ordinals of the merged lexicon."""
+    """Return names and types of the arrays that `_write_term_ords` writes, one for each segment.
+
+    Such an array has the ordinal in the merged lexicon of each term of the segment.
+    """
     return {str(segment_index): "<u4" for segment_index in range(len(segments))}
 
 
@@ -310,7 +343,10 @@ def _write_term_ords(
     segments: Sequence[SegmentArrays],
     file: BinaryIO,
 ) -> tuple[int, int]:
-    """Write the merged ordinal of each segment's terms; return the numbers of merged terms and spelling bytes."""
+    """Write the ordinal in the merged lexicon of each term of each segment to a file.
+
+    Returns the number of terms of the merged lexicon, and the bytes of their spellings.
+    """
     types = _term_ords_types(segments)
     sizes = {}
     for name, segment in zip(types, segments, strict=True):
@@ -336,7 +372,13 @@ def _merge_terms(
     n_chunks: Sequence[int],
     writer: array_file.Writer,
 ) -> None:
-    """Merge lexicons and postings; the chunks of a segment follow the chunks of the segments before."""
+    """Write the merged lexicon and the merged postings.
+
+    Args:
+        segments: the arrays of the segments.
+        n_chunks: number of chunks of each segment; they follow the chunks of the segments before.
+        writer: writes the merged file.
+    """
     first_chunk = starts_of(np.array(n_chunks)).astype(np.uint32)
     n_postings = 0
     n_letters = 0

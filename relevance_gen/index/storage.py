@@ -41,7 +41,8 @@ _UNFINISHED_NAME: Final = re.compile(r"\.[0-9a-f]{16}\.unfinished")
 _TAKES_ADDRESSES: Final = "ClusterIndex, in save and load,"
 _to_json: Final = json.JSONEncoder(allow_nan=False).encode
 _CONTENT_ARRAYS: Final = {"text": "text_end", "metadata": "metadata_end", "titles": "title_end"}
-"""The arrays of texts, metadata and titles, and the arrays of the offset where each chunk's part ends."""
+"""The array of the bytes of all texts, of all metadata and of all titles; for each, the array of
+the offsets at which the bytes of each chunk end."""
 
 
 @frozen
@@ -72,7 +73,9 @@ def check_target(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Return the path of a file that may be written: a new file, an index, an empty file, or any if `overwrite`.
+    """Check that a file may be written, and return its path.
+
+    It must be a new file, a saved index or an empty file; with `overwrite`, any file.
 
     Raises:
         InvalidRequestError: it is not a path, or another file is there.
@@ -101,7 +104,10 @@ def write(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a new file in the same folder and rename it to `path`: a failure leaves the old file unchanged.
+    """Write an index to a file atomically: after a failure, the old file is unchanged.
+
+    A new file is written in the same folder and renamed to `path`. `overwrite` is as for
+    `check_target`.
 
     Raises:
         InvalidRequestError: `path` is not a path or names a file of another kind, or some metadata is not JSON.
@@ -115,9 +121,10 @@ def write(
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file that is renamed to `target` at the end, and deleted after an exception.
+    """Yield a temporary file that is renamed to `target` at the end of the context.
 
-    Also removes temporary files that killed processes left in the folder.
+    After an exception the temporary file is deleted. Also removes temporary files that killed
+    processes left in the folder.
 
     Raises:
         OSError: the file cannot be written.
@@ -161,7 +168,11 @@ def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
 
 
 def to_bytes(index: SavedIndex) -> bytes:
-    """Return the bytes that `write` would write; metadata that is not JSON raises `InvalidRequestError`."""
+    """Return the content of the file that `write` would write.
+
+    Raises:
+        InvalidRequestError: some metadata is not JSON.
+    """
     file = io.BytesIO()
     array_file.write(file, array_layout.TYPES, _settings_of(index), _all_arrays(index)).seal()
     return file.getvalue()
@@ -236,7 +247,10 @@ def _content_arrays(chunks: Chunks) -> dict[str, Array]:
 
 
 def arrays_of(segment: Segment) -> dict[str, Array]:
-    """Return the arrays of a segment for a file, without texts, metadata and titles; missing arrays are empty."""
+    """Return an array for each name in a file; those of texts, metadata and titles are empty.
+
+    Arrays that the segment lacks are empty, too.
+    """
     empty = dict.fromkeys(array_layout.TYPES, np.zeros(0, np.uint8))
     return empty | dict(array_layout.arrays_of(segment))
 
@@ -247,7 +261,12 @@ def write_arrays(file: BinaryIO, segment: Segment) -> None:
 
 
 def read_arrays(content: Bytes, chunks: Chunks) -> Segment:
-    """Return the segment that `write_arrays` wrote, with the given chunks; its arrays are views of `content`."""
+    """Return the segment that `write_arrays` wrote; its arrays are views of `content`.
+
+    Args:
+        content: the content of the file.
+        chunks: the chunks of the segment, which the file lacks.
+    """
     return _segment(array_file.read(content, array_layout.TYPES).arrays, chunks, None)
 
 
@@ -281,7 +300,7 @@ def read(
 
     Args:
         path: the file.
-        check: whether to read the whole file and compare its checksum.
+        check: whether to read the complete file and compare its checksum.
 
     Raises:
         InvalidRequestError: `path` is not a path.
@@ -396,7 +415,10 @@ class _StoredValues(LazyValues[Any]):
 
 
 def _integers(array: Offsets) -> memoryview:
-    """Return a view of an array whose elements are Python integers, which are faster to read than numpy's."""
+    """Return a view of an int64 array whose elements are read as Python integers.
+
+    Single elements of it are faster to read than those of a numpy array.
+    """
     return array.view(np.uint8).data.cast("q")
 
 

@@ -29,7 +29,7 @@ _ZSTD_READ_BYTES: Final = 512
 
 
 class FileFormat(NamedTuple):
-    """Format of a file by its name.
+    """The format of a file, as its name shows it.
 
     Attributes:
         kind: the kind of records; None if the name is not that of a file of records.
@@ -41,14 +41,14 @@ class FileFormat(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """Number of rows of a row group, and its uncompressed size in bytes."""
+    """A row group of a Parquet file: its number of rows, and its uncompressed size in bytes."""
 
     n_rows: int
     n_bytes: int
 
 
 def kind_of(name: str) -> FileFormat:
-    """Return the format of a file by its name."""
+    """Return the format of a file by the extensions of its name, in upper or lower case."""
     name = name.lower()
     compression = ""
     if name.endswith((".gz", ".zst")):
@@ -109,7 +109,7 @@ def _raw_lines(
     start: int,
     stop: int,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield location and bytes of each line that is not blank."""
+    """Yield the location and the bytes of each line that is not blank; arguments as for `lines`."""
     offset = start
     if start:
         # Skip the rest of the line that contains the byte before.
@@ -141,7 +141,7 @@ def _parse(line: bytes, location: str) -> Any:
 
 
 def _decompressed(file: Any, compression: str) -> Any:
-    """Return a file of the decompressed content."""
+    """Return a file object that reads the decompressed content of `file`."""
     if compression == ".gz":
         return gzip.open(file)
     if compression == ".zst":
@@ -258,7 +258,12 @@ def _open_parquet(
     file: BinaryIO,
     location: Callable[[], str],
 ) -> Iterator[Any]:
-    """Open a Parquet file; convert errors of its content, with the location where reading is at that time."""
+    """Yield an open Parquet file; convert errors of its content to an `InvalidRequestError`.
+
+    Args:
+        file: the file.
+        location: returns the current location, which is called after such an error.
+    """
     try:
         import pyarrow
         import pyarrow.parquet

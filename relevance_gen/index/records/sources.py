@@ -70,9 +70,10 @@ class Records:
     n_read: int = field(default=0, init=False)
 
     def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
-        """Write the chunks, and yield them in blocks without metadata, with their positions; the last can be empty.
+        """Read the records, write their chunks to `content`, and yield the chunks in blocks.
 
-        The size of a block is limited by the memory for indexing it.
+        A block has n chunks without metadata, and their positions, shape (n,). Its size is limited
+        by the memory for indexing it. The last block can be empty.
 
         Raises:
             InvalidRequestError: a record is not a chunk, or a file does not exist; the error names file and line. Or no
@@ -137,7 +138,7 @@ class Records:
         return size
 
     def _records(self) -> Iterator[tuple[str, Any]]:
-        """Yield the location and value of each record."""
+        """Yield the location and the value of each record of the source, not yet checked."""
         source = self.source
         if isinstance(source, str | PathLike):
             yield from self._records_of_file(source, "source")
@@ -214,14 +215,17 @@ class Records:
 
 
 def is_record_file(path: str) -> bool:
-    """Return whether a path is that of an existing file of records, by its name."""
+    """Return whether a file exists at a path whose name is that of JSON lines or Parquet."""
     if kind_of(path).kind is None:
         return False
     return os.path.isfile(path)  # noqa: PTH113 - Path raises an error for a text that is too long for a path
 
 
 def _document_chunks(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield path and chunk for the documents in a folder, as `FolderIndex` does; log files that cannot be read."""
+    """Yield the path and each chunk of the documents in a folder, divided as `FolderIndex` does.
+
+    Files that cannot be read are logged and skipped.
+    """
     walker = Walker(Selection(), lambda path, reason: _log.warning("%s: %s", path, reason))
     for path in walker.files(str(folder)):
         try:

@@ -93,10 +93,11 @@ def read_records(
         records: location and record, as in ``("a.jsonl line 3", {"text": "…"})``.
         text: the field that has the text of a record.
         title: the field that has its title.
-        blank: as for `read_chunks`.
+        blank: how to handle blank chunks, as for `read_chunks`.
 
     Raises:
-        InvalidRequestError: a record is not a chunk; the error has the record's location and its field names.
+        InvalidRequestError: a record is not a chunk; the error has the record's location and its
+            field names.
     """
     values = [record_chunk(record, text, location, title=title) for location, record in records]
     try:
@@ -143,7 +144,14 @@ def missing_field_error(
     argument: str,
     location: str,
 ) -> InvalidRequestError:
-    """Return the error for a record that lacks the field that an argument names."""
+    """Return the error for a record that lacks a field that the caller named.
+
+    Args:
+        record: the record.
+        name: the name of the missing field.
+        argument: the argument by which the caller named the field, such as "text".
+        location: the record's location.
+    """
     fields = [str(field) for field in record]
     listed = ", ".join(map(shorten, fields[:_MAX_LISTED_FIELDS]))
     remedy = did_you_mean(name, fields, f"its fields are {listed}")
@@ -173,7 +181,11 @@ def _iterable_of(
     path: str,
     text: str | None,
 ) -> Iterable[Any]:
-    """Return an iterable of chunks, or raise an error that suggests what to pass instead."""
+    """Return an iterable of the chunks in `values`; arguments are as for `read_chunks`.
+
+    Raises:
+        InvalidRequestError: `values` has no chunks; the error suggests an alternative.
+    """
     if not isinstance(text, str | None):
         raise InvalidRequestError.must_be("text", "the name of a field, or None", text)
     if is_table(values):
@@ -216,7 +228,13 @@ def _read_chunk(
     kinds: str,
     blank: Blank | None,
 ) -> Chunk | None:
-    """Return any valid chunk, or None for a blank chunk to leave out; else raise an error that describes the defect."""
+    """Check one value of any kind, and return its chunk; None for a blank chunk to leave out.
+
+    Arguments are as for `read_chunks`; `path` is the path of the value.
+
+    Raises:
+        InvalidRequestError: the value is not a valid chunk.
+    """
     if isinstance(value, Chunk):
         return value
     from relevance_gen import wire  # imports cattrs, which takes 15 ms and is rarely needed
