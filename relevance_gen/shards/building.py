@@ -21,7 +21,7 @@ from relevance_gen.progress import Progress
 from relevance_gen.text.token_counting import TokenCounter
 
 CHUNKS_PER_BATCH: Final = 256
-"""Chunks that are read together."""
+"""Number of chunks in a batch."""
 _BLOCK_BYTES: Final = 16 << 20
 """Size of the texts, titles and metadata that are indexed together; indexing takes about five times that memory."""
 _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
@@ -30,7 +30,7 @@ _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
 
 @frozen(eq=False)
 class BuiltSegment:
-    """A segment whose positions begin at 0, and the totals of its chunks."""
+    """A segment whose positions begin at 0, with its number of positions and of tokens."""
 
     segment: Segment
     n_positions: int  # number of positions, blank chunks included
@@ -38,7 +38,7 @@ class BuiltSegment:
 
 
 def batches_of(chunks: Chunks, chunk_ords: Offsets | None = None) -> Iterator[Chunks]:
-    """Yield chunks in batches: all chunks, or the chunks with the given ordinals."""
+    """Yield chunks in batches: all chunks, or the chunks with the ordinals `chunk_ords`."""
     if chunk_ords is None:
         chunk_ords = np.arange(len(chunks.texts))
     for batch in batch_slices(chunk_ords.size, CHUNKS_PER_BATCH):
@@ -55,7 +55,7 @@ def build_segment(
 
     Args:
         batches: the chunks, in the order of their positions.
-        counter: counts the tokens of the chunks; None counts none.
+        counter: counts the tokens of the chunks; with None, the number of tokens is 0.
         progress: called with (chunks indexed, chunks read so far).
     """
     remaining = iter(batches)
@@ -93,7 +93,10 @@ def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
 
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
-    """Return one segment of the chunks of several, in the order of their positions, without removed chunks."""
+    """Return one segment with the chunks of several segments, without removed chunks.
+
+    The positions must ascend from segment to segment. Many postings are merged in temporary files.
+    """
     is_single = len(segments) == 1 and segments[0].postings.live is None
     n_postings = sum(segment.postings.chunk.size for segment in segments)
     if is_single or n_postings <= _MAX_POSTINGS_IN_MEMORY:
@@ -105,7 +108,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 
 
 def _without_removed(segment: Segment) -> Segment:
-    """Return a segment of the remaining chunks at their positions, built in blocks."""
+    """Return a rebuilt segment without removed chunks; the others keep their positions."""
     if segment.postings.live is None:
         return segment
     chunk_ords = np.flatnonzero(segment.live)

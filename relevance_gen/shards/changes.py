@@ -31,7 +31,7 @@ _MAX_BACKOFF_S: Final = 1.0
 
 
 class ShardEditor(Protocol):
-    """Makes new shards of existing shards, in this process or elsewhere."""
+    """Makes new shards from existing shards, in this process or on another machine."""
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
         """Return a shard without the chunks at some of its positions."""
@@ -48,7 +48,10 @@ class LocalShardEditor:
     writer: ShardWriter
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without the chunks at some of its positions; it is rewritten if fewer than half of its chunks remain."""
+        """Return the record of a shard without the chunks at `positions`, which the shard has.
+
+        The shard is rewritten if fewer than half of the chunks in its file remain.
+        """
         segment = self._open([shard])[0]
         chunk_ords = segment.find(positions)
         texts = [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
@@ -62,7 +65,7 @@ class LocalShardEditor:
         return self.writer.with_statistics(changed, remaining)
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Return one shard of the chunks of neighboring shards, without removed chunks."""
+        """Write one shard with the chunks of neighboring shards, without removed chunks."""
         merged = merge_segments(self._open(shards))
         n_tokens = sum(shard.n_tokens for shard in shards)
         return self._write(merged, shards[0].first, shards[-1].stop, n_tokens)
@@ -86,7 +89,7 @@ class IndexWriter:
         self._editor = editor
 
     def create(self, shards: Sequence[ShardRecord]) -> IndexVersion:
-        """Publish an index of these shards; it replaces an index that is there."""
+        """Publish an index of these shards, which replaces an index at the same place."""
         counter = self._writer.counter
         while True:
             newest = self._versions.begin()
@@ -152,7 +155,7 @@ class IndexWriter:
         return n_removed
 
     def compact(self) -> int:
-        """Merge neighboring shards up to `MAX_SHARD_TOKENS`; return by how many the number of shards fell."""
+        """Merge neighboring shards up to `MAX_SHARD_TOKENS`; return how many fewer there are."""
         version = self._versions.begin().version
         if version is None:
             return 0
@@ -164,7 +167,7 @@ class IndexWriter:
         return n_merged
 
     def _merge_small_shards(self, version: IndexVersion) -> None:
-        """Merge the last shards if there are many of similar size."""
+        """Merge the last shards of a version if `_MIN_MERGED_SHARDS` or more have similar sizes."""
         start = len(version.shards)
         n_tokens = 0
         for shard in reversed(version.shards):
@@ -178,7 +181,10 @@ class IndexWriter:
             self._replace(version.shards[start:])
 
     def _replace(self, shards: Sequence[ShardRecord]) -> bool:
-        """Merge neighboring shards; return False if another writer has changed any of these meanwhile."""
+        """Replace neighboring shards by one merged shard, and return whether it was published.
+
+        It is not published if another writer has changed one of the shards meanwhile.
+        """
         try:
             merged = self._editor.merge(shards)
         except FileNotFoundError:  # another writer has replaced them
@@ -202,9 +208,15 @@ class IndexWriter:
         return is_published
 
     def _change(self, make: Callable[[IndexVersion], IndexVersion | None]) -> IndexVersion:
-        """Publish what `make` returns for the newest version; retry if another writer was first.
+        """Publish a changed version, and return it; retry after a conflict with another writer.
 
-        If `make` returns None, nothing is published.
+        Args:
+            make: returns the changed version of the newest version; None to publish nothing, and
+                return the newest version. Called for each attempt.
+
+        Raises:
+            IndexFormatError: the index does not exist any more.
+            IndexConflictError: the index was replaced by one with another weighting or encoding.
         """
         for attempt in itertools.count():
             newest = self._versions.begin()
@@ -255,7 +267,7 @@ def copy_version(source: VersionStore, version: IndexVersion, place: str) -> Ind
 
 
 def _groups(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
-    """Return runs of neighboring shards with at most `MAX_SHARD_TOKENS` together."""
+    """Return runs of neighboring shards, each with at most `MAX_SHARD_TOKENS` or a single shard."""
     groups: list[list[ShardRecord]] = []
     n_tokens = 0
     for shard in shards:

@@ -40,7 +40,7 @@ def new_name(extension: str) -> str:
 
 
 def is_index_file(name: str) -> bool:
-    """Return whether this package gives such a name to files of an index, except `index.json`."""
+    """Return whether a name is that of a file of an index; False for `index.json`."""
     patterns = (SHARD_FILE, _VERSION_FILE, _UNFINISHED_FILE)
     return any(pattern.fullmatch(name) for pattern in patterns)
 
@@ -57,7 +57,7 @@ _is_integer = checks.Rule("an integer", checks.is_integer)
 
 @frozen
 class StoredFile:
-    """An immutable file of an index."""
+    """A shard file or statistics file of an index, which is never changed: name, size and hash."""
 
     name: str = field(validator=checks.Rule("the name of a file", _matches(SHARD_FILE)))
     n_bytes: int = field(validator=checks.integer(0))
@@ -69,14 +69,17 @@ class StoredFile:
         return cls(name, len(content), hashlib.sha256(content).hexdigest())
 
     def check(self, content: bytes | memoryview) -> None:
-        """Raise an `IndexFormatError` if the content has another hash."""
+        """Raise an `IndexFormatError` if `content` does not have the hash of this file."""
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise IndexFormatError(f"{self.name} is damaged: its checksum does not match")
 
 
 @frozen
 class ShardRecord:
-    """A shard in one version of an index: its file, its positions, and the statistics of the chunks that are left."""
+    """A shard in one version of an index.
+
+    It has the shard's file, its positions, and the statistics of the chunks that were not removed.
+    """
 
     file: StoredFile
     first: int = field(validator=checks.integer(0))  # position of the first chunk
@@ -93,7 +96,7 @@ class ShardRecord:
 
     @property
     def scalars(self) -> Statistics:
-        """The statistics without their arrays."""
+        """The statistics of the shard without the arrays, which are in `statistics_file`."""
         norm_sum = int(self.norm_sum, 16)
         return Statistics(
             n_chunks=self.n_chunks,
@@ -104,7 +107,7 @@ class ShardRecord:
 
     @property
     def n_positions(self) -> int:
-        """Number of positions of the shard."""
+        """Number of positions of the shard, those of removed and blank chunks included."""
         return self.stop - self.first
 
     @property
@@ -118,7 +121,7 @@ class ShardRecord:
         return np.flatnonzero(flags) + self.first
 
     def encode_removed(self, positions: Offsets) -> str:
-        """Return the value of `removed` for these positions."""
+        """Return the value of `removed` for a shard without the chunks at these positions."""
         if not positions.size:
             return ""
         flags = np.zeros(self.n_positions, bool)
@@ -144,7 +147,7 @@ def _are_times(files: Any) -> bool:
 
 @frozen
 class IndexVersion:
-    """All that belongs to an index at one moment."""
+    """A version of an index: its settings and its shards at one moment."""
 
     number: int = field(validator=checks.integer(1))  # 1 more than that of the version before
     index_id: str = field(validator=checks.string)  # the same in all versions of one index
@@ -163,7 +166,7 @@ class IndexVersion:
 
     @property
     def n_chunks(self) -> int:
-        """Number of chunks."""
+        """Number of chunks that were not removed."""
         return sum(shard.n_chunks for shard in self.shards)
 
     @cached_property
@@ -178,7 +181,7 @@ class IndexVersion:
 
     @cached_property
     def files(self) -> dict[str, StoredFile]:
-        """All files of the shards by name."""
+        """The shard files and statistics files of this version, by name."""
         shard_files = [shard.file for shard in self.shards]
         statistics_files = [shard.statistics_file for shard in self.shards]
         return {file.name: file for file in (*shard_files, *statistics_files) if file is not None}
@@ -201,12 +204,12 @@ def serialize_version(version: IndexVersion) -> bytes:
 
 
 def serialize_pointer(version_name: str) -> bytes:
-    """Return the content of `index.json`."""
+    """Return the content of `index.json` that names the file of a version."""
     return _seal({"version": version_name})
 
 
 def parse_pointer(content: bytes, place: str) -> str:
-    """Return the name of the newest version's file.
+    """Return the name of the newest version's file, given the content of `index.json`.
 
     Raises:
         IndexFormatError: the content is damaged, or of another program or format; the error names the place.
@@ -219,7 +222,7 @@ def parse_pointer(content: bytes, place: str) -> str:
 
 
 def parse_version(content: bytes, name: str, place: str) -> IndexVersion:
-    """Return the version that a file describes.
+    """Return the version that the content of a version's file describes.
 
     Raises:
         IndexFormatError: the content is damaged, or of another program or format; the error names the place.

@@ -74,7 +74,7 @@ class ObjectStore:
             self._call("makedirs", self._root, exist_ok=True)
 
     def list_names(self) -> list[str]:
-        """Return the names of all files in the folder, without a cached listing."""
+        """Return the current names of all files in the folder; empty without a folder."""
         self._file_system.invalidate_cache()
         try:
             paths = self._call("ls", self._root, detail=False)
@@ -83,7 +83,7 @@ class ObjectStore:
         return [path.rsplit("/", 1)[-1] for path in paths]
 
     def exists(self, name: str) -> bool:
-        """Return whether a file exists."""
+        """Return whether the file with this name exists now."""
         self._file_system.invalidate_cache()
         return bool(self._call("exists", self._path(name)))
 
@@ -104,7 +104,13 @@ class ObjectStore:
         return bytes(self._call("cat_file", self._path(name), n_bytes=n_bytes))
 
     def write(self, name: str, content: bytes, **conditions: str) -> None:
-        """Write a new file. In a local folder the file is flushed to disk before this returns."""
+        """Write a new file; in a local folder, it is on disk when this returns.
+
+        Args:
+            name: name of the file.
+            content: its content.
+            **conditions: conditions of the request to a store, such as ``IfMatch`` of S3.
+        """
         if self._is_local:
             with Path(self._path(name)).open("wb") as file:
                 file.write(content)
@@ -230,7 +236,11 @@ def _call_with_timeout(
 
 
 def file_system(address: str) -> tuple[Any, str]:
-    """Return the `fsspec` file system of an address and the path within it."""
+    """Return the `fsspec` file system of an address, and the path within it.
+
+    Raises:
+        InvalidRequestError: `fsspec` cannot open the address, or a package for it is missing.
+    """
     if address.endswith("://"):
         raise InvalidRequestError(
             "must be an address that fsspec can open, with a path after ://", address
@@ -246,7 +256,7 @@ def file_system(address: str) -> tuple[Any, str]:
 
 
 def as_address(place: object) -> str:
-    """Return a path or address in the form that has the same meaning in every process of this machine.
+    """Return a path as an absolute path, and an address unchanged, for any process of this machine.
 
     Raises:
         InvalidRequestError: it is neither a path nor an address.

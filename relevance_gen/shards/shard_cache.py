@@ -34,7 +34,7 @@ _BLOCK_BYTES: Final = 8 << 20
 """Size of one request."""
 _MAX_PARALLEL_FETCHES: Final = 8
 _LOCK_TIMEOUT_S: Final = 600.0
-"""Time limit for waiting until another process has fetched the same files."""
+"""Maximum seconds to wait until another process has fetched the same files."""
 _INCOMPLETE_NS: Final = 10**9
 """Modification time of a file whose content is not fetched yet."""
 _VERIFIED_NS: Final = 0
@@ -59,9 +59,12 @@ class ShardCache:
     def fetch(
         self, address: str, files: Sequence[StoredFile], locks: ExitStack
     ) -> Mapping[str, Path]:
-        """Return the paths of files by name, after fetching missing and damaged files.
+        """Fetch files that are missing or damaged in the cache; return the paths of all by name.
 
-        `locks` receives the locks, which keep the files in the cache until it is closed.
+        Args:
+            address: the address of the index.
+            files: the files.
+            locks: receives the locks of the files; they remain in the cache until it is closed.
 
         Raises:
             IndexUnavailableError: the files in use would exceed `max_bytes`.
@@ -85,12 +88,15 @@ class ShardCache:
         return paths
 
     def remember(self, address: str, version: IndexVersion) -> None:
-        """Record the version that was opened, for `last_version`."""
+        """Record the version of the index at an address that was opened, for `last_version`."""
         content = f"{version.name}\n".encode() + serialize_version(version)
         self._version_path(address).write_bytes(content)
 
     def last_version(self, address: str) -> CachedVersion | None:
-        """Return the version that was opened last on this machine, if all its shards are still cached."""
+        """Return the version of the index at an address that was opened last on this machine.
+
+        None if there is none, or if a shard of it is not in the cache any more.
+        """
         path = self._version_path(address)
         with suppress(FileNotFoundError):
             name, _, content = path.read_bytes().partition(b"\n")
@@ -108,7 +114,16 @@ class ShardCache:
         return self.folder / f"{hashlib.sha256(address.encode()).hexdigest()}.version"
 
     def _make_space(self, needed: Mapping[Path, int]) -> None:
-        """Remove unused files, least recently used first, until the needed files fit."""
+        """Remove unused files, least recently used first, until the needed files fit in the cache.
+
+        The caller must hold the lock of the folder.
+
+        Args:
+            needed: size of each needed file by path; some can be in the cache already.
+
+        Raises:
+            IndexUnavailableError: the files in use and the needed files exceed `max_bytes`.
+        """
         sizes = {path: path.stat().st_size for path in self.folder.glob("*.shard")}
         sizes.update(needed)
         unused = _unused(sizes.keys() - needed.keys())
@@ -125,13 +140,16 @@ class ShardCache:
 
 
 def _unused(paths: Collection[Path]) -> list[Path]:
-    """Return unlocked files, least recently used first."""
+    """Return the files that no process has locked, least recently used first."""
     unused = [path for path in paths if not _is_locked(path)]
     return sorted(unused, key=lambda path: path.stat().st_atime_ns)
 
 
 def _create_locked(path: Path, n_bytes: int) -> int:
-    """Create a file of a size, unless it exists; return a descriptor that holds a shared lock on it."""
+    """Create a file of `n_bytes`, unless it exists, and lock it.
+
+    Returns a descriptor that holds a shared lock on the file until it is closed.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try_lock(descriptor, fcntl.LOCK_SH)
     if os.fstat(descriptor).st_size != n_bytes:
@@ -141,7 +159,7 @@ def _create_locked(path: Path, n_bytes: int) -> int:
 
 
 def _fetch(store: ObjectStore, path: Path, file: StoredFile) -> None:
-    """Fetch a file in blocks, unless it is complete and unchanged."""
+    """Fetch a file of a store into the cache, unless the cached file is complete and unchanged."""
     modified_ns = path.stat().st_mtime_ns
     is_verified = modified_ns == _VERIFIED_NS
     if modified_ns not in (_INCOMPLETE_NS, _VERIFIED_NS):

@@ -71,7 +71,12 @@ class ShardWriter:
         return self._record(file, saved, first)
 
     def write_file(self, path: Path, first: int) -> ShardRecord:
-        """Copy a file that `ChunkIndex` saved to a new shard, whose first chunk has the position `first`."""
+        """Copy a file that `ChunkIndex` saved to a new shard, and return the shard's record.
+
+        Args:
+            path: the file.
+            first: position in the index of the shard's first chunk.
+        """
         name = new_name("shard")
         ObjectStore(self.place).upload(path, name)
         file = StoredFile.of(name, np.memmap(path, np.uint8, "r").data)
@@ -91,7 +96,10 @@ class ShardWriter:
         return self.with_statistics(record, saved.segment)
 
     def with_statistics(self, record: ShardRecord, segment: Segment) -> ShardRecord:
-        """Return a record with the statistics of a shard's remaining chunks, whose arrays are written to a new file."""
+        """Return a shard's record with the statistics of the chunks of `segment` that remain.
+
+        The arrays of the statistics, if any, are written to a new file.
+        """
         statistics = weighting_named(self.weighting).statistics(segment)
         arrays = {name: getattr(statistics, name) for name in _ARRAYS}
         statistics_file = None
@@ -113,7 +121,10 @@ class ShardWriter:
 
 @frozen(eq=False)
 class OpenedShards:
-    """Segments of shards, and the locks of their cached files, which must be closed after the last use."""
+    """The segments of opened shards, and the locks of their cached files.
+
+    The caller must close `locks` after the last use of the segments.
+    """
 
     segments: list[Segment]  # at their positions in the index, without removed chunks
     locks: ExitStack
@@ -134,7 +145,7 @@ class ShardOpener:
         self._segments: dict[ShardRecord, Segment] = {}
 
     def open(self, weighting: WeightingName, shards: Sequence[ShardRecord]) -> OpenedShards:
-        """Open shards of one version.
+        """Open shards of one version, and return their segments in order.
 
         Raises:
             IndexFormatError: a shard is damaged, or belongs to another index.
@@ -160,7 +171,7 @@ class ShardOpener:
             return OpenedShards(segments, stack.pop_all())
 
     def keep_only(self, shards: Collection[ShardRecord]) -> None:
-        """Close all shards except these, when no search uses them any more."""
+        """Forget all open shards except these; their memory is freed when no search uses them."""
         names = {shard.file.name for shard in shards}
         self._files = {name: file for name, file in self._files.items() if name in names}
         kept = set(shards)
@@ -188,14 +199,19 @@ class ShardOpener:
 
 
 def _at_positions(segment: Segment, shard: ShardRecord) -> Segment:
-    """Return a segment at a shard's positions, without the shard's removed chunks."""
+    """Return a shard's segment with positions in the index, and without removed chunks.
+
+    Args:
+        segment: the segment of the shard's file, whose positions begin at 0.
+        shard: the shard.
+    """
     moved = evolve(segment, positions=segment.positions + shard.first)
     removed = shard.removed_positions
     return moved.without(moved.find(removed)) if removed.size else moved
 
 
 def read_statistics(store: ObjectStore, version: IndexVersion) -> Statistics:
-    """Return the statistics of all chunks of a version; arrays are read from the files of the shards."""
+    """Return the statistics of all chunks of a version, with the arrays in the statistics files."""
     return sum((_statistics_of(store, shard) for shard in version.shards), Statistics())
 
 
@@ -210,7 +226,7 @@ def _statistics_of(store: ObjectStore, shard: ShardRecord) -> Statistics:
 
 
 def check_open_files(n_shards: int) -> None:
-    """Raise an `IndexUnavailableError` if this process may not open that many shards."""
+    """Raise an `IndexUnavailableError` if the limit on open files is too low for `n_shards`."""
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft_limit == resource.RLIM_INFINITY:
         return

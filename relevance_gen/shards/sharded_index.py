@@ -61,7 +61,11 @@ class VersionReader:
         self._opening = threading.Lock()
 
     def counter(self, version: IndexVersion) -> TokenCounter:
-        """Return the counter of a version's tokens; another encoding raises an `InvalidRequestError`."""
+        """Return the counter of the encoding in which a version's tokens were counted.
+
+        Raises:
+            InvalidRequestError: this reader's encoding differs from the version's encoding.
+        """
         return counter_of_saved(version.encoding, version.fingerprint, self.encoding, self.place)
 
     def open(self, version: IndexVersion) -> ChunkIndex:
@@ -96,7 +100,7 @@ class VersionReader:
 
 @frozen(eq=False)
 class _Snapshot:
-    """An opened version."""
+    """A version of an index, and the index of its chunks, which is searched."""
 
     version: IndexVersion
     index: ChunkIndex
@@ -205,7 +209,7 @@ class ShardedIndex(BaseIndex):
         return len(self._snapshot.version.shards)
 
     def refresh(self) -> bool:
-        """Open the newest version; return whether it is newer than the one before.
+        """Open the newest version if it is newer than the opened version; return whether it was.
 
         Raises:
             IndexFormatError: the index is damaged; the version before remains.
@@ -231,7 +235,10 @@ class ShardedIndex(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Run searches on one version of the index, which always has all its chunks."""
+        """Run searches on the opened version, and return their responses in order.
+
+        `allow_partial` has no effect, because all chunks of a version can be searched.
+        """
         return self._snapshot.index.answer_all(asked, models, allow_partial=allow_partial)
 
     def explain_one(
@@ -259,7 +266,7 @@ class ShardedIndex(BaseIndex):
 
     @property
     def metadata_keys(self) -> set[str]:
-        """The metadata keys of all chunks."""
+        """The metadata keys that occur in any chunk."""
         return self._snapshot.index.metadata_keys
 
     @property
@@ -344,7 +351,7 @@ class ShardedIndex(BaseIndex):
         return n_removed
 
     def compact(self) -> int:
-        """Merge neighboring shards and discard removed chunks; return by how many the number of shards fell.
+        """Merge neighboring shards, discard removed chunks, and return how many fewer there are.
 
         `add` merges small shards by itself; this makes searches of an index with many changes faster.
         """
@@ -357,7 +364,10 @@ class ShardedIndex(BaseIndex):
 def _built_file(
     writer: ShardWriter, source: Source, encoding: Encoding | None, options: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a temporary file that `ChunkIndex.build` has written."""
+    """Build an index with `ChunkIndex.build`, and yield its temporary file.
+
+    Arguments are as for `ChunkIndex.build`; the weighting is that of `writer`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "built")
         ChunkIndex.build(source, path, weighting=writer.weighting, encoding=encoding, **options)

@@ -29,11 +29,13 @@ from relevance_gen.shards.manifest import (
 from relevance_gen.shards.object_store import MAX_SMALL_BYTES, FileState, ObjectStore
 
 _RETENTION_S: Final = 3600.0
-"""Time for which replaced files remain: a reader may be fetching them. A reader that finds one missing reads again."""
+"""Seconds for which replaced files remain, because a reader may be fetching them. A reader for
+which a file is missing reads the newest version."""
 _UNKNOWN_RETENTION_S: Final = 24 * 3600.0
-"""Time for which files remain that belong to no version: a writer may be about to publish them."""
+"""Seconds for which files that belong to no version remain: a writer may publish them later."""
 MAX_UNPUBLISHED_S: Final = 600.0
-"""Time after which a writer writes its unpublished files again. Far below `_UNKNOWN_RETENTION_S`."""
+"""Seconds after which a writer writes its unpublished files again, because they may have been
+removed; far below `_UNKNOWN_RETENTION_S`."""
 _SHORT_RETENTION_S: Final = 60.0
 _MAX_REPLACED_FILES: Final = 1 << 10
 """If more files are replaced, they remain for `_SHORT_RETENTION_S` only: the version file must stay small."""
@@ -44,7 +46,12 @@ _PROBE_CHARS: Final = 4096
 
 @frozen(eq=False)
 class Newest:
-    """The newest version when a change begins, and the state of `index.json` that must still hold when it ends."""
+    """The newest version when a change begins.
+
+    Attributes:
+        version: the version; None if the index does not exist.
+        pointer: the state of `index.json`, which must be the same when the change is published.
+    """
 
     version: IndexVersion | None
     pointer: FileState
@@ -80,12 +87,17 @@ class VersionStore:
         return self._version_of(pointer)
 
     def read_named(self, name: str) -> IndexVersion:
-        """Return the version of a file; a `FileNotFoundError` means that it is no longer retained."""
+        """Return the version in the file with this name.
+
+        Raises:
+            FileNotFoundError: the version is not retained any more.
+            IndexFormatError: the file is damaged or of another format.
+        """
         content = self.files.read(name)
         return parse_version(content, name, self.place)
 
     def begin(self) -> Newest:
-        """Return the start of a change; the version is None if the index does not exist."""
+        """Begin a change: return the newest version, to pass it to `publish`."""
         pointer = self.files.read_state(POINTER_FILE)
         if pointer.content is None:
             return Newest(None, pointer)
@@ -122,7 +134,11 @@ class VersionStore:
         return version
 
     def _version_of(self, pointer: bytes) -> IndexVersion:
-        """Return the version that `index.json` names; it is read only if it is not cached."""
+        """Return the version that `index.json` names; read its file unless it was read last.
+
+        Args:
+            pointer: the content of `index.json`.
+        """
         name = parse_pointer(pointer, self.place)
         last = self._last
         if last is not None and last.name == name:
@@ -138,7 +154,16 @@ class VersionStore:
     def _replaced_files(
         self, version: IndexVersion, before: IndexVersion | None, now_s: float
     ) -> dict[str, float]:
-        """Return the files that the version does not need, and when they were replaced."""
+        """Return the files of earlier versions that a new version does not need.
+
+        Args:
+            version: the new version.
+            before: the version before it; None if there is none.
+            now_s: the current time in seconds since 1970.
+
+        Returns:
+            The time at which each file was replaced, by name.
+        """
         if before is None:
             return {}
         newly_replaced = dict.fromkeys([before.name, *before.files], now_s)
@@ -146,21 +171,25 @@ class VersionStore:
         return {name: time_s for name, time_s in replaced.items() if name not in version.files}
 
     def _unknown_files(self, known: set[str], now_s: float) -> dict[str, float]:
-        """Return files that belong to no version. They expire unless a writer publishes them before."""
+        """Return the files of the index that are not `known`, with a time at which they expire.
+
+        The time is chosen as if they had been replaced, so that they remain for
+        `_UNKNOWN_RETENTION_S`.
+        """
         names = [name for name in self.files.list_names() if is_index_file(name)]
         expires_s = now_s + _UNKNOWN_RETENTION_S - _RETENTION_S
         return {name: expires_s for name in names if name not in known}
 
 
 def _retained(replaced: dict[str, float], now_s: float) -> dict[str, float]:
-    """Return the replaced files that readers may still need."""
+    """Return the replaced files that readers may still need, by the times of their replacement."""
     is_many = len(replaced) > _MAX_REPLACED_FILES
     retention_s = _SHORT_RETENTION_S if is_many else _RETENTION_S
     return {name: time_s for name, time_s in replaced.items() if now_s - time_s < retention_s}
 
 
 def holds_index(folder: Path) -> bool:
-    """Return whether a local folder holds a sharded index or files of it."""
+    """Return whether a local folder has an `index.json` or a shard of a sharded index."""
     with suppress(OSError):
         with os.scandir(folder) as entries:
             if any(SHARD_FILE.fullmatch(entry.name) for entry in entries):
