@@ -270,7 +270,7 @@ def pivoted(
     if some:
         alike |= zip(
             some,
-            form_similarity(
+            top_similarity(
                 [chunks[place] for place in some], [own[place] for place in some], chunks
             ),
             strict=True,
@@ -288,7 +288,7 @@ def _best(scores: Sequence[float], places: Iterable[int], n: int) -> list[int]:
     return [place for place in positive if scores[place] >= bound[0] * (1 - 1e-12)]
 
 
-def form_similarity(
+def top_similarity(
     chunks: list[list[str]], scores: list[float], everything: list[list[str]]
 ) -> list[float]:
     """Return what chunks are given for being like the best five of them."""

@@ -164,9 +164,9 @@ refused(
     anthropic.BadRequestError,
     "messages",
 )
-served = [{"type": "web_search_20250305", "name": "web_search"}]
+unknown = [{"type": "oven", "name": "bake"}]
 refused(
-    lambda: client.messages.create(**short, messages=HELLO, tools=served),
+    lambda: client.messages.create(**short, messages=HELLO, tools=unknown),
     anthropic.BadRequestError,
     "tools[0]",
 )

@@ -130,7 +130,7 @@ refused(
     "previous_response_id",
 )
 refused(lambda: ask(**short, input="x", store=True), "not supported", "store")
-refused(lambda: ask(**short, input="x", tools=[{"type": "file_search"}]), "function", "tools[0]")
+refused(lambda: ask(**short, input="x", tools=[{"type": "mcp"}]), "function", "tools[0]")
 refused(
     lambda: ask(**short, input=[{"type": "item_reference", "id": "x"}]),
     "item_reference",
@@ -138,4 +138,4 @@ refused(
 )
 image = [{"role": "user", "content": [{"type": "input_image", "image_url": "https://x/y.png"}]}]
 refused(lambda: ask(**short, input=image), "input_image", "input[0].content[0]")
-refused(lambda: list(ask(**short, input="hello " * 9000, stream=True)), "fewer", "input")
+refused(lambda: list(ask(**short, input="hello " * 9000, stream=True)), "is too long", "input")
