@@ -7,7 +7,6 @@ variable counts as not set. Unknown flags and variables are refused.
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,16 +33,9 @@ _VARIABLES_WITHOUT_FLAG = {
 
 # ── Parsers of values; a ValueError contains the allowed values ──────────────────────────────────
 
-_SWITCH = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+_SWITCH = dict.fromkeys("1 true yes on".split(), True) | dict.fromkeys(
+    "0 false no off".split(), False
+)
 
 
 def _integer(text: str) -> int | str:
@@ -190,21 +182,16 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
             texts, source = [environ[setting.variable]], setting.variable
         if texts is not None:
             try:
-                value = _combine([setting.parse(text, source) for text in texts])
+                parsed = [setting.parse(text, source) for text in texts]
             except ValueError as error:
                 parser.error(str(error))
+            # The last value of a repeated flag counts, or all items of tuples.
+            value = sum(parsed, ()) if isinstance(parsed[-1], tuple) else parsed[-1]
             if setting.is_option:
                 options[name] = value
             else:
                 values[name] = value
     return Settings(**values, model_options=ModelOptions(**options))
-
-
-def _combine(values: Sequence[Any]) -> Any:
-    """Return the value of a repeated flag: the last value, or all items of tuples."""
-    if isinstance(values[-1], tuple):
-        return tuple(itertools.chain.from_iterable(values))
-    return values[-1]
 
 
 def _refuse_unknown(

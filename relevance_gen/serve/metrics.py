@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-POOLS = ("search", "generation", "anonymous_generation", "extraction", "agents")
+POOLS = tuple("search generation anonymous_generation extraction agents".split())
 """The names of the resource pools: see `http.resources.resource_pools`."""
 
 STATES = ("loaded", "loading", "failed")

@@ -67,52 +67,44 @@ def document(routes: tuple[Route, ...]) -> bytes:
     openapi["paths"] = {}
     for route in routes:
         for path in route.paths:
-            operation = _operation(route, path, operations[route.endpoint], errors)
+            operation = dict(operations[route.endpoint])
+            if path != route.path:
+                operation["summary"] += f" (the same as {route.path})"
+            operation["operationId"] = name_of(path)
+            operation["security"] = _SECURITY[route.key]
+            operation["responses"] = _responses(operation, errors)
+            operation.pop("errors", None)
             openapi["paths"][path] = {route.method.lower(): operation}
     return json.dumps(openapi, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _operation(
-    route: Route, path: str, operation: dict[str, Any], errors: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the OpenAPI operation of one path.
+def _responses(operation: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+    """Return the responses of an operation.
 
     Args:
-        route: the route.
-        path: one of its paths.
-        operation: the operation in ``static/openapi.json``; its ``errors``, if any, is the schema
-            of its error bodies.
+        operation: the operation; its ``errors``, if any, is the schema of its error bodies.
         errors: the common error responses, by name.
     """
-    alias = f" (the same as {route.path})" if path != route.path else ""
-    responses = dict(operation["responses"])
-    responses["403"] = {"$ref": "#/components/responses/Forbidden"}
+    responses: dict[str, Any] = operation["responses"] | {
+        "403": {"$ref": "#/components/responses/Forbidden"}
+    }
     if "errors" in operation:
         content = {"application/json": {"schema": operation["errors"]}}
         for status, response in responses.items():
             if "$ref" in response:
                 name = response["$ref"].rsplit("/", 1)[1]
                 responses[status] = {**errors[name], "content": content}
-    described = {
-        **operation,
-        "operationId": name_of(path),
-        "summary": operation["summary"] + alias,
-        "security": _SECURITY[route.key],
-        "responses": responses,
-    }
-    described.pop("errors", None)
-    return described
+    return responses
 
 
 def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
     """Return the JSON at the root: the version, the endpoints, and the limits of a search."""
     endpoints = [f"{route.method} {path}" for route in routes for path in route.paths]
-    limits = {"max_chunks": settings.max_chunks, "max_body_bytes": settings.max_body_bytes}
     body = {
         "name": "relevance_gen",
         "version": relevance_gen.__version__,
         "endpoints": endpoints,
-        "limits": limits,
+        "limits": {"max_chunks": settings.max_chunks, "max_body_bytes": settings.max_body_bytes},
     }
     return json.dumps(body).encode() + b"\n"
 

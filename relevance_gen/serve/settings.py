@@ -331,6 +331,11 @@ class Settings:
         parse=_size,
     )
     max_chunks: int = _limits(200_000, "maximum number of chunks in one search", integer(1))
+    max_query_bytes: int = _limits(
+        64 << 10,
+        "maximum size of a query in UTF-8; longer queries are refused with 413",
+        parse=_size,
+    )
     max_depth: int = _limits(64, "maximum nesting depth of JSON in a request", integer(1, 500))
     body_timeout_s: float = _limits(
         120.0, "maximum seconds to receive the body of a request; then 408"

@@ -42,7 +42,8 @@ async def _answer(call: Call, cost: Cost, work: Callable[..., Any]) -> web.Strea
         answer = await reservation.answer(run, present, cost.of_task(task))
         if isinstance(task, SearchTask):
             _count_search(call.service.metrics, task, answer.result, reservation.seconds)
-        return answer.with_headers(report.headers)
+        answer.response.headers.update(report.headers)
+        return answer.response
 
 
 async def cite(call: Call) -> web.StreamResponse:

@@ -11,7 +11,7 @@ from relevance_gen import wire
 from relevance_gen.serve.http.call import Call
 from relevance_gen.serve.http.http_errors import empty
 from relevance_gen.serve.http.service import Service
-from relevance_gen.serve.metrics import STATES
+from relevance_gen.serve.metrics import STATES, Metrics
 from relevance_gen.serve.services.model_registry import UnknownModelError
 
 _STARTED_S = int(time.time())
@@ -69,18 +69,16 @@ def _describe_models(service: Service) -> list[dict[str, Any]]:
             "created": _STARTED_S,
             "owned_by": "relevance_gen",
             "task": task,
-            "status": {"value": _best_state(service, task, source.name)},
+            "status": {"value": _best_state(service.metrics, task, source.name)},
         }
         for task, sources in service.settings.models.items()
         for source in sources
     ]
 
 
-def _best_state(service: Service, task: str, name: str) -> str:
-    for state in STATES:
-        if service.metrics.total("models", task, name, state):
-            return state
-    return "unloaded"
+def _best_state(metrics: Metrics, task: str, name: str) -> str:
+    states = (state for state in STATES if metrics.total("models", task, name, state))
+    return next(states, "unloaded")
 
 
 async def metrics(call: Call) -> web.StreamResponse:

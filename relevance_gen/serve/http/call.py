@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Generic, TypeVar
 
@@ -13,7 +13,7 @@ from attrs import define, frozen
 
 from relevance_gen import wire
 from relevance_gen.request_scope import budget_scope
-from relevance_gen.serve.http.bodies.body import Body, receive
+from relevance_gen.serve.http.bodies.body import Body, check_query, receive
 from relevance_gen.serve.http.bodies.content_coding import encode, preferred_coding
 from relevance_gen.serve.http.resources.costs import Cost
 from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, ResourcePool
@@ -69,11 +69,6 @@ class Answer(Generic[T]):
     result: T
     response: web.Response
 
-    def with_headers(self, headers: Mapping[str, str]) -> web.Response:
-        """Return the response with additional headers."""
-        self.response.headers.update(headers)
-        return self.response
-
 
 @define(eq=False)
 class Reservation:
@@ -119,6 +114,7 @@ class Reservation:
         started_s = time.perf_counter()
         route = self._call.route
         value = self._body.parse(work_factor=self._cost.body_byte, timeout_s=memory_timeout_s)
+        check_query(value, self._call.service.settings.max_query_bytes)
         read = route.read
         alternate = route.alternate
         if alternate is not None and isinstance(value, dict) and alternate.field in value:

@@ -19,18 +19,11 @@ from relevance_gen.serve.http.service import KEY_ID, REQUEST_ID, Service
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import Stats
 
-_REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
+_REQUEST_HEADERS = "Content-Type Content-Encoding Accept-Encoding".split()
 _RESPONSE_HEADERS = (
-    "Content-Type",
-    "Content-Encoding",
-    "Cache-Control",
-    "Retry-After",
-    "Vary",
-    "X-Accel-Buffering",
-    "X-Encoder-Skipped",
-    "X-Reranker-Skipped",
-    "X-Index",
-)
+    "Content-Type Content-Encoding Cache-Control Retry-After Vary X-Accel-Buffering "
+    "X-Encoder-Skipped X-Reranker-Skipped X-Index"
+).split()
 
 _STATS_TIMEOUT_S = 0.5
 """A model process that does not answer within this time counts as unavailable."""

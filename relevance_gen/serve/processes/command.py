@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import importlib.util
 import secrets
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.services.agents import check_folders
 from relevance_gen.serve.services.generation import load_backend
 from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
-from relevance_gen.serve.settings import NamedModel, Settings
+from relevance_gen.serve.settings import Settings
 from relevance_gen.text.token_counting import token_counter
 
 
@@ -53,7 +52,8 @@ def main(
         address = f"{settings.host} port {settings.port}"
         sys.stderr.write(f"{flags.PROGRAM}: cannot listen on {address}: {error.strerror}{hint}\n")
         return 1
-    url = _url(listeners[0])
+    host, port = listeners[0].getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     digests = _key_digests(settings, environ, url)
     if settings.cluster is not None:
         model = "it runs the model" if settings.models["generate"] else "there is no model"
@@ -74,13 +74,6 @@ def run(spec: ProcessSpec) -> None:
     process.run(spec, load_backend)
 
 
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    if ":" in host:  # an IPv6 address
-        host = f"[{host}]"
-    return f"http://{host}:{port}"
-
-
 def _check(settings: Settings) -> None:
     """Check the settings before processes are started: each of them would fail."""
     if settings.api_keys_file is not None:
@@ -90,16 +83,7 @@ def _check(settings: Settings) -> None:
             raise ValueError(
                 f"--api-keys-file: {settings.api_keys_file}: {error.strerror}"
             ) from None
-    _check_names(settings)
-    check_folders(settings.folder)
-    IndexRegistry(settings)
-    if settings.encoding is not None:
-        token_counter(settings.encoding)
-    RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.for_one_process())
-
-
-def _check_names(settings: Settings) -> None:
-    """Check that each name refers to one model, and that a cluster has one model."""
+    # Each name refers to one model, and a cluster has one model.
     by_flag = {
         "--model": settings.model,
         "--encoder": settings.encoder,
@@ -117,6 +101,11 @@ def _check_names(settings: Settings) -> None:
         raise ValueError(
             "--cluster keeps one --model loaded: leave out others, --model-idle-s and --model-bytes"
         )
+    check_folders(settings.folder)
+    IndexRegistry(settings)
+    if settings.encoding is not None:
+        token_counter(settings.encoding)
+    RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.for_one_process())
 
 
 def _check_models(settings: Settings) -> None:
@@ -125,16 +114,15 @@ def _check_models(settings: Settings) -> None:
             if model.file is not None:
                 refuse_no_model(model.file)
             n_bytes = sum(path.stat().st_size for path in files_of(model.file))
-            _check_model_size(settings, model, n_bytes)
+            if settings.model_bytes is None or 0 < n_bytes <= settings.model_bytes:
+                continue
+            size = f"takes {n_bytes}"
+            if not n_bytes:
+                size = "is no file yet: download it, and name its file"
+            limit = f"--model-bytes {settings.model_bytes}"
+            raise ValueError(f"{limit}: {model.file or model.name} {size}")
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
         raise ValueError(f"--cluster needs Ray: {to_install('cluster')}")
-
-
-def _check_model_size(settings: Settings, model: NamedModel, n_bytes: int) -> None:
-    if settings.model_bytes is None or 0 < n_bytes <= settings.model_bytes:
-        return
-    size = f"takes {n_bytes}" if n_bytes else "is no file yet: download it, and name its file"
-    raise ValueError(f"--model-bytes {settings.model_bytes}: {model.file or model.name} {size}")
 
 
 def _key_digests(

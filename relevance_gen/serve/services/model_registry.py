@@ -232,7 +232,13 @@ class ModelRegistry:
         try:
             self.update()
             if not future.done():
-                self._hold_bytes(future, client, n_bytes)
+                # A request larger than the limit may wait alone.
+                n_bytes = min(n_bytes, int(self._waiting.client_limit))
+                if not self._waiting.acquire(n_bytes, client):
+                    raise errors.OverloadedError(
+                        "too many large requests wait for models", retry_after_s=_RETRY_S
+                    )
+                future.add_done_callback(lambda _: self._waiting.release(n_bytes, client))
             yield future
         finally:
             with self._lock:
@@ -252,16 +258,6 @@ class ModelRegistry:
         is_unloaded = entry.state in ("unloaded", "failed")
         if not may_evict and is_unloaded and self._missing_bytes(entry) > 0:
             raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
-
-    def _hold_bytes(self, future: Future[Any], client: str | None, n_bytes: int) -> None:
-        """Count the bytes of a request until its future is done."""
-        # A request larger than the limit may wait alone.
-        n_bytes = min(n_bytes, int(self._waiting.client_limit))
-        if not self._waiting.acquire(n_bytes, client):
-            raise errors.OverloadedError(
-                "too many large requests wait for models", retry_after_s=_RETRY_S
-            )
-        future.add_done_callback(lambda _: self._waiting.release(n_bytes, client))
 
     def preload(self) -> None:
         """Load the first model of each kind, as far as there is memory."""

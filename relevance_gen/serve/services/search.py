@@ -346,6 +346,12 @@ class Searcher:
             found = [types.Chunk(result.chunk_txt, title=result.title) for result in results]
             chunks = read_chunks(found)
             positions = [result.original_index for result in results]
+        # Sentences are ranked as chunks, and are limited as these.
+        limit = self._settings.max_chunks
+        if sum(text.count(end) for text in chunks.texts for end in ".!?…\n。！？।") > limit:
+            rule = f"must have at most {limit:,} ends of sentences and lines together"
+            remedy = "send only the chunks that a search finds"
+            raise TooLargeError(rule, "chunk_txts", remedy=remedy)
         response = compress(
             task.params.query,
             chunks,

@@ -240,3 +240,66 @@ def test_agents_pool_limits_threads_of_each_key() -> None:
     }
     for pool in pools.values():
         pool.executor.close()
+
+
+LONG = "x" * 65_537
+CHUNKS = {"chunk_txts": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/search", {"query": LONG, **CHUNKS}, "query"),
+        ("/search", {"query": LONG, "syntax": "operators", **CHUNKS}, "query"),
+        ("/search", {"query": "é" * 33_000, **CHUNKS}, "query"),
+        ("/explain", {"query": LONG, "original_index": 0, **CHUNKS}, "query"),
+        ("/compress", {"question": LONG, "max_tokens": 9, **CHUNKS}, "question"),
+        ("/prompt", {"question": LONG, **CHUNKS}, "question"),
+        ("/rerank", {"query": LONG, "documents": ["x"]}, "query"),
+        ("/rerank", {"query": LONG, "texts": ["x"]}, "query"),
+    ],
+    ids=["search", "operators", "bytes", "explain", "compress", "prompt", "rerank", "rerank-texts"],
+)
+def test_a_query_beyond_the_limit_is_a_413(
+    small: Server, path: str, body: dict[str, object], field: str
+) -> None:
+    """Every route that searches refuses a longer query, and names the limit and the remedy."""
+    answer = small.call("POST", path, body, KEYED)
+    text = answer.body.decode()
+    assert answer.status == 413, text
+    assert f"{field} must have at most 65,536 bytes; shorten it" in text
+    assert "--max-query-bytes" in text
+
+
+def test_a_query_at_the_limit_is_answered(small: Server) -> None:
+    """The longest allowed query is searched."""
+    assert small.search({"query": "x" * 65_536, "chunk_txts": ["x"]}).status == 200
+
+
+def test_the_limit_of_a_query_can_be_changed() -> None:
+    """The limit is a setting; agents' questions count, too."""
+    flags = ("--model", "none", "--max-query-bytes", "9", "--folder", str(Path(__file__).parent))
+    headers = {**KEYED, "Accept": "application/json, text/event-stream"}
+    with Server(*flags, program=REAL) as server:
+        assert server.search({"query": "x" * 9, "chunk_txts": ["x"]}).status == 200
+        assert server.search({"query": "x" * 10, "chunk_txts": ["x"]}).status == 413
+        params = {"name": "search", "arguments": {"question": "x" * 10}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        answer = server.call("POST", "/mcp", message, headers)
+        assert answer.status == 413
+        error = answer.json["error"]["message"]
+        assert error.startswith("question must have at most 9 bytes; shorten it")
+
+
+@pytest.mark.parametrize("end", [". ", "!\n", "。"])
+def test_compress_with_too_many_sentences_is_a_413(end: str) -> None:
+    """Ends of sentences count as chunks, and are counted before the sentences are split."""
+    text = f"The cat{end}"
+    with Server("--model", "none", "--max-chunks", "3", program=REAL) as server:
+        body = {"question": "cat", "max_tokens": 9}
+        answer = server.call("POST", "/compress", {**body, "chunk_txts": [text * 2] * 2}, KEYED)
+        assert (answer.status, answer.error["field"]) == (413, "chunk_txts")
+        expected = "must have at most 3 ends of sentences and lines together; send only"
+        assert expected in answer.error["message"]
+        answer = server.call("POST", "/compress", {**body, "chunk_txts": [text]}, KEYED)
+        assert answer.status == 200

@@ -103,6 +103,23 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
     return Body(pieces, coding, memory, pool, settings.max_depth)
 
 
+def check_query(body: object, max_bytes: int) -> None:
+    """Check the length of the query in a body, also in the arguments of an agent's tool call.
+
+    Raises:
+        TooLargeError: the query has more than `max_bytes` bytes in UTF-8.
+    """
+    if not isinstance(body, dict):
+        return
+    for name in ("params", "arguments"):
+        check_query(body.get(name), max_bytes)
+    for name in ("query", "question"):
+        query = body.get(name)
+        if isinstance(query, str) and len(query.encode("utf-8", "surrogatepass")) > max_bytes:
+            remedy = "shorten it, or start the server with a larger --max-query-bytes"
+            raise TooLargeError(f"must have at most {max_bytes:,} bytes", name, remedy=remedy)
+
+
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
     """Check that the media type is application/json; `is_exact` allows no parameters after it."""
     media_types = request.headers.getall("Content-Type", [])
