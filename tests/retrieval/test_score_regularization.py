@@ -44,7 +44,9 @@ def test_likeness_is_that_of_the_reference(
         found = top_similarity(
             bag_of(chunks), np.array(own), Sample.of(bag_of(everything))
         ).tolist()
-        assert found == pytest.approx(reference.top_similarity(named(chunks), own, named(everything)))
+        assert found == pytest.approx(
+            reference.top_similarity(named(chunks), own, named(everything))
+        )
         assert max(found) <= max(own)
 
 
