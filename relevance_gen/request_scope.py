@@ -48,7 +48,10 @@ def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def cancel_scope(is_required: IsRequired) -> AbstractContextManager[None]:
-    """Cancel the work in this context, in this thread or task, when `is_required` returns false."""
+    """Cancel the work in this context, in this thread or task, when `is_required` returns false.
+
+    Cancellation is cooperative: the work ends at its next call of `raise_if_cancelled`.
+    """
     return _set(_IS_REQUIRED, is_required)
 
 

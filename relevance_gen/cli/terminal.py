@@ -114,7 +114,7 @@ class WordWrap:
 
 @define
 class StatusLine:
-    """A line of a terminal with the progress of some work; without a terminal, nothing is shown.
+    """A line that shows the progress of work on a terminal; it stays empty if `stream` is no terminal.
 
     Attributes:
         stream: the terminal.

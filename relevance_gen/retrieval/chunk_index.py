@@ -148,12 +148,12 @@ class ChunkIndex(BaseIndex):
         progress: Progress | bool | None = None,
     ) -> None:
         validated = read_chunks(chunks, blank=blank, text=text)
-        kept, positions = validated.without_blank()
+        non_blank, positions = validated.without_blank()
         weigher = weighting_named(weighting)
         encoder = SearchModels(encoder).encoder
         counter = token_counter(encoding)
         with reporting(progress) as report:
-            segments = _segments_of(kept, positions, encoder, n_jobs, report)
+            segments = _segments_of(non_blank, positions, encoder, n_jobs, report)
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.cache_stems()
@@ -312,20 +312,20 @@ class ChunkIndex(BaseIndex):
             EncoderError: the encoder failed; none was added.
         """
         validated = read_chunks(chunks, blank=blank)
-        kept, numbers = validated.without_blank()
+        non_blank, numbers = validated.without_blank()
         passages = (
             None
             if self._encoder is None
-            else Passages.encode(kept.texts, self._encoder, titles=kept.titles)
+            else Passages.encode(non_blank.texts, self._encoder, titles=non_blank.titles)
         )
-        new = evolve(build(kept, numbers), passages=passages)
+        new = evolve(build(non_blank, numbers), passages=passages)
         with self._changing:
             state = self._state
             added = range(state.n_positions, state.n_positions + len(validated.texts))
             if added:
                 new = evolve(new, positions=added.start + numbers)
                 segments = merge_tiered([*state.segments.segments, new])
-                self._state = state.replace(segments, added.stop, added=kept.texts)
+                self._state = state.replace(segments, added.stop, added=non_blank.texts)
         return added
 
     def remove(
@@ -345,10 +345,12 @@ class ChunkIndex(BaseIndex):
         """
         with self._changing:
             state = self._state
-            at = positions_to_remove(positions, where, state.n_positions, state.segments)
-            removal = remove_chunks(state.segments.segments, at)
+            removed_positions = positions_to_remove(
+                positions, where, state.n_positions, state.segments
+            )
+            removal = remove_chunks(state.segments.segments, removed_positions)
             self._state = state.replace(removal.segments, state.n_positions, removed=removal.texts)
-        return at.size
+        return removed_positions.size
 
     def with_changes(
         self,
@@ -376,14 +378,15 @@ class ChunkIndex(BaseIndex):
         before = np.sort(
             concat((segment.positions[segment.live] for segment in segments), np.int64)
         )
-        places = np.fromiter(at, np.int64)
-        n_positions = before.size + places.size
-        if len(validated.texts) != places.size or not np.array_equal(
-            places, unique(places[(places >= 0) & (places < n_positions)])
+        new_positions = np.fromiter(at, np.int64)
+        n_positions = before.size + new_positions.size
+        if len(validated.texts) != new_positions.size or not np.array_equal(
+            new_positions,
+            unique(new_positions[(new_positions >= 0) & (new_positions < n_positions)]),
         ):
             allowed = f"a position in [0, {n_positions}) for each chunk, ascending"
-            raise InvalidRequestError.must_be("at", allowed, places.tolist())
-        unchanged = np.delete(np.arange(n_positions), places)
+            raise InvalidRequestError.must_be("at", allowed, new_positions.tolist())
+        unchanged = np.delete(np.arange(n_positions), new_positions)
         after = np.concatenate(([-1], unchanged))
         # A removed chunk gets the position of the chunk before it, and is not found at that position.
         moved = [
@@ -394,9 +397,9 @@ class ChunkIndex(BaseIndex):
             )
             for segment in segments
         ]
-        new = evolve(build(validated, np.arange(places.size)), positions=places)
+        new = evolve(build(validated, np.arange(new_positions.size)), positions=new_positions)
         index = ChunkIndex.__new__(ChunkIndex)
-        segments = merge_tiered([*moved, new]) if places.size else moved
+        segments = merge_tiered([*moved, new]) if new_positions.size else moved
         index._keep(
             state.replace(segments, n_positions, added=validated.texts, removed=removal.texts), None
         )
@@ -487,7 +490,7 @@ class ChunkIndex(BaseIndex):
         records = Records(source, text, title, blank, memory_bytes)
         n_chunks = n_tokens = 0
 
-        def told(done: int, _: int) -> None:
+        def report_progress(done: int, _: int) -> None:
             if report is not None:
                 report(
                     n_chunks + done,
@@ -500,7 +503,7 @@ class ChunkIndex(BaseIndex):
             closing(Spill(target.parent)) as spill,
         ):
             for chunks, positions in records.blocks(spill.content):
-                segments = _segments_of(chunks, positions, encoder, n_jobs, told)
+                segments = _segments_of(chunks, positions, encoder, n_jobs, report_progress)
                 for segment in segments:
                     spill.add(segment)
                 n_chunks += positions.size
@@ -596,11 +599,12 @@ def opened(
     """Return the index of saved files, with each chunk at its saved position."""
     index = ChunkIndex.__new__(ChunkIndex)
     segments = [
-        one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts
+        part.segment if encoder is not None else evolve(part.segment, passages=None)
+        for part in parts
     ]
     n_positions, n_tokens = (
-        max(one.n_positions for one in parts),
-        sum(one.n_context_tokens for one in parts),
+        max(part.n_positions for part in parts),
+        sum(part.n_context_tokens for part in parts),
     )
     local = LocalSegments(segments, weighting_named(parts[0].weighting))
     index._keep(_State(local, n_positions, counter, n_tokens), encoder)

@@ -47,7 +47,7 @@ class _ChildProcess:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the child runs and belongs to this process, which may be a fork of its parent."""
+        """Whether the child is running and was started by this process; false in a forked copy of the process."""
         return self.parent_id == os.getpid() and self.popen.poll() is None
 
     def read_line(self, timeout_s: float) -> bytes:

@@ -164,11 +164,11 @@ class SearcherPool:
         for shard in sorted(by_name, key=_weight, reverse=True):
             name, weight = shard.file.name, _weight(shard)
             ranked = sorted(searchers, key=lambda searcher: _score(searcher.name, name))
-            fitting = [one for one in ranked if loads[one.name] + weight <= limit]
-            least_loaded = min(ranked, key=lambda one: loads[one.name])
+            fitting = [searcher for searcher in ranked if loads[searcher.name] + weight <= limit]
+            least_loaded = min(ranked, key=lambda searcher: loads[searcher.name])
             first = fitting[0] if fitting else least_loaded
             loads[first.name] += weight
-            orders[name] = [first, *(one for one in ranked if one is not first)]
+            orders[name] = [first, *(searcher for searcher in ranked if searcher is not first)]
         return orders
 
     def ask(
@@ -223,7 +223,11 @@ class SearcherPool:
         running: dict[Any, tuple[int, int, SearcherHandle]] = {}
         while waiting or running:
             busy = {searcher.name for _, _, searcher in running.values()}
-            idle = [one for one in self.by_preference(self.searchers) if one.name not in busy]
+            idle = [
+                searcher
+                for searcher in self.by_preference(self.searchers)
+                if searcher.name not in busy
+            ]
             while waiting and idle:
                 task_ord, n_attempts = waiting.popleft()
                 searcher = idle.pop(0)
@@ -275,7 +279,7 @@ class SearcherPool:
         """Return searchers in the same order, but avoided searchers last; see `avoid`."""
         now_s = time.monotonic()
         avoided = self._avoided_until_s
-        return sorted(searchers, key=lambda one: avoided.get(one.name, 0.0) > now_s)
+        return sorted(searchers, key=lambda searcher: avoided.get(searcher.name, 0.0) > now_s)
 
     def avoid(self, searcher: SearcherHandle, duration_s: float) -> None:
         """Ask other searchers before this searcher for `duration_s` seconds."""
@@ -307,10 +311,14 @@ class SearcherPool:
         with self._lock:
             self._refreshed_s = time.monotonic()
             self._searchers = {
-                name: one for name, one in self._searchers.items() if one.node_id in nodes
+                name: searcher
+                for name, searcher in self._searchers.items()
+                if searcher.node_id in nodes
             }
             self._starting = {
-                name: one for name, one in self._starting.items() if one.node_id in nodes
+                name: searcher
+                for name, searcher in self._starting.items()
+                if searcher.node_id in nodes
             }
             for node in nodes.values():
                 for ordinal in range(max(1, int(node.n_cpus))):

@@ -172,7 +172,7 @@ class ChunkFields:
 
 @frozen
 class StoredFields(FeatureSpec):
-    """The stored fields of chunks, for display and for models that read texts; extracted as rows of `ChunkFields`."""
+    """A feature spec that extracts text, metadata and title of each chunk, one `ChunkFields` per chunk."""
 
     def extract(self, batch: ChunkBatch) -> FeatureRows:
         """Return the stored fields of the chunks."""

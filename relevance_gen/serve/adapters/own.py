@@ -86,7 +86,11 @@ class _SearchTarget:
 def _read_target(
     cls: type, body: object, *index_fields: str, removed: Sequence[str] = ("index",)
 ) -> _SearchTarget:
-    """Read a body of which `index_fields` may name an index; errors also know the `removed` fields."""
+    """Parse a body with either `chunk_txts` or `index`.
+
+    The `index_fields` of a body with `index` are parsed as an `IndexRef`. An error for an unknown field can suggest
+    the `removed` fields, too.
+    """
     index = None
     if isinstance(body, dict) and "index" in body:
         if "chunk_txts" in body:
