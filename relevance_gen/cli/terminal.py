@@ -114,7 +114,7 @@ class WordWrap:
 
 @define
 class StatusLine:
-    """A line that shows the progress of work on a terminal; it stays empty if `stream` is no terminal.
+    """A line that shows the progress of work on a terminal; it stays empty if `stream` is not a terminal.
 
     Attributes:
         stream: the terminal.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from relevance_gen.cluster.search.pool import (
     LatencyTracker,
     SearcherHandle,
     SearcherPool,
+    ShardError,
+    _Attempt,
+    _Round,
     group_by_searcher,
 )
 from relevance_gen.errors import ClusterError
@@ -94,3 +98,17 @@ def test_hedge_delay_follows_the_median() -> None:
     for _ in range(65):
         latency.add(0.001)
     assert latency.hedge_delay_s == 0.05
+
+
+def test_error_of_a_group_of_shards_is_attributed_to_the_named_shard() -> None:
+    """If one of two shards of a message cannot be read, the error names this shard and not the other."""
+    names = frozenset({"a.shard", "b.shard"})
+    request_round = _Round.__new__(_Round)
+    request_round._unanswered = set(names)
+    request_round._errors = defaultdict(list)
+    request_round._orders = dict.fromkeys(names, ("searcher",))
+    attempt = _Attempt(searcher=None, names=names, parts=())
+    with pytest.raises(ShardError) as failed:
+        request_round._note_error(attempt, FileNotFoundError(2, "No such file", "/place/b.shard"))
+    assert failed.value.shard_name == "b.shard"
+    assert "a.shard" not in request_round._errors

@@ -500,12 +500,16 @@ class _Round:
             self._send(remaining)
 
     def _note_error(self, attempt: _Attempt, error: OSError) -> None:
-        """Record that a searcher could not read its unanswered shards.
+        """Record that a searcher could not read a shard.
+
+        The message of the error names the shard; if it does not, all unanswered shards of the attempt count as unread.
 
         Raises:
             ShardError: reading a shard failed as many times as there are searchers.
         """
-        for name in attempt.names & self._unanswered:
+        unanswered = attempt.names & self._unanswered
+        unread = {name for name in unanswered if name in str(error)} or unanswered
+        for name in sorted(unread):
             self._errors[name].append(error)
             if len(self._errors[name]) >= len(self._orders[name]):
                 raise ShardError(name, error)
