@@ -6,7 +6,7 @@ import codecs
 from typing import Final
 
 PROBED_BYTES: Final = 8192
-"""A file with a NUL among its first bytes is binary, as in git."""
+"""A file with a NUL among this number of first bytes is binary, as in git, except in UTF-16."""
 FALLBACK_ENCODING: Final = "cp1252"
 """Windows-1252, the most frequent of the older encodings, for files that are not UTF-8."""
 
@@ -18,7 +18,10 @@ _ENCODINGS_BY_MARK: Final = {
 
 
 def encoding_of(content: bytes) -> str | None:
-    """Return the encoding that the beginning of a file suggests, or None if the file is binary."""
+    """Return the encoding that a byte-order mark names; without a mark, "utf-8".
+
+    None means that the file is binary.
+    """
     for mark, encoding in _ENCODINGS_BY_MARK.items():
         if content.startswith(mark):
             return encoding
@@ -29,7 +32,7 @@ def decode(content: bytes) -> str | None:
     """Decode a text file by its byte-order mark, as UTF-8, or else as `FALLBACK_ENCODING`.
 
     Returns:
-        The text; None if the file is binary.
+        The text, in which U+FFFD replaces bytes that cannot be decoded; None if the file is binary.
     """
     encoding = encoding_of(content)
     if encoding is None:

@@ -17,12 +17,19 @@ from relevance_gen.documents.office import Archive, Attributes, DocumentError, P
 from relevance_gen.documents.webpages import page_text
 
 CONTAINER: Final = "META-INF/container.xml"
-"""The member by which a book is recognized."""
+"""The archive member by which a book is recognized; it names the package."""
 _MAX_TITLE_CHARS: Final = 200
 
 
 def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
-    """Yield the location and the text of each chapter of a book, in reading order."""
+    """Yield the location and the text of each chapter of a book, in reading order.
+
+    Chapters without text are left out but counted. The location includes the title of the book,
+    unless that is empty.
+
+    Raises:
+        DocumentError: the book names no package, or a chapter is not text.
+    """
     packages: list[str] = []
 
     def start(tag: str, attributes: Attributes) -> None:
@@ -48,7 +55,7 @@ def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
 
 @frozen
 class _Book:
-    """The title of a book, and the archive members of its chapters."""
+    """The title of a book, "" if it has none, and the archive members of its chapters in order."""
 
     title: str
     members: list[str]

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["PDF", "HTML", "Office", "EPUB", "e-mail", "old Office"]
 
 BINARY: Final = "binary"
-"""The kind of a file that is neither text nor in a supported format."""
+"""The `Extracted.skipped_kind` of a file that is neither text nor in a supported format."""
 MAX_BYTES: Final = 1 << 28
-"""Maximum size of a file."""
+"""Maximum size of a document; a larger document is not read."""
 MAX_PAGES: Final = 20_000
-"""Maximum number of parts of a document. At each limit, the text before the limit is kept."""
+"""Maximum number of parts of a document, such as pages; the parts before the limit are kept."""
 MAX_CHARS: Final = 1 << 27
-"""Maximum characters of text of a document."""
+"""Maximum characters of text of a document; the parts before the limit are kept."""
 MAX_TITLE_CHARS: Final = 200
 """Maximum characters of a title or heading; the rest is dropped."""
 MAX_CPU_S: Final = 120.0
@@ -50,7 +50,7 @@ MAX_CPU_S: Final = 120.0
 _PROBED_BYTES: Final = 1024
 _MAX_ERROR_CHARS: Final = 100
 _PDFIUM: Final = threading.Lock()
-"""PDFium is not thread-safe."""
+"""Held while PDFium, which is not thread-safe, reads a document."""
 _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
 _MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
@@ -67,11 +67,12 @@ class Extracted:
     """The text of a file.
 
     Attributes:
-        parts: the texts in order, each with its location in the document.
+        parts: the texts of the parts in order, each with its location in the document.
         warning: why the text is incomplete, phrased to follow the file name; None if it is
             complete.
-        skipped_kind: the kind of the file, if files of that kind are not read at all.
-        has_headings: whether the text contains Markdown headings.
+        skipped_kind: the kind of the file, if files of that kind cannot be read in this
+            environment; otherwise None.
+        has_headings: whether the text can contain Markdown headings.
         n_chars: characters of all texts and of the names in their locations.
         max_chars: maximum of `n_chars`.
     """
@@ -87,7 +88,7 @@ class Extracted:
         """Append a part.
 
         Raises:
-            DocumentError: there are too many parts or characters.
+            DocumentError: the part exceeds `MAX_PAGES` or `max_chars`, and was not appended.
         """
         names = [name for name in location.values() if isinstance(name, str)]
         self.n_chars += len(text) + sum(map(len, names))
@@ -98,16 +99,19 @@ class Extracted:
         self.parts.append((location, text))
 
     def add_single(self, title: str, text: str) -> None:
-        """Append the only part of a document, with the title of the document."""
+        """Append the only part of a document; its location has the title, unless that is empty."""
         self.add({"title": title[:MAX_TITLE_CHARS]} if title else {}, text)
 
 
 class _CpuTimeExceeded(BaseException):
-    """Ends an extraction; not an `Exception`, so that no library catches it and continues."""
+    """The end of an extraction that exceeded its CPU time.
+
+    It is not an `Exception`, so that a library does not catch it and continue.
+    """
 
 
 def format_of(name: str, content: bytes) -> Format | None:
-    """Return the format of a document, or None for plain text and binary files.
+    """Return the format of a document; None for plain text and for other binary files.
 
     Most formats are recognized by content, e-mail by the file name, and HTML by either.
     """
@@ -139,9 +143,11 @@ def _archive_format(content: bytes) -> Format | None:
 
 
 def needs_parser(name: str, content: bytes) -> bool:
-    """Return whether the text of a file is extracted by a parser, which hostile files can exploit.
+    """Return whether a parser would extract the text of a file: a hostile file can exploit it.
 
-    The answer itself takes time proportional to the size, and no memory.
+    True also for an archive that merely contains the name of a document's member; False for a
+    document that cannot be read in this environment. The check takes time proportional to the size
+    of the file; except for archives, it reads only the first bytes.
     """
     if content.startswith(_ZIP):
         return _may_be_document(content)
@@ -150,12 +156,18 @@ def needs_parser(name: str, content: bytes) -> bool:
 
 
 def may_need_parser(name: str, beginning: bytes) -> bool:
-    """Return whether a file with these first bytes may need a parser; see `needs_parser`."""
+    """Return whether a file may need a parser, given its first bytes; see `needs_parser`.
+
+    True for every archive, because the names of its members may follow later.
+    """
     return beginning.startswith(_ZIP) or needs_parser(name, beginning)
 
 
 def unavailable_reason(kind: Format) -> str | None:
-    """Return why documents of a format cannot be read in this environment; None if they can."""
+    """Return why documents of a format cannot be read in this environment; None if they can be.
+
+    The reason is phrased to follow the file name.
+    """
     if kind == "old Office":
         return "is encrypted, or in a format of Office before 2007"
     if kind == "PDF" and importlib.util.find_spec("pypdfium2") is None:
@@ -164,7 +176,14 @@ def unavailable_reason(kind: Format) -> str | None:
 
 
 def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
-    """Extract the text of a file of any kind; the result says why text is missing."""
+    """Extract the text of a file of any kind; if text is missing, the result has a warning.
+
+    Args:
+        name: the name of the file, whose suffix can decide the format.
+        content: the bytes of the file.
+        max_chars: maximum characters of text; a longer plain text is not read at all. None means
+            `MAX_CHARS` for documents, and no limit for plain text.
+    """
     kind = format_of(name, content)
     if kind is not None:
         reason = unavailable_reason(kind)
@@ -183,7 +202,9 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
 def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:
     """Extract the text of a document of a format that can be read in this environment.
 
-    Any error of an extractor becomes the warning of the result.
+    Any error of an extractor becomes the warning of the result, which keeps the parts that were
+    extracted before the error. `max_chars` is the maximum characters of text; None means
+    `MAX_CHARS`.
     """
     extracted = Extracted(has_headings=kind != "PDF", max_chars=max_chars or MAX_CHARS)
     if len(content) > MAX_BYTES:
@@ -224,7 +245,10 @@ def _extract_pdf(content: bytes, extracted: Extracted) -> None:
 
 
 def _add_pages(document: PdfDocument, extracted: Extracted) -> list[str]:
-    """Add the pages of a PDF, and return the errors of pages that cannot be read."""
+    """Add the pages of a PDF to `extracted`, and return an error for each unreadable page.
+
+    The caller must hold `_PDFIUM`.
+    """
     import pypdfium2
 
     titles = _PageTitles.from_document(document)
@@ -254,8 +278,9 @@ class _PageTitles:
     """The titles of the pages of a PDF.
 
     Attributes:
-        pages: page indices from which on a title applies, ascending; the first is -1.
-        titles: the title of the document, followed by the headings of the outline.
+        pages: for each title, the index of the first page that has it; ascending, the first is -1.
+        titles: the title of the document, then for each entry of the outline the title of the
+            document and the headings down to the entry, joined by `` > ``.
     """
 
     pages: list[int]
@@ -263,7 +288,7 @@ class _PageTitles:
 
     @classmethod
     def from_document(cls, document: PdfDocument) -> _PageTitles:
-        """Read the title of the document and its outline."""
+        """Read the title of a document, and its outline up to the first damaged entry."""
         own = _one_line(document.get_metadata_value("Title"))
         titles = cls([-1], [own])
         above: list[str] = []
@@ -277,7 +302,7 @@ class _PageTitles:
         return titles
 
     def of_page(self, index: int) -> dict[str, str]:
-        """Return the location key ``title`` of a page, empty if it has no title."""
+        """Return the key ``title`` for the location of a page; {} if its title is empty."""
         title = self.titles[bisect.bisect_right(self.pages, index) - 1]
         return {"title": title} if title else {}
 
@@ -322,9 +347,10 @@ _EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
 
 @contextlib.contextmanager
 def _cpu_time_limit(seconds: float) -> Iterator[None]:
-    """Raise `_CpuTimeExceeded` after `seconds` of CPU time, on the main thread only.
+    """Raise `_CpuTimeExceeded` in the context after `seconds` of CPU time of this process.
 
-    A limit by the clock would truncate documents on a busy machine.
+    On threads other than the main thread, nothing is raised. A limit by the clock instead of CPU
+    time would truncate documents on a busy machine.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

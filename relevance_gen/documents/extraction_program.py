@@ -10,13 +10,21 @@ from attrs import asdict
 from relevance_gen.documents.extraction import read
 
 MAX_CHARS = 1 << 23
-"""Maximum characters of text of a document; the rest is dropped with a warning."""
+"""Maximum characters of text of a document.
+
+The part that exceeds it and the following parts are dropped with a warning.
+"""
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``documents``, the fields of `Extracted` for each file of a request.
+    """Extract the texts of the files of a request.
 
-    The request has the ``files``, pairs of a name and a size, and their joined ``content``.
+    Args:
+        request: has ``files``, pairs of a file name and a size in bytes, and ``content``, the
+            concatenated bytes of the files.
+
+    Returns:
+        ``documents``: for each file, the fields of its `Extracted`.
     """
     documents = []
     start = 0

@@ -44,7 +44,7 @@ _SUFFIXES: Final = {
 
 
 def suffixes(types: Iterable[str]) -> tuple[str, ...]:
-    """Return the suffixes of files of any of the types, in lower case.
+    """Return the file-name suffixes of the named file types, in lower case; () for no types.
 
     Raises:
         InvalidRequestError: a type is unknown.

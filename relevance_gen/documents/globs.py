@@ -25,22 +25,22 @@ from relevance_gen.request_scope import raise_if_cancelled
 MAX_PATTERN_CHARS: Final = 1024
 """Maximum characters of a pattern: longer lines of ignore files are skipped, globs are refused."""
 MAX_PATTERN_WILDCARDS: Final = 64
-"""Maximum number of ``*``, ``?`` and ``[`` in a pattern, with the same consequences."""
+"""Maximum number of ``*``, ``?`` and ``[`` in a pattern, with the same effects on a longer one."""
 
 _WILDCARDS: Final = re.compile(r"[*?[]")
 _ANY_FOLDERS: Final = "**"
 _FOLDER_LOOP: Final = "(?:[^/]++/)*?"
-"""Skips as few folders as possible."""
+"""A regular expression that matches as few folders as possible, with their slashes."""
 
 
 @frozen
 class GlobPattern:
-    """A compiled pattern.
+    """A compiled pattern of an ignore file.
 
     Attributes:
-        regex: matches the name of a file, or the whole path if the pattern `has_path`.
+        regex: matches the name of a file or folder, or its whole path if the pattern `has_path`.
         is_negated: whether the pattern begins with ``!``.
-        only_folders: whether the pattern ends with ``/``.
+        only_folders: whether the pattern ends with ``/``, and so does not match files.
         has_path: whether the pattern contains a slash before its end.
     """
 
@@ -50,7 +50,10 @@ class GlobPattern:
     has_path: bool
 
     def matches(self, path: str, *, is_folder: bool) -> bool:
-        """Return whether the pattern matches a path itself, not a folder above the path."""
+        """Return whether the pattern matches a path itself; folders above it are not checked.
+
+        The path must be relative to the folder of the ignore file.
+        """
         if self.only_folders and not is_folder:
             return False
         text = path if self.has_path else path.rpartition("/")[2]
@@ -59,13 +62,19 @@ class GlobPattern:
 
 @frozen
 class PatternList:
-    """The patterns of an ignore file, and the folder that they are relative to."""
+    """The patterns of an ignore file in order, and the folder that they are relative to.
+
+    For globs, the folder is "".
+    """
 
     folder: str
     patterns: tuple[GlobPattern, ...]
 
     def decide(self, path: str, *, is_folder: bool) -> bool | None:
-        """Return whether the last pattern that matches a path excludes it, None without a match."""
+        """Return whether the last pattern that matches a path excludes it; None if none matches.
+
+        The path must be inside `folder`, and begin with it.
+        """
         relative = path.removeprefix(self.folder).removeprefix("/")
         for pattern in reversed(self.patterns):
             if pattern.matches(relative, is_folder=is_folder):
@@ -77,7 +86,8 @@ def parse_pattern(line: str) -> GlobPattern | None:
     """Compile a line of an ignore file.
 
     Returns:
-        The pattern; None for a comment, a blank line, or a pattern that is invalid or too long.
+        The pattern; None for a comment, a blank line, or a pattern that is invalid, too long or has
+        too many wildcards.
     """
     if _is_too_long(line):
         return None
@@ -109,10 +119,13 @@ def _is_too_long(pattern: str) -> bool:
 
 
 def parse_globs(globs: Sequence[str]) -> PatternList:
-    """Compile globs that select files: each is the opposite of the same pattern in an ignore file.
+    """Compile globs that select files.
+
+    A glob selects the paths that the same pattern in an ignore file excludes, and with ``!``
+    excludes them.
 
     Raises:
-        InvalidRequestError: a glob is empty, invalid or too long.
+        InvalidRequestError: a glob is empty, invalid, too long or has too many wildcards.
     """
     return PatternList("", tuple(map(_parse_glob, globs)))
 
@@ -130,13 +143,13 @@ def _parse_glob(glob: str) -> GlobPattern:
 
 
 def paths_matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of files that globs select, as a walk does; without globs, all paths.
+    """Yield the file paths that globs select, as a `Walker` does; without globs, all paths.
 
-    A file is selected if the last glob that matches it has no ``!``, and no folder above it is
-    excluded.
+    A file is selected if the last glob that matches it does not begin with ``!``, and globs exclude
+    no folder above it. A file that no glob matches is selected if all globs begin with ``!``.
 
     Raises:
-        InvalidRequestError: a glob is empty, invalid or too long.
+        InvalidRequestError: a glob is empty, invalid, too long or has too many wildcards.
         RequestCancelledError: the request was cancelled.
     """
     patterns = parse_globs(globs)
@@ -156,7 +169,13 @@ def _is_below_excluded_folder(patterns: PatternList, path: str) -> bool:
 
 
 def _path_regex(segments: list[str]) -> str:
-    """Return the regular expression of a pattern; consecutive ``**`` are one."""
+    """Return the regular expression of a pattern that is split at its slashes.
+
+    Consecutive segments ``**`` have the effect of a single segment ``**``.
+
+    Raises:
+        ValueError: a segment is invalid.
+    """
     runs: list[list[str]] = [[]]
     for segment in segments:
         if segment == _ANY_FOLDERS:
@@ -180,7 +199,7 @@ def _path_regex(segments: list[str]) -> str:
 
 
 def _segment_regex(segment: str) -> str:
-    """Return the regular expression of a segment.
+    """Return the regular expression of a segment, the part of a pattern between two slashes.
 
     Raises:
         ValueError: a bracket is not closed, or a backslash is the last character.
@@ -194,7 +213,13 @@ def _segment_regex(segment: str) -> str:
 
 
 def _literals_between_stars(segment: str) -> list[str]:
-    """Return the regular expressions between the stars of a segment; each has a fixed length."""
+    """Return the regular expressions of the parts between the stars of a segment.
+
+    Each matches a fixed number of characters.
+
+    Raises:
+        ValueError: a bracket is not closed, or a backslash is the last character.
+    """
     literals = [""]
     index = 0
     while index < len(segment):
@@ -219,7 +244,16 @@ def _literals_between_stars(segment: str) -> list[str]:
 
 
 def _end_of_bracket(segment: str, start: int) -> int:
-    """Return the index of the bracket that closes a class; a first bracket belongs to the class."""
+    """Return the index of the ``]`` that closes a character class.
+
+    Args:
+        segment: the segment.
+        start: the index after the ``[``. A ``]`` at this index, or after a ``!`` or ``^`` at this
+            index, is a character of the class.
+
+    Raises:
+        ValueError: no ``]`` closes the class.
+    """
     first = start
     if segment[first : first + 1] in ("!", "^"):
         first += 1
@@ -227,7 +261,10 @@ def _end_of_bracket(segment: str, start: int) -> int:
 
 
 def _bracket_regex(content: str) -> str:
-    """Return the regular expression of a character class, which never matches a slash."""
+    """Return the regular expression of a character class, which never matches a slash.
+
+    `content` is the characters between the brackets, of which there is at least one.
+    """
     negation = "^" if content[0] in "!^" else ""
     chars = content[1:] if negation else content
     escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", chars)

@@ -16,27 +16,31 @@ from relevance_gen.sandbox import Sandbox
 TIMEOUT_S: Final = 20.0
 """CPU seconds that one document may take."""
 MEMORY_BYTES: Final = 1 << 30
-"""Address space of one process."""
+"""Maximum address space of one child process."""
 PROGRAM: Final = Path(__file__).with_name("extraction_program.py")
 UNAVAILABLE: Final = "cannot be read now, no process can be started"
-"""The warning for a document that was not tried; the next attempt may succeed."""
+"""The warning for a document that was not read because its process could not start or was killed
+from outside; the next attempt may succeed.
+"""
 
 _MAX_PROCESSES: Final = 4
 _BATCH_BYTES: Final = 1 << 20
-"""Small documents are sent together up to this size, because each call takes about 1 ms."""
+"""Small documents are sent together until they have this size: each call takes about 1 ms."""
 _MAX_BATCH: Final = 32
 """Maximum number of documents that are sent together."""
 _IDLE_S: Final = 30.0
-"""Seconds after which a process without work ends."""
+"""Seconds without work after which a thread and its child process end."""
 
 
 class DocumentPool:
-    """Threads with a sandbox each, which start on demand and end when they are idle. Thread-safe.
+    """Threads that extract texts of documents, each in a child process of its own. Thread-safe.
+
+    Threads start on demand, and end after `_IDLE_S` without work.
 
     Args:
-        n_processes: maximum number of processes.
-        timeout_s: CPU seconds of one document.
-        memory_bytes: maximum address space of a process.
+        n_processes: maximum number of threads, and so of child processes.
+        timeout_s: maximum CPU seconds for one document.
+        memory_bytes: maximum address space of a child process.
     """
 
     def __init__(
@@ -55,7 +59,11 @@ class DocumentPool:
         self._n_unfinished = 0
 
     def submit(self, name: str, content: bytes) -> Future[Extracted]:
-        """Begin to extract the text of a document; errors become warnings of the result."""
+        """Queue a document, and return the future of its text.
+
+        An error of the extraction becomes the warning of the text. The name of the file, or its
+        suffix, can decide the format.
+        """
         job = _ExtractionJob(name, content)
         with self._lock:
             self._n_unfinished += 1
@@ -67,7 +75,7 @@ class DocumentPool:
         return job.future
 
     def _work(self) -> None:
-        """Process jobs until none comes for `_IDLE_S`."""
+        """Process queued jobs in this thread until no job arrives for `_IDLE_S`."""
         sandbox = Sandbox(PROGRAM, timeout_s=self._timeout_s, memory_bytes=self._memory_bytes)
         while True:
             try:
@@ -85,7 +93,10 @@ class DocumentPool:
                 self._n_unfinished -= len(batch)
 
     def _extend(self, batch: list[_ExtractionJob]) -> None:
-        """Add waiting jobs to a batch of small documents."""
+        """Add queued jobs to a batch until it has `_BATCH_BYTES` or `_MAX_BATCH` documents.
+
+        Does not wait for further jobs.
+        """
         n_bytes = len(batch[0].content)
         while n_bytes < _BATCH_BYTES and len(batch) < _MAX_BATCH:
             try:
@@ -96,7 +107,10 @@ class DocumentPool:
             n_bytes += len(job.content)
 
     def _process(self, sandbox: Sandbox, batch: list[_ExtractionJob]) -> None:
-        """Complete the jobs of a batch; if it exceeds a limit, each document is tried alone."""
+        """Set the results of the jobs of a batch, except for cancelled jobs.
+
+        If the batch exceeds a limit of the sandbox, each document is extracted in its own call.
+        """
         active = [job for job in batch if job.future.set_running_or_notify_cancel()]
         texts = self._extract(sandbox, active) if active else []
         if len(active) > 1 and texts[0].warning in self._failures:
@@ -105,7 +119,10 @@ class DocumentPool:
             job.future.set_result(text)
 
     def _extract(self, sandbox: Sandbox, batch: list[_ExtractionJob]) -> list[Extracted]:
-        """Extract the texts of documents in one call; if it fails, all have the same warning."""
+        """Extract the texts of documents in one call of the sandbox.
+
+        If the call fails, each document has the same warning and no text.
+        """
         files = [[job.name, len(job.content)] for job in batch]
         content = b"".join(job.content for job in batch)
         try:
@@ -128,7 +145,7 @@ def _to_extracted(fields: dict[str, Any]) -> Extracted:
 
 
 class _ExtractionJob:
-    """A document to extract, and the future of its text."""
+    """A document whose text is to extract, and the future of the text."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self.name = name
@@ -137,4 +154,4 @@ class _ExtractionJob:
 
 
 POOL: Final = DocumentPool(min(_MAX_PROCESSES, usable_cpus()))
-"""The processes that the folders of this process share."""
+"""The pool that all indexes of folders in this process share."""

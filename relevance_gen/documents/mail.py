@@ -18,14 +18,15 @@ from relevance_gen.documents.webpages import page_text
 
 _MAX_HEADER_CHARS: Final = 1000
 _MAX_PARTS: Final = 1000
-"""Parts of a message that are read; further parts are ignored."""
+"""Maximum parts of a message that are read, multipart parts included; the rest is ignored."""
 _MailPart: TypeAlias = "Message[Any, Any]"
 
 
 def mail_text(content: bytes) -> tuple[str, str]:
-    r"""Return the subject of an e-mail, and its sender, date, text and names of attachments.
+    r"""Return the subject of an e-mail, and a text of sender, date, body and attachment names.
 
-    The text is the plain-text part, or the text of the HTML parts if there is none.
+    The body consists of the plain-text parts, or, if these are empty, of the text of the HTML
+    parts.
 
     >>> mail_text(b"From: Ann <a@b.org>\r\nSubject: =?utf-8?q?Caf=C3=A9?=\r\n\r\nAt noon?")
     ('Café', 'From: Ann <a@b.org>\n\nAt noon?')
@@ -55,7 +56,10 @@ def mail_text(content: bytes) -> tuple[str, str]:
 
 
 def _leaf_parts(message: _MailPart) -> Iterator[_MailPart]:
-    """Yield the parts of a message that have content, in order; an inner message is a part."""
+    """Yield the parts of a message that are not multipart, in order.
+
+    An attached message is a single part: its own parts are not yielded.
+    """
     stack = [message]
     for _ in range(_MAX_PARTS):
         if not stack:
@@ -81,7 +85,10 @@ def _part_text(part: _MailPart) -> str:
 
 
 def _decode_header_line(header: object) -> str:
-    """Return the text of a header in one line; an unknown encoding stays undecoded."""
+    """Return the first `_MAX_HEADER_CHARS` of a header, decoded and in one line.
+
+    A header that cannot be decoded keeps its encoded form.
+    """
     text = str(header)[:_MAX_HEADER_CHARS]
     with suppress(HeaderParseError, LookupError, ValueError):
         text = str(make_header(decode_header(text)))

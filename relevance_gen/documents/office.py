@@ -22,21 +22,25 @@ from relevance_gen.documents.webpages import MAX_COLUMN_NAME_CHARS
 
 Attributes: TypeAlias = Mapping[str, str]
 PartLocation: TypeAlias = Mapping[str, str | int]
-"""A part of a document: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}``."""
+"""The location of a part of a document.
+
+``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, ``{"chapter": 3}``, or ``{}`` for the
+whole document; ``title``, if any, is the title of the document or of the page.
+"""
 
 MAX_UNPACKED_BYTES: Final = 1 << 28
-"""Maximum bytes of XML in a file: more than a million pages have."""
+"""Maximum bytes of members that are unpacked from one archive; see `Archive.charge`."""
 
 _PIECE_BYTES: Final = 1 << 16
 _MAX_ERROR_CHARS: Final = 100
 _EMPTY_HEADING: Final = re.compile(r"^#+ \n", re.MULTILINE)
 _HEADING: Final = re.compile("(?:heading ?)?([1-6])", re.IGNORECASE)
 _TEXT_CELLS: Final = ("s", "str", "inlineStr")
-"""Types of cells that contain text."""
+"""Types of cells that contain text: values of the attribute ``t``."""
 _PARAGRAPHS: Final = frozenset({"p", "h"})
 _BREAKS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
 _SKIPPED: Final = frozenset({"pPr", "Fallback", "tracked-changes"})
-"""Elements with settings, deleted text, or the same text for older programs."""
+"""Elements whose text is left out: settings, deleted text, or the same text for older programs."""
 _ERRORS_OF_DAMAGE: Final = (
     zipfile.BadZipFile,
     zlib.error,
@@ -51,7 +55,7 @@ _ERRORS_OF_DAMAGE: Final = (
 
 
 class DocumentError(ValueError):
-    """A problem of a document; the message is phrased to follow its name."""
+    """An error in the content of a document; the message is phrased to follow the file name."""
 
 
 @contextlib.contextmanager
@@ -59,7 +63,8 @@ def open_archive(content: bytes) -> Iterator[Archive]:
     """Open an archive, and close it at the end of the context.
 
     Raises:
-        DocumentError: a member that was read is damaged, encrypted, too large or missing.
+        DocumentError: the archive, or a member that is read in the context, is damaged, encrypted,
+            too large or missing.
     """
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:
@@ -70,7 +75,7 @@ def open_archive(content: bytes) -> Iterator[Archive]:
 
 
 def members_of(content: bytes) -> frozenset[str]:
-    """Return the names of the members of an archive, none if it is damaged."""
+    """Return the names of the members of an archive; an empty set if it is damaged."""
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:
             return frozenset(packed.namelist())
@@ -80,7 +85,7 @@ def members_of(content: bytes) -> frozenset[str]:
 
 @frozen
 class _ListedMember:
-    """A slide or sheet in the list of a main document: its name and its archive member."""
+    """A slide or sheet that a main document lists: its name, "" for a slide, and its member."""
 
     name: str
     member: str
@@ -88,7 +93,10 @@ class _ListedMember:
 
 @define
 class Archive:
-    """An archive of XML members, with a limit on the bytes that are unpacked."""
+    """An archive of XML members, from which at most `MAX_UNPACKED_BYTES` are unpacked.
+
+    Use it within `open_archive`, which converts the errors of damaged and missing members.
+    """
 
     packed: zipfile.ZipFile
     _n_unpacked_bytes: int = field(default=0, init=False)
@@ -97,14 +105,14 @@ class Archive:
         return name in self.packed.NameToInfo
 
     def read(self, name: str) -> bytes:
-        """Return the content of a member."""
+        """Return the unpacked content of a member."""
         return b"".join(self._read_pieces(name))
 
     def charge(self, n_bytes: int) -> None:
-        """Count bytes that were unpacked, or text that was made of them.
+        """Add bytes that were unpacked, or characters of cells that repeat them, to the sum.
 
         Raises:
-            DocumentError: the sum exceeds `MAX_UNPACKED_BYTES`.
+            DocumentError: the sum for this archive exceeds `MAX_UNPACKED_BYTES`.
         """
         self._n_unpacked_bytes += n_bytes
         if self._n_unpacked_bytes > MAX_UNPACKED_BYTES:
@@ -123,7 +131,17 @@ class Archive:
         end: Callable[[str], object] = lambda _tag: None,
         data: Callable[[str], object] = lambda _text: None,
     ) -> None:
-        """Call functions for the elements of a member, by local name, and for its text."""
+        """Parse a member, and call functions for its elements and its text, in order.
+
+        Args:
+            name: the name of the member.
+            start: called with the local name and the attributes of each start tag.
+            end: called with the local name of each end tag.
+            data: called with each piece of text.
+
+        Raises:
+            DocumentError: the member is too large, or declares a document type.
+        """
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
 
@@ -139,13 +157,21 @@ class Archive:
         parser.Parse(b"", True)
 
     def text(self, name: str, text_tags: Collection[str]) -> str:
-        """Return the text of a member within elements with the given tags."""
+        """Return the text of a member within elements whose local names are in `text_tags`.
+
+        A paragraph is a line; headings begin as in Markdown.
+        """
         parser = _TextParser(text_tags)
         self.parse(name, parser.start, parser.end, parser.data)
         return _EMPTY_HEADING.sub("", "".join(parser.pieces))
 
     def ordered_members(self, name: str, tag: str) -> list[_ListedMember]:
-        """Return the slides or sheets that the elements `tag` of a main document list, in order."""
+        """Return the slides or sheets that a main document lists, in order.
+
+        Args:
+            name: the archive member of the main document.
+            tag: the local name of the elements that list them.
+        """
         folder, base = posixpath.split(name)
         members: dict[str, str] = {}
         listed: list[_ListedMember] = []
@@ -167,7 +193,7 @@ class Archive:
 
 @define
 class _TextParser:
-    """Collect the pieces of text within elements with certain tags."""
+    """Collects the pieces of text within elements whose local names are in `text_tags`."""
 
     text_tags: Collection[str]
     pieces: list[str] = field(factory=list)
@@ -200,6 +226,9 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     A paragraph is a line, and so is a row of a sheet, with tabs between its cells. After a header
     row, each cell begins with the name of its column. Headings and titles of slides are written as
     in Markdown.
+
+    Raises:
+        DocumentError: the archive is not an Office file.
     """
     if "word/document.xml" in archive:
         members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
@@ -221,7 +250,10 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
 
 
 def _shared_strings(archive: Archive) -> list[str]:
-    """Return the strings of a workbook, which its cells reference by index."""
+    """Return the shared strings of a workbook, which its cells reference by index.
+
+    The list is empty if the workbook has no shared strings.
+    """
     strings: list[str] = []
     if "xl/sharedStrings.xml" not in archive:
         return strings
@@ -244,7 +276,10 @@ def _shared_strings(archive: Archive) -> list[str]:
 
 
 def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
-    """Return the rows of a sheet, with tabs between the cells; numbers and dates as stored."""
+    """Return the rows of a sheet as lines, with tabs between the cells.
+
+    Numbers and dates are written as they are stored: a date is a number of days.
+    """
     parser = _SheetParser(archive, strings)
     archive.parse(member, parser.start, parser.end, parser.data)
     return "\n".join(parser.rows)
@@ -252,9 +287,14 @@ def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
 
 @define
 class _SheetParser:
-    """Collect the rows of a sheet.
+    """Collects the rows of a sheet.
 
     The first row with content is a header row if it has several cells and all contain text.
+
+    Attributes:
+        archive: counts the characters of the cells.
+        strings: the shared strings of the workbook.
+        rows: the text of each row, with tabs between its cells; "" for an empty row.
     """
 
     archive: Archive
@@ -307,7 +347,7 @@ class _SheetParser:
 
 
 def _heading_level(tag: str, attributes: Attributes) -> int:
-    """Return the level of the heading that an element begins, from 1 to 6; 0 for no heading."""
+    """Return the level of the heading that a start tag begins, from 1 to 6; 0 if it begins none."""
     if tag == "ph" and attributes.get("type") in ("title", "ctrTitle"):
         return 1
     style_attribute = {"h": "outline-level", "pStyle": "val"}.get(tag, "")
@@ -320,7 +360,10 @@ def _local_name(name: str) -> str:
 
 
 def _local_attributes(attributes: Attributes) -> dict[str, str]:
-    """Return attributes without namespaces, except ``r:id``, as slides also have an ``id``."""
+    """Return attributes by their local names.
+
+    The id of a relationship is named ``r:id``, because a listed slide also has an ``id``.
+    """
     local = {}
     for name, value in attributes.items():
         is_relation = name.endswith("/relationships id")

@@ -23,9 +23,12 @@ INCOMPLETE: Final = "incomplete"
 _HEADING: Final = re.compile(
     r"^(?:```.*?(?:^```|\Z)|(#{1,6})[ \t]+(\S[^\n]*))", re.MULTILINE | re.DOTALL
 )
-"""A heading of Markdown, or fenced code, which contains none."""
+"""A Markdown heading, or a block of fenced code, in which ``#`` does not begin a heading."""
 _FIRST_LINE: Final = re.compile(r"\s*+([^\W_](?:[^\n]*[^\W_])?)[^\S\n]*+\n[^\S\n]*+\n\s*+\S")
-"""A first line that is followed by an empty line. It is applied to a few hundred characters."""
+"""A first line without final punctuation, followed by an empty line and further text.
+
+It is applied to the first `MAX_TITLE_CHARS` × 4 characters of a text.
+"""
 _MAX_TITLE_WORDS: Final = 12
 
 
@@ -33,11 +36,11 @@ class ChunkLocation(NamedTuple):
     """The location of a chunk in its document.
 
     Attributes:
-        part: the part of the document, from 0.
-        first_line: the first line in the part, from 1.
-        last_line: the last line in the part.
-        start: position of the first character in the part, from 0.
-        end: position after the last character.
+        part: the index of the part of the document, from 0.
+        first_line: the number of the chunk's first line in the part, from 1.
+        last_line: the number of its last line in the part.
+        start: the position of its first character in the text of the part, from 0.
+        end: the position after its last character.
     """
 
     part: int
@@ -49,7 +52,13 @@ class ChunkLocation(NamedTuple):
 
 @frozen
 class DocumentChunk:
-    """The text of a chunk, the title of its document with the headings above, and its location."""
+    """A chunk of a document.
+
+    Attributes:
+        text: the text of the chunk.
+        headings: the title of the part and the headings above the chunk, joined by `` > ``.
+        location: the location of the chunk in the document.
+    """
 
     text: str
     headings: str
@@ -70,11 +79,12 @@ def read_documents(
         The chunks of each file in order. The title of a chunk consists of the folder and name of
         the file, the title of the document and the headings above the chunk. Its metadata has
         ``path``, then ``first_line`` and ``last_line`` or the ``page``, ``slide``, ``sheet`` or
-        ``chapter``, then ``start`` and ``end``, characters of that text; ``incomplete`` has the
-        reason if the file was not read completely.
+        ``chapter``, then ``start`` and ``end``, the range of its characters in the text of the file
+        or of that page, slide, sheet or chapter. If the file was not read completely,
+        ``incomplete`` has the reason.
 
     Raises:
-        InvalidRequestError: an argument is invalid, or a file has no readable text.
+        InvalidRequestError: an argument is invalid, or no text of a file can be read.
         OSError: a file cannot be opened.
     """
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str)
@@ -101,9 +111,10 @@ def split_document(
 ) -> list[Chunk]:
     r"""Split a text as `split` does, into chunks whose titles are the headings above them.
 
-    Headings are Markdown's (``# Title``, outside fenced code), below the title of the text. By
-    default that is the first line, if an empty line follows it, it begins with a capital or a
-    digit, ends without punctuation and has at most 12 words.
+    Headings are Markdown's (``# Title``, outside fenced code); the title of the text precedes them.
+    By default, the title is the first line, if an empty line and further text follow it, it begins
+    with a capital or a digit, ends without punctuation, and has at most 12 words and 200
+    characters.
 
     Args:
         text: as for `split`.
@@ -114,8 +125,8 @@ def split_document(
         encoding: as for `split`.
 
     Returns:
-        The chunks in order, with the metadata ``first_line`` and ``last_line``, from 1, and the
-        characters ``start`` to ``end``.
+        The chunks in order. Their metadata has ``first_line`` and ``last_line``, from 1, and
+        ``start`` and ``end``, the range of the chunk's characters in `text`.
 
     Raises:
         InvalidRequestError: an argument is invalid; the error names it.
@@ -146,7 +157,11 @@ def document_chunks(
 ) -> Iterator[Chunk]:
     """Yield the chunks of a file as `read_documents` returns them.
 
-    `name` replaces the path in titles.
+    Args:
+        path: the path of the file, for the metadata.
+        extracted: the text of the file.
+        max_chars: maximum characters of a chunk.
+        name: the name of the file for the titles; None to use the path.
     """
     for chunk in split_parts(extracted, max_chars):
         part_location = extracted.parts[chunk.location.part][0]
@@ -156,7 +171,7 @@ def document_chunks(
 
 
 def split_parts(extracted: Extracted, max_chars: int) -> Iterator[DocumentChunk]:
-    """Split the parts of a document into chunks of at most `max_chars` characters."""
+    """Split the parts of a document into chunks of at most `max_chars` characters, in order."""
     for part, (location, text) in enumerate(extracted.parts):
         title = str(location.get("title", ""))
         if not location:
@@ -169,7 +184,14 @@ def split_parts(extracted: Extracted, max_chars: int) -> Iterator[DocumentChunk]
 def chunk_metadata(
     path: str, part_location: PartLocation, location: ChunkLocation, warning: str | None
 ) -> Metadata:
-    """Return the metadata of a chunk, as described in `read_documents`."""
+    """Return the metadata of a chunk, as described in `read_documents`.
+
+    Args:
+        path: the path of the file.
+        part_location: the location of the chunk's part in the document.
+        location: the location of the chunk in its part.
+        warning: why the file was not read completely; None if it was.
+    """
     metadata: dict[str, str | int] = {"path": path}
     metadata |= {key: value for key, value in part_location.items() if key != "title"}
     if len(metadata) == 1:
@@ -181,7 +203,7 @@ def chunk_metadata(
 
 
 def chunk_title(path: str, headings: str) -> str:
-    """Return the title of a chunk: folder and name of its file, and the headings above it.
+    """Return the title of a chunk: the last folder and the name of its file, then its headings.
 
     >>> chunk_title("src/http/parser.c", ""), chunk_title("README.md", "Use > Options")
     ('http/parser.c', 'README.md > Use > Options')
@@ -198,7 +220,15 @@ def _locate(
     has_headings: bool,
     part: int = 0,
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks at spans of a text, with the headings above them and their lines."""
+    """Yield the chunk of each span of a text, with the headings above it and its location.
+
+    Args:
+        text: the text of a part.
+        chunk_spans: start and end of each chunk; the starts must ascend.
+        title: the title of the text, which precedes the headings; "" for none.
+        has_headings: whether the text can contain Markdown headings.
+        part: the index of the part in its document.
+    """
     headings = _HEADING.finditer(text) if has_headings else iter(())
     heading = next(headings, None)
     above: list[str] = []

@@ -16,6 +16,7 @@ _MIN_REPEATS: Final = 3
 _MAX_MOVED_CHARS: Final = 1000
 """Maximum characters of a sentence that are moved to the previous page."""
 _NUMBER: Final = re.compile(r"\d+|^[ivxlc]+$")
+"""A number in digits, or a line that is a Roman numeral in lower case."""
 _LINE_HYPHEN: Final = re.compile(r"(?<!\w)(\w++)(?:\ufffe|\xad|-\n(?=[^\W\d_A-Z]))(\w++)")
 """A word with a hyphen at the end of a line; PDFium writes U+FFFE for the hyphen."""
 _HYPHENATED: Final = re.compile(r"(?<!\w)\w++-\w++")
@@ -24,8 +25,9 @@ _HYPHENATED: Final = re.compile(r"(?<!\w)\w++-\w++")
 def reflow(pages: Sequence[str]) -> list[str]:
     r"""Return the texts of pages with lines joined to paragraphs and hyphenated words joined.
 
-    The end of a sentence at the beginning of a page is moved to the page before, if the page has
-    further text. A word keeps its hyphen if it occurs with the hyphen within a line.
+    If a page begins with a lower-case letter, its text up to the end of the sentence is moved to
+    the previous page, unless the page has no further text. A word that is hyphenated at the end of
+    a line keeps its hyphen if it also occurs with the hyphen within a line.
 
     >>> reflow(["Cats and dogs sleep for most of\nthe day. They are", "nocturnal. Birds are not."])
     ['Cats and dogs sleep for most of the day. They are nocturnal.', 'Birds are not.']
@@ -59,7 +61,10 @@ def reflow(pages: Sequence[str]) -> list[str]:
 
 
 def _without_page_headers(pages: list[list[str]]) -> list[list[str]]:
-    """Return the lines of pages without blank lines, page headers and page footers."""
+    """Return the lines of pages without blank lines, page headers and page footers.
+
+    A page that consists of headers and footers only keeps its lines.
+    """
     pages = [[line for line in page if line] for page in pages]
     n_pages_with: Counter[str] = Counter()
     for page in pages:
@@ -75,6 +80,9 @@ def _without_page_headers(pages: list[list[str]]) -> list[list[str]]:
 
 
 def _without_numbers(line: str) -> str:
-    """Return a line with its numbers replaced by #; table rows, with 3 numbers or more, as is."""
+    """Return a line with each number replaced by ``#``, to compare the headers of pages.
+
+    A line with 3 numbers or more, which is probably a table row, is returned unchanged.
+    """
     pattern, n_numbers = _NUMBER.subn("#", line)
     return pattern if n_numbers < _MIN_REPEATS else line

@@ -17,16 +17,20 @@ from relevance_gen.documents.globs import PatternList, parse_globs, parse_patter
 from relevance_gen.request_scope import raise_if_cancelled
 
 MAX_IGNORE_FILE_BYTES: Final = 1 << 18
-"""Bytes of an ignore file that are read."""
+"""Maximum bytes of an ignore file that are read; the rest is skipped."""
 MAX_PATTERNS: Final = 10_000
-"""Lines of an ignore file that are used, which bounds the time to compile the patterns."""
+"""Maximum lines of an ignore file that are used, which bounds the time to compile the patterns."""
 
 _REPOSITORY: Final = ".git"
 _IGNORE: Final = ".ignore"
 _GITIGNORE: Final = ".gitignore"
 _EXCLUDE: Final = ".git/info/exclude"
 _IGNORE_FILES: Final = (_EXCLUDE, _GITIGNORE, _IGNORE)
-"""Files of patterns in ascending precedence; as in ripgrep, the kind decides before the folder."""
+"""Names of ignore files, in ascending precedence.
+
+As in ripgrep, a name of higher precedence decides even if a file with another name is in a nearer
+folder.
+"""
 
 _are_strings: Final = checks.items(
     "a string or a list of strings", lambda value: isinstance(value, str)
@@ -34,9 +38,9 @@ _are_strings: Final = checks.items(
 _name: Final = attrgetter("name")
 
 IgnoreRules: TypeAlias = tuple[tuple[PatternList, ...], ...]
-"""For each of `_IGNORE_FILES`, the patterns of the folders from the top down."""
+"""For each name in `_IGNORE_FILES`, the patterns of the files with this name, top folder first."""
 FileEntry: TypeAlias = tuple[str, os.DirEntry[str]]
-"""The path of a file, and its directory entry."""
+"""The path of a file as the walker returns it, and its directory entry."""
 
 
 @frozen
@@ -70,7 +74,12 @@ class Selection:
 
 @frozen
 class _Decisions:
-    """Which names of a folder are selected; the key of a subfolder ends with a slash."""
+    """The decisions of a walk on the entries of one folder.
+
+    Attributes:
+        rules: the ignore rules that the decisions are based on.
+        is_selected: whether each name is selected; the name of a subfolder ends with a slash.
+    """
 
     rules: IgnoreRules
     is_selected: dict[str, bool] = field(factory=dict)
@@ -89,10 +98,10 @@ class _WalkedFolder:
     """A folder that the walk enters.
 
     Attributes:
-        path: the path as it is returned.
-        real: the path without links.
-        rules: the patterns of the folders above it.
-        ancestors: device and inode of the folders above it.
+        path: the path that begins the paths of its files.
+        real: the absolute path; links in the path of the top folder are resolved.
+        rules: the patterns of the ignore files in the folders above it.
+        ancestors: device and inode of each folder of the walk above it.
     """
 
     path: str
@@ -103,18 +112,19 @@ class _WalkedFolder:
 
 @define
 class Walker:
-    """Find the selected files below a folder.
+    """Finds the files below a folder that the options select.
 
-    A walker that walks again decides only on new names, and on folders whose ignore files have
-    changed.
+    In a further walk, a walker reuses its decisions of the previous walk, except on new names and
+    in folders whose ignore rules have changed.
 
     Args:
         selection: the options.
-        warn: called with the path of each folder that cannot be read, and the reason.
+        warn: called with the path of each entry that cannot be read or is a broken link, and the
+            reason.
 
     Attributes:
-        failed: whether a folder could not be read, or a link is broken.
-        n_links: symbolic links that were not followed.
+        failed: whether `warn` was called, in any walk of this walker.
+        n_links: the number of symbolic links that were not followed, in all walks.
     """
 
     selection: Selection
@@ -132,16 +142,21 @@ class Walker:
         self._suffixes = suffixes(self.selection.types)
 
     def files(self, top: str) -> Iterator[str]:
-        """Yield the paths of the files below a folder: its own, then those of its subfolders."""
+        """Yield the paths of the selected files below a folder, in the order of names.
+
+        The files in a folder come before the files in its subfolders. The paths begin with `top`,
+        unless that is the working folder.
+        """
         path = str(Path(top))
         for file_path, _ in self.entries(top, "" if path == "." else path):
             yield file_path
 
     def entries(self, top: str, path: str = "") -> Iterator[FileEntry]:
-        """Yield the files below a folder, in the order of `files`, with their directory entries.
+        """Yield the selected files below a folder, in the order of `files`, with their entries.
 
-        `path` stands for the folder in the paths of its files; by default these are relative to the
-        folder.
+        Args:
+            top: the folder.
+            path: begins the paths of the files; "" for paths that are relative to the folder.
 
         Raises:
             RequestCancelledError: the request was cancelled.
@@ -162,7 +177,11 @@ class Walker:
     def _list_folder(
         self, folder: _WalkedFolder, previous: _Decisions | None
     ) -> tuple[list[FileEntry], list[_WalkedFolder]]:
-        """Return the selected files and subfolders of a folder, each sorted by name."""
+        """Return the selected files and subfolders of a folder, each sorted by name.
+
+        Both are empty if the folder cannot be read. `previous` has the decisions of the previous
+        walk on this folder; it is None if that walk did not enter it.
+        """
         files: list[FileEntry] = []
         folders: list[_WalkedFolder] = []
         try:
@@ -210,7 +229,18 @@ class Walker:
         files: list[FileEntry],
         folders: list[_WalkedFolder],
     ) -> None:
-        """Add a folder or the target of a link to `files` or `folders`, if the walk follows it."""
+        """Add a selected folder or the target of a link to `folders` or `files`.
+
+        A link is only counted if links are not followed, a folder that contains itself by a cycle
+        of links is skipped, and a broken link is reported.
+
+        Args:
+            entry: a folder, a symbolic link, or a special file, which is skipped.
+            path: the path of the entry.
+            parent: the folder that contains the entry, with the rules that apply to its entries.
+            files: the files of the parent.
+            folders: the subfolders of the parent.
+        """
         if entry.is_symlink() and not self.selection.follow:
             self.n_links += 1
         elif entry.is_dir():
@@ -224,7 +254,14 @@ class Walker:
             self._fail(path, "the link leads nowhere")
 
     def _selects(self, path: str, real: str, is_folder: bool, rules: IgnoreRules) -> bool:
-        """Return whether an entry is selected; `real` is its path without links."""
+        """Return whether the options and the ignore rules select an entry.
+
+        Args:
+            path: the path of the entry, which globs are matched with.
+            real: its absolute path, which ignore rules are matched with.
+            is_folder: whether it is a folder; globs without ``!`` and types do not exclude folders.
+            rules: the ignore rules for the entries of its folder.
+        """
         name = os.path.basename(real)
         if name == _REPOSITORY and not (self.selection.hidden and self.selection.no_ignore):
             return False
@@ -241,7 +278,10 @@ class Walker:
         return not _is_ignored(real, is_folder, rules)
 
     def _rules_above(self, real: str) -> IgnoreRules:
-        """Read the ignore files above a folder, from the root of its repository down."""
+        """Read the ignore files above a folder, from the root of its repository down.
+
+        The rules are empty if the folder is the root of a repository or is in none.
+        """
         rules: IgnoreRules = ((),) * len(_IGNORE_FILES)
         parents = [Path(real), *Path(real).parents]
         n_below_root = 0
@@ -254,7 +294,10 @@ class Walker:
         return rules
 
     def _rules_with(self, rules: IgnoreRules, folder: str, names: Container[str]) -> IgnoreRules:
-        """Return rules extended by the ignore files of a folder with entries `names`."""
+        """Return `rules` with the patterns of the ignore files in a folder appended.
+
+        `names` are the names of its entries. If ignore files are disabled, `rules` is unchanged.
+        """
         if self.selection.no_ignore:
             return rules
         extended = []
@@ -265,7 +308,10 @@ class Walker:
         return tuple(extended)
 
     def _read_patterns(self, folder: str, name: str) -> PatternList:
-        """Read an ignore file; an unchanged file gives the same object as in the previous walk."""
+        """Read an ignore file, and return its patterns.
+
+        If its content has not changed since the previous walk, the same object is returned again.
+        """
         path = os.path.join(folder, name)
         content = _read_ignore_file(path)
         ignore_file = self._previous_ignore_files.get(path)
@@ -282,7 +328,11 @@ class Walker:
 
 
 def _is_ignored(path: str, is_folder: bool, rules: IgnoreRules) -> bool:
-    """Return whether ignore files exclude a path: the strongest kind, then the nearest file."""
+    """Return whether ignore files exclude a path; False if no pattern matches it.
+
+    The first file with a matching pattern decides, in descending precedence of the file names, and
+    among files with the same name from the nearest folder up.
+    """
     for lists in reversed(rules):
         for patterns in reversed(lists):
             excluded = patterns.decide(path, is_folder=is_folder)
@@ -292,10 +342,11 @@ def _is_ignored(path: str, is_folder: bool, rules: IgnoreRules) -> bool:
 
 
 def open_regular_file(path: str, *, follow: bool) -> int:
-    """Open a regular file and return its descriptor; a symbolic link is followed only if `follow`.
+    """Open a regular file for reading, and return its descriptor.
 
     Raises:
-        OSError: the file cannot be opened, or is a pipe, a device or a folder.
+        OSError: the file cannot be opened, is a pipe, a device or a folder, or is a symbolic link
+            although `follow` is False.
     """
     # Opening a pipe without O_NONBLOCK waits for a writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -307,7 +358,10 @@ def open_regular_file(path: str, *, follow: bool) -> int:
 
 
 def _read_ignore_file(path: str) -> bytes:
-    """Return the beginning of an ignore file, b"" if it cannot be read (git ignores that, too)."""
+    """Return the first `MAX_IGNORE_FILE_BYTES` of an ignore file; b"" if it cannot be read.
+
+    Like git, it ignores the error.
+    """
     try:
         with open(open_regular_file(path, follow=True), "rb") as file:
             return file.read(MAX_IGNORE_FILE_BYTES)

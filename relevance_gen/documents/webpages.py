@@ -1,4 +1,7 @@
-"""Extract the text of an HTML page without navigation; a paragraph, item or table row is a line."""
+"""Extract the text of an HTML page without navigation.
+
+Each paragraph, list item and table row becomes a line.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _INLINE: Final = frozenset(
     "a abbr b bdi bdo cite code data del dfn em font i ins kbd mark q s samp small span strong sub "
     "sup time tt u var wbr".split()
 )
-"""Elements within a word or a sentence; all other elements end a sentence."""
+"""Elements within a word or a sentence; any other element begins a new line, except in a cell."""
 _HEADING: Final = re.compile("h[1-6]")
 _SPACES: Final = re.compile(r"[^\S\n]+")
 _NEWLINES: Final = re.compile(r" ?\n[ \n]*")
@@ -33,8 +36,8 @@ def page_text(markup: str) -> tuple[str, str]:
     r"""Return the title of a page and its text, without markup and navigation.
 
     A heading is written as in Markdown, a list item after a hyphen. In a table with a header row,
-    each cell begins with the name of its column. If a page consists of navigation only, that is
-    returned.
+    each cell begins with the name of its column, if its row has as many cells as the header row. If
+    a page has no text outside its navigation, the text of the navigation is returned.
 
     >>> page_text("<title>Food</title><nav>Home</nav><h2>Fish &amp;\n <b>ch</b>ips</h2><p>Peas")
     ('Food', '## Fish & chips\nPeas')
@@ -55,18 +58,21 @@ def page_text(markup: str) -> tuple[str, str]:
 
 @frozen
 class _CellStart:
-    """The tag of a table cell, and the number of pieces before the cell."""
+    """The tag of a table cell, and the number of pieces of text before the cell."""
 
     tag: str
     n_pieces: int
 
 
 class _PageParser(HTMLParser):
-    """Collect the pieces of text of a page.
+    """A parser that collects the text of a page.
+
+    Args:
+        skips_navigation: whether to leave out the text of navigation.
 
     Attributes:
-        pieces: the text, newlines included.
-        title: pieces of the title.
+        pieces: the pieces of the text in order, newlines included.
+        title: the pieces of the title.
     """
 
     def __init__(self, *, skips_navigation: bool) -> None:
@@ -134,13 +140,17 @@ class _PageParser(HTMLParser):
             self.end_line()
 
     def end_line(self) -> None:
-        """End a line, and the table row in it."""
+        """End the current line of text; first join the cells of an open table row."""
         if self._row:
             self._end_row()
         self.pieces.append("\n")
 
     def _end_row(self) -> None:
-        """Replace the pieces of a row by one line; a row of header cells names the columns."""
+        """Replace the pieces of the open table row by one line.
+
+        If all its cells are ``th``, they become the column names. Otherwise, if the row has as many
+        cells as there are column names, each cell gets its name.
+        """
         bounds = [*(cell.n_pieces for cell in self._row), len(self.pieces)]
         cells = []
         for start, end in itertools.pairwise(bounds):
