@@ -1,4 +1,7 @@
-"""Searches several folders together; paths begin with the name of the folder, except for a single folder."""
+"""Search several folders together.
+
+Paths begin with the name of the folder, unless there is only one folder.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import SearchResult
 
 MAX_WAIT_S: Final = 10.0
-"""Seconds that a tool waits for documents; documents that take longer are searched later."""
+"""Seconds that a tool call waits for documents to be read; the rest is found by later calls."""
 _MAX_NAMES_IN_ERROR: Final = 20
 
 
 def escape_path(path: str) -> str:
-    r"""Return a path with escapes for characters that a client may be unable to print.
+    r"""Return a path, in ASCII with escapes if it has a character that cannot be printed.
 
     >>> escape_path("café.py"), escape_path("caf\udce9\n.py")
     ('café.py', 'caf\\udce9\\n.py')
@@ -35,12 +38,13 @@ def _join(name: str, path: str) -> str:
 
 @frozen
 class ToolSearchResult:
-    """The results of a search for a tool.
+    """The results of a search that a tool call requested.
 
     Attributes:
-        results: best first; the ``path`` in their metadata begins with the name of the folder.
-        searched: a description of the searched files or index.
-        confidence: the confidence of the search, of several folders the highest, in [0, 1].
+        results: best first; the ``path`` in their metadata begins with the name of the folder, if
+            there are several folders.
+        searched: a description of the searched files or index, such as "3 files".
+        confidence: the confidence of the search in [0, 1]; for several folders, the highest.
     """
 
     results: list[SearchResult]
@@ -50,7 +54,10 @@ class ToolSearchResult:
 
 @frozen
 class _FolderPath:
-    """A folder by its name, and a path in it; the path of the folder itself is ""."""
+    """A folder by its name, and a path in it; the path of the folder itself is "".
+
+    The name is "" for a single folder, or for all folders together.
+    """
 
     folder: str
     path: str
@@ -58,7 +65,13 @@ class _FolderPath:
 
 @frozen
 class _SelectedFiles:
-    """The selected files of a folder in its current state."""
+    """The files of one folder that a tool call selected with its folder and its glob.
+
+    Attributes:
+        folder: the name of the folder; "" for a single folder.
+        snapshot: the state of the folder when the files were selected.
+        paths: the paths of the selected files, relative to the folder.
+    """
 
     folder: str
     snapshot: FolderSnapshot
@@ -67,16 +80,22 @@ class _SelectedFiles:
 
 @frozen
 class Folders:
-    """Indexes of folders by name; a single folder has the name "", and paths relative to it."""
+    """The indexes of folders, by the names of the folders.
+
+    A single folder has the name "", and its paths are relative to it.
+    """
 
     indexes: Mapping[str, FolderIndex] = field(factory=dict)
 
     @classmethod
     def open(cls, paths: Sequence[str]) -> Folders:
-        """Open folders; of folders with one name, the second and later ones get a number.
+        """Open an index for each folder, which reads no files yet.
+
+        A folder is named after the last part of its path; if several folders have the same name,
+        all but the first get a number, as in ``docs-2``.
 
         Raises:
-            InvalidRequestError: a folder does not exist.
+            InvalidRequestError: a folder does not exist or is not readable.
         """
         roots: dict[str, str] = {}
         for root in dict.fromkeys(map(os.path.realpath, paths)):
@@ -96,7 +115,7 @@ class Folders:
         return cls(indexes)
 
     def refresh(self) -> None:
-        """Update all indexes, and wait for their documents.
+        """Update all indexes, and wait until all their documents are read.
 
         Raises:
             InvalidRequestError: a folder cannot be read.
@@ -105,10 +124,12 @@ class Folders:
             self._snapshot(name, max_wait_s=None)
 
     def search(self, query: str, top_n: int, folder: str, glob: str) -> ToolSearchResult:
-        """Search the files below a folder that match a glob.
+        """Return the `top_n` best results in the files below a folder that match a glob.
+
+        An empty folder means all folders, and an empty glob all files.
 
         Raises:
-            InvalidRequestError: no file matches, or an argument is invalid.
+            InvalidRequestError: the folder or the glob matches no file, or an argument is invalid.
         """
         results: list[SearchResult] = []
         n_files = 0
@@ -128,8 +149,10 @@ class Folders:
     def files(self, folder: str, glob: str) -> list[str]:
         """Return the paths of the files below a folder that match a glob.
 
+        An empty folder means all folders, and an empty glob all files.
+
         Raises:
-            InvalidRequestError: no file matches, or an argument is invalid.
+            InvalidRequestError: the folder or the glob matches no file, or an argument is invalid.
         """
         paths: list[str] = []
         for selected in self._select(folder, glob):
@@ -143,10 +166,17 @@ class Folders:
         last_line: int | None,
         max_chars: int,
     ) -> Lines:
-        """Return lines of a file, of which at most `max_chars` characters are held in memory.
+        """Return lines of a file; for a document, of its extracted text.
+
+        Args:
+            path: a path as `files` returns it, also in the form of `escape_path`.
+            first_line: number of the first line to return, from 1.
+            last_line: number of the last line to return; None for the last line of the file.
+            max_chars: maximum characters of a plain text that are held in memory.
 
         Raises:
-            InvalidRequestError: the file does not exist, cannot be read, or is shorter.
+            InvalidRequestError: the file is not searched, cannot be read, or has fewer than
+                `first_line` lines.
         """
         located = self._locate(path, "path")
         snapshot = self._snapshot(located.folder)
@@ -159,7 +189,13 @@ class Folders:
         return snapshot.read(inside, first_line, last_line, max_chars=max_chars)
 
     def _refuse_path(self, path: str, located: _FolderPath, snapshot: FolderSnapshot) -> None:
-        """Raise the error for a path of no file, with a file of the same name as suggestion."""
+        """Raise the error for a path that no file has; it suggests a file of the same name, if any.
+
+        Args:
+            path: the path as the caller wrote it.
+            located: the folder of the path, and the path in it.
+            snapshot: the state of that folder.
+        """
         ending = "/" + located.path.rpartition("/")[2]
         remedy = "the tool files lists them"
         for known in snapshot.files:
@@ -171,7 +207,14 @@ class Folders:
         )
 
     def _select(self, folder: str, glob: str) -> Iterator[_SelectedFiles]:
-        """Yield the selected files of each folder; raise an error if no file is selected."""
+        """Yield, for each folder, its files below the path `folder` that match `glob`.
+
+        An empty `folder` means all folders, and an empty `glob` all files.
+
+        Raises:
+            InvalidRequestError: `folder` or `glob` is given and no file is selected. It is raised
+                after the last folder.
+        """
         located = self._locate(folder, "folder") if folder else _FolderPath("", "")
         n_files = 0
         for name in [located.folder] if located.folder else self.indexes:
@@ -190,7 +233,12 @@ class Folders:
             raise InvalidRequestError("matches no file", field, describe(got), remedy)
 
     def _locate(self, path: str, field: str) -> _FolderPath:
-        """Split a path into a folder and the path inside; `field` is the name for errors."""
+        """Split a path into the name of its folder and the path in that folder.
+
+        Raises:
+            InvalidRequestError: the path does not begin with the name of a folder. The error names
+                the parameter `field`.
+        """
         normal = os.path.normpath(path)
         normal = "" if normal == "." else normal
         if "" in self.indexes:

@@ -30,16 +30,17 @@ _HOUR_MS: Final = 3_600_000
 _NAME: Final = "relevance-gen"
 
 RunTool = Callable[[Callable[[], str]], Awaitable[str]]
-"""Calls a function in some thread, and returns its result."""
+"""Calls a function, in the calling thread or in another thread, and returns its result."""
 
 
 class _ToolServer:
-    """The handlers of the tools of a server.
+    """A server's handlers for the MCP messages that list tools and call a tool.
 
     Args:
-        tools: the tools.
-        run: calls a tool in some thread.
-        refresh: begins to refresh an index.
+        tools: the tools that clients can call.
+        run: executes a tool call, in the calling thread or in another thread.
+        refresh: called with the name of an index before a tool call that names an index: begins to
+            refresh that index, and returns a function that waits for the refresh, or None.
     """
 
     def __init__(self, tools: Tools, run: RunTool, refresh: RefreshIndex) -> None:
@@ -58,11 +59,15 @@ class _ToolServer:
         ]
 
     async def list_tools(self, _: Any, __: Any) -> types.ListToolsResult:
-        """Return the descriptions of the tools."""
+        """Return the descriptions and parameters of all tools of this server."""
         return types.ListToolsResult(tools=self._descriptions)
 
     async def call_tool(self, _: Any, call: types.CallToolRequestParams) -> types.CallToolResult:
-        """Return the answer of a tool, or its error as an answer."""
+        """Call a tool, and return its answer; an error of the tool is returned as its answer.
+
+        Raises:
+            MCPError: there is no tool with this name.
+        """
         self._check_name(call.name)
         is_error = False
         try:
@@ -96,7 +101,14 @@ class _ToolServer:
 def _server(
     handlers: _ToolServer, instructions: str, scope: Literal["public", "private"]
 ) -> Server:
-    """Return a server of tools; with a public `scope`, all clients have the same tools."""
+    """Return an MCP server for the tools of `handlers`.
+
+    Args:
+        handlers: list and call the tools.
+        instructions: a description of the server for its clients.
+        scope: "public" if all clients have the same tools, so that the list of tools can be cached
+            for all clients; "private" if the tools depend on the client.
+    """
     return Server(
         _NAME,
         version=relevance_gen.__version__,
@@ -110,7 +122,14 @@ def _server(
 def serve_stdio(
     folders: Folders, runner: Runner | None, indexes: NamedSearches, refresh: RefreshIndex
 ) -> None:
-    """Answer messages from standard input until it ends; read the folders in the background."""
+    """Answer MCP messages from standard input until it ends.
+
+    Args:
+        folders: the folders that tools search; they are first read in the background.
+        runner: the model of the tool ``ask``; None for no such tool.
+        indexes: the searches of indexes, by name.
+        refresh: begins to refresh an index; see `_ToolServer`.
+    """
     asyncio.run(_serve_stdio(folders, runner, indexes, refresh))
 
 
@@ -125,7 +144,7 @@ async def _serve_stdio(
 
 
 def _begin_to_read(folders: Folders) -> None:
-    """Read folders in a background thread."""
+    """Start a background thread that reads the files of the folders."""
     threading.Thread(target=_read_folders, args=(folders,), daemon=True).start()
 
 
@@ -135,7 +154,10 @@ def _read_folders(folders: Folders) -> None:
 
 
 def _instructions(folders: Folders) -> str:
-    """Return the paths of the folders: an agent on this machine may also write there."""
+    """Return the instructions of a local server, with the paths of its folders.
+
+    An agent on this machine needs the paths to read and write the files itself.
+    """
     if not folders.indexes:
         return "Searches indexes, by their names."
     if "" in folders.indexes:
@@ -153,9 +175,9 @@ async def _run_here(function: Callable[[], str]) -> str:
 
 
 class McpExchange:
-    """Answers single messages that arrive over HTTP, each in the calling thread.
+    """Answers single MCP messages that arrive over HTTP, each in the calling thread.
 
-    The folders are read in the background from the start.
+    A background thread begins to read the folders when the exchange is created.
     """
 
     def __init__(self, folders: Folders) -> None:
@@ -171,9 +193,9 @@ class McpExchange:
         """Return the HTTP status and the body of the response to a ``POST``.
 
         Args:
-            headers: the headers of the request; their names are in lower case.
-            body: the message.
-            indexes: the indexes that the client may search.
+            headers: the headers of the request; their names must be in lower case.
+            body: the message as JSON.
+            indexes: the searches of the indexes that the client may search, by name; None for none.
         """
         tools = Tools(self._folders, indexes=indexes)
         handlers = _ToolServer(tools, _run_here, _no_refresh)
@@ -184,7 +206,12 @@ class McpExchange:
 
 
 class _AsgiRequest:
-    """One request to the ASGI application of the SDK, and its response."""
+    """One request to the ASGI application of the SDK, and the response after `run`.
+
+    Attributes:
+        status: the HTTP status; 500 if the application sent none.
+        response: the pieces of the response's body.
+    """
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         self.status = 500

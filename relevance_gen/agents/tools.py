@@ -1,9 +1,9 @@
 """The tools of agents: their parameters, descriptions and answers.
 
 Answers are text. Locations are written ``path:first-last``, or ``index[position]`` for results
-without a path; lines follow their numbers; the last line has the number of results that are shown. An
-answer has at most the tokens that its caller allows, in the embedded encoding, not counting its
-last line.
+without a path. Each line follows its line number. The last line has the number of results that are
+shown. An answer has at most ``max_tokens`` tokens in the embedded encoding, without its last line;
+``ask`` has no such limit.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
 
 NamedSearches: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]
-"""A function from a query and a number of results to a response, for each index."""
+"""For each index by name, a function from a query and a number of results to a response."""
 RefreshIndex: TypeAlias = Callable[[str], Callable[[], Awaitable[None]] | None]
-"""Begins to refresh an index by name, and returns a function that waits for that, if needed."""
+"""Begins to refresh the index with a name; returns a function that waits for that, or None."""
 
 MAX_TOKENS: Final = 100_000
 """Maximum tokens of an answer: more than most models can read."""
 _MAX_TOKEN_CHARS: Final = 128
 """Maximum characters of a token, except for rare runs of one character."""
 _MIN_RESULT_TOKENS: Final = 32
-"""Tokens of text that a result has before further results are shown."""
+"""Minimum tokens for the text of a result, even if fewer results fit into the answer then.
+
+The last result that is shown may have fewer tokens.
+"""
 _LIKELY: Final = 0.5
-"""The confidence from which on an answer is more likely than none."""
+"""The confidence of a search above which its results probably contain an answer."""
 _MAX_TITLE_CHARS: Final = 200
 _JSON_TYPES: Final = {"str": "string", "int": "integer"}
 _FILES_PURPOSE: Final = (
@@ -120,14 +123,14 @@ class AskCall:
 
 @frozen
 class AgentTool:
-    """A tool of an agent.
+    """A tool that agents can call.
 
     Attributes:
-        purpose: the effect of the tool, and when to use it.
-        call_type: the class of its parameters.
+        purpose: the description for agents: the effect of the tool, and when to use it.
+        call_type: the class of its parameters, such as `SearchCall`.
         run: the function from the parameters to the answer.
-        indexes: names of the indexes that a call may name.
-        has_files: whether a call may select files.
+        indexes: names of the indexes that a call can search.
+        has_files: whether the server has folders, so that a call can select files in them.
     """
 
     purpose: str
@@ -138,7 +141,10 @@ class AgentTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the parameters, in which every type is a single type."""
+        """The JSON schema of the parameters; each has a single type, without alternatives.
+
+        ``folder`` and ``glob`` are left out without folders, and ``index`` without indexes.
+        """
         is_offered = {"folder": self.has_files, "glob": self.has_files, "index": bool(self.indexes)}
         properties = {}
         required = []
@@ -172,7 +178,7 @@ class AgentTool:
 
 @frozen
 class _ShownLines:
-    """The range of lines that are shown, and the number of their tokens."""
+    """A range of lines that are shown: their indexes from `start` to before `end`, and tokens."""
 
     start: int
     end: int
@@ -188,7 +194,16 @@ class _CountedText:
 
 
 class Tools:
-    """The tools for folders and indexes, by name; with a runner, they include ``ask``."""
+    """The tools that search, list and read folders and indexes.
+
+    Args:
+        folders: the folders.
+        runner: the model that the tool ``ask`` generates answers with; None for no such tool.
+        indexes: the searches of indexes, by name.
+
+    Attributes:
+        by_name: the tools by name; empty without folders and indexes.
+    """
 
     def __init__(
         self, folders: Folders, runner: Runner | None = None, indexes: NamedSearches | None = None
@@ -216,18 +231,24 @@ class Tools:
         self.by_name[name] = AgentTool(purpose, call_type, run, indexes, has_files)
 
     def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the answer of a tool.
+        """Return the answer of the tool `name`, which must exist.
+
+        An argument that is None counts as not given.
 
         Raises:
-            InvalidRequestError: an argument is invalid.
-            RelevanceGenError: the model failed.
+            InvalidRequestError: an argument is invalid, or a file cannot be read.
+            RelevanceGenError: a search or the model failed.
         """
         tool = self.by_name[name]
         non_null = {name: value for name, value in arguments.items() if value is not None}
         return tool.run(wire.structure(tool.call_type, non_null))
 
     def _find(self, call: SearchCall | AskCall, top_n: int) -> ToolSearchResult:
-        """Search the index that a call names, or the files if it names none."""
+        """Search the index that a call names, or the files if it names no index.
+
+        Raises:
+            InvalidRequestError: there is no such index, or the call also selects files.
+        """
         if not call.index and self._folders.indexes:
             return self._folders.search(call.question, top_n, call.folder, call.glob)
         if call.index not in self._indexes:
@@ -268,7 +289,11 @@ class Tools:
         return f"{''.join(shown)}{totals}; {found.searched} searched, {confidence}"
 
     def _best_lines(self, result: SearchResult, max_tokens: int) -> _CountedText:
-        """Return the lines of a result from its passage on, or a part of the first line."""
+        """Return the lines of a result that fit into `max_tokens`, from its passage on.
+
+        If there is room after the last line, lines before the passage are added. If not even the
+        first line of the passage fits, a part of that line is returned.
+        """
         text = result.chunk_txt
         lines = _number_lines(text, result.metadata.get("first_line"))
         start, end = 0, 0
@@ -324,7 +349,11 @@ class Tools:
     # ── Fitting text into a number of tokens ─────────────────────────────────────────────────────
 
     def _fit_lines(self, lines: Sequence[str], best: int, max_tokens: int) -> _ShownLines:
-        """Return the range of lines that fits: from the best line on, then lines before it."""
+        """Return the range of adjacent lines that fit into `max_tokens`.
+
+        The range begins at the index `best` and is extended to later lines; only if all later lines
+        fit, it is extended to lines before. It is empty if the best line does not fit.
+        """
         start = end = best
         n_left = max_tokens
         while end < len(lines):
@@ -342,15 +371,26 @@ class Tools:
         return _ShownLines(start, end, max_tokens - n_left)
 
     def _count_up_to(self, line: str, max_tokens: int) -> int:
-        """Return the tokens of a line, or a number above `max_tokens` if the line is too long."""
+        """Return the number of tokens of a line.
+
+        If the line certainly has more than `max_tokens` tokens, it is not tokenized, and the result
+        is any number above `max_tokens`.
+        """
         if len(line) > _MAX_TOKEN_CHARS * max(max_tokens, 1):
             return max_tokens + 1
         return self._count(line)
 
     def _cut_to_passage(self, line: str, start: int, end: int, max_tokens: int) -> _CountedText:
-        """Return the part of a numbered line that begins with the passage of its text.
+        """Return the part of a numbered line that contains the beginning of its passage.
 
-        The part begins at the sentence of the passage, or at the passage if that does not fit.
+        The part begins with the sentence in which the passage begins, or with the passage itself if
+        the text from there to the end of the passage has more than `max_tokens` tokens.
+
+        Args:
+            line: a line as `_number_lines` returns it.
+            start: start of the passage in the text of the line, without the number.
+            end: end of the passage; may be after the end of the line.
+            max_tokens: maximum tokens of the part. If not even the number fits, the part is empty.
         """
         number, _, text = line.removesuffix("\n").partition("\t")
         n_left = max_tokens - self._count(f"{number}\t… …\n")
@@ -368,7 +408,7 @@ class Tools:
         return _CountedText(part, self._count(part))
 
     def _truncate(self, line: str, max_tokens: int) -> _CountedText:
-        """Return the beginning of a line with at most `max_tokens` tokens."""
+        """Return the beginning of a line with at most `max_tokens` tokens, and append a newline."""
         line = line[: _MAX_TOKEN_CHARS * max_tokens]
         while (n_tokens := self._count(line)) > max_tokens:
             line = line[: len(line) * max_tokens // n_tokens]
@@ -376,7 +416,11 @@ class Tools:
 
 
 def _number_lines(text: str, first: object) -> list[str]:
-    """Return the lines of a text after their numbers, or after a bar if `first` is not a number."""
+    """Return the lines of a text, each after its number and a tab.
+
+    `first` is the number of the first line. If it is not an integer, because a result has no line
+    numbers, a bar replaces the numbers.
+    """
     lines = text.split("\n")
     if not checks.is_integer(first):
         return [f"|\t{line}\n" for line in lines]
@@ -384,7 +428,7 @@ def _number_lines(text: str, first: object) -> list[str]:
 
 
 def _header(result: SearchResult, index: str) -> str:
-    """Return the line above the text of a result: location, score and title."""
+    """Return the line above the text of a result: location, score, and in an index the title."""
     title = ""
     if index and result.title not in ("", result.metadata.get("path")):
         title = f"  {escape_path(result.title[:_MAX_TITLE_CHARS])}"
@@ -392,7 +436,10 @@ def _header(result: SearchResult, index: str) -> str:
 
 
 def _location(result: SearchResult, index: str) -> str:
-    """Return the location of a result; the metadata of an index may have any types."""
+    """Return the location of a result, as the description of this module defines it.
+
+    The metadata of an index can have values of any type: values of other types are ignored.
+    """
     metadata = result.metadata
     path = metadata.get("path")
     if not isinstance(path, str):
@@ -414,7 +461,15 @@ def _totals(
     *,
     has_files: bool = True,
 ) -> str:
-    """Return how many of the results are shown, and how to get the rest."""
+    """Return a text with the numbers of shown results and tokens, and how to see the rest.
+
+    Args:
+        n_shown: number of results in the answer.
+        n_found: number of results that were found.
+        noun: the noun for a result, such as "file".
+        n_tokens: number of tokens of the answer.
+        has_files: whether a glob could narrow the search.
+    """
     advice = ""
     if n_shown < n_found:
         narrow = " or narrow with glob" if has_files else ""
