@@ -1,4 +1,4 @@
-"""Process untrusted input in a child process, which alone ends on a crash or an endless loop."""
+"""Process untrusted input in a child process: a crash or an endless loop ends only the child."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WALL_TIME_FACTOR: Final = 5
 of a core.
 """
 _START_TIMEOUT_S: Final = 60.0
-"""Timeout for starting a child, which on a busy machine takes longer than most answers may."""
+"""Maximum seconds until a child has loaded its program: on a busy machine, that is slow."""
 _INHERITED_VARIABLES: Final = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|PYTHON\w+"
 )
@@ -38,7 +38,7 @@ package, stay in the parent.
 
 @frozen(eq=False)
 class _ChildProcess:
-    """A running child, and the id of the process that started the child."""
+    """A child process, its pipes, and the id of the process that started it."""
 
     popen: subprocess.Popen[bytes]
     stdin: IO[bytes]
@@ -47,16 +47,19 @@ class _ChildProcess:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the child is running and was started by this process; false in a forked copy of the process."""
+        """Whether the child is running and this process started it.
+
+        After a fork, the child belongs to the original process only.
+        """
         return self.parent_id == os.getpid() and self.popen.poll() is None
 
     def read_line(self, timeout_s: float) -> bytes:
         """Return the next line of the child's standard output.
 
         Raises:
-            TimeoutError: the line is not complete after `timeout_s`, or the child used up its CPU
+            TimeoutError: the line is not complete after `timeout_s`, or the child exceeded its CPU
                 time.
-            EOFError: the child died.
+            EOFError: the child ended by itself before the line was complete.
             GenerationError: another process killed the child.
         """
         deadline_s = time.monotonic() + timeout_s
@@ -73,7 +76,7 @@ class _ChildProcess:
         return bytes(received)
 
     def kill(self) -> None:
-        """Kill the child if this process started it, and close the pipes."""
+        """Kill the child if this process started it; in any case, close the pipes."""
         if self.parent_id == os.getpid():
             self.popen.kill()
             self.popen.wait()
@@ -83,7 +86,7 @@ class _ChildProcess:
 
 
 def _error_of_exit(status: int) -> Exception:
-    """Return the error for a child that exited before it answered."""
+    """Return the error for a child that exited before it answered, by its exit status."""
     if status == -signal.SIGXCPU:
         return TimeoutError()
     if status in (-signal.SIGKILL, -signal.SIGTERM):
@@ -94,8 +97,7 @@ def _error_of_exit(status: int) -> Exception:
 class Sandbox:
     """A program in a child process that is killed when it exceeds a limit.
 
-    The process starts at the first call.
-
+    The process starts at the first call, and again at the first call after it ended or was killed.
     Thread-safe: concurrent calls run sequentially.
 
     Args:
@@ -117,15 +119,16 @@ class Sandbox:
         request: Mapping[str, Any],
         content: bytes | None = None,
     ) -> dict[str, Any]:
-        """Return the answer of the program to a request.
+        """Return the answer of the program to a request. Any error kills the child.
 
         Args:
             request: values that JSON can represent.
-            content: bytes that the program gets as ``request["content"]``.
+            content: bytes that the program gets as ``request["content"]``; None for no such key.
 
         Raises:
-            TimeoutError: the answer took too long.
-            EOFError: the child died while it answered, for example for lack of memory.
+            TimeoutError: the answer took too much CPU time or too long by the clock, or the child
+                did not start in time.
+            EOFError: the child ended before it answered, for example for lack of memory.
             GenerationError: the child cannot be started, or another process killed it.
         """
         with self._lock:
@@ -136,7 +139,7 @@ class Sandbox:
                 raise
 
     def close(self) -> None:
-        """Kill the child; idempotent."""
+        """Kill the child, after the end of a running call. A later call starts a new child."""
         with self._lock:
             self._kill()
 

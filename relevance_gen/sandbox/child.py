@@ -4,8 +4,9 @@ The system kills the process when an answer exceeds its CPU time. The module imp
 package, so that the child starts fast.
 
 Arguments are the path of a program that defines ``answer``, and the maximum address space in bytes.
-Each request is a line of CPU seconds, number of content bytes (-1 for none) and the request as
-JSON, followed by the content.
+After the program is loaded, the process writes an empty line. Each request is a line with the
+maximum CPU seconds, the number of content bytes (-1 for none) and the request as JSON, followed by
+the content. Each answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
+    """Load the program, and answer requests from standard input until it ends."""
     program, memory_bytes = sys.argv[1], int(sys.argv[2])
     answer = runpy.run_path(program)["answer"]
     with suppress(ValueError, OSError):  # macOS does not limit the address space
@@ -36,7 +37,7 @@ def main() -> None:
         if content is not None:
             request["content"] = content
         _write_line(json.dumps(answer(request)).encode())
-        # Reading the next request, which may be long, does not count.
+        # The CPU time of reading the next request, which may be long, is not limited.
         resource.setrlimit(resource.RLIMIT_CPU, (hard_limit, hard_limit))
 
 
