@@ -14,7 +14,7 @@ _EXIT_FAILED = 2
 def main(arguments: list[str]) -> int:
     """Serve until a signal arrives, and return the exit status.
 
-    If a package is missing, print the command that installs it.
+    If a package of the server is missing, print the command that installs it, and return 2.
     """
     try:
         command = importlib.import_module("relevance_gen.serve.processes.command")

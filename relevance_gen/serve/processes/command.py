@@ -29,12 +29,14 @@ from relevance_gen.text.token_counting import token_counter
 def main(
     argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None
 ) -> int:
-    """Start the server with the settings of flags and variables, and return the exit status.
+    """Run the server with the settings of flags and variables; return the exit status at its end.
+
+    The status is 2 if a setting is invalid, and 1 if the server cannot listen on its port.
 
     Args:
         argv: the flags.
         environ: the environment variables.
-        target: the main function of each process; `run` by default.
+        target: the main function of each process; None for `run`.
     """
     target = target or run
     settings = flags.read(argv, environ)
@@ -75,7 +77,11 @@ def run(spec: ProcessSpec) -> None:
 
 
 def _check(settings: Settings) -> None:
-    """Check the settings before processes are started: each of them would fail."""
+    """Check the settings before processes are started, because each process would fail later.
+
+    Raises:
+        ValueError, ConfigurationError, OSError: a setting is invalid.
+    """
     if settings.api_keys_file is not None:
         try:
             auth.read_digests(Path(settings.api_keys_file))
@@ -130,7 +136,10 @@ def _key_digests(
     environ: Mapping[str, str],
     url: str,
 ) -> tuple[bytes, ...]:
-    """Return the digests of the configured keys; if there are none, generate a key and print it."""
+    """Return the digests of the API keys in the environment.
+
+    Without keys there and without a key file, generate a key, print it, and return its digest.
+    """
     configured = environ.get("RELEVANCE_GEN_API_KEYS", "").split(",")
     keys = [key.strip() for key in configured if key.strip()]
     if not keys and settings.api_keys_file is None:

@@ -1,4 +1,4 @@
-"""Files that the processes of a server share: open and without a name, so that they need no cleanup."""
+"""Files that the processes of a server share: open and without a name, so they need no cleanup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from relevance_gen.serve.http.connections.connection import BACKLOG
 
 @frozen
 class Descriptor:
-    """A file descriptor that processes started with `multiprocessing` inherit."""
+    """An open file descriptor that can be pickled for a process that `multiprocessing` starts.
+
+    The process gets a duplicate, which may have a different `number`.
+    """
 
     number: int
 
@@ -37,7 +40,10 @@ def _inherited(duplicate: Any) -> Descriptor:
 
 @contextmanager
 def nameless_file(n_bytes: int) -> Iterator[Descriptor]:
-    """Create a file of `n_bytes` zeros, in memory if the system supports that."""
+    """Create a file of `n_bytes` zeros, in memory if the system supports that.
+
+    It is closed at the end of the context; processes that inherited it can still use it.
+    """
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("relevance_gen")
     else:
@@ -54,10 +60,10 @@ def nameless_file(n_bytes: int) -> Iterator[Descriptor]:
 def private_socket() -> Iterator[tuple[socket.socket, os.PathLike[str]]]:
     """Open a Unix socket that only processes of this server can reach.
 
-    On Linux its name is removed before it is used, and the yielded path is that of an open file
-    that represents the socket. Therefore no cleanup of temporary folders can remove it, and no file
-    remains, however this process ends. An abstract socket would be accessible to every user of the
-    machine. On other systems the name exists until the context ends.
+    On Linux, the file of the socket is removed before the socket is used, and the yielded path is
+    that of an open file descriptor for it. Therefore no cleanup of temporary folders can remove the
+    socket, and no file remains, however this process ends. An abstract socket would be accessible
+    to every user of the machine. On other systems, the file exists until the context ends.
 
     Yields:
         The listening socket, and the path to connect to.

@@ -54,12 +54,12 @@ _FORWARDING_S = 10.0
 """Time to forward and parse a large body, in addition to the time limit of a generation."""
 
 _MIN_CONNECTIONS = 1024
-"""Connections that may be open, regardless of the memory that requests may take."""
+"""Minimum limit on open connections, even if `max_buffered_bytes` has memory for fewer."""
 _CLOSE_TIMEOUT_S = 5.0
-"""For the threads with models to end their current steps."""
+"""Maximum seconds to wait at shutdown until the models are closed."""
 
 _CLEANUP_TIMEOUT_S = 0.5
-"""For the connections, after the requests have ended or their time limit has passed."""
+"""Maximum seconds of each wait at shutdown: for the last requests, and until connections close."""
 
 
 @frozen
@@ -69,12 +69,13 @@ class ProcessSpec:
     Attributes:
         settings: the settings of the server.
         key_digests: digests of the keys that are always valid.
-        role: "alone" does everything; "front" searches, and forwards generations; "model" generates
-            for the fronts.
+        role: "alone" does everything; "front", a worker, searches and forwards generations; "model"
+            generates for the workers.
         listener: the socket to serve, bound and listening.
-        model_socket: for a front, the path to the Unix socket of the model process, if it exists.
-        metrics_file: the file in which several processes count, each in its row.
-        row: the row of the process.
+        model_socket: for a front, the path to the Unix socket of the model process; None if there
+            is no model process.
+        metrics_file: the file with the metrics of several processes; None for a single process.
+        row: the row of this process in the metrics.
     """
 
     settings: Settings
@@ -89,7 +90,12 @@ class ProcessSpec:
 def run(
     spec: ProcessSpec, load_backend: LoadBackend, make_searcher: Callable[..., Searcher] = Searcher
 ) -> None:
-    """Run a process until SIGTERM, and exit with status 0. Models are loaded in threads."""
+    """Serve requests until a shutdown is requested, for example by SIGTERM.
+
+    Models are loaded in threads. If work is still running at the end of the shutdown, the process
+    exits with status 0 at once; otherwise the function returns. An exception ends the process with
+    status 1.
+    """
     logs.configure(spec.settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -107,7 +113,11 @@ def run(
 async def _serve(
     spec: ProcessSpec, load_backend: LoadBackend, make_searcher: Callable[..., Searcher]
 ) -> bool:
-    """Serve until shutdown is requested; return whether work was still running at the end."""
+    """Serve until a shutdown is requested, and shut down within the time limits.
+
+    Returns:
+        Whether a request was aborted, or a thread is still running or loading or closing a model.
+    """
     shutdown = _shutdown_event(spec)
     settings = spec.settings
     metrics = _metrics(spec)
@@ -159,7 +169,11 @@ def _listen(spec: ProcessSpec, service: Service) -> connection.Listener:
 def _loaders(
     spec: ProcessSpec, load_backend: LoadBackend
 ) -> dict[ModelTask, Callable[[NamedModel], object]]:
-    """Return the functions that load models. All processes search; the fronts do not generate."""
+    """Return the functions that load a model, by the purpose of the model.
+
+    Each process can load encoders and rerankers; only a process that is not a front can load
+    generation models.
+    """
     loaders: dict[ModelTask, Callable[[NamedModel], object]] = {}
     if spec.role != "front":
         loaders["generate"] = partial(load_backend, spec.settings)
@@ -169,7 +183,13 @@ def _loaders(
 
 
 async def _drain(service: Service, listener: connection.Listener) -> bool:
-    """Wait for running requests, abort them after the time limit, and return whether any was aborted."""
+    """Refuse new requests, and wait for the running requests within the time limit.
+
+    After the limit, abort the remaining requests.
+
+    Returns:
+        Whether requests were aborted.
+    """
     service.draining = True
     _log.info("draining: %d requests are running", service.n_active)
     if await _is_idle_within(service, service.settings.drain_timeout_s):
@@ -195,8 +215,9 @@ async def _is_idle_within(service: Service, timeout_s: float) -> bool:
 def _shutdown_event(spec: ProcessSpec) -> asyncio.Event:
     """Return an event that is set when the process must end.
 
-    SIGTERM sets it. So do, without a supervisor, the signals of a terminal, and otherwise the death
-    of the supervisor.
+    SIGTERM sets it. In a process without a supervisor, SIGINT and SIGHUP also set it, and a second
+    signal ends a process with the role "alone" at once. In a process with a supervisor, the death
+    of the supervisor sets it.
     """
     loop = asyncio.get_running_loop()
     shutdown = asyncio.Event()
@@ -224,7 +245,10 @@ def _shutdown_event(spec: ProcessSpec) -> asyncio.Event:
 
 
 def terminal_signals() -> tuple[signal.Signals, ...]:
-    """Return SIGINT, for ^C, and SIGHUP, for a closed terminal, unless `nohup` ignores that."""
+    """Return the signals of a terminal: SIGINT, for ^C, and SIGHUP, for a closed terminal.
+
+    SIGHUP is left out if the process ignores it, as ``nohup`` arranges.
+    """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return (signal.SIGINT,)
     return (signal.SIGINT, signal.SIGHUP)
@@ -281,7 +305,10 @@ def _forwarded_key_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open connections to the hard limit: the usual soft limit is 1,024 files."""
+    """Raise the soft limit of open files, and so of connections, from the usual 1,024.
+
+    The new limit is the hard limit, but at most `_MAX_FILES`. An error of the system is ignored.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     with suppress(ValueError, OSError):

@@ -30,10 +30,13 @@ _log = logging.getLogger(__name__)
 Target: TypeAlias = Callable[[ProcessSpec], None]
 
 _GRACE_S = 5.0
-"""How long a process may run after the time limit to drain before it is killed."""
+"""Seconds after the time limit to drain until processes that are still running are killed."""
 
 _STABLE_S = 10.0
-"""A process that ran this long is replaced at once; after a shorter time the delay doubles each time."""
+"""A process that ran for at least this time is replaced at once.
+
+If processes end sooner, the delay before each replacement is twice the previous delay.
+"""
 
 _MIN_DELAY_S = 0.1
 _MAX_DELAY_S = 30.0
@@ -41,7 +44,15 @@ _MAX_DELAY_S = 30.0
 
 @define
 class _Child:
-    """A process specification, and the process that runs it now."""
+    """A process specification, and the process that runs it.
+
+    Attributes:
+        spec: the specification.
+        process: the running process; None after it ended, until its replacement starts.
+        started_s: when the last process started, in seconds of the monotonic clock.
+        start_at_s: the earliest time of the next start, on the same clock.
+        delay_s: seconds between the end of the next process and its replacement, if it ends soon.
+    """
 
     spec: ProcessSpec
     process: SpawnProcess | None = None
@@ -55,14 +66,14 @@ class Supervisor:
 
     Each worker has its own listening socket on the shared port; with SO_REUSEPORT the kernel
     distributes connections among them. This process creates the sockets and keeps them open:
-    connections to a worker that died wait in its socket for the worker that replaces it. None is
-    refused, unless the replacement also dies soon: then the socket is shut down until the next one
-    starts, so that new connections go to the other workers.
+    connections to a worker that died wait in its socket for the worker that replaces it. No
+    connection is refused, unless the replacement also dies soon: then the socket is shut down until
+    the next replacement starts, so that new connections go to the other workers.
 
     Args:
-        specs: the specifications; that of the process with the model is the last.
+        specs: the specifications; the specification of the process with the model must be the last.
         target: the main function of each process; must be importable by name.
-        drain_timeout_s: how long running requests may take after a signal.
+        drain_timeout_s: maximum seconds that running requests may take after a signal.
     """
 
     def __init__(
@@ -75,7 +86,10 @@ class Supervisor:
         self._context = multiprocessing.get_context("spawn")
 
     def run(self) -> int:
-        """Run the processes until a signal has ended them, and return the exit status."""
+        """Run the processes until a signal arrives, end them, and return the exit status.
+
+        The status is 0, or 128 plus the number of the last signal if several arrived.
+        """
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -102,7 +116,7 @@ class Supervisor:
             reader.recv(4096)
 
     def _update(self, child: _Child) -> None:
-        """Note the end of a process, and start the next one if its delay is over."""
+        """Schedule a replacement if the process has ended; start it once its delay is over."""
         now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
             self._note_end(child, child.process, now_s)
@@ -116,7 +130,10 @@ class Supervisor:
             _log.info("%s process %s started", child.spec.role, child.process.pid)
 
     def _note_end(self, child: _Child, process: SpawnProcess, now_s: float) -> None:
-        """Log the end of a process, and schedule its replacement."""
+        """Log the end of a process, and set the time at which its replacement starts.
+
+        If that is later, new connections are sent to the other workers until then.
+        """
         role = child.spec.role
         _log.error("%s process %s %s", role, process.pid, _end_of(process.exitcode or 0))
         if now_s - child.started_s >= _STABLE_S:
@@ -132,7 +149,10 @@ class Supervisor:
             child.spec.listener.shutdown(socket.SHUT_RDWR)
 
     def _end(self, reader: socket.socket) -> int:
-        """End the workers, then the process with the model; on a second signal, all at once."""
+        """End the workers, then the process with the model, and return the exit status.
+
+        A second signal, or the end of the time limit, kills all processes that are still running.
+        """
         for child in self._children:
             child.spec.listener.close()
         end_s = time.monotonic() + self._drain_timeout_s + _GRACE_S
@@ -152,7 +172,10 @@ class Supervisor:
 
 
 def _end_of(status: int) -> str:
-    """Describe the exit status of a process."""
+    """Return a description of the end of a process, given its exit status.
+
+    A negative status is the number of the signal that ended it.
+    """
     if status >= 0:
         return f"ended with status {status}"
     hint = ""
@@ -175,7 +198,11 @@ def supervise(
     listeners: Sequence[socket.socket],
     target: Target,
 ) -> int:
-    """Run a worker for each listener, and a process for the model, if any; return the exit status."""
+    """Run a worker for each listener, and a process for the model, unless there is no model.
+
+    Returns:
+        The exit status, when a signal has ended the processes.
+    """
     logs.configure(settings)
     has_model = bool(settings.models["generate"])
     n_rows = len(listeners) + has_model
@@ -212,10 +239,10 @@ def supervise(
 
 
 def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
-    """Open one listening socket for each worker, all on the same port.
+    """Open one listening socket for each worker, all on the same port; port 0 selects a free port.
 
     Raises:
-        OSError: the port is not available.
+        OSError: the host is unknown, or the port is not available.
     """
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
