@@ -49,10 +49,10 @@ SWITCH: Final[dict[str, Any]] = {"action": "store_true"}
 
 
 class _TypeList(argparse.Action):
-    """Print the file types and end the process, as ``--help`` prints the help."""
+    """The action of ``--type-list``: it prints the types that ``--type`` accepts, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print the file types."""
+        """Print the file types that ``--type`` accepts, and exit with status 0."""
         sys.stdout.write(listing())
         parser.exit()
 

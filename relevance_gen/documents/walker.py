@@ -124,7 +124,7 @@ class Walker:
 
     Attributes:
         failed: whether `warn` was called, in any walk of this walker.
-        n_links: the number of symbolic links that were not followed, in all walks.
+        n_links: the number of symbolic links that were not followed; each walk adds to it.
     """
 
     selection: Selection

@@ -222,17 +222,20 @@ class FolderIndex(BaseIndex):
         first_line: int = 1,
         last_line: int | None = None,
     ) -> Lines:
-        """Return lines of a current file; of a document, lines of its text.
+        """Update the index, and return lines of a file; for a document, of its extracted text.
 
-        Hidden and ignored files, and files outside the folder, cannot be read.
+        Files that `files` does not return, such as hidden and ignored files, cannot be read.
 
         Args:
             path: a path that `files` returns.
-            first_line: the first line, from 1.
-            last_line: the last line; None, or a line after the end, for the last of the file.
+            first_line: number of the first line to return, from 1.
+            last_line: number of the last line to return; None, or a number after the end of the
+                file, means the last line of the file.
 
         Raises:
-            InvalidRequestError: the file is not selected, cannot be read, or is shorter.
+            InvalidRequestError: `files` does not return the path, the file cannot be read, a line
+                number is invalid, or the file has fewer than `first_line` lines; an empty file
+                accepts `first_line` 1.
         """
         return self.snapshot().read(path, first_line, last_line)
 

@@ -132,11 +132,13 @@ def _parts() -> dict[str, bytes]:
 
 @cache
 def _policy(name: str) -> str:
-    """Return a page's Content-Security-Policy, which allows its own scripts, styles and icon only.
+    """Return the Content-Security-Policy of a page: it may load only its own resources.
 
-    Inline scripts and styles are allowed by their hash; otherwise they come from this server. A
-    frame displays a file that the user opened. Trusted Types without a policy make the browser
-    refuse every string that a script passes to its HTML parser.
+    An inline script or style is allowed by the hash of its content; a page without inline scripts
+    (or styles) may load them from this server. Images must be ``data:`` addresses, such as the
+    icon. Requests go to this server only. Frames may show only ``blob:`` addresses, such as a file
+    that the user opened. Because no Trusted Types policy is allowed, the browser refuses to parse
+    as HTML any string that a script passes to it.
     """
     script = _sources(name, b"script")
     style = _sources(name, b"style")

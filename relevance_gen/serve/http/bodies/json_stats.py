@@ -16,7 +16,7 @@ The text of strings is counted separately.
 _OTHER_BYTES = bytes(set(range(256)) - set(b"[{,:"))
 
 _MAX_RATIO = 4
-"""If the first estimate exceeds this many bytes per byte of text, an exact count follows."""
+"""If the first estimate exceeds this ratio of bytes to bytes of text, the second one follows."""
 
 _BLOCK_BYTES = 1 << 20
 _NO_BACKSLASH = re.compile(rb"[^\\]")
@@ -39,11 +39,11 @@ class JsonStats:
 
 
 def measure_json(text: bytes, max_values: int) -> JsonStats:
-    """Return the bounds for the JSON `text`.
+    """Return upper bounds for the values and the memory of the JSON `text`.
 
     The first estimate also counts structural characters in strings, which is fast. If it is high
-    in relation to the text, or exceeds `max_values`, only those outside strings are counted, which
-    is exact and takes a few milliseconds per MiB.
+    in relation to the text, or exceeds `max_values`, a second estimate counts only the structural
+    characters outside strings, which takes a few milliseconds per MiB.
     """
     marks = text.translate(None, _OTHER_BYTES)
     if _n_values(marks) > max_values or _marks_bytes(marks) > _MAX_RATIO * len(text):
@@ -57,7 +57,11 @@ def measure_json(text: bytes, max_values: int) -> JsonStats:
 
 
 def _n_values(marks: bytes) -> int:
-    """Count values: the outermost, the first in each container, and one after each comma."""
+    """Return an upper bound on the number of JSON values: 1, plus 1 per ``[``, ``{`` and ``,``.
+
+    An empty container counts as if it had one value. `marks` are the structural characters of a
+    JSON text.
+    """
     return 1 + marks.count(b",") + marks.count(b"[") + marks.count(b"{")
 
 

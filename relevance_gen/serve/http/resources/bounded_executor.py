@@ -219,7 +219,11 @@ class BoundedExecutor:
             del task  # and with it the body of the request
 
     def _fetch(self) -> _Task | None:
-        """Wait for a task of the next client that may use another thread. The lock is held."""
+        """Remove and return a queued task of the next client below its limit of threads.
+
+        Waits until there is such a task; returns None if there is none and the executor is closed.
+        The caller must hold the lock of `_changed`.
+        """
         while True:
             for client, tasks in self._queues.items():
                 if tasks and self._threads.acquire(1, client):
