@@ -42,7 +42,8 @@ def main(
 
     Args:
         argv: the arguments; by default those of the process.
-        when_loaded: called after the modules of the command are imported and its arguments parsed.
+        when_loaded: called once, after the modules of the command are imported and its arguments
+            are parsed, and before the command runs.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may lack some characters
@@ -65,7 +66,10 @@ def main(
 
 
 def _parse_command(arguments: list[str]) -> Callable[[], int]:
-    """Parse arguments, and return a function that runs the command."""
+    """Parse the arguments of the process, and return a function that runs the command they name.
+
+    Ends the process if the arguments are invalid, or after ``--help`` or ``--version``.
+    """
     name = arguments[0] if arguments else ""
     if name == "serve":
         return partial(serve, arguments[1:])

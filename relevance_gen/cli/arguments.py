@@ -18,7 +18,7 @@ _MAX_SHOWN_CHARS: Final = 80
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser for options at any position; arguments after ``--`` are no options."""
+    """A parser that accepts options at any position before ``--``; later arguments are values."""
 
     _has_dashed_sentence = False
 
@@ -27,9 +27,9 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **settings})
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse arguments, or end the process with status 2 and a hint.
+        """Parse the arguments of a command; end the process with status 2 if they are invalid.
 
-        argparse recognizes ``--`` at some positions only, which depend on the version of Python.
+        argparse recognizes ``--`` only at certain positions, which depend on the version of Python.
         """
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options = list(arguments[:end])
@@ -42,13 +42,16 @@ class CommandParser(argparse.ArgumentParser):
         return argparse.Namespace(**values)
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2 and a message; questions that begin with - get a hint."""
+        """End the process with status 2 and a message.
+
+        If an argument looks like a sentence that begins with ``-``, a hint follows the message.
+        """
         if self._has_dashed_sentence:
             message += "; a question that begins with - goes after --"
         super().error(message)
 
     def with_flags(self, error: InvalidRequestError) -> InvalidRequestError:
-        """Return an error with the flags of the command instead of the fields of the library."""
+        """Return `error` with the flag of the command instead of the field of the library."""
         flags: dict[str, str] = {}
         for action in self._actions:
             long_flags = [flag for flag in action.option_strings if flag.startswith("--")]
@@ -58,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
         return error.with_field_names(flags)
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """End the process with status 2 and the names of unknown arguments and similar options."""
+        """End the process with status 2, naming the unknown arguments and similar options."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
         similar = filter(None, (nearest(option, known) for option in options))
@@ -72,13 +75,17 @@ def add_rows(
     parser: argparse._ActionsContainer,
     *rows: tuple[str, dict[str, Any], str],
 ) -> None:
-    """Add arguments; each row has names with spaces between, options of argparse, and the help."""
+    """Add an argument to `parser` for each row.
+
+    A row has the names of the argument, separated by spaces, the keyword arguments of
+    ``add_argument``, and the help text.
+    """
     for names, settings, purpose in rows:
         parser.add_argument(*names.split(), help=purpose, **settings)
 
 
 def not_empty(text: str) -> str:
-    """Return a path or name; an empty one, often a mistake of a script, is an error."""
+    """Return the text of a path or name; refuse an empty text, often a mistake of a script."""
     if not text.removeprefix(_LITERAL_MARK):
         raise argparse.ArgumentTypeError("must not be empty")
     return text
@@ -100,7 +107,7 @@ def number(text: str) -> float:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Split ``KEY=VALUE``."""
+    """Return the key and the value of the text ``KEY=VALUE``; the value may contain ``=``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {shown(text)}")
@@ -108,7 +115,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def shown(text: str) -> str:
-    """Return an argument for an error message, with a limited length."""
+    """Return an argument for an error message: its beginning, quoted and in ASCII."""
     return ascii(text[:_MAX_SHOWN_CHARS])
 
 

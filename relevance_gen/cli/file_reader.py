@@ -22,18 +22,18 @@ from relevance_gen.types import Chunk
 
 @define
 class FileReader:
-    """Read files and split them into chunks.
+    """Reads files and splits them into chunks.
 
     Args:
         walker: finds the files of folders.
-        warn: called with a message for each file that cannot be read.
+        warn: called with a message for each file that cannot be read, or not completely.
         max_chars: maximum characters of a chunk.
 
     Attributes:
         failed: whether a file was not read, or not completely; files of folders that are skipped
             by their kind do not count.
-        n_files: files read so far.
-        n_bytes: their size.
+        n_files: the number of files that were read so far.
+        n_bytes: the total size of these files.
         path: the file that is being read.
     """
 
@@ -48,11 +48,14 @@ class FileReader:
 
     @property
     def progress(self) -> str:
-        """A description of the progress."""
+        """A description of the progress, with the number of files that were read so far."""
         return f"reading {pluralize(self.n_files, 'file')}, {self.n_bytes >> 20:,} MiB  {self.path}"
 
     def read(self, paths: Iterable[str]) -> Iterator[Chunk]:
-        """Yield the chunks of files, and of the selected files of folders."""
+        """Yield the chunks of files, and of the files that the walker finds in folders.
+
+        At the end, `warn` receives the numbers of skipped files.
+        """
         for path in paths:
             if path != STDIN and os.path.isdir(path):
                 for file_path in self.walker.files(path):
@@ -86,7 +89,10 @@ class FileReader:
 
 
 def _extract(path: str, content: bytes, *, is_named: bool) -> Extracted:
-    """Extract the text of a file; a document that a folder contains is parsed in isolation."""
+    """Extract the text of a file.
+
+    A document is parsed in an isolated process, unless the user named it (`is_named`).
+    """
     if is_named or not needs_parser(path, content):
         return read(path, content)
     return POOL.submit(path, content).result()

@@ -148,7 +148,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: object) -> None:
-    """Add options for fields of a request, with `defaults` that differ from the request's."""
+    """Add an option for each named field of a request.
+
+    `defaults` are shown in the help for fields whose default differs from the request's own.
+    """
     defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)} | defaults
     for name in names:
         options, purpose = _PARAMETERS[name]
@@ -163,7 +166,7 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a request that have a value."""
+    """Return the fields of a request whose options the command line sets."""
     fields = {name: getattr(args, name, None) for name in _PARAMETERS}
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -191,7 +194,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
-    """Load the model, with memory for one request of `num_samples` samples."""
+    """Load the model that the arguments choose, by default with a slot per sample of one request.
+
+    There are at most `MAX_DEFAULT_SLOTS` slots, unless the arguments set their number.
+    """
     options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
     if options["n_slots"] is None:
         options["n_slots"] = min(num_samples, MAX_DEFAULT_SLOTS)
@@ -226,7 +232,10 @@ def _flag(name: str) -> str:
 
 
 def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
-    """Write the first sample as it arrives, and further samples under headings at the end."""
+    """Write the text of the first sample as it arrives, and further samples after its end.
+
+    With several samples, each has a heading.
+    """
     written, heading = WordWrap(output), _heading(0, num_samples)
     for piece in stream:
         if piece.sample == 0:

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @frozen
 class _BuildProgress:
-    """Shows the progress of building an index."""
+    """Shows the progress of building an index in the status line."""
 
     status: StatusLine
     reader: FileReader
@@ -72,7 +72,7 @@ class _BuildProgress:
     has_encoder: bool
 
     def show(self, n_done: int, n_total: int) -> None:
-        """Show a bar if the number of chunks is known in advance, else the files read so far."""
+        """Show a bar of the chunks that are done; without a known total, the files read so far."""
         if self.has_encoder:
             self.status.draw_share("encoding", n_done, n_total)
         elif self.is_records:
@@ -82,7 +82,10 @@ class _BuildProgress:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build an index, and return the exit status."""
+    """Build an index or add to it, print its size, and return the exit status.
+
+    The status is `FAILED` if a file was not read completely.
+    """
     status = StatusLine(sys.stderr)
     paths = input_paths(args)
     reader = file_reader(args, status)
@@ -164,10 +167,11 @@ def _write_sharded(
 
 
 def _has_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
-    """Return whether the files contain records.
+    """Return whether the names of all `paths` are those of files of records.
 
     Raises:
-        InvalidRequestError: only some do, or an option is for the other kind of files.
+        InvalidRequestError: only some of the files contain records, or none does and an option is
+            for files of records only.
     """
     records = [path for path in paths if path != STDIN and is_record_file(path)]
     if records and len(records) < len(paths):

@@ -45,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until standard input ends; the tool ``ask`` needs a model."""
+    """Serve agents until standard input ends; return status 0.
+
+    The tool ``ask`` is offered only if the arguments choose a model.
+    """
     if find_spec(_PACKAGE) is None:
         raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
     indexes, refresh = _open_indexes(args.index) if args.index else ({}, _no_refresh)
@@ -62,10 +65,13 @@ def _no_refresh(_name: str) -> None:
 
 
 def _open_indexes(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
-    """Begin to open indexes as the server does.
+    """Begin to open the indexes of the option ``--index`` in background threads.
 
     Returns:
-        The functions that search and refresh the indexes.
+        The functions that search the indexes, by name, and the function that refreshes an index.
+
+    Raises:
+        InvalidRequestError: a text is not ``NAME=LOCATION``.
     """
     from relevance_gen.serve.flags import SETTINGS
     from relevance_gen.serve.services.indexes.index_registry import IndexRegistry

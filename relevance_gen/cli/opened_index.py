@@ -1,4 +1,4 @@
-"""Open the index to search: built from files, or saved before."""
+"""Open the index that a command searches: build it from files, or load a saved index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from relevance_gen.retrieval.chunk_index import ChunkIndex
 
 _WORKING_FOLDER: Final = "."
 _MAX_FILES: Final = 1_000_000
-"""Maximum number of files of a folder."""
+"""Maximum number of files in a folder that is searched."""
 _BUILD_DEFAULTS: Final[dict[str, object]] = {
     "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
     "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None, "--no-cache": False,
@@ -37,13 +37,13 @@ _FOLDER_OPTIONS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--foll
 
 @frozen
 class OpenedIndex:
-    """The index to search.
+    """The index that a command searches.
 
     Attributes:
         index: the index.
-        origin: a description of the source of its chunks.
-        failed: whether a file was not read, or not completely.
-        in_folders: whether files of folders were selected.
+        origin: a description of the source of its chunks, such as "3 files".
+        failed: whether a file of the index was not read, or not completely.
+        in_folders: whether the index has files that were found in folders.
     """
 
     index: ChunkIndex | FolderSnapshot
@@ -55,10 +55,13 @@ class OpenedIndex:
 def load(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
 ) -> OpenedIndex:
-    """Open a saved index, without its vectors if they are from another encoder.
+    """Open the saved index of the option ``--index``, and warn of files that it has only in part.
+
+    `encoder` is the encoder of the search, or None. The vectors of the index are left out if they
+    are from another encoder.
 
     Raises:
-        InvalidRequestError: the file does not exist, or an option is not for saved indexes.
+        InvalidRequestError: the index cannot be opened, or an option is not for saved indexes.
     """
     changed = [
         option for option, default in _BUILD_DEFAULTS.items() if _value(args, option) != default
@@ -100,7 +103,7 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
 
 
 def _load_shards(args: argparse.Namespace) -> ChunkIndex:
-    """Open an index in a folder or at an address, which stores no vectors."""
+    """Open a sharded index, in a folder or at an address; it has no vectors."""
     from relevance_gen.shards.sharded_index import VersionReader
 
     reader = VersionReader(args.index, args.encoding)
@@ -108,7 +111,7 @@ def _load_shards(args: argparse.Namespace) -> ChunkIndex:
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
-    """Build an index of files."""
+    """Build an index of the files that the arguments name; update the index of a single folder."""
     paths = input_paths(args)
     if (
         len(paths) == 1
@@ -135,7 +138,7 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
 
 
 def file_reader(args: argparse.Namespace, status: StatusLine) -> FileReader:
-    """Return the reader of the selected files."""
+    """Return a reader of the files that the options select; it prints warnings to `status`."""
     selection = Selection(
         args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type)
     )
@@ -147,7 +150,7 @@ def file_reader(args: argparse.Namespace, status: StatusLine) -> FileReader:
 
 
 def describe_origin(paths: Sequence[str], reader: FileReader) -> str:
-    """Return a description of the files that were read."""
+    """Return a description of the files that were read, such as "3 files"."""
     return "the standard input" if paths == [STDIN] else pluralize(reader.n_files, "file")
 
 
@@ -159,7 +162,7 @@ def _are_independent_of_folder(globs: Sequence[str], folder: str) -> bool:
 
 
 def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> OpenedIndex:
-    """Open the index of a folder, which may be cached, and update it."""
+    """Open the index of a folder, which may be cached, update it, and warn of skipped files."""
     folder = FolderIndex(
         path,
         glob=args.glob,
@@ -193,10 +196,10 @@ def _value(args: argparse.Namespace, option: str) -> object:
 
 
 def input_paths(args: argparse.Namespace) -> list[str]:
-    """Return the files and folders to search.
+    """Return the files and folders to search: the arguments, or without any `_default_path`.
 
     Raises:
-        InvalidRequestError: one of them does not exist; the results would be incomplete.
+        InvalidRequestError: an argument does not exist; without it, results would be incomplete.
     """
     for path in args.paths:
         try:
@@ -208,7 +211,10 @@ def input_paths(args: argparse.Namespace) -> list[str]:
 
 
 def _refuse_path(path: str, error: Exception, *, is_query: bool) -> NoReturn:
-    """Raise the error for a path that does not exist, with a similar name in its folder."""
+    """Raise the error for a path that does not exist; it suggests a similar name in its folder.
+
+    `is_query` adds a hint to commands with a question, whose words may have been read as paths.
+    """
     missing = Path(path)
     neighbors: list[str] = []
     with suppress(OSError, ValueError):
@@ -222,10 +228,10 @@ def _refuse_path(path: str, error: Exception, *, is_query: bool) -> NoReturn:
 
 
 def _default_path(args: argparse.Namespace) -> str:
-    """Return the input to search without arguments: piped input, else the working folder.
+    """Return the input to search if no path is given: piped input, otherwise the working folder.
 
-    Options that select files of a folder imply the folder. A terminal and ``/dev/null`` are not
-    searched.
+    An option that selects files of a folder implies the working folder, and so do a terminal or
+    ``/dev/null`` as standard input.
     """
     if sys.stdin is None or any(
         _value(args, option) != _BUILD_DEFAULTS[option] for option in _FOLDER_OPTIONS

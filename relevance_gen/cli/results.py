@@ -21,7 +21,7 @@ from relevance_gen.types import SearchResponse, SearchResult, Span
 
 _INDENT: Final = "  "
 _LIKELY: Final = 0.5
-"""The confidence from which on an answer is more likely than none."""
+"""The minimum confidence of a search whose results probably contain an answer."""
 _MAX_TITLE_CHARS: Final = 200
 _MIN_COLUMNS: Final = 20
 _MAX_COLUMNS: Final = 120
@@ -32,7 +32,7 @@ _PATH: Final = "\x1b[35m"
 _LINE: Final = "\x1b[32m"
 _MATCH: Final = "\x1b[1;31m"
 _RESET: Final = "\x1b[0m"
-"""The colors of grep and ripgrep."""
+"""Escape sequences of colors, as in grep and ripgrep; `_RESET` ends a color."""
 
 
 @frozen
@@ -42,8 +42,8 @@ class ResultPrinter:
     Attributes:
         stream: the output.
         has_color: whether to color the output.
-        columns: maximum characters of a line.
-        max_lines: maximum lines of a result, 0 for all.
+        columns: maximum characters of a line of text, without its indentation.
+        max_lines: maximum lines of text of a result; 0 for all its lines.
     """
 
     stream: TextIO
@@ -84,12 +84,13 @@ class ResultPrinter:
         *,
         note: str = "",
     ) -> str:
-        """Return a result as it is printed.
+        """Return the printed form of a result: a header, lines of its text and an empty line.
 
         Args:
             result: the result.
             label: text before the score.
-            ranges: the parts of the text to show; None shows the lines of the passage.
+            ranges: the parts of the text to show; None shows `max_lines` lines from the beginning
+                of the result's passage on.
             note: text after the location.
         """
         text = result.chunk_txt
@@ -109,7 +110,10 @@ class ResultPrinter:
         return "\n".join([header, *shown, "\n"])
 
     def _header(self, result: SearchResult, n_lines_before: int) -> str:
-        """Return score, file and location of a result, and how many results it stands for."""
+        """Return a line with the score, file and location of a result.
+
+        It includes the number of further results that the search collapsed into this result.
+        """
         path = str(result.metadata.get("path", f"chunk {result.original_index}"))
         name = "(standard input)" if path == STDIN else visible(path)
         score = self._color(f"{result.chunk_score:.2f}", _SCORE)
@@ -124,7 +128,10 @@ class ResultPrinter:
         return header
 
     def _highlight(self, text: str, line: TextRange, matches: list[TextRange]) -> str:
-        """Return a line of `text` with matches in color."""
+        """Return the range `line` of `text`, with the ranges `matches` in color if enabled.
+
+        The ranges of `matches` must ascend; control characters are replaced.
+        """
         line_start, line_end = line
         if not self.has_color:
             return visible(text[line_start:line_end])
@@ -145,13 +152,17 @@ class ResultPrinter:
 
 
 def describe_confidence(confidence: float) -> str:
-    """Return the confidence of a search, with a remark if an answer is unlikely."""
+    """Return a text with the confidence of a search, and a remark if it is below `_LIKELY`."""
     remark = "" if confidence >= _LIKELY else ": probably none of these holds what was asked"
     return f"confidence {confidence:.2f}{remark}"
 
 
 def _location(result: SearchResult, n_lines_before: int) -> str:
-    """Return the line of a result in its file, or its page, slide, sheet or chapter."""
+    """Return the first shown line of a result in its file, or its page, slide, sheet or chapter.
+
+    `n_lines_before` lines of the result are not shown before that line. The text is empty if the
+    metadata has no location.
+    """
     metadata = result.metadata
     if is_integer(metadata.get("first_line")):
         return str(metadata["first_line"] + n_lines_before)
@@ -162,7 +173,10 @@ def _location(result: SearchResult, n_lines_before: int) -> str:
 
 
 def _wrap(text: str, columns: int) -> list[TextRange]:
-    """Return the ranges of lines that are not blank, broken between words at `columns`."""
+    """Return the ranges of the lines of a text without blank lines.
+
+    Lines longer than `columns` are broken between words, or within a word that is longer.
+    """
     pattern = re.compile(rf"[^\n]{{1,{columns}}}(?=\s|\Z)|[^\n]{{1,{columns}}}")
     lines = []
     for match in pattern.finditer(text):
@@ -179,7 +193,10 @@ def _from_passage(
     passage: Span | None,
     max_lines: int,
 ) -> list[TextRange]:
-    """Return `max_lines` lines from the beginning of the passage on; all lines if 0."""
+    """Return at most `max_lines` lines, from the line in which the passage begins.
+
+    All lines are returned if `max_lines` is 0 or there is no passage.
+    """
     if max_lines <= 0 or passage is None:
         return lines
     starts = [start for start, _ in lines]

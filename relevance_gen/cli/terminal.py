@@ -19,7 +19,7 @@ from relevance_gen.progress import draw_bar
 ColorChoice: TypeAlias = Literal["auto", "always", "never"]
 
 _MIN_DURATION_S: Final = 0.5
-"""Shorter work shows no progress."""
+"""Seconds from the start of the command before progress is shown."""
 _REDRAW_S: Final = 0.1
 _SPACE: Final = re.compile(r"(\s)")
 _CLEAR_LINE: Final = "\r\x1b[K"
@@ -46,7 +46,7 @@ def wants_color(choice: ColorChoice, stream: TextIO, environ: Mapping[str, str])
 
 
 def visible(text: str) -> str:
-    r"""Replace control characters by their Unicode pictures, and tabs by spaces.
+    r"""Replace control characters by visible characters, and tabs by spaces; keep newlines.
 
     >>> visible("a\x1b[2Jb")
     'a␛[2Jb'
@@ -83,7 +83,7 @@ class WordWrap:
         self._columns = size(self.stream)[0]
 
     def write(self, text: str) -> None:
-        """Write a piece; on a terminal, the last word is written when it is complete."""
+        """Write a piece of text; on a terminal, its last word waits until the word is complete."""
         if not self.stream.isatty():
             self.stream.write(text)
         else:
@@ -95,7 +95,7 @@ class WordWrap:
         self.stream.flush()
 
     def end(self) -> None:
-        """Write the last word."""
+        """Write the last word, which must be done after the last piece of the text."""
         self._put(self._word)
         self._word = ""
 
@@ -114,10 +114,12 @@ class WordWrap:
 
 @define
 class StatusLine:
-    """A line that shows the progress of work on a terminal; it stays empty if `stream` is not a terminal.
+    """A line of a terminal that shows the progress of a command.
+
+    If the stream is not a terminal, no progress is shown; messages are printed in any case.
 
     Attributes:
-        stream: the terminal.
+        stream: the terminal, or another stream.
         started: the start of the command, in seconds of `time.monotonic`.
     """
 
@@ -126,7 +128,11 @@ class StatusLine:
     _drawn: float = field(default=0.0, init=False)
 
     def draw(self, text: str) -> None:
-        """Show a text, unless the work has just begun or the line was drawn just now."""
+        """Show a text in the line, if the stream is a terminal.
+
+        The text is skipped within `_MIN_DURATION_S` of the start of the command, and within
+        `_REDRAW_S` of the last drawing.
+        """
         now = time.monotonic()
         if (
             not self.stream.isatty()
@@ -139,14 +145,14 @@ class StatusLine:
         self.stream.flush()
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Remove the line from the terminal, if it is shown."""
         if self._drawn:
             self._drawn = 0.0
             self.stream.write(_CLEAR_LINE)
             self.stream.flush()
 
     def print(self, message: str) -> None:
-        """Write a message in its own line."""
+        """Write a message in a line of its own, after removing the line of the progress."""
         beginning = _CLEAR_LINE if self._drawn else ""
         self.stream.write(f"{beginning}relevance-gen: {visible(message)}\n")
         self.stream.flush()
@@ -157,7 +163,10 @@ class StatusLine:
 
     @contextmanager
     def watching(self, describe: Callable[[], str]) -> Iterator[None]:
-        """Show the progress of work repeatedly, also during a long step."""
+        """Show a description of the progress again and again, from a thread, during the context.
+
+        `describe` returns the description; it is called in that thread.
+        """
         if not self.stream.isatty():
             yield
             return
