@@ -66,7 +66,10 @@ fingerprint: Final[Callable[[os.stat_result], Fingerprint]] = attrgetter(
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of `VARIABLE`, else that in the user's cache folder; None for no cache."""
+    """Return the folder for cached indexes; None if `VARIABLE` disables the cache.
+
+    It is the folder that `VARIABLE` names, otherwise a folder in the user's cache folder.
+    """
     configured = environment.get(VARIABLE)
     if configured:
         return None if configured == _OFF else Path(configured)
@@ -87,9 +90,10 @@ class CachedIndex:
 
 @frozen
 class Cache:
-    """The place of one index in a cache folder, which is created when it is needed.
+    """The cached form of one index in a cache folder, which is created when it is needed.
 
-    Several processes can use it at once: files are replaced atomically, and the last one wins.
+    Several processes can use it at once: files are replaced atomically, and the last saved index
+    remains.
 
     Attributes:
         folder: the cache folder.
@@ -107,7 +111,10 @@ class Cache:
         return self.folder / f"{digest.hexdigest()}.index"
 
     def load(self, encoding: Encoding | None) -> CachedIndex | None:
-        """Return the cached index, None if there is none or its files were modified."""
+        """Return the cached index; None if there is none, or it is damaged or modified.
+
+        An index in a folder or a file that other users can write to is not loaded either.
+        """
         index_path = self._index_path
         records_path = index_path.with_suffix(".files")
         try:
@@ -131,7 +138,10 @@ class Cache:
             return None
 
     def save(self, cached: CachedIndex) -> None:
-        """Replace the cached index, if possible, and remove others that exceed `max_bytes`."""
+        """Replace the cached index, and remove least recently used indexes beyond `max_bytes`.
+
+        Nothing is done if another process holds the lock; errors of the system are ignored.
+        """
         index_path = self._index_path
         records_path = index_path.with_suffix(".files")
         with contextlib.suppress(OSError), folder_lock(self.folder):
@@ -153,7 +163,11 @@ class Cache:
             self._evict()
 
     def _evict(self) -> None:
-        """Remove unfinished files of processes that were killed, and least recently used indexes."""
+        """Remove unfinished files, and least recently used indexes beyond `max_bytes`.
+
+        The caller must hold the lock of the folder; unfinished files are therefore from processes
+        that were killed.
+        """
         entries = []
         for path in list(self.folder.iterdir()):
             if not _CACHE_FILE.fullmatch(path.name):
@@ -175,7 +189,7 @@ class Cache:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock of a folder, which is created if it does not exist.
+    """Hold an exclusive lock of a folder during the context; create the folder if necessary.
 
     Args:
         folder: the folder.
@@ -200,7 +214,7 @@ def folder_lock(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterat
 
 
 def try_lock(descriptor: int, kind: int) -> bool:
-    """Lock a file until it is closed, and return whether no other lock prevented that."""
+    """Try to lock an open file until it is closed; return False if another lock prevents that."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -215,7 +229,7 @@ def _is_private(path: Path) -> bool:
 
 
 def cache_for(folder: object, key: Any) -> Cache | None:
-    """Return the place of an index in a cache folder, None for no cache.
+    """Return the cached form of an index in a cache folder; None if there is no cache.
 
     Args:
         folder: a folder; None for the default folder, False for no cache.

@@ -91,10 +91,11 @@ _NO_MATCH: Final = _NameMatch(0.0, 0.0)
 
 
 class QueryIdentifiers:
-    """Compares a question with names: recall and precision of a name, and exact identifiers.
+    """Compares a question with names of files and definitions.
 
-    Only the first 64 words of a question are used. `idf_by_stem` has the idf of each stem; a word
-    that does not occur has the highest idf.
+    It computes recall and precision of a name, and finds names that the question contains as
+    identifiers. Only the first 64 words of a question are used. `idf_by_stem` has the idf of each
+    stem; a word whose stem it lacks has the highest idf.
     """
 
     def __init__(self, text: str, idf_by_stem: dict[str, float]) -> None:
@@ -174,7 +175,10 @@ class QueryIdentifiers:
         return _NameMatch(math.sqrt(recall), math.fsum(weighted) / math.fsum(weights))
 
     def exact(self, name: str) -> float:
-        """Return 1 if the question contains a name as an identifier, less for other spellings, or 0."""
+        """Return 1 if the question contains a name as an identifier, otherwise 0.
+
+        If only case or underscores differ, the result is `_INEXACT_IDENTIFIER`.
+        """
         if name in self._names:
             return 1.0
         return _INEXACT_IDENTIFIER if _plain(name) in self._plain_names else 0.0
@@ -185,7 +189,11 @@ class QueryIdentifiers:
         return _NAME_WEIGHT * match.root_recall * match.precision**2
 
     def of_chunk(self, chunk_definitions: Iterable[CodeDefinition]) -> list[float]:
-        """Return the contributions of definitions: types, others, exact types, exact others."""
+        """Return the contributions of the definitions in a chunk, for each kind the highest.
+
+        The kinds are: names of types, other names, types that the question names exactly, and other
+        names that it names exactly.
+        """
         best = [0.0, 0.0, 0.0, 0.0]
         for definition in chunk_definitions:
             match = self.match(definition.parts)
@@ -203,7 +211,10 @@ def _join_adjacent(
     parts: Sequence[str],
     words: Sequence[str],
 ) -> dict[str, list[int]]:
-    """Return the indices of the `words` in two or three adjacent parts, by the joined parts."""
+    """Return the two or three adjacent parts of a question, joined, with the words in them.
+
+    The key is the joined text of the parts; the value has the indices of those parts in `words`.
+    """
     word_ords = {word: word_ord for word_ord, word in enumerate(words)}
     joined: dict[str, list[int]] = {}
     for n_parts in (2, 3):
@@ -289,7 +300,7 @@ def rank_files(
 
 @frozen(eq=False)
 class FileRanking(RerankStage):
-    """Reranks the best chunks by their files.
+    """Reranks the best chunks of a search by the scores of their files.
 
     Attributes:
         paths: the paths of the files, with ``/`` between folders.
@@ -303,7 +314,10 @@ class FileRanking(RerankStage):
     parts = _PARTS[1:]
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Score the candidates by their files, and scale the scores of other results accordingly."""
+        """Replace the scores of the best candidates by scores of their files.
+
+        The scores of all other results are scaled as the contributions of the best chunks are.
+        """
         rows = self.candidate_rows(table)
         if not rows.size:
             return
@@ -336,12 +350,12 @@ class FileRanking(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, float]:
-        """Return the contributions of the file."""
+        """Return the contributions to the score of the chunk in `row`, from itself and its file."""
         del before, after
         present = [part for part in self.parts if part in table.columns]
         return {part: float(table.columns[part][row]) for part in present}
 
 
 def _extension(path: str) -> str:
-    """Return the part of a file name after its last dot, or nothing."""
+    """Return the part of a file name after its last dot; "" if there is none."""
     return path.rpartition("/")[2].rpartition(".")[2] if "." in path else ""

@@ -29,20 +29,20 @@ ChunkLocations: TypeAlias = npt.NDArray[np.int32]
 
 _NO_LOCATIONS: Final[ChunkLocations] = np.zeros((0, 5), np.int32)
 _TICK_NS: Final = 50_000_000
-"""Changes within a few ticks of the kernel's clock may get the same time."""
+"""Nanoseconds in which two changes of a file may get the same time: a few ticks of the kernel."""
 _COARSE_TICK_NS: Final = 2_000_000_000
 """The same for file systems with a coarse clock; FAT counts in steps of two seconds."""
 _COARSE_NS: Final = 1_000_000
 """A time that is a multiple of this is from a coarse clock, or by a chance of one in a million."""
 _BLOCK_BYTES: Final = 1 << 20
-"""Bytes that are read and decoded at once."""
+"""Bytes of a file that are read and decoded in one step."""
 
 
 class FileRecord(NamedTuple):
-    """A file as it was when it was read.
+    """The state of a file when it was read, without its text.
 
     Attributes:
-        fingerprint: None if later changes of the file could leave the fingerprint unchanged.
+        fingerprint: identifies the content; None if a later change could leave it the same.
         locations: the location of each chunk, shape (n, 5).
         part_locations: the page, slide or sheet of each part.
         warning: why the text is missing or incomplete; None if it is complete.
@@ -56,7 +56,10 @@ class FileRecord(NamedTuple):
     skipped_kind: str | None = None
 
     def metadata(self, path: str, chunk_ord: int) -> Metadata:
-        """Return the metadata of a chunk of the file."""
+        """Return the metadata of the chunk with the index `chunk_ord` in the file.
+
+        `path` is the path in the metadata.
+        """
         location = ChunkLocation(*self.locations[chunk_ord].tolist())
         return chunk_metadata(path, self.part_locations[location.part], location, self.warning)
 
@@ -88,7 +91,10 @@ class ReadFile:
 
 @frozen
 class FileContent:
-    """The bytes of a file; None with the reason as `warning`, if they cannot be read."""
+    """The bytes of a file and its fingerprint.
+
+    If the bytes cannot be read, `content` is None, and `warning` has the reason.
+    """
 
     content: bytes | None
     fingerprint: Fingerprint | None = None
@@ -124,11 +130,11 @@ def read_file(path: str, *, follow: bool) -> FileContent:
 
 @define
 class LineReader:
-    """Collect a range of lines from text that arrives block by block.
+    """Collects a range of lines from text that arrives block by block.
 
     Args:
-        first_line: the first line to collect, from 1.
-        last_line: the last line to collect; None for all.
+        first_line: number of the first line to collect, from 1.
+        last_line: number of the last line to collect; None for the last line of the text.
         max_chars: maximum number of characters to collect.
 
     Attributes:
@@ -172,7 +178,7 @@ class LineReader:
 
     @property
     def text(self) -> str:
-        """The collected lines, without the newline after the last."""
+        """The collected lines, without the newline after the last line."""
         return "".join(self._pieces).removesuffix("\n")
 
 
@@ -281,10 +287,10 @@ def concat_locations(files: Mapping[str, FileRecord]) -> ChunkLocations:
 
 
 def from_json(rows: list[Any], locations: ChunkLocations) -> dict[str, FileRecord]:
-    """Return the records from which `to_json` and `concat_locations` made these.
+    """Return the records of files by path, from the results of `to_json` and `concat_locations`.
 
     Raises:
-        LookupError, TypeError, ValueError: the rows are from elsewhere.
+        LookupError, TypeError, ValueError: `rows` is not a result of `to_json`.
     """
     locations = locations.reshape(-1, 5)
     ends = accumulate(n_chunks for _, _, n_chunks, *_ in rows)

@@ -55,7 +55,7 @@ _MIN_CHANGED_RATIO: Final = 1 / 50
 _MAX_WAIT_S: Final = 1.0
 """Seconds that a thread waits while another thread reads files, before it uses the last state."""
 _PUBLISH_INTERVAL_S: Final = 2.0
-"""Seconds after which files that were read are published to waiting threads; doubled each time."""
+"""Seconds of reading after which a state is published if threads wait; doubled each time."""
 _POLL_S: Final = 0.05
 """Seconds between two checks whether the request was cancelled."""
 
@@ -180,7 +180,7 @@ class FolderIndex(BaseIndex):
 
     @property
     def skipped(self) -> Skipped:
-        """The files that the last search did not include."""
+        """The files that the last state of the folder does not include, with the reasons."""
         return self._last_or_first.skipped
 
     @property
@@ -196,17 +196,20 @@ class FolderIndex(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Run searches on one state of the folder; an encoder encodes the best candidates now."""
+        """Update the index, and run all searches on the same state of the folder.
+
+        An encoder encodes the best lexical candidates during the search: no vectors are stored.
+        """
         return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
 
     def explain_one(
         self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score of the chunk at a position of the last state."""
+        """Explain the score of the chunk at a position in the last state, without an update."""
         return self._last_or_first.explain_one(question, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
-        """Return the paths of the current files: the files of a folder before its subfolders.
+        """Update the index, and return the paths of its files, files of a folder before subfolders.
 
         Args:
             glob: patterns, as for the class, that select files; by default all.
@@ -261,7 +264,11 @@ class FolderIndex(BaseIndex):
             self._lock.release()
 
     def _acquire_lock(self) -> FolderSnapshot | None:
-        """Acquire the lock; if another thread holds the lock for long, return the last state."""
+        """Acquire the lock and return None, or return the last state without the lock.
+
+        The last state is returned if another thread holds the lock for longer than `_MAX_WAIT_S`;
+        without a last state, the thread waits for the lock.
+        """
         if self._lock.acquire(blocking=False):
             return None
         thread = threading.get_ident()
@@ -277,7 +284,10 @@ class FolderIndex(BaseIndex):
             self._waiting_threads.discard(thread)
 
     def _refresh(self, max_wait_s: float | None) -> FolderSnapshot:
-        """Update the index until all documents are read, or the time is up."""
+        """Update the index until all documents are read or `max_wait_s` is over; return the state.
+
+        The caller must hold the lock.
+        """
         schedule = _PublishSchedule(self._waiting_threads, max_wait_s)
         while True:
             state = self._update(schedule.is_due)
@@ -290,7 +300,11 @@ class FolderIndex(BaseIndex):
             schedule.postpone()
 
     def _update(self, is_due: Callable[[], bool]) -> FolderSnapshot:
-        """Walk the folder, read changed files, and return the new state."""
+        """Walk the folder, read changed files, and return the new state.
+
+        When `is_due` returns true, documents that are still being read are left for the next call.
+        The caller must hold the lock.
+        """
         self._check_root()
         self._walk_errors = {}
         previous = self._last or self._load_cached()
@@ -328,7 +342,13 @@ class FolderIndex(BaseIndex):
         self._walk_errors[path] = reason
 
     def _walk(self) -> dict[str, Fingerprint | None]:
-        """Return the fingerprints of the current files, None if the system reports none."""
+        """Walk the folder, and return the fingerprint of each file by path.
+
+        It is None if the status of the file cannot be read.
+
+        Raises:
+            InvalidRequestError: there are more than `max_files` files.
+        """
         self._walker.n_links = 0
         fingerprints: dict[str, Fingerprint | None] = {}
         for path, entry in self._walker.entries(self.root):
@@ -398,7 +418,7 @@ class FolderIndex(BaseIndex):
         return Skipped(failed, by_kind, self._walker.n_links)
 
     def _load_cached(self) -> FolderSnapshot | None:
-        """Return the state that an earlier process cached."""
+        """Return the state that an earlier process cached; None if it is missing or damaged."""
         cached = None if self._cache is None else self._cache.load(self._encoding)
         if cached is None:
             return None
@@ -410,7 +430,10 @@ class FolderIndex(BaseIndex):
         return state if state.bounds[-1] == len(cached.index) else None
 
     def _save(self, state: FolderSnapshot) -> None:
-        """Cache the first complete state, unless the cached index is about the same."""
+        """Save the first complete state in the cache; do nothing for later states.
+
+        It is not saved if so few files were read that the cached index is almost up to date.
+        """
         if self._is_saved or self._cache is None:
             return
         self._is_saved = True
@@ -422,7 +445,7 @@ class FolderIndex(BaseIndex):
 
 
 def _concat_chunks(files: Mapping[str, ReadFile]) -> Chunks:
-    """Return the chunks of all files, with their titles."""
+    """Return the chunks of all files in order, with their titles and without metadata."""
     texts: list[str] = []
     titles: list[str] = []
     for path, file in files.items():
@@ -448,15 +471,18 @@ class _PublishSchedule:
 
     @property
     def is_over(self) -> bool:
-        """Whether the reading thread does not wait any longer."""
+        """Whether the time is over that the reading thread itself waits for documents."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
     def is_due(self) -> bool:
-        """Return whether a state has to be published now."""
+        """Return whether a state must be published now.
+
+        This is so if `is_over`, or if other threads wait and the interval has passed.
+        """
         has_waiting = bool(self._waiting_threads)
         return self.is_over or (has_waiting and time.monotonic() >= self._publish_s)
 
     def postpone(self) -> None:
-        """Double the interval until the next publication: each costs an update of the index."""
+        """Double the interval and restart it: each publication costs an update of the index."""
         self._interval_s *= 2
         self._publish_s = time.monotonic() + self._interval_s

@@ -21,7 +21,7 @@ from attrs import frozen
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MAX_SEARCHED_CHARS: Final = 20_000
-"""Characters of a chunk that are searched for definitions, which bounds the time."""
+"""Maximum characters of a chunk that are searched for definitions, which bounds the time."""
 _MAX_CACHED_CHARS: Final = 2_000
 """Definitions of longer chunks are not cached, which bounds the memory."""
 
@@ -140,7 +140,7 @@ class FileName:
     @classmethod
     @functools.lru_cache(maxsize=1 << 14)
     def of(cls, path: str) -> FileName:
-        """Parse a path with ``/`` between folders."""
+        """Return the words of the file name in a path with ``/`` between folders."""
         *folders, file = path.split("/")
         name = file.rpartition(".")[0] or file
         if name in _ROOTS and folders:
@@ -159,7 +159,7 @@ class CodeDefinition:
         name: the name without its qualifiers.
         parts: the words of the name, in lower case.
         is_type: whether it is a type or module instead of a function or value.
-        level: how well the name describes the subject of the text, in (0, 1].
+        level: how well the name describes the subject of its chunk, in (0, 1].
     """
 
     name: str

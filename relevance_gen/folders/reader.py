@@ -31,16 +31,16 @@ STILL_BEING_READ: Final = "is still being read"
 _POLL_S: Final = 0.05
 """Seconds between two checks whether the request was cancelled."""
 _MAX_DOCUMENTS: Final = 128
-"""Documents that are held in memory at once."""
+"""Maximum number of documents that are held in memory at once, queued or being read."""
 _MAX_DOCUMENT_BYTES: Final = 64 << 20
-"""Size of the documents that are held in memory at once; a larger document is read alone."""
+"""Maximum total size of these documents; a larger document is read alone."""
 _BYTES_PER_UNIT: Final = 4
 """A reserved body byte covers nine bytes of memory; a document takes about two per byte of file."""
 
 
 @frozen
 class _Document:
-    """A document that is being read or was read."""
+    """A document that is queued, is being read or was read, and the future of its text."""
 
     fingerprint: Fingerprint | None
     n_bytes: int
@@ -49,7 +49,7 @@ class _Document:
 
 @define
 class FolderReader:
-    """Read files of a folder and split them into chunks. Not thread-safe.
+    """Reads files of a folder and splits them into chunks. Not thread-safe.
 
     Args:
         root: the folder.
@@ -70,15 +70,16 @@ class FolderReader:
         report: Callable[[str], object],
         is_due: Callable[[], bool] = lambda: False,
     ) -> dict[str, ReadFile]:
-        """Read files.
+        """Read files, and wait for the texts of documents until `is_due` returns true.
 
         Args:
             paths: the files, relative to the folder.
             report: called with each path before the file is read.
-            is_due: if it returns true, remaining documents get the warning `STILL_BEING_READ`.
+            is_due: called repeatedly while documents are being read. When it returns true, the
+                remaining documents get the warning `STILL_BEING_READ`.
 
         Returns:
-            The text of each file; errors are warnings of its record.
+            The record and the chunks of each file; an error is the warning of the record.
 
         Raises:
             RequestCancelledError: the request was cancelled.
@@ -108,22 +109,25 @@ class FolderReader:
         return results
 
     def release(self, paths: Iterable[str]) -> None:
-        """Discard the retained texts of documents that a snapshot contains."""
+        """Discard the texts of the documents at `paths`, because a snapshot now contains them.
+
+        Texts that are not complete are retained.
+        """
         for path in paths:
             document = self._documents.get(path)
             if document is not None and document.text.done():
                 del self._documents[path]
 
     def _discard_others(self, paths: Set[str]) -> None:
-        """Discard the documents at paths that no longer have to be read."""
+        """Discard the documents whose paths are not in `paths`: they need not be read any more."""
         for path in self._documents.keys() - paths:
             self._documents.pop(path).text.cancel()
 
     def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
-        """Read a file, and begin to read a document if a process is free.
+        """Read a file into `results`, or begin to read a document if there is capacity for it.
 
         Returns:
-            Whether `results` has the text; False for a document.
+            Whether `results` now has the file; False for a document, whose text arrives later.
         """
         file = files_module.read_file(os.path.join(self.root, path), follow=self.follow)
         content = file.content
@@ -166,7 +170,7 @@ class FolderReader:
         pending: list[str],
         results: dict[str, ReadFile],
     ) -> list[str]:
-        """Move finished documents to `results`, and return the others."""
+        """Add the finished documents of `pending` to `results`, and return the unfinished paths."""
         unfinished = []
         for path in pending:
             document = self._documents[path]
@@ -190,7 +194,9 @@ class FolderReader:
 def read_lines(
     path: str, first_line: int, last_line: int | None, max_chars: int, *, follow: bool
 ) -> LineReader:
-    """Read a range of lines of a file, in memory bounded by `max_chars`; documents are isolated.
+    """Read a range of lines of a file; a document is parsed in an isolated process.
+
+    At most `max_chars` characters of the lines are held. `last_line` None means the last line.
 
     Raises:
         InvalidRequestError: the file cannot be read.

@@ -30,14 +30,14 @@ _CHUNK_KEYS: Final = {"first_line", "last_line", "start", "end"}
 
 @frozen
 class Lines:
-    """Some lines of a file.
+    """A range of lines of a file.
 
     Attributes:
-        path: the file.
-        first_line: number of the first, from 1.
-        last_line: number of the last.
-        n_lines: lines of the whole file.
-        text: the lines, without the end of the last.
+        path: the path of the file, relative to the folder.
+        first_line: the number of the first line in the range, from 1.
+        last_line: the number of the last line that was requested, at most `n_lines`.
+        n_lines: the number of lines of the whole file.
+        text: the lines, without the newline after the last line.
     """
 
     path: str
@@ -56,8 +56,8 @@ class FolderSnapshot(BaseIndex):
         files: the record of each file by path, in the order of the walk.
         root, follow, by_file: as in `FolderIndex`.
         shown_as: a path that precedes the paths in results.
-        skipped: the files that are not searched.
-        paths: the paths of the files.
+        skipped: the files that are not searched, with the reasons.
+        paths: the paths of the files, in the order of `files`.
         bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
     """
 
@@ -95,7 +95,10 @@ class FolderSnapshot(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Run searches. An encoder encodes the best lexical candidates now: no vectors are stored."""
+        """Run searches on this state.
+
+        An encoder encodes the best lexical candidates during the search: no vectors are stored.
+        """
         responses = self.index.answer_all(
             list(map(self._without_metadata, asked)),
             models,
@@ -143,7 +146,7 @@ class FolderSnapshot(BaseIndex):
         return Lines(path, first_line, last_line, lines.n_lines, lines.text)
 
     def _check_path(self, path: object) -> None:
-        """Raise an error with a similar path, unless a path is that of a file of the folder."""
+        """Raise an error that suggests similar paths, unless a file of the folder has this path."""
         if isinstance(path, str) and os.path.normpath(path) in self.files:
             return
         # Only neighbors and namesakes are compared: comparing all paths would take seconds.
@@ -159,7 +162,7 @@ class FolderSnapshot(BaseIndex):
         )
 
     def positions(self, paths: Iterable[str]) -> Offsets:
-        """Return the positions of all chunks of the files, file after file."""
+        """Return the positions of all chunks of the files at `paths`, file after file."""
         ords = {path: file_ord for file_ord, path in enumerate(self.paths)}
         file_ords = np.array([ords[path] for path in paths], np.int64)
         starts = self.bounds[file_ords]
@@ -179,7 +182,10 @@ class FolderSnapshot(BaseIndex):
         return evolve(response, results=tuple(results))
 
     def _without_metadata(self, question: SearchParams) -> SearchParams:
-        """Return a search with masks and groups instead of metadata, which the index does not store."""
+        """Return `question` with its filter as a mask, and its `distinct` key as group numbers.
+
+        The index itself stores no metadata. When ranking files, each file is a group by default.
+        """
         where = question.where
         distinct = question.distinct
         if isinstance(where, Mapping):
@@ -198,7 +204,13 @@ class FolderSnapshot(BaseIndex):
         return evolve(question, where=where, distinct=distinct)
 
     def _mask(self, where: Mapping[str, Any]) -> Flags:
-        """Return a mask of the chunks with certain metadata; shared values are compared once."""
+        """Return a mask of the chunks whose metadata matches `where`.
+
+        A value that adjacent chunks share is compared once for all of them.
+
+        Raises:
+            InvalidRequestError: no chunk matches, and no chunk has one of the keys.
+        """
         own = {key: value for key, value in where.items() if key in _CHUNK_KEYS}
         shared = {key: value for key, value in where.items() if key not in _CHUNK_KEYS}
         runs = self._runs(shared.keys())
@@ -212,7 +224,7 @@ class FolderSnapshot(BaseIndex):
         return mask
 
     def _runs(self, keys: Set[str]) -> _Runs:
-        """Return the runs of chunks with equal values of these keys."""
+        """Return the runs of adjacent chunks with equal values of the metadata `keys`."""
         n_chunks = np.diff(self.bounds)
         if keys <= {"path"}:
             shown_paths = [self.shown_as + path for path in self.paths]
@@ -228,7 +240,7 @@ class FolderSnapshot(BaseIndex):
         return _Runs(self._describe(first_positions), lengths)
 
     def _describe(self, positions: Offsets) -> Chunks:
-        """Return chunks with the metadata of the chunks at these positions."""
+        """Return chunks with the metadata, but not the texts, of the chunks at these positions."""
         return _chunks_with(list(map(self._metadata, positions.tolist())))
 
 
