@@ -1,4 +1,7 @@
-"""Messages of agents in the Model Context Protocol. The `agents` package is imported when needed."""
+"""Messages of agents in the Model Context Protocol.
+
+The `agents` package is imported when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ class Reply:
 
 
 def check_folders(paths: Sequence[str]) -> None:
-    """Check the folders that the server offers to agents.
+    """Check the folders that the server offers to agents; without folders, check nothing.
 
     Raises:
-        InvalidRequestError: a folder does not exist, or a package is missing.
+        InvalidRequestError: a folder does not exist, or the package for agents is not installed.
     """
     if not paths:
         return
@@ -66,7 +69,8 @@ def check_offers(settings: Settings) -> None:
     """Check that the server can answer agents.
 
     Raises:
-        InvalidRequestError: it offers no folder and no index, or a package is missing.
+        InvalidRequestError: it offers no folder and no index, or the package for agents is not
+            installed.
     """
     if not settings.folder and not settings.index:
         raise InvalidRequestError(
@@ -78,7 +82,10 @@ def check_offers(settings: Settings) -> None:
 
 @cache
 def open_exchange(paths: tuple[str, ...]) -> McpExchange:
-    """Return the object that answers agents; the first call begins to read the folders."""
+    """Return the object that answers agents about these folders, the same for each call.
+
+    The first call begins to read the folders in the background.
+    """
     from relevance_gen.agents.folders import Folders
     from relevance_gen.agents.protocol import McpExchange
 

@@ -112,7 +112,12 @@ class EmbeddingService:
                 raise _timed_out(timeout_s) from None
 
     def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
-        """Count texts as waiting for an encoder."""
+        """Return a context in which the texts of a task count as waiting for their encoder.
+
+        Raises:
+            TooLargeError: more texts than may ever wait.
+            OverloadedError: too many texts wait already.
+        """
         n_texts = len(task.texts)
         quota = self._texts[name]
         if n_texts > quota.limit:
@@ -130,7 +135,10 @@ class EmbeddingService:
 
     @contextmanager
     def _encoding(self, task: EmbeddingTask, encoder: Encoder) -> Iterator[Future[Embeddings]]:
-        """Submit texts; at the end cancel unfinished texts, and count encoded texts."""
+        """Submit the texts of a task, and yield the future of their vectors.
+
+        At the end of the context, unfinished texts are cancelled, and metrics count encoded texts.
+        """
         started_s = time.perf_counter()
         future = encoder.submit(task.texts, kind=task.kind)
         try:

@@ -40,8 +40,8 @@ class Extractor:
     A sandbox process starts when it is first needed.
 
     Args:
-        timeout_s: time limit for one document.
-        memory_bytes: memory limit of a sandbox process.
+        timeout_s: maximum CPU seconds for one document.
+        memory_bytes: maximum address space of a sandbox process.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -56,15 +56,16 @@ class Extractor:
             self._free.put(sandbox)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the sandbox processes, each after its current document."""
         for sandbox in self._sandboxes:
             sandbox.close()
 
     def extract(self, task: ExtractionTask) -> ExtractionResponse:
-        """Return the text of a document, or its readable part.
+        """Return the text of a document; if a part cannot be read, the others with a warning.
 
         Raises:
-            InvalidRequestError: no text can be extracted.
+            InvalidRequestError: the document is not base64, exceeds a limit of the sandbox, or has
+                no text that can be extracted.
             BusyError: no process can be started now, or the process was killed from outside.
         """
         try:

@@ -38,8 +38,10 @@ from relevance_gen.serve.settings import NamedModel, Settings
 AS_MUCH_AS_FITS: Final = 1 << 30
 """Token limit of a turn that ends by itself, or when the context is full."""
 _MAX_REQUESTS: Final = 1024
-"""Requests of one client for one model that run or wait for it to be loaded; more if the settings allow
-a longer queue."""
+"""Maximum requests of one client that run on a model or wait until it is loaded.
+
+The limit is higher if the settings allow a longer queue.
+"""
 _HEARTBEAT_S: Final = 15.0
 """Longest time without an item of a stream: proxies close silent connections."""
 
@@ -217,7 +219,7 @@ class Generator:
         return attrs.evolve(task, requests=(rendered.request,), conversation=None, context=context)
 
     async def complete(self, task: GenerationTask) -> Responses:
-        """Return the complete response to each prompt. Cancelling this coroutine frees their slots.
+        """Return the complete response to each prompt. Cancelling this coroutine frees the slots.
 
         Raises:
             RelevanceGenError: the exceptions of the runner; a `TimedOutError` after the time limit.
@@ -280,7 +282,11 @@ class Generator:
     def _running(
         self, task: GenerationTask, on_text: OnText | None = None
     ) -> Iterator[Future[Responses]]:
-        """Submit the requests of `task`; at the end cancel unfinished requests, and count finished requests."""
+        """Submit the requests of `task`, and yield the future of their responses.
+
+        At the end of the context, unfinished requests are cancelled, and metrics count the finished
+        and the cancelled requests.
+        """
         timer = _FirstTokenTimer()
         prompts = task.prompts or ((),) * len(task.requests)
         futures: list[Future[types.GenerationResponse]] = []
@@ -317,7 +323,7 @@ class Generator:
 
 
 class _FirstTokenTimer:
-    """Measures the seconds until the first text of a generation, and until its end."""
+    """Measures the seconds from the start of a generation to its first text and to its end."""
 
     def __init__(self) -> None:
         self._started_s = time.perf_counter()
@@ -325,11 +331,11 @@ class _FirstTokenTimer:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the start of the generation."""
         return time.perf_counter() - self._started_s
 
     def note_text(self) -> None:
-        """Note that text has arrived."""
+        """Record the time of the first text; must be called when a piece of text arrives."""
         if self.first_token_s is None:
             self.first_token_s = self.elapsed_s
 
@@ -337,14 +343,21 @@ class _FirstTokenTimer:
 def _relay_text(
     timer: _FirstTokenTimer, on_text: OnText | None, first_sample: int, sample: int, piece: Any
 ) -> None:
-    """Pass text on; the samples of a task are numbered across its requests."""
+    """Pass a piece of text of one request to `on_text`, unless that is None.
+
+    The number of the sample in its request becomes its number in the task: `first_sample` samples
+    belong to earlier requests.
+    """
     timer.note_text()
     if on_text is not None:
         on_text(first_sample + sample, piece)
 
 
 def _gather(futures: Sequence[Future[types.GenerationResponse]]) -> Future[Responses]:
-    """Return a future of all results, in order; it ends when any future fails or is cancelled."""
+    """Return a future of the results of all `futures`, in order.
+
+    It fails, or is cancelled, as soon as any of `futures` does.
+    """
     gathered: Future[Responses] = Future()
     lock = threading.Lock()
 

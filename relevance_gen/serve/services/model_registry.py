@@ -25,16 +25,20 @@ _log = logging.getLogger(__name__)
 _RETRY_S: Final = 5
 """Pause after a failed load; also the Retry-After of the response."""
 _MIN_WAIT_S: Final = 0.25
-"""How long a request must have waited before other models are unloaded for it, so that a client that
-disconnects at once unloads nothing."""
+"""Minimum seconds that a request waits before other models are unloaded for it.
+
+A client that disconnects at once therefore unloads no model.
+"""
 _AUTHENTICATED_RETENTION_S: Final = 60.0
-"""How long after its use by an authenticated client a model is not unloaded for anonymous clients."""
+"""Seconds after the last use of a model by an authenticated client in which no model is loaded for
+anonymous clients in its place.
+"""
 
 State: TypeAlias = Literal["unloaded", "loading", "loaded", "unloading", "failed"]
 
 
 class UnknownModelError(errors.InvalidRequestError):
-    """Reject an unknown model name."""
+    """The client selects a model by a name that no model of this kind has."""
 
 
 @frozen
@@ -78,47 +82,56 @@ class _Entry:
 
     @property
     def n_bytes(self) -> int:
-        """The size of its files."""
+        """The size of the model's files in bytes, which approximates its memory."""
         return sum(n_bytes for n_bytes, _ in self.files)
 
     @property
     def is_requested(self) -> bool:
-        """Whether a request waits for it."""
+        """Whether a request waits for the model."""
         return not all(future.done() for future in self.leases)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a request uses it."""
+        """Whether the model is loaded and a request uses it."""
         return self.state == "loaded" and any(future.done() for future in self.leases)
 
     @property
     def occupies_memory(self) -> bool:
-        """Whether its memory is in use."""
+        """Whether the model is loaded, or is being loaded or unloaded, and so occupies memory."""
         return self.state in ("loading", "loaded", "unloading")
 
     @property
     def has_key(self) -> bool:
-        """Whether an authenticated client waits for it or uses it."""
+        """Whether an authenticated client, or the server itself, waits for the model or uses it."""
         return any(lease.has_key for lease in self.leases.values())
 
     @property
     def is_dead(self) -> bool:
-        """Whether it failed while it was loaded. llama.cpp may keep its memory."""
+        """Whether the loaded model has failed and accepts no more work.
+
+        It is never unloaded, because llama.cpp may keep its memory.
+        """
         return self.state == "loaded" and bool(self.model.closed)
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it can be unloaded now."""
+        """Whether the model can be unloaded now: it is loaded, not in use, and has not failed."""
         return self.state == "loaded" and not self.is_in_use and not self.is_dead
 
     def resolve(self) -> None:
-        """Give the model to all requests that wait for it."""
+        """Give the loaded model to all requests that wait for it.
+
+        The caller must hold the lock of the registry.
+        """
         for future in list(self.leases):
             if not future.done() and future.set_running_or_notify_cancel():
                 future.set_result(self.model)
 
     def reject(self, make_error: Callable[[], Exception]) -> None:
-        """Give an error of its own to each request that waits for the model."""
+        """Reject each request that waits for the model, with a new error of `make_error` each.
+
+        The caller must hold the lock of the registry.
+        """
         for future in list(self.leases):
             if not future.done() and future.set_running_or_notify_cancel():
                 future.set_exception(make_error())
@@ -260,7 +273,7 @@ class ModelRegistry:
             raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
 
     def preload(self) -> None:
-        """Load the first model of each kind, as far as there is memory."""
+        """Begin to load the first model of each kind for which there is memory."""
         for task in dict.fromkeys(entry.task for entry in self._entries):
             with self.lease(task, None):
                 pass
@@ -271,7 +284,10 @@ class ModelRegistry:
         return any(entry.state in ("loading", "unloading") for entry in self._entries)
 
     def loaded(self, task: ModelTask) -> list[Any]:
-        """Return the loaded models of a kind, and None for each that a request would load again."""
+        """Return the loaded models of a kind.
+
+        A model that was loaded before, and that a request would load again, is None in the list.
+        """
         models = []
         for entry in self._entries:
             was_used = entry.task == task and entry.used_s > -math.inf
@@ -280,14 +296,17 @@ class ModelRegistry:
         return models
 
     async def update_periodically(self) -> None:
-        """Apply time limits until this is cancelled."""
+        """Call `update` regularly to apply its time limits, until this coroutine is cancelled."""
         interval_s = _MIN_WAIT_S if self._max_bytes < math.inf else 1.0
         while True:
             await asyncio.sleep(min(interval_s, self._idle_s / 10))
             self.update()
 
     def close(self) -> None:
-        """Reject the requests that wait, and close the loaded models."""
+        """Reject the requests that wait for a model, and close the loaded models.
+
+        Models that are being loaded are not closed.
+        """
         with self._lock:
             self._is_closed = True
             for entry in self._entries:
@@ -297,7 +316,11 @@ class ModelRegistry:
                 entry.model.close()
 
     def update(self) -> None:
-        """Load, lease and unload the models whose turn it is."""
+        """Begin to load and unload models, and give loaded models to the requests that wait.
+
+        It must be called after each change of requests and models, and regularly for time limits.
+        After `close`, it does nothing.
+        """
         with self._lock:
             if self._is_closed:
                 return
@@ -311,7 +334,11 @@ class ModelRegistry:
                     entry.resolve()
 
     def _update_entry(self, entry: _Entry) -> None:
-        """Queue a requested model, reject requests after the time limit, unload an idle model."""
+        """Queue a model that is requested and not loaded, or apply a time limit to it.
+
+        A model that has been loading for too long rejects its requests; an idle model is unloaded.
+        The caller must hold the lock.
+        """
         now_s = self._clock()
         is_unloaded = entry.state in ("unloaded", "failed")
         is_idle = now_s - entry.used_s >= self._idle_s
@@ -333,10 +360,13 @@ class ModelRegistry:
                 self._reject(entry, "there is no room for it: a model that died keeps its memory")
 
     def _load_next(self) -> list[_Entry]:
-        """Load the queued models for which there is memory, those for authenticated clients first.
+        """Begin to load the queued models for which there is memory.
+
+        Models that authenticated clients request come first. The caller must hold the lock.
 
         Returns:
-            The models in use that must be unloaded before the next load.
+            The models in use that get no more requests, because they must be unloaded before the
+            next model can be loaded.
         """
         for entry in sorted(self._queue, key=lambda queued: not queued.has_key):
             if self._missing_bytes(entry) <= 0:
@@ -371,7 +401,13 @@ class ModelRegistry:
         return is_protected and not entry.has_key and other.state in ("loading", "loaded")
 
     def _evict_for(self, entry: _Entry) -> list[_Entry]:
-        """Unload models for `entry`; return those in use that must be unloaded, too."""
+        """Begin to unload models that are not in use until `entry` fits into the memory.
+
+        The least recently used are unloaded first. The caller must hold the lock.
+
+        Returns:
+            The models in use that must also be unloaded, if the others do not suffice.
+        """
         missing_bytes = self._missing_bytes(entry)
         for other in self._entries:
             if other.state == "unloading":
@@ -391,7 +427,7 @@ class ModelRegistry:
         return draining
 
     def _reject(self, entry: _Entry, reason: str) -> None:
-        """Reject all requests for a model, now and within the next `_RETRY_S`."""
+        """Reject the waiting requests for a model, and new requests for the next `_RETRY_S`."""
         entry.failure = reason
         entry.retry_s = self._clock() + _RETRY_S
         entry.reject(lambda: errors.ModelLoadError(reason))
@@ -402,7 +438,11 @@ class ModelRegistry:
         entry: _Entry,
         state: State,
     ) -> None:
-        """Set the state, and start `work` in a thread."""
+        """Set the state of a model, and start `work` in a thread.
+
+        If no thread can be started, the state is unchanged, and a model that should be loaded
+        rejects its requests. The caller must hold the lock.
+        """
         previous = entry.state
         self._set_state(entry, state)
         try:

@@ -14,8 +14,10 @@ from relevance_gen.request_scope import cancel_scope
 from relevance_gen.types import MIN_CONFIDENCE, PromptResponse, PromptSource, SearchResponse
 
 _MAX_CONCURRENCY = 4
-"""Prompts written at once. Their threads mostly wait for the model, which counts tokens between its
-decoding steps."""
+"""Maximum number of prompts that are written at once.
+
+Their threads mostly wait for the model, which counts tokens between its decoding steps.
+"""
 _CHAT_FIELDS = ("messages", "max_tokens", "temperature", "choice")
 
 
@@ -34,7 +36,7 @@ class PromptOptions:
 
 
 class Prompter:
-    """Writes prompts in threads; each may take `timeout_s`, including the time in the queue."""
+    """Writes prompts in threads; each prompt may take `timeout_s`, with its time in the queue."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

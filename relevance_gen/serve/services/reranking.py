@@ -1,4 +1,7 @@
-"""Reranking service: rerankers for searches, with bounded work; without them a search reports why."""
+"""Reranking service: rerankers for searches, with bounded work.
+
+A search that cannot use a reranker keeps its ranking and reports the reason.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,10 @@ from relevance_gen.serve.services.search_encoder import BUSY, Reason, SkippedErr
 from relevance_gen.serve.settings import NamedModel, Settings
 
 MAX_CONCURRENT_SEARCHES: Final = 8
-"""Searches that may wait for rerankers at once, each in a thread; the search pool has this number of
-additional threads."""
+"""Maximum number of searches that wait for rerankers at once, each in a thread.
+
+The search pool has this number of additional threads.
+"""
 _POLL_INTERVAL_S: Final = 0.05
 """How often a waiting thread checks whether its caller still needs the result."""
 
@@ -71,10 +76,11 @@ class RerankingService:
         query: str,
         texts: Sequence[str],
     ) -> npt.NDArray[np.float32]:
-        """Return the relevance of each text, shape (n,); wait for it in this thread.
+        """Return the relevance of each text to the query, shape (n,); wait for it in this thread.
 
         Raises:
-            SkippedError: the scores are not available in time.
+            SkippedError: the reranker is not loaded, has failed or has too much work, the texts
+                exceed the limit, or the scores are not available in time.
         """
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         try:
@@ -125,7 +131,10 @@ class SearchReranker:
         query: str,
         texts: Sequence[str],
     ) -> npt.NDArray[np.float32] | None:
-        """Return the relevance of each text, shape (n,); None if the reranker cannot be used."""
+        """Return the relevance of each text to the query, shape (n,).
+
+        None means that the reranker cannot be used; then `skip` is called with the reason.
+        """
         try:
             return self.service.score(self.name, query, texts)
         except SkippedError as skipped:

@@ -127,11 +127,13 @@ class ExplanationTask(IndexTask):
 
 @define
 class SearchReport:
-    """Report of a search in addition to its response.
+    """Information about a search in addition to its response.
 
     Attributes:
-        skipped: why a model was not used, for each model that should have been.
-        index_name: the name of the cached index, if one was requested.
+        skipped: for each model that should have been used but was not ("Encoder" or "Reranker"),
+            the reason.
+        index_name: the name of the cached index of the chunks; None if the request did not ask for
+            an index, or it was too large for the cache.
     """
 
     skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(factory=dict)
@@ -139,7 +141,7 @@ class SearchReport:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The report as HTTP headers."""
+        """The HTTP headers of the response that contain this information."""
         headers: dict[str, str] = {
             f"X-{model}-Skipped": reason for model, reason in self.skipped.items()
         }
@@ -148,7 +150,7 @@ class SearchReport:
         return headers
 
     def skip_reranker(self, reason: Reason) -> None:
-        """Note why the reranker was not used."""
+        """Record the reason why the reranker was not used."""
         self.skipped["Reranker"] = reason
 
 
@@ -256,7 +258,7 @@ class Searcher:
     def rank_once(
         self, params: SearchParams, chunks: Chunks, models: SearchModels = NO_MODELS
     ) -> types.SearchResponse:
-        """Rank `chunks` without building an index for further searches."""
+        """Rank `chunks` in a single search, without an index for further searches."""
         from relevance_gen.retrieval.api import answer_once
 
         return answer_once(
@@ -269,7 +271,7 @@ class Searcher:
         )
 
     def build_index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
-        """Index `chunks`; with an encoder also their vectors."""
+        """Return an index of `chunks`, with vectors if there is an `encoder`."""
         from relevance_gen.retrieval.chunk_index import ChunkIndex
 
         return ChunkIndex(
@@ -400,7 +402,16 @@ class Searcher:
         *,
         use_encoder: bool = True,
     ) -> Result:
-        """Run `work` with the reranker and the encoder, as far as they are available."""
+        """Run `work` with the reranker and the encoder; a model that is unavailable is left out.
+
+        Args:
+            task: the task, which names the reranker.
+            params: the search parameters.
+            work: the search or explanation.
+            report: receives the reasons why models were left out.
+            n_chunks: the number of chunks that are searched; infinite if it is not known.
+            use_encoder: whether the chunks can be encoded.
+        """
         n_reranked = self._n_reranked(params, n_chunks)
         models = NO_MODELS
         if n_reranked != 0 and self._reranking is not None:
@@ -442,14 +453,22 @@ class Searcher:
         return validated
 
     def _chunks_of(self, task: IndexTask, client: str, blank: Blank | None = None) -> Chunks:
-        """Return the chunks of a task or of its cached index; the latter without metadata."""
+        """Return the validated chunks of a task, or the chunks of its cached index.
+
+        A cached index stores no metadata, so that its chunks have none. `blank` determines the
+        treatment of chunks of only white space; see `SearchTask`.
+        """
         if task.digest is None:
             return self._validate(task.chunks, task.path, blank)
         chunks = self._find_cached(task.digest, client).index.chunks
         return Chunks(LazyTexts(len(chunks), lambda position: chunks[position].text), {})
 
     def _find_cached(self, digest: str, client: str) -> _CachedChunks:
-        """Return a cached index, and reserve the memory to read its chunks."""
+        """Return a cached index of this client, and reserve the memory to read its chunks.
+
+        Raises:
+            UnknownIndexError: the cache does not contain it any more.
+        """
         cached = self._cache.peek((client, digest)) if self._cache else None
         if cached is None:
             raise UnknownIndexError(
@@ -462,9 +481,10 @@ class Searcher:
     def _cached_index(
         self, task: IndexTask, chunks: Chunks, client: str, report: SearchReport
     ) -> Iterator[ChunkIndex | None]:
-        """Yield the cached index of `chunks`.
+        """Yield the cached index of `chunks`, and store it in the cache again afterwards.
 
-        None the first time that the chunks are sent, unless the task requests an index.
+        None is yielded if there is no cache, or when the chunks are sent for the first time, unless
+        the task requests an index; otherwise a missing index is built.
         """
         cache = self._cache
         if cache is None:
@@ -502,9 +522,10 @@ class Searcher:
         cached: _CachedChunks,
         texts: Sequence[str],
     ) -> None:
-        """Compute the vectors of cached chunks once, in the background.
+        """Queue the computation of the vectors of cached chunks in the background.
 
-        Until then only the cache holds their texts.
+        Until it begins, only the cache holds the texts, so that they can be evicted. If the work is
+        not accepted, the next search of the chunks tries again.
         """
         # The index omits blank chunks; the positions of the others must stay the same.
         is_blank = bytes(not text for text in texts)

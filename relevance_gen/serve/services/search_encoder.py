@@ -1,4 +1,4 @@
-"""The encoder in searches: a bounded part of each search, and vectors of cached chunks in the background.
+"""The encoder in searches: bounded work in each search, and background work for cached chunks.
 
 A search may have a limited number of passages encoded, and wait for that for a limited time; at
 most half of the search threads may wait at once. Beyond these limits, a search uses lexical scores
@@ -28,8 +28,11 @@ from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.settings import Settings
 
 Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
-"""Why a model was not used in a search: it is being loaded; it could not be loaded or has failed; it
-has too much to do; the chunks have too many passages."""
+"""Why a model was not used in a search.
+
+It is being loaded; it could not be loaded or has failed; it has too much work; or the chunks have
+too many passages.
+"""
 
 Result = TypeVar("Result")
 
@@ -42,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class SkippedError(errors.RelevanceGenError):
-    """Continue a search without a model."""
+    """A search must continue without a model."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -156,10 +159,11 @@ class SearchEncoderService:
         self._thread: threading.Thread | None = None
 
     def run(self, search: Callable[[_SearchEncoder], Result]) -> Result:
-        """Return the result of `search` with the encoder.
+        """Return the result of `search`, which is called with the encoder if it is loaded.
 
         Raises:
-            SkippedError: the search must be done without the encoder.
+            SkippedError: the encoder is not available, or exceeded a limit in `search`: the search
+                must be repeated without it.
         """
         try:
             with self._embedder.registry.lease("embed", None, may_evict=False) as loading:
@@ -180,11 +184,14 @@ class SearchEncoderService:
         work: Callable[[_BackgroundEncoder], None],
         is_required: Callable[[], bool],
     ) -> bool:
-        """Run `work` in the background; return whether it was accepted.
+        """Queue `work` for the background thread; return whether it was accepted.
+
+        It is not accepted if it has too many passages, or the queue is full.
 
         Args:
-            n_passages: how many passages the work encodes; the settings limit them.
-            work: called with the encoder. It may wait for long, so it must not hold texts before.
+            n_passages: the number of passages that the work encodes.
+            work: called with the encoder. Because it can be queued for long, it must not hold texts
+                until it is called.
             is_required: returns whether the result is still required.
         """
         if n_passages > self._settings.encoder_index_passages:

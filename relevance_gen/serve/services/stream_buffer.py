@@ -16,13 +16,13 @@ _PIECE_BYTES = 400
 """Memory of a queued piece in Python, in addition to its text."""
 
 Piece: TypeAlias = tuple[int, str | ContentPart]
-"""The number of a sample, and a piece of its text or a content part of its turn."""
+"""The number of a sample, and a piece of its generated text or a content part of its turn."""
 Pieces: TypeAlias = list[Piece]
 
 
 @frozen
 class PieceBatch:
-    """The pieces that have arrived, and whether the stream has ended after them."""
+    """The pieces that arrived since the last batch, and whether the stream has ended after them."""
 
     pieces: Pieces
     has_ended: bool
@@ -42,7 +42,11 @@ class StreamBuffer:
         self._is_closed = False
 
     def add(self, item: Piece | None) -> None:
-        """Add a piece; None ends the stream."""
+        """Add a piece, and acquire its memory; None marks the end of the stream.
+
+        If the memory cannot be acquired, the error becomes the end of the stream. After `close`,
+        nothing is added.
+        """
         if self._is_closed:
             return
         try:
@@ -54,10 +58,12 @@ class StreamBuffer:
             self.close()
 
     async def next_batch(self, timeout_s: float) -> PieceBatch:
-        """Wait at most `timeout_s` for a piece or the end; return everything that has arrived.
+        """Wait at most `timeout_s` for a piece or the end; return all pieces that have arrived.
+
+        The batch is empty if none arrived in time.
 
         Raises:
-            RelevanceGenError: the exception that ended the stream.
+            RelevanceGenError: the memory of a piece could not be acquired, which ended the stream.
         """
         try:
             async with asyncio.timeout(timeout_s):
