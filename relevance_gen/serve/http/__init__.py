@@ -1,1 +1,1 @@
-"""All that HTTP needs: connections, bodies, keys, rates, and errors as statuses."""
+"""The parts of the server that concern HTTP: connections, bodies, access and error responses."""

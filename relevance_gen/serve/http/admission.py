@@ -21,13 +21,14 @@ _CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
 
 
 def check_host(settings: Settings, request: web.BaseRequest) -> None:
-    """Check that the request is for this server, and that no page of another origin makes it.
+    """Check that the request is for this server, and not from a page whose origin is not allowed.
 
     A page can point its own host name at the address of this server (DNS rebinding), and would then
     count as same-origin. Therefore host names must be known; an IP address cannot be rebound.
 
     Raises:
-        ForbiddenError: ``Host`` is an unknown name, or ``Origin`` is one whose pages may not call.
+        ForbiddenError: ``Host`` is a name that is not allowed, or ``Origin`` is an origin whose
+            pages may not call this server.
     """
     host = request.headers.get("Host")
     origin = request.headers.get("Origin")
@@ -66,16 +67,17 @@ def _host_name(url: str) -> str:
 
 
 async def admit(service: Service, route: Route, request: web.BaseRequest) -> None:
-    """Admit `request`, and store its key id and its resource pool in it.
+    """Check whether `request` may be answered, and store its key id and its resource pool in it.
 
-    A valid key also counts on routes without key: authenticated clients have their own pool.
+    A valid key is also used on routes that do not require a key: generations of authenticated
+    clients have a pool separate from anonymous generations.
 
     Raises:
-        ShuttingDownError: the server accepts no new work.
+        ShuttingDownError: the server is shutting down, and the request needs a pool.
         BusyError: the maximum number of anonymous requests is being answered.
         UnauthorizedError: a key is required, and it is missing or wrong.
-        RateLimitedError: the key made too many requests.
-        MediaTypeError: the body has another type.
+        RateLimitedError: a key is required, and it made too many requests.
+        MediaTypeError: the type of the body is not JSON.
     """
     needs_pool = route.pool is not None
     if needs_pool and service.draining:

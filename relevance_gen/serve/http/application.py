@@ -12,7 +12,10 @@ from relevance_gen.serve.http.service import Service
 
 
 def application(service: Service) -> Handle:
-    """Return the function that answers every request that is valid HTTP."""
+    """Return the function that answers every request that is valid HTTP.
+
+    It raises exceptions, which the middleware converts to error responses.
+    """
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         check_host(service.settings, request)

@@ -24,10 +24,10 @@ from relevance_gen.serve.services.generation import Backend
 T = TypeVar("T")
 
 LOOP_LIMIT_BYTES: Final = 64 << 10
-"""A response of about this cost is serialized faster than it is passed to a thread."""
+"""A response of at most this cost in bytes is made on the event loop: a thread takes longer."""
 
 _SMALL_BODY_PEAK_BYTES: Final = 4 << 20
-"""Memory that parsing a small body needs at most: see `Body.is_small`."""
+"""Maximum memory that parsing a small body takes: see `Body.is_small`."""
 
 
 @frozen
@@ -46,11 +46,11 @@ class Call:
 
     @asynccontextmanager
     async def reserve(self, cost: Cost, *, threads: str = "") -> AsyncIterator[Reservation]:
-        """Receive the body, and yield the resources for the work on it.
+        """Receive the body, and yield a reservation of resources for the work on it.
 
         Args:
             cost: the row of the table of costs for this operation.
-            threads: the pool whose threads do the work, if not the pool of the request.
+            threads: the name of the pool whose threads do the work; "" for the request's own pool.
 
         Raises:
             RelevanceGenError: the exceptions of `receive`.
@@ -91,11 +91,11 @@ class Reservation:
 
     @property
     def memory(self) -> MemoryReservation:
-        """The bytes that the request holds."""
+        """The reservation of the memory that the request holds in its pool."""
         return self._body.memory
 
     async def read_body(self, *extra: object) -> tuple[Any, Any]:
-        """Parse the body and return the task and the presenter that the route's adapter makes of it.
+        """Parse the body, and return the task and the presenter that the route's adapter reads.
 
         A small body is parsed on the event loop, which is faster than passing it to a thread. At
         least half of the pool's memory must be free for that, so that requests whose bodies are
@@ -125,7 +125,15 @@ class Reservation:
         return operation
 
     async def run(self, work: Callable[[], T], n_bytes: int = 0) -> T:
-        """Run `work` in a thread, once it has acquired `n_bytes`, and return its result."""
+        """Run `work` in a thread of the pool, and return its result.
+
+        The thread first acquires `n_bytes` of memory, and waits for them if necessary. In `work`,
+        each `request_scope.reserve` acquires further memory.
+
+        Raises:
+            RelevanceGenError: the exceptions of `work`, `BoundedExecutor.run` and
+                `MemoryReservation.acquire`.
+        """
 
         def work_within_budget() -> T:
             started_s = time.perf_counter()
@@ -151,7 +159,14 @@ class Reservation:
         n_bytes: int = 0,
         bytes_of_result: Callable[[T], int] = lambda _: 0,
     ) -> Answer[T]:
-        """Run `work` in a thread, and make the response there, too: see `run` and `respond`."""
+        """Run `work` in a thread, and make the response from its result in the same thread.
+
+        Args:
+            work: the operation.
+            present: returns the body of the response for a result: bytes, or a value for JSON.
+            n_bytes: memory to acquire before `work`; see `run`.
+            bytes_of_result: returns the memory to acquire before the response is made.
+        """
 
         def work_and_present() -> Answer[T]:
             result = work()
@@ -163,7 +178,14 @@ class Reservation:
     async def respond(
         self, result: T, present: Callable[[T], object], n_bytes: int
     ) -> web.Response:
-        """Make the response of a result, which takes `n_bytes`; a large response in a thread."""
+        """Make the response to the request from the result of an operation.
+
+        Args:
+            result: the result.
+            present: returns the body of the response: bytes, or a value for JSON.
+            n_bytes: memory that is acquired to make the response. If it exceeds
+                `LOOP_LIMIT_BYTES`, the response is made in a thread.
+        """
 
         def make_response() -> web.Response:
             with self.memory:
@@ -180,15 +202,18 @@ class Reservation:
         return web.Response(body=encoded, content_type="application/json", headers=headers)
 
     async def lease_model(self, name: str | None) -> Backend:
-        """Wait until a generation model is loaded; it stays loaded until the reservation ends."""
+        """Wait until a generation model is loaded; it stays loaded until the reservation ends.
+
+        `name` is the name of the model; None for the default model.
+        """
         generator = self._call.service.generator
         lease = generator.lease(name, self._call.client, self.memory.held_bytes)
         return await self._leases.enter_async_context(lease)
 
     def budget(self) -> AbstractContextManager[None]:
-        """Acquire memory for each `request_scope.reserve` in the context.
+        """Return a context in which each `request_scope.reserve` acquires memory for this request.
 
-        Threads that `asyncio.to_thread` starts in the context inherit it.
+        Functions that `asyncio.to_thread` runs from the context are in it, too.
         """
 
         def reserve_units(unit: str, count: int) -> None:
@@ -198,7 +223,7 @@ class Reservation:
 
 
 async def run_off_loop(work: Callable[[], T], n_bytes: int) -> T:
-    """Run `work` on the event loop if its cost of `n_bytes` is small, otherwise in a thread."""
+    """Run `work` on the event loop if its cost is at most `LOOP_LIMIT_BYTES`, else in a thread."""
     if n_bytes <= LOOP_LIMIT_BYTES:
         return work()
     return await asyncio.to_thread(work)

@@ -59,7 +59,10 @@ class Forwarder:
         await self._session.close()
 
     async def stats(self) -> Stats:
-        """Return the state of the model process; without an answer, zero runners."""
+        """Return the state of the model process.
+
+        If it does not answer within `_STATS_TIMEOUT_S`, or with an error, the state has 0 runners.
+        """
         try:
             async with (
                 asyncio.timeout(_STATS_TIMEOUT_S),
@@ -73,8 +76,8 @@ class Forwarder:
     async def answer(self, service: Service, request: web.BaseRequest) -> web.StreamResponse:
         """Receive the body, forward the request, and return the response of the model process.
 
-        If the client disconnects, this is cancelled, which closes the connection to the model
-        process.
+        If the client disconnects, this coroutine is cancelled, which closes the connection to the
+        model process.
 
         Raises:
             RelevanceGenError: the exceptions of `receive` and `forward`.
@@ -88,8 +91,8 @@ class Forwarder:
         """Forward a request whose body has been received.
 
         Raises:
-            RunnerClosedError: the model process is not running, or ended during a stream.
-            TimedOutError: it does not answer.
+            RunnerClosedError: the model process is not running, or ended before its answer did.
+            TimedOutError: the answer is not complete within the time limit.
         """
         headers = _select(request.headers, _REQUEST_HEADERS)
         headers["X-Request-ID"] = request[REQUEST_ID]
@@ -117,7 +120,10 @@ class Forwarder:
 
 
 def _request_body(pieces: Sequence[bytes]) -> bytes | AsyncIterator[bytes]:
-    """Return the body for aiohttp. Joining many pieces would take too long for the event loop."""
+    """Return the body for aiohttp: the only piece, or an iterator over several pieces.
+
+    Joining many pieces would take too long for the event loop.
+    """
     if len(pieces) > 1:
         return _iterate(pieces)
     return b"".join(pieces)

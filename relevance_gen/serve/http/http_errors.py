@@ -20,7 +20,7 @@ WriteError: TypeAlias = Callable[[str, str, "str | None"], object]
 
 
 class HTTPError(errors.RelevanceGenError):
-    """Reject a request for a reason of HTTP; `headers` are added to the response."""
+    """A request is rejected for a reason of HTTP; `headers` are added to the response."""
 
     def __init__(self, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -28,27 +28,27 @@ class HTTPError(errors.RelevanceGenError):
 
 
 class ForbiddenError(HTTPError):
-    """Reject a request for another host, or by a page of another origin."""
+    """A request is for a host, or from a page of an origin, that is not allowed."""
 
 
 class UnauthorizedError(HTTPError):
-    """Reject a request whose API key is missing or wrong."""
+    """A request requires an API key, and it is missing or wrong."""
 
 
 class RateLimitedError(HTTPError):
-    """Reject a request because its API key made too many."""
+    """An API key made more requests than the rate limit admits."""
 
 
 class SlowBodyError(HTTPError):
-    """Reject a body that did not arrive in time."""
+    """The body of a request did not arrive completely in time."""
 
 
 class MediaTypeError(HTTPError):
-    """Reject a Content-Type or Content-Encoding."""
+    """The Content-Type or Content-Encoding of a request is not supported."""
 
 
 class ExactMediaTypeError(MediaTypeError):
-    """Reject a Content-Type on a path whose contract requires an empty text/plain response."""
+    """The Content-Type is not exact, on a path whose contract requires an empty response then."""
 
 
 TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
@@ -93,15 +93,24 @@ CLIENT_DISCONNECTED = 499
 
 _OTHER_STATUSES = {200, 202, 204, 406, CLIENT_DISCONNECTED}
 STATUSES = tuple(sorted(_OTHER_STATUSES.union(row[1] for row in TABLE)))
-"""Every status that is counted."""
+"""Every HTTP status by which metrics count requests."""
 
 _RETRY_AFTER_S = 5
-"""Default delay after a 503: time to replace a worker or to load a model."""
+"""Default Retry-After of a 503: time to replace a worker or to load a model."""
 
 
 @frozen
 class HTTPProblem:
-    """An error response; `is_empty` requires an empty text/plain body."""
+    """The content of an error response, in no particular API format.
+
+    Attributes:
+        status: the HTTP status.
+        kind: the kind of the error, such as "overloaded".
+        message: the message for the client.
+        field: the field of the request that is invalid; None if no single field is.
+        headers: headers of the response.
+        is_empty: whether the response must have an empty text/plain body.
+    """
 
     status: int
     kind: str
@@ -112,7 +121,7 @@ class HTTPProblem:
 
 
 def problem_of(error: Exception) -> HTTPProblem:
-    """Return the response for `error`.
+    """Return the content of the error response for `error`, by the first matching row of `TABLE`.
 
     An exception that only matches the last row of the table is a bug: it is logged, and its message
     is not sent.
@@ -154,7 +163,7 @@ def _allowed(error: web.HTTPMethodNotAllowed) -> str:
 
 
 def response_to(problem: HTTPProblem, write_error: WriteError = own.error) -> web.Response:
-    """Return the response for `problem`, in the format of `write_error`."""
+    """Return the error response for `problem`, in the API format that `write_error` writes."""
     if problem.is_empty:
         return empty(problem.status, problem.headers)
     body = wire.serialize(write_error(problem.kind, problem.message, problem.field))

@@ -33,7 +33,7 @@ from relevance_gen.serve.http.service import (
 from relevance_gen.serve.settings import Settings
 
 OTHER = "other"
-"""The endpoint of all paths without a route, in metrics."""
+"""The endpoint under which metrics count requests for paths without a route."""
 
 _EXPOSED_HEADERS = (
     "X-Request-ID, X-Encoder-Skipped, X-Reranker-Skipped, X-Index, Retry-After, "
@@ -44,7 +44,11 @@ _REQUEST_TIMEOUT = 408
 
 
 def middleware(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
-    """Return a function that wraps a handler so that each request is an `Exchange`."""
+    """Return a function that wraps a handler of requests.
+
+    The wrapped handler finds the route of each request, answers the request in an `Exchange`, and
+    counts and logs it.
+    """
     router = Router(routes)
 
     def wrap(handle: Handle) -> Handle:
@@ -62,7 +66,12 @@ def middleware(service: Service, routes: Sequence[Route]) -> Callable[[Handle], 
 
 
 class Exchange:
-    """One request and its response."""
+    """One request and its response. `record` must be called after `run`, also after an error.
+
+    Attributes:
+        request_id: the id of the request: the client's ``X-Request-ID`` if it is valid, otherwise a
+            new id.
+    """
 
     def __init__(self, service: Service, request: web.BaseRequest, route: Route | None) -> None:
         self._service = service
@@ -82,7 +91,12 @@ class Exchange:
             request[WRITE_ERROR] = route.write_error
 
     async def run(self, handle: Handle) -> web.StreamResponse:
-        """Answer the request with `handle`, and send the response."""
+        """Answer the request with `handle`, and send the response; errors become responses.
+
+        Raises:
+            ConnectionError: the client has disconnected, or an error occurred after the beginning
+                of the response was sent.
+        """
         token = logs.REQUEST_ID.set(self.request_id)
         try:
             response = await self._answer(handle)
@@ -127,7 +141,7 @@ class Exchange:
         raise ConnectionResetError("the response has begun; the connection must be closed")
 
     def record(self) -> None:
-        """Count and log the exchange."""
+        """Add the request to the metrics, and log it if the settings require that."""
         seconds = time.perf_counter() - self._started_s
         metrics = self._service.http_metrics
         status = self._status if self._status in STATUSES else 500

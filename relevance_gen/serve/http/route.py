@@ -23,7 +23,7 @@ an `application.Events`.
 
 
 def name_of(path: str) -> str:
-    """Return a path as an identifier.
+    """Return an identifier made of a route's path.
 
     >>> name_of("/distributor/search"), name_of("/v1/models/{id}")
     ('distributor_search', 'v1_models_id')
@@ -37,7 +37,13 @@ def _no_body(_: object) -> tuple[None, None]:
 
 @frozen
 class AlternateBody:
-    """Another API format on the same path, used for a body that has `field`."""
+    """A second API format on a path, which is used if the body of a request has `field`.
+
+    Attributes:
+        field: the name of a field that only bodies in this format have.
+        read: the adapter's function that reads a parsed body.
+        write_error: writes errors in this format.
+    """
 
     field: str
     read: ReadBody
@@ -55,10 +61,11 @@ class Route:
         read: the adapter's function that reads a parsed body.
         pool: the resource pool whose memory and threads requests take; None for requests without
             a body. Anonymous generations use the pool "anonymous_generation" instead.
-        alternate: another API format on the same path.
-        key: whether an API key is required; "setting" for ``generation_requires_key``.
-        is_on_model_process: whether the process that holds the model answers it too. It always
-            answers the routes of the "generation" pool.
+        alternate: a second API format on the same path; None if there is none.
+        key: whether an API key is required; "setting" if ``generation_requires_key`` decides, and
+            "never" if keys are not even checked.
+        is_on_model_process: whether the process that holds the model answers requests for this
+            route too. It always answers the routes of the "generation" pool.
         aliases: further paths of the same route.
         is_exact: whether Content-Type must be exactly application/json, without parameters.
         write_error: writes errors in the adapter's format.
@@ -94,12 +101,15 @@ class Route:
         return ("OPTIONS", self.method)
 
     def rest_of(self, path: str) -> str:
-        """Return the part of `path` that matches the segment in braces."""
+        """Return the part of `path` that the segment in braces matches.
+
+        `path` must be a path of this route, and not an alias.
+        """
         return path.removeprefix(self.path.partition("{")[0])
 
 
 class Router:
-    """Finds routes by path."""
+    """Finds the route of a path; no two routes may have the same path."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._by_path: dict[str, Route] = {}

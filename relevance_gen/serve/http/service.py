@@ -30,13 +30,14 @@ class Service:
     Attributes:
         identify: returns the id of the valid API key in a request's headers, or None.
         pools: the resource pools, by name.
-        stats: returns the state of the runners, also of those in another process.
+        stats: returns the state of the runners in this process, or in the model process.
         http_metrics: counts requests; separate from `metrics` in a process whose requests
             another process has already counted.
-        forward: answers generation requests if another process holds the model; see `forwarding`.
-        anonymous: number of requests without a key that may be answered at once.
+        forward: answers generation requests if another process holds the model, see `forwarding`;
+            None if this process generates.
+        anonymous: limits the number of requests without a key that are answered at once.
         draining: whether the process is shutting down and accepts no new work.
-        n_active: requests that are being answered.
+        n_active: the number of requests that are being answered.
     """
 
     settings: Settings
@@ -75,7 +76,11 @@ class Service:
 
     @asynccontextmanager
     async def abortable(self) -> AsyncIterator[None]:
-        """Run the context until it ends; raise a ShuttingDownError if `abort` is called first."""
+        """Return a context that `abort` ends early, by cancelling the work in it.
+
+        Raises:
+            ShuttingDownError: `abort` was called before the context ended.
+        """
         timeout = asyncio.timeout(None)
         try:
             async with timeout:
@@ -89,7 +94,7 @@ class Service:
             self._timeouts.discard(timeout)
 
     def abort(self) -> None:
-        """End all `abortable` contexts now."""
+        """End all open `abortable` contexts with a `ShuttingDownError`."""
         for timeout in self._timeouts:
             timeout.reschedule(asyncio.get_running_loop().time())
 
@@ -99,6 +104,9 @@ KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
 POOL = web.RequestKey("POOL", ResourcePool)
 WRITE_ERROR: web.RequestKey[WriteError] = web.RequestKey("WRITE_ERROR", Callable)  # type: ignore[arg-type]
-"""Writes errors of this request: the route's function, until the body selects another API format."""
+"""The function that writes errors of this request in its API format.
+
+It is the route's `Route.write_error`, until the body selects the alternate API format.
+"""
 HELD = web.RequestKey("HELD", ExitStack)
-"""Resources that are released when the response is sent or the client has disconnected."""
+"""Resources that are released after the response was sent or the client has disconnected."""

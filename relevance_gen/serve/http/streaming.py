@@ -27,26 +27,32 @@ _HEARTBEAT = b": waiting\n\n"
 
 
 class Events(Protocol):
-    """The format of a stream's events in one API format."""
+    """Writes the events of one stream in an API format."""
 
     def text(self, sample: int, piece: Any) -> bytes:
-        """Return the event for a piece of text, or for a content part of a conversation's turn."""
+        """Return the events for a piece of generated text, or for a content part of a turn.
+
+        `sample` is the number of the sample that the piece continues.
+        """
 
     def end(self, responses: Responses) -> bytes:
-        """Return the events at the end."""
+        """Return the events at the end of a stream, given the complete responses."""
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
-        """Return the event that replaces the end of a failed stream."""
+        """Return the event that replaces the end of a stream that failed after its first event.
+
+        `field` is the field of the request that is invalid; None if no single field is.
+        """
 
 
 async def stream_generation(
     call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, events: Events
 ) -> web.StreamResponse:
-    """Answer with server-sent events.
+    """Answer a generation request with server-sent events.
 
-    The headers are sent with the first event, so that an error before it has its own status. The
-    memory of events that a slow client has not received is accounted for: the text that waits to be
-    sent, and the event that is being sent.
+    The headers are sent with the first event, so that an error before that has its own HTTP status;
+    a later error becomes an event. The request's memory includes the text that waits for a slow
+    client, and the event that is being sent.
     """
     memory = reservation.memory
     settings = call.service.settings
@@ -82,7 +88,19 @@ async def write_event(
     item: Pieces | Responses,
     events: Events,
 ) -> bytes:
-    """Return the bytes of pieces of text, or of the end, within the memory that they cost."""
+    """Return the events for pieces of text, or for the end of the stream.
+
+    Memory for the work is acquired before, and released after it. If the memory is large, the
+    events are written in a thread.
+
+    Args:
+        memory: the memory that the request holds.
+        cost: the row of the table of costs for this operation.
+        task: the generation.
+        item: the pieces, or at the end of the stream the responses. Without a piece, the result is
+            a comment that keeps the connection open.
+        events: writes the events.
+    """
     if isinstance(item, tuple):
         n_bytes = cost.of_responses(item, task)
         write = partial(events.end, item)

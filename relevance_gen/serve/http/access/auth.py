@@ -15,10 +15,13 @@ _log = logging.getLogger(__name__)
 HEADER = "X-API-Key"
 
 KEY_ID_HEADER = "X-Relevance-Gen-Key-ID"
-"""Header in which a worker process sends the key id to the model process, which only it reaches."""
+"""The header in which a worker process sends the id of the client's key to the model process.
+
+Clients cannot reach the model process.
+"""
 
 _CHECK_INTERVAL_S = 1.0
-"""How often the key file is checked for changes; each check costs one stat()."""
+"""Minimum seconds between two checks of the key file for changes; each check costs one stat()."""
 
 
 def digest(key: str) -> bytes:
@@ -27,20 +30,24 @@ def digest(key: str) -> bytes:
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """Return the key in ``X-API-Key: KEY`` or ``Authorization: Bearer KEY``."""
+    """Return the key in ``X-API-Key: KEY``, otherwise in ``Authorization: Bearer KEY``.
+
+    None or "" means that the headers have no key.
+    """
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
     default = bearer.strip() if scheme.lower() == "bearer" else None
     return headers.get(HEADER) or default
 
 
 class Keys:
-    """The digests of the valid keys.
+    """The digests of the valid API keys.
 
     Args:
-        keys: digests that are always valid.
-        file: further keys, one per line: plain, or ``sha256:`` and 64 hex digits. Blank lines and
-            lines that begin with ``#`` are ignored. The file is read again when it changes; if that
-            fails, the last keys stay valid.
+        keys: the digests of keys that are always valid.
+        file: the path of a file with further keys, one per line: plain, or ``sha256:`` and 64 hex
+            digits. Blank lines and lines that begin with ``#`` are ignored. The file is read again
+            when it changes; if that fails, the keys of the last successful reading stay valid. None
+            for no further keys.
     """
 
     def __init__(self, keys: Iterable[bytes], file: str | None = None) -> None:
@@ -53,7 +60,10 @@ class Keys:
             self._reload(self._file)
 
     def identify(self, headers: Mapping[str, str]) -> str | None:
-        """Return the id of the valid key in `headers`: the first 12 hex digits of its digest."""
+        """Return the id of the key in `headers`; None if it is missing or not valid.
+
+        The id is the first 12 hexadecimal digits of the key's digest.
+        """
         if self._file is not None and time.monotonic() >= self._next_check_s:
             self._reload(self._file)
         key = presented_key(headers)
@@ -63,7 +73,7 @@ class Keys:
         return presented.hex()[:12] if key and any(matches) else None
 
     def _reload(self, file: Path) -> None:
-        """Read the key file if it has changed."""
+        """Read the key file if it has changed; if that fails, log the error and keep the keys."""
         self._next_check_s = time.monotonic() + _CHECK_INTERVAL_S
         try:
             stat = file.stat()

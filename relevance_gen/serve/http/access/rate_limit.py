@@ -22,10 +22,13 @@ from relevance_gen.serve.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 _STORAGE_TIMEOUT_S = 0.25
-"""After this time requests are counted in this process for a while, so that search stays fast."""
+"""Seconds without an answer of the shared storage after which requests are counted in this process.
+
+A slow storage must not delay every request.
+"""
 
 _STORAGE_PAUSE_S = 5.0
-"""How long an unavailable storage is not used before it is tried again."""
+"""Seconds after a failure of the shared storage until it is used again."""
 
 
 @frozen
@@ -34,7 +37,7 @@ class _Count:
 
     Attributes:
         is_admitted: whether the request is within the limit.
-        remaining: how many more requests are.
+        remaining: the number of further requests that are within the limit now.
         reset_time: when the oldest part of the window ends, in seconds since the epoch.
     """
 
@@ -46,11 +49,12 @@ class _Count:
 class RateLimit:
     """Admits a limited number of requests per key and time.
 
-    The window slides: the count of the last window, weighted by how much of it still overlaps, plus
-    the count of this window. While the shared storage is unavailable, each process counts alone.
+    The window slides: the number of requests is the count of the current fixed window, plus the
+    count of the previous fixed window, weighted by the fraction of it that the sliding window still
+    covers. While the shared storage is unavailable, each process counts only its own requests.
 
     Args:
-        limit: such as ``"6000/minute"``; ``"off"`` admits everything.
+        limit: a count per time, such as ``"6000/minute"``; ``"off"`` admits every request.
         storage: ``"memory://"``, or ``"redis://HOST:PORT"`` (also rediss://, redis+sentinel://,
             redis+cluster://).
         metrics: counts rejected requests and failures of the storage.
@@ -67,7 +71,7 @@ class RateLimit:
         self._metrics = metrics
 
     async def admit(self, key_id: str) -> dict[str, str]:
-        """Count one request of `key_id`, and return the RateLimit headers.
+        """Count one request of `key_id`, and return the RateLimit headers; {} without a limit.
 
         Raises:
             RateLimitedError: the key made too many requests; the request is not counted.
@@ -89,7 +93,7 @@ class RateLimit:
         return headers
 
     async def _hit(self, item: RateLimitItem, key_id: str) -> _Count:
-        """Count in the shared storage, or in this process while that is unavailable."""
+        """Count one request in the shared storage, or in this process while that is unavailable."""
         if self._shared is None or time.monotonic() < self._retry_storage_s:
             return await _hit_in(self._local, item, key_id)
         try:

@@ -16,14 +16,14 @@ from relevance_gen.serve.http.resources.resource_pools import MemoryReservation,
 from relevance_gen.serve.http.service import HELD, KEY_ID, POOL, Service
 
 _READ_AHEAD_BYTES = 1 << 20
-"""Bytes that aiohttp buffers ahead of the reader. With its default it pauses every 16 KiB."""
+"""Bytes of a body that aiohttp buffers before it stops receiving; by default, only 16 KiB."""
 _SMALL_BYTES = 64 << 10
 """A body of at most this size and a few thousand values is parsed within one millisecond."""
 
 
 @define
 class Body:
-    """A received body.
+    """The received body of a request.
 
     Attributes:
         pieces: the bytes as they arrived. Joining many pieces takes too long for the event loop.
@@ -40,24 +40,25 @@ class Body:
 
     @property
     def is_small(self) -> bool:
-        """Whether the body can be parsed and read on the event loop."""
+        """Whether the body is so small that the event loop can parse it and the adapter read it."""
         if self.coding != "identity" or sum(map(len, self.pieces)) > _SMALL_BYTES:
             return False
         max_values = self.pool.max_loop_values
         return measure_json(b"".join(self.pieces), max_values).n_values <= max_values
 
     def parse(self, *, work_factor: int = 0, timeout_s: float = 0.0) -> object:
-        """Return the parsed JSON. Can be called once.
+        """Return the parsed JSON. Must be called only once: it discards the pieces.
 
-        Memory is acquired before it is used. After parsing, the request holds the parsed values
-        and, for the work on them, `work_factor` bytes for each byte of the body.
+        Memory is acquired before it is used. After parsing, the request holds memory for the parsed
+        values and, for the work on them, `work_factor` bytes for each byte of the body.
 
         Args:
             work_factor: bytes for each byte of the body after decompression.
             timeout_s: how long this thread waits for memory.
 
         Raises:
-            TooLargeError: the body is too large, or needs more memory than the pool has.
+            TooLargeError: the body is too large or has too many values, or needs more memory than
+                the request may hold.
             BusyError: the memory did not become available in time.
             InvalidRequestError: the body is not valid in its content coding, or not strict JSON.
         """
@@ -81,14 +82,14 @@ class Body:
 
 
 async def receive(service: Service, request: web.BaseRequest) -> Body:
-    """Receive the body of an admitted request. Its memory is held until the response is sent.
+    """Receive the body of an admitted request; its memory is held until the response is sent.
 
     Raises:
-        MediaTypeError: the content coding is not known.
-        TooLargeError: the body is too large.
-        SlowBodyError: it did not arrive in time.
-        BusyError: the bodies of all requests together are too large now.
-        InvalidRequestError: it ended too early.
+        MediaTypeError: the content coding of the body is not supported.
+        TooLargeError: the body is too large for the pool.
+        SlowBodyError: the body did not arrive completely in time.
+        BusyError: the requests of the pool hold too much memory now.
+        InvalidRequestError: the body ended too early.
     """
     settings = service.settings
     pool = request[POOL]
@@ -121,7 +122,12 @@ def check_query(body: object, max_bytes: int) -> None:
 
 
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
-    """Check that the media type is application/json; `is_exact` allows no parameters after it."""
+    """Check that the media type is application/json; if `is_exact`, without parameters.
+
+    Raises:
+        ExactMediaTypeError: the media type is different, and `is_exact`.
+        MediaTypeError: the media type is different.
+    """
     media_types = request.headers.getall("Content-Type", [])
     if is_exact:
         if media_types != ["application/json"]:
@@ -135,7 +141,7 @@ def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
 async def _read(
     request: web.BaseRequest, memory: MemoryReservation, limit_bytes: int, timeout_s: float
 ) -> list[bytes]:
-    """Receive the pieces of a body; `memory` then holds their size."""
+    """Receive the pieces of a body, and acquire their size in `memory`; see `receive`."""
     content_length = request.content_length
     if (content_length or 0) > limit_bytes:
         raise content_coding.too_large(limit_bytes)

@@ -25,10 +25,10 @@ _ZSTD_WINDOW_BYTES = 8 << 20
 
 @frozen
 class _Decompressor:
-    """A decompressor, and how many compressed bytes it gets at once.
+    """A function that makes a decompressor, and the number of compressed bytes per step.
 
-    One byte of gzip decodes to at most a thousand bytes, and 4 bytes of zstd to at most 128 KiB:
-    so at most 8 MiB and 16 MiB appear between two checks of the limits.
+    One byte of gzip decodes to at most a thousand bytes, and 4 bytes of zstd to at most 128 KiB.
+    Therefore one step, after which the limits are checked, decodes at most 8 MiB and 16 MiB.
     """
 
     step_bytes: int
@@ -51,7 +51,7 @@ def decode(
     limit_bytes: int,
     acquire: Callable[[int], None],
 ) -> bytes:
-    """Decode `body`. Too slow for the event loop.
+    """Decode a request body by its content coding. Too slow for the event loop.
 
     Args:
         body: the encoded bytes.
@@ -105,7 +105,10 @@ def preferred_coding(accept: str) -> str:
 
 
 def encode(body: bytes, coding: str) -> tuple[bytes, dict[str, str]]:
-    """Encode `body` if it is large enough to benefit; return it with the headers that belong to it."""
+    """Return the body of a response in a content coding, and the headers about its coding.
+
+    A body of less than `_MIN_COMPRESSED_BYTES` is not encoded.
+    """
     headers = {"Vary": "Accept-Encoding"}
     if coding == "identity" or len(body) < _MIN_COMPRESSED_BYTES:
         return body, headers
