@@ -38,7 +38,7 @@ _MIN_RESULT_TOKENS: Final = 32
 The last result that is shown may have fewer tokens.
 """
 _LIKELY: Final = 0.5
-"""The confidence of a search above which its results probably contain an answer."""
+"""The minimum confidence of a search whose results probably contain an answer."""
 _MAX_TITLE_CHARS: Final = 200
 _JSON_TYPES: Final = {"str": "string", "int": "integer"}
 _FILES_PURPOSE: Final = (

@@ -100,24 +100,25 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The name on the command line."""
+        """The flag on the command line, such as ``--max-chunks``."""
         return "--" + self.attribute.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The name of the environment variable."""
+        """The name of the environment variable, such as ``RELEVANCE_GEN_MAX_CHUNKS``."""
         return PREFIX + self.attribute.name.upper()
 
     @property
     def help(self) -> str:
-        """The description."""
+        """The description of the setting for ``--help``."""
         return str(self.attribute.metadata["help"])
 
     def parse(self, text: str, source: str) -> Any:
         """Return the value that `text` represents.
 
         Raises:
-            ValueError: `text` is not allowed; the message names `source`, the flag or variable.
+            ValueError: `text` is not allowed for this setting; the message begins with `source`,
+                the flag or variable that `text` comes from.
         """
         try:
             value = self._parser()(text)
@@ -130,7 +131,7 @@ class Setting:
         return value
 
     def _parser(self) -> Callable[[str], Any]:
-        """Return the parser of the field's type, or its own parser."""
+        """Return the parser that the field declares, otherwise the parser for its type."""
         if parse := self.attribute.metadata.get("parse"):
             return parse  # type: ignore[no-any-return]
         kind = self.attribute.type
@@ -158,10 +159,10 @@ SETTINGS = tuple(_settings())
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """Read the settings from `argv`, then `environ`, then the defaults.
+    """Read each setting from `argv`, otherwise from `environ`, otherwise use its default.
 
-    Exits with status 2 and one line on standard error if a setting is unknown or not allowed, and
-    with status 0 after ``--help``.
+    Ends the process with status 2 and one line on standard error if a setting is unknown or its
+    value is not allowed, and with status 0 after ``--help``.
     """
     parser = _parser()
     flags, unknown = parser.parse_known_args(argv)
@@ -237,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def shown(default: object) -> str:
-    """Return the text of a default value."""
+    """Return the text of a setting's default value for ``--help`` and the documentation."""
     match default:
         case None | ():
             return "not set"

@@ -1,4 +1,4 @@
-"""Logging to standard error: one line per event, as JSON or text, without request bodies and keys."""
+"""Logging to standard error: a line per event, as JSON or text, without request bodies and keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def configure(settings: Settings) -> None:
 
 
 def access(method: str, path: str, status: int, **details: object) -> None:
-    """Log one exchange. `path` must not contain the query string, which can hold secrets."""
+    """Log a request and its response, with `details` as further fields of the line.
+
+    `path` must not contain the query string, which can hold secrets.
+    """
     path = path[:_MAX_PATH_CHARS]
     fields = {"method": method, "path": path, "status": status, **details}
     _access.info("%s %s %d", method, path, status, extra={"fields": fields})

@@ -4,7 +4,8 @@ Every time series has a fixed position in one shared array: a row for each proce
 each number. A process writes only its own row, without locks. A process that replaces a dead one
 continues to count in its row, so that counters never decrease. prometheus_client also sums over
 processes, but by files in a directory that an environment variable must name before it is imported,
-some for each process id there ever was. This implementation needs no directory and writes no files.
+with files for each process id that ever ran. This implementation needs no directory and no files
+with names.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ POOLS = tuple("search generation anonymous_generation extraction agents".split()
 """The names of the resource pools: see `http.resources.resource_pools`."""
 
 STATES = ("loaded", "loading", "failed")
-"""The reported states of a model, best first; otherwise it is unloaded."""
+"""The states of a model that metrics report, best first; a model in no such state is unloaded."""
 
 BUCKETS_S = tuple(
     map(float, "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 300".split())
@@ -33,14 +34,14 @@ BUCKETS_S = tuple(
 
 @frozen
 class Family:
-    """One metric.
+    """One metric with all its time series.
 
     Attributes:
-        name: the name without the prefix.
+        name: the name without `PREFIX`.
         help: the help text.
         kind: "counter", "gauge" or "histogram".
         labels: the names of the labels.
-        series: the combinations of label values.
+        series: for each time series, a value for each label.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Family:
 
     @property
     def width(self) -> int:
-        """Columns of a series: a single number, or for a histogram its buckets, +Inf, and the sum."""
+        """The number of columns of each series: 1, or for a histogram its buckets, +Inf and sum."""
         return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
@@ -115,12 +116,17 @@ PREFIX = "relevance_gen_"
 
 
 class Layout:
-    """The position of each series in a row of `width` columns: all families in sequence.
+    """The columns of all series in the row of a process.
 
     Args:
         endpoints: the endpoints by which requests are counted.
         statuses: the HTTP statuses by which requests are counted.
-        models: the kind and name of each model.
+        models: the purpose and name of each model.
+
+    Attributes:
+        families: all metrics, in the order of their columns.
+        columns: the first column of each series, by the name of its metric and its label values.
+        width: the number of columns.
     """
 
     def __init__(
@@ -198,24 +204,37 @@ class Metrics:
 
     @classmethod
     def shared(cls, layout: Layout, file: int, row: int) -> Metrics:
-        """Map the open `file` of `shared_bytes` that all processes share, and write to `row`."""
+        """Create the metrics of one of several processes, which writes to `row` of the table.
+
+        `file` is the descriptor of a file of `shared_bytes` that all processes map into memory.
+        """
         numbers = np.frombuffer(mmap.mmap(file, 0), np.float64)
         return cls(layout, numbers.reshape(-1, layout.width), row)
 
     @staticmethod
     def shared_bytes(layout: Layout, n_rows: int) -> int:
-        """Return the size of the file for `shared`, which must contain zeros at first."""
+        """Return the size in bytes of the file for `shared`, which must contain zeros at first.
+
+        `n_rows` is the number of processes.
+        """
         return n_rows * layout.width * 8
 
     def __attrs_post_init__(self) -> None:
-        """Reset the gauges, which describe the process that used the row before."""
+        """Set the gauges of the row to 0: they describe the process that used the row before."""
         for family in self.layout.families:
             if family.kind == "gauge":
                 for series in family.series:
                     self.put(family.name, 0, *series)
 
     def add(self, name: str, amount: float = 1, *series: str) -> None:
-        """Add to a counter, from one thread only or under one lock.
+        """Add `amount` to a counter in the row of this process.
+
+        All calls for a series must be made in the same thread or under the same lock.
+
+        Args:
+            name: the name of the metric, without `PREFIX`.
+            amount: the amount.
+            series: the values of the metric's labels.
 
         Raises:
             KeyError: the series is not declared, which is a bug.
@@ -223,11 +242,11 @@ class Metrics:
         self.table[self.row, self.layout.columns[name, series]] += amount
 
     def put(self, name: str, value: float, *series: str) -> None:
-        """Set a gauge."""
+        """Set a gauge in the row of this process to `value`; see `add`."""
         self.table[self.row, self.layout.columns[name, series]] = value
 
     def observe(self, name: str, seconds: float, *series: str) -> None:
-        """Add one observation to a histogram."""
+        """Add one observation of a duration to a histogram; see `add`."""
         start = self.layout.columns[name, series]
         bucket = int(_BOUNDS.searchsorted(seconds))
         self.table[self.row, start + bucket] += 1

@@ -35,7 +35,11 @@ async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
 
 
 async def part(request: web.BaseRequest) -> web.StreamResponse:
-    """Return the response to GET /static/{name}: the page's style, or one of its scripts."""
+    """Return the response to GET /static/{name}: the style of the page, or a script of it.
+
+    Raises:
+        HTTPNotFound: the page has no such file.
+    """
     name = request[ROUTE].rest_of(request.path)
     content = _parts().get(name)
     if content is None:
@@ -48,7 +52,7 @@ async def part(request: web.BaseRequest) -> web.StreamResponse:
 async def front(
     settings: Settings, request: web.BaseRequest, routes: tuple[Route, ...]
 ) -> web.StreamResponse:
-    """Return the response to GET /: the page for browsers, or the list of endpoints."""
+    """Return the response to GET /: the page if the client accepts HTML, otherwise `listing`."""
     if "text/html" in request.headers.get("Accept", ""):
         response = await page("page.html")
     else:
@@ -59,7 +63,10 @@ async def front(
 
 @cache
 def document(routes: tuple[Route, ...]) -> bytes:
-    """Return the OpenAPI document: the operations of ``static/openapi.json`` at their paths."""
+    """Return the OpenAPI document of `routes` as JSON.
+
+    Each path gets the operation of its endpoint in ``static/openapi.json``.
+    """
     openapi: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
     openapi["info"]["version"] = relevance_gen.__version__
     operations = openapi.pop("operations")
@@ -110,7 +117,7 @@ def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
 
 
 async def page(name: str) -> web.StreamResponse:
-    """Return the response with a page, which loads resources from this server only."""
+    """Return the response with a page; its Content-Security-Policy is that of `_policy`."""
     headers = {
         "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": _policy(name),
@@ -151,7 +158,10 @@ def _policy(name: str) -> str:
 
 
 def _sources(name: str, tag: bytes) -> str:
-    """Return the allowed sources of a page's scripts or styles: hashes, or this server."""
+    """Return the allowed sources of the elements `tag` of a page.
+
+    The sources are the hashes of the page's inline elements; without inline elements, this server.
+    """
     hashes = []
     for content in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL):
         digest = base64.b64encode(hashlib.sha256(content).digest()).decode()

@@ -1,4 +1,7 @@
-"""The table of routes. Metrics, the OpenAPI document and the routes of each process derive from it."""
+"""The table of routes.
+
+The metrics, the OpenAPI document and the routes of each process derive from it.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,11 @@ ROUTES: tuple[Route, ...] = (
 MODEL_PROCESS_ROUTES = tuple(
     route for route in ROUTES if route.pool == "generation" or route.is_on_model_process
 )
-"""The routes that the process with the model answers, for the worker processes only."""
+"""The routes of the process with the model; only the worker processes send it requests."""
 
 
 def layout(settings: Settings) -> Layout:
-    """Return the layout of the metrics of a server's processes."""
+    """Return the layout of the metrics, which is the same in all processes of a server."""
     endpoints = [route.endpoint for route in ROUTES]
     models = [(task, model.name) for task, sources in settings.models.items() for model in sources]
     return Layout((*endpoints, OTHER), STATUSES, models)

@@ -43,22 +43,28 @@ ModelTask: TypeAlias = Literal["generate", "embed", "rerank"]
 """The purpose of a model; model names are unique within a purpose."""
 
 DEFAULT_NAME = "relevance_gen"
-"""Name of the embedded model, and of any model without a name."""
+"""The name of the model in this package; clients can also select the first model by this name."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.:@+/-]{0,127}"
 
 
 @frozen
 class NamedModel:
-    """A model with its name: a GGUF file, or a model of the hub; None for the embedded model."""
+    """A model and its name for clients.
+
+    Attributes:
+        name: the name.
+        file: the path of a GGUF file, or the name of a model on the hub; None for the model that is
+            part of this package.
+    """
 
     name: str
     file: str | None
 
 
 def named_models(text: str) -> tuple[NamedModel, ...]:
-    """Parse models: ``NAME=FILE``, separated by commas, or one file.
+    """Parse models: pairs ``NAME=FILE``, separated by commas, or one file.
 
-    A file without a name is named after it, without its suffix.
+    A file without a name gets the name of the file without its suffix.
 
     >>> [model.name for model in named_models("small=/models/q.gguf,big=owner/name")]
     ['small', 'big']
@@ -86,12 +92,15 @@ def _paths(text: str) -> tuple[str, ...]:
 
 
 def _pairs(text: str, value: str, allowed: str) -> tuple[tuple[str, str], ...]:
-    """Parse pairs of a name and a value, separated by commas; a value can contain commas.
+    """Parse pairs ``NAME=VALUE``, separated by commas; a value can contain commas.
 
     Args:
         text: the pairs.
-        value: a regular expression for the values.
-        allowed: the allowed pairs, in words.
+        value: a regular expression that the values must match.
+        allowed: a description of the allowed pairs, for errors.
+
+    Raises:
+        ValueError: a pair is not allowed; the message is `allowed`.
     """
     pairs = []
     for pair in re.split(r",(?=[\w.-]+=)", text):
@@ -355,9 +364,10 @@ class Settings:
 
     @property
     def models(self) -> Mapping[ModelTask, tuple[NamedModel, ...]]:
-        """The models of each purpose, the default first.
+        """The models of each purpose, the default model first.
 
-        If no model is set, the embedded model generates.
+        If ``model`` is not set, the model in this package generates. A purpose without a model has
+        an empty tuple.
         """
         models = self.model or (NamedModel(DEFAULT_NAME, None),)
         return {
@@ -372,9 +382,10 @@ class Settings:
         return self.search_threads or max(1, usable_cpus() // self.workers)
 
     def n_threads_of(self, n_threads: int) -> int | None:
-        """Return the number of threads of an encoder or a reranker, given its setting.
+        """Return the number of threads of an encoder or a reranker in one worker.
 
-        None: as many threads as are fastest.
+        None means that the fastest number is found by measurement. `n_threads` is the value of
+        ``encoder_threads`` or ``reranker_threads``; 0 selects the number automatically.
         """
         if n_threads:
             return n_threads
